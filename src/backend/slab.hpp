@@ -1,5 +1,6 @@
-// Slab: the process-wide list of stream states of one type. States are reused but never deleted, so that old references
-// refer to a valid object. A device resets a state before it gives it back.
+// Slab: the process-wide pool of stream states of one type (Lane, CudaStream, ...). States are reused but never
+// deleted, so a stale reference to a stream still points to a valid object. A device resets a state before it gives it
+// back.
 #pragma once
 
 #include <memory>
@@ -39,7 +40,8 @@ class Slab {
     }();
     return *kSlab;
   }
-  // In a child of fork(): a thread of the parent may have held a lock of an idle state, so they are not reused.
+  // In the child of a fork(): another thread of the parent may have held a lock of an idle state. So the child does not
+  // reuse these states.
   static void abandon_idle() SLIP_NO_THREAD_SAFETY_ANALYSIS { instance().idle_.clear(); }
 
   ForkMutex mutex_;

@@ -1,4 +1,4 @@
-// The table of the backends in this build; see runtime/backend.hpp.
+// The table of the backends in this build: device name and function that opens it. See runtime/backend.hpp.
 #include <array>
 
 #include "backend/cpu/cpu_backend.hpp"

@@ -27,11 +27,11 @@ bool shares_queues(std::span<const TraceSpan> spans) {
   return false;
 }
 
-// A source line or, if that is not known, the name of the op.
+// A source line or, if that is unknown, the name of the op.
 using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 SourceLine source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
 
-// Ops that were ready but stood behind another stream's op in a shared hardware queue, by pairs of source lines.
+// Finds ops that were ready but were behind another stream's op in a shared hardware queue, by pairs of source lines.
 std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
   if (!shares_queues(spans)) return {};
   const Analysis analysis = analyse(trace, spans);
@@ -60,7 +60,7 @@ CheckReport check_trace(const TraceData& trace) {
   NeededEdges needed;
   report.races = check_races(trace, false, &needed);
   report.deadlocks = find_deadlocks(trace, spans);
-  // In a racy or incomplete trace it is not defined which waits are needed.
+  // In a racy or incomplete trace it is undefined which waits are needed.
   if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
     Superfluous found = find_superfluous(trace, spans, needed);
     report.superfluous = std::move(found.waits);

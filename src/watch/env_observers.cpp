@@ -18,7 +18,7 @@
 namespace slip {
 namespace {
 
-constexpr int kRaceStatus = 66;  // exit status of a program with a race, as a thread sanitizer's
+constexpr int kRaceStatus = 66;  // exit status of a program with a race; a thread sanitizer uses the same
 
 // Never destroyed: streams of static lifetime may still notify it while the process exits.
 struct ProcessTrace {
@@ -39,14 +39,14 @@ void write_process_trace() {
   }
 }
 
-// Never destroyed, as ProcessTrace.
+// Never destroyed, for the same reason as ProcessTrace.
 struct ProcessCheck {
   RaceChecker checker;
   pid_t process = ::getpid();
 };
 ProcessCheck* g_check = nullptr;
 
-// Runs as the last of our exit handlers. A race changes the exit status, which in a handler only _exit can do.
+// Runs as our last exit handler. A race changes the exit status, and in a handler only _exit can do that.
 void report_process_races() {
   if (::getpid() != g_check->process) return;
   g_check->checker.stop();

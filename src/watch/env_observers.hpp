@@ -1,4 +1,4 @@
-// The observers that the environment asks for (SLIP_TRACE, SLIP_CHECK). runtime/observers.hpp declares
+// The observers that environment variables start (SLIP_TRACE, SLIP_CHECK). runtime/observers.hpp declares
 // start_observers().
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace slip {
 
 // The file that SLIP_TRACE names for this process. "%r" becomes the rank (0 outside a job) and "%p" the process id. If
-// the pattern has neither, each rank of a job gets a file of its own: run.json -> run.0.json.
+// the pattern has neither, each rank of a job gets its own file: run.json -> run.0.json.
 std::string trace_path(const std::string& pattern, std::optional<JobRank> rank, int process);
 
 }  // namespace slip

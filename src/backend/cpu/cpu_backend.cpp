@@ -22,19 +22,20 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kDefaultDepth = 4096;  // cells: 256 KiB per stream, allocated as far as used
+// In cells of 64 bytes: 256 KiB per stream. The kernel allocates the pages when they are first used.
+constexpr std::uint64_t kDefaultDepth = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
-constexpr std::uint64_t kOpening =
-    ~std::uint64_t{0};  // id of a lane that open_stream() returns, until the runtime sets the real one
+// The id of a lane that open_stream() returns, until the runtime sets the real one.
+constexpr std::uint64_t kOpening = ~std::uint64_t{0};
 
-// Resets the lane of a closed device, except for its positions, which continue, and its ring. The next device may have
-// another policy, whose executor relies on fields that the last one did not maintain: a lane that becomes idle under
-// Serial stays kQueued, and a waiting thread of a Pool would claim it while it is idle. REQUIRES: no thread of the
-// closed device is left. relaxed: the mutex of Slab publishes the changes.
+// Resets the lane of a closed device. Its positions continue to increase, and it keeps its ring. The next device may
+// have another policy, whose executor relies on fields that the last executor did not maintain. Example: a lane that
+// becomes idle under Serial stays kQueued, and a waiting thread of a Pool would claim it although it is idle. REQUIRES:
+// all threads of the closed device have ended. relaxed: the mutex of Slab publishes the changes.
 void renew(Lane& lane) {
   lane.id.store(0, std::memory_order_relaxed);
   lane.core = nullptr;
@@ -44,7 +45,7 @@ void renew(Lane& lane) {
   lane.joins_legacy = false;
   lane.has_pending.store(false, std::memory_order_relaxed);
   lane.pending = {};
-  // The process may exit with work left: the next user of the lane starts behind it.
+  // If the process exits with unfinished work, the next user of the lane starts after that work.
   lane.published.store(lane.tail, std::memory_order_relaxed);
   lane.head = lane.limit = lane.tail;
   lane.done.store(lane.tail, std::memory_order_relaxed);
@@ -61,7 +62,7 @@ void renew(Lane& lane) {
   lane.syncs_seen = lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
   lane.done_checked = 0;
   lane.next = lane.shared_next = nullptr;
-  // A lane that a driver claimed may still have had an entry in the queue of the destroyed executor.
+  // The queue of the destroyed executor may still have had an entry for a lane that a waiting host thread claimed.
   lane.enqueued = lane.left_to_host = lane.queue_parked = lane.dispatched = lane.subscribed = false;
 }
 
@@ -97,7 +98,7 @@ CpuBackend::~CpuBackend() {
 void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
   void* data = nullptr;
   if (bytes > physical_memory()) {
-    // The system might overcommit and then kill the process when the memory is used.
+    // Refused: the system might overcommit, and then kill the process when it uses the memory.
   } else if (kind == MemoryKind::kDevice && core_.options.strict) {
     data = strict_allocate(core_, bytes);
   } else {
@@ -120,8 +121,8 @@ void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noex
   else std::free(data);
 }
 
-// A closed lane of this device whose work is done, for reuse; returned with its submit_lock held. A thread that got the
-// stream before it was closed may still submit to it; under the lock the lane is either drained or not.
+// Returns a closed lane of this device whose work is done, for reuse, with its submit_lock held. A thread that got the
+// stream before it was closed may still submit to it. Only the second check, under the lock, is final.
 Lane* CpuBackend::find_drained() {
   for (Lane* lane : lanes_) {
     if (lane->id.load(std::memory_order_acquire) != 0 || !lane->drained()) continue;
@@ -146,8 +147,8 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
     lane->capacity = depth_;
   }
   lane->room_until = lane->tail + depth_;
-  // Its first op waits for all legacy work of this device so far, but not for that of a device that used the legacy
-  // lane before.
+  // The first op of the lane waits for all legacy work of this device so far. It does not wait for the work of an
+  // earlier device that used the same legacy lane.
   lane->legacy_seen.store(legacy_begin_, std::memory_order_relaxed);
   lane->seen_by_legacy = lane->tail;
   lane->op_ticks.store(~0ull, std::memory_order_relaxed);
@@ -177,8 +178,8 @@ void CpuBackend::close_stream(StreamState& stream) noexcept {
   stream.id.store(0, std::memory_order_release);
 }
 
-// The lanes that a wait for `stream` covers: for the legacy stream also all blocking ones (rule 24); for null all
-// lanes.
+// Returns the lanes that a wait for `stream` covers. For the legacy stream: also all blocking streams (rule 24). For
+// null: all lanes.
 std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
   if (stream && !stream->legacy) return {static_cast<Lane*>(stream)};
   const LockGuard lock(mutex_);
@@ -207,7 +208,7 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
       settle_pending(lane);
       position = load_acquire(lane.published);
     }
-    // Not a fetch_add, which would wait for earlier stores. This is a hint, and an increment may get lost.
+    // Not a fetch_add, which would wait for earlier stores. The count is a hint: an increment may get lost.
     lane.syncs.store(lane.syncs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (load_acquire(lane.done) >= position) return true;  // acquire: sees the results
     return executor_->wait(lane, position, deadline_ns);
@@ -242,8 +243,8 @@ constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
-// Cells that an op may need in addition if so many waits are pending: for the waits, as an op of their own, and for a
-// wait for legacy work.
+// Extra cells that an op may need if `pending` waits precede it: the cells of an op that carries these waits, and one
+// cell of a wait for legacy work.
 std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
 
 // REQUIRES: submit_lock not held.
@@ -256,8 +257,9 @@ void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
                 here);
 }
 
-// The position that a full lane must reach before the host continues: half of the ring, so that the blocked host can
-// then submit many ops at once, or more if the op needs more cells. REQUIRES: submit_lock.
+// Returns the position that a full lane must reach before the host continues. At least half of the ring is free then,
+// so that the blocked host can submit many ops at once. If the op needs more cells, more are free. REQUIRES:
+// submit_lock.
 std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
   return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
 }
@@ -276,7 +278,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
     throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cpu function", op.name.text()), op.here);
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
-    // A point of another kind of device: no lane can wait for it, so the host does.
+    // The point belongs to another kind of device. No lane can wait for it, so the host thread waits here.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return lane.published.load(std::memory_order_relaxed);
   }
@@ -285,13 +287,14 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
     settle_pending(lane);
     return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
   }
-  // A record without a time stamp is just the present end, unless a legacy op (rules 3, 9) or a wait comes before it.
+  // A record without a time stamp is just the current end of the lane. Exception: a legacy op (rules 3, 9) or a wait
+  // precedes it.
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
   if (op.kind == OpKind::kWait && merge_waits_ && !op.name) {
     lane.submit_lock.lock();
-    // Ops and waits before this one keep the cells free that settle_pending() would need.
+    // make_room() also checks the cells that settle_pending() needs if no op follows that carries the waits.
     if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, wait_cells(lane.pending.count + 1)))
         [[likely]] {
       const std::uint64_t position = keep_wait(lane, op);
@@ -339,8 +342,8 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
   }
 }
 
-// Whether no op is before the next one. False with an observer, because the submission must be reported before the run.
-// REQUIRES: submit_lock, so that an idle lane stays idle.
+// Whether the lane is empty, so that this thread may begin the next op at once. False with an observer, because the
+// submission must be reported before the run. REQUIRES: submit_lock, so that an idle lane stays idle.
 bool CpuBackend::may_begin(const Lane& lane) const {
   // acquire: sees the lane as its last owner left it.
   return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && lane.pending.count == 0 && !lane.queue &&
@@ -364,7 +367,7 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
   }
 }
 
-// An allocation in the legacy stream: the blocking streams do not wait for it, so `legacy_end_` stays.
+// An allocation in the legacy stream. The blocking streams do not wait for it, so `legacy_end_` does not change.
 std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
   constexpr std::uint64_t kCells = 1 + 2;
   for (;;) {
@@ -382,8 +385,8 @@ std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
 }
 
 // Holds the submit locks of all blocking streams at once, so that each of their ops is either before or after the
-// legacy op. Nothing: the queue is full; the waits pushed so far stay, and the next try adds the rest. REQUIRES:
-// submit_lock.
+// legacy op. Returns nullopt if the queue is full: the waits pushed so far stay in it, and the next attempt adds the
+// rest. REQUIRES: submit_lock of the legacy lane.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
   const std::uint64_t cells = cells_of(op);
   const LockGuard lock(mutex_);
@@ -412,7 +415,8 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
   return position;
 }
 
-// Whether the ring has room for an op of that many cells and the padding before it. REQUIRES: submit_lock.
+// Whether the ring has room for an op of that many cells and the padding before it. Padding is shorter than the op, so
+// twice the cells suffice. REQUIRES: submit_lock.
 bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
   const std::uint64_t need = lane.tail + 2 * cells;
   if (need <= lane.room_until) [[likely]]
@@ -421,7 +425,7 @@ bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
   return need <= lane.room_until;
 }
 
-// The cells for an op: at the tail, or after padding at the begin of the ring. REQUIRES: submit_lock, room.
+// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: submit_lock, room.
 PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
   const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
   if (to_end < cells) {
@@ -436,9 +440,9 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
 // REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
-    if (op.point.stream == &lane) return lane.tail;  // its own order implies it
-    if (!merge_waits_ || lane.legacy ||
-        op.name) {  // legacy: a barrier for others (rule 9); named: implicit, by the allocator
+    if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
+    // legacy: the wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the allocator.
+    if (!merge_waits_ || lane.legacy || op.name) {
       flush_pending(lane);
       return write(lane, op, {&op.point, 1});
     }
@@ -447,17 +451,17 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   }
   if (op.kind == OpKind::kRecord && !op.event) {
     flush_pending(lane);
-    // The report that a blocking stream was closed takes no position, but a record after it must differ from one
-    // before.
+    // With an observer, the closing of a blocking stream is reported but takes no position. A record after it must get
+    // another position than a record before it.
     if (lane.legacy && observed()) write(lane, kLoneWait, {});
     return lane.tail;
   }
   return write_behind_pending(lane, is_allocation_mark(op) ? kLoneWait : op);
 }
 
-// The next op carries this wait. REQUIRES: submit_lock, room, fewer than kMaxWaits are pending.
+// Keeps the wait, so that the next op carries it. REQUIRES: submit_lock, room, fewer than kMaxWaits pending waits.
 std::uint64_t CpuBackend::keep_wait(Lane& lane, const Op& op) {
-  if (op.point.stream == &lane) return lane.tail;  // its own order implies it
+  if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
   lane.pending.points[lane.pending.count++] = op.point;
   lane.has_pending.store(true, std::memory_order_relaxed);
   return lane.tail;
@@ -476,20 +480,20 @@ void CpuBackend::flush_pending(Lane& lane) {
   if (lane.pending.count > 0) write_behind_pending(lane, kLoneWait);
 }
 
-// The same without the lock, before the end of the lane is read.
+// Takes submit_lock and flushes the pending waits. Callers use it before they read the end of the lane.
 void CpuBackend::settle_pending(Lane& lane) {
   if (!lane.has_pending.load(std::memory_order_relaxed)) return;
   lane.submit_lock.lock();
-  flush_pending(lane);  // there is room: that of the op that did not follow
+  flush_pending(lane);  // there is room: submit() reserved it with the waits
   const bool idle = activate(lane);
   lane.submit_lock.unlock();
   if (idle) executor_->wake(lane);
 }
 
-// An exchange that is already done passes through the ring in one step: no other thread can take the lane, and none
-// knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the stores of the
-// exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room, is_ownerless().
-// Returns the position after the op.
+// Writes an exchange that is already done, and finishes it, without an owner of the lane. No other thread can take the
+// lane, and none knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the
+// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room,
+// is_ownerless(). Returns the position after the op.
 std::uint64_t CpuBackend::write_ended(Lane& lane, const Op& op) {
   const std::uint64_t cells = cells_of(op);
   PackedOp& packed = reserve(lane, cells);
@@ -515,13 +519,14 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point>
   return lane.tail;
 }
 
-// True: the lane was idle and has work. It is queued now, and the caller must wake the executor; or with kRunning the
-// caller owns it. REQUIRES: submit_lock, the ops are published.
+// Returns true if the lane was idle and has work. Then its state is `becomes`: with kQueued the caller must wake the
+// executor, with kRunning the caller owns the lane. REQUIRES: submit_lock, the ops are published.
 bool CpuBackend::activate(Lane& lane, LaneState becomes) {
   light_fence();  // see leave_if_empty()
   if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
     return false;
-  // acquire: sees the lane as its last owner left it. Already false: that owner saw what we published and took it back.
+  // acquire: sees the lane as its last owner left it. If `idle` is already false, that owner saw the published ops and
+  // took the lane back.
   if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
   if (lane.done.load(std::memory_order_relaxed) == lane.tail) {  // no new op, or a waiting thread has run it (Serial)
     lane.idle.store(true, std::memory_order_release);
@@ -531,7 +536,7 @@ bool CpuBackend::activate(Lane& lane, LaneState becomes) {
   return true;
 }
 
-// An implicit wait. REQUIRES: submit_lock, room.
+// Pushes an implicit wait: `lane` waits until `target` has reached the position. REQUIRES: submit_lock, room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
   if (observed()) {
     notify({.kind = RecordKind::kBarrier,

@@ -1,4 +1,5 @@
-// CpuBackend: the cpu device, whose streams run on host threads. It fills the lanes; an Executor runs them.
+// CpuBackend: the cpu device, whose streams (Lanes) run on host threads. CpuBackend writes ops into the lanes, and an
+// Executor runs them. All public functions may be called by any thread.
 #pragma once
 
 #include <atomic>
@@ -54,14 +55,14 @@ class CpuBackend final : public Backend {
   PackedOp& reserve(Lane& lane, std::uint64_t cells);
 
   DeviceCore& core_;
-  // An op may carry waits. Not with hardware queues, where waits have their own entries, nor if ops are chosen one by
-  // one.
+  // Whether an op may carry waits. False with hardware queues, where a wait has its own entry, and under Serial, which
+  // chooses each op separately.
   const bool merge_waits_;
   const std::uint64_t depth_;
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
-  std::atomic<std::uint64_t> issued_{0};      // order of issue, for policy single
+  std::atomic<std::uint64_t> issued_{0};      // order of issue, for Policy::kSingle
   Lane* legacy_ = nullptr;                    // constant after the device is opened
-  std::uint64_t legacy_begin_ = 0;            // its position at that time
+  std::uint64_t legacy_begin_ = 0;            // position of `legacy_` when the device was opened
   std::atomic<std::uint64_t> legacy_end_{0};  // position of the last legacy op that blocking streams wait for
   Mutex mutex_;
   std::vector<Lane*> lanes_ SLIP_GUARDED_BY(mutex_);  // also closed ones

@@ -1,6 +1,6 @@
-// HardwareQueue: the dispatch order of streams that share one hardware queue (rules 92-94). An op leaves the queue when
-// it is at the front and may start. An op with an unresolved dependency blocks all ops behind it, of any stream. Used
-// only if the number of queues is limited.
+// HardwareQueue: the dispatch order of streams that share one hardware queue (docs/semantics.md, rules 92-94). An op
+// leaves the queue when it is at the front and may start. An op with an unresolved dependency blocks all ops behind it,
+// of any stream. CpuBackend creates hardware queues only if max_connections limits their number.
 #pragma once
 
 #include <deque>
@@ -25,7 +25,8 @@ class HardwareQueue {
   bool front_or_park(Lane& lane) {
     const LockGuard lock(lock_);
     if (order_.front() == &lane) return true;
-    // Not parked_on the front op: this lane needs only its start, but a driver would wait for its end.
+    // parked_on is null, not the lane of the front op: this lane only needs that op to start, but a waiting host thread
+    // would run it to its end.
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.queue_parked = true;
     lane.state.store(LaneState::kParked, std::memory_order_release);

@@ -82,22 +82,22 @@ void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
 
 bool leave_if_empty(Lane& lane) {
   const std::uint64_t head = lane.head;
-  if (lane.submit_lock.lock_if_biased()) {  // this thread fills the lane: no work can come meanwhile
+  if (lane.submit_lock.lock_if_biased()) {  // this thread holds the lock, so no thread submits work meanwhile
     const bool empty = lane.tail == head;
     if (empty) lane.idle.store(true, std::memory_order_release);
     lane.submit_lock.unlock();
     return empty;
   }
   if (lane.published.load(std::memory_order_relaxed) != head) return false;
-  // release: the next owner sees what this thread did. Then the fence: CpuBackend::activate() publishes and then reads
-  // `idle`; this thread stores `idle` and then reads `published`. One of the two sees the other.
+  // release: the next owner sees what this thread did. The fence: CpuBackend::activate() stores `published` and then
+  // reads `idle`; this thread stores `idle` and then reads `published`. At least one of them sees the other's store.
   lane.leaving.fetch_add(1, std::memory_order_relaxed);  // relaxed: a thread that sees `idle` sees it, too
   lane.idle.store(true, std::memory_order_release);
   heavy_fence();
   const bool left =
       lane.published.load(std::memory_order_relaxed) == head || !lane.idle.exchange(false, std::memory_order_acquire);
-  lane.leaving.fetch_sub(
-      1, std::memory_order_release);  // release: a thread that sees it sees that the lane was taken back
+  // release: a thread that sees the decrement also sees whether this thread took the lane back.
+  lane.leaving.fetch_sub(1, std::memory_order_release);
   return left;
 }
 
@@ -113,7 +113,7 @@ Waiter* take_served(Lane& lane) {
     }
     *link = waiter->next;
     if (waiter->parker) {
-      waiter->parker->unpark();  // under the lock: the waiter's stack frame may end once it gets the lock
+      waiter->parker->unpark();  // under the lock: the waiter's stack frame may end once its thread gets the lock
     } else {
       waiter->next = nullptr;
       *last = waiter;

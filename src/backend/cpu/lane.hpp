@@ -1,4 +1,5 @@
-// Lane: a stream of the cpu device. It is a ring of packed ops that the host fills and one thread at a time runs.
+// Lane: a stream of the cpu device, used by CpuBackend and its Executor. It is a ring of packed ops: host threads write
+// them, and one thread at a time runs them.
 //
 // Positions count 64-byte cells and only increase, so a completion token is just (lane, position): the point is reached
 // when `done` is at least the position. A record costs nothing; a wait takes one cell.
@@ -31,8 +32,8 @@ struct alignas(64) Cell {
 inline constexpr std::size_t kMaxWaits = 8;
 
 // The first cell of an op; ranges, scalars and further waits follow it in the ring. Any op may carry waits: it runs
-// when `target` has reached `number` and each point of more_list() is reached. Waits without an op behind them form a
-// kWait.
+// when `target` has reached `number` and each point of more_list() is reached. Waits without a following op are written
+// as a kWait.
 struct PackedOp {
   OpKind kind;
   Engine engine;
@@ -86,8 +87,8 @@ enum class LaneState : std::uint32_t {  // meaningful while the lane is not idle
 };
 
 struct Lane : StreamState {
-  // Each group has its own cache lines. With each op the host writes the first two groups, and the running thread the
-  // third and the last. The fields that both read change rarely.
+  // Each group has its own cache lines. With each op, the host writes the first two groups (the producer's fields and
+  // `published`), and the running thread writes `done` and the owner's fields. The fields that both read change rarely.
 
   // --- producer, guarded by submit_lock ---
   alignas(64) BiasedLock submit_lock;
@@ -105,8 +106,9 @@ struct Lane : StreamState {
   // --- read by all threads ---
   alignas(64) std::atomic<LaneState> state{LaneState::kRunning};
   std::atomic<bool> has_waiters{false};
-  std::atomic<std::uint32_t> syncs{0};    // how often the host waited for this lane
-  std::atomic<Lane*> parked_on{nullptr};  // the lane that a waiting thread should run to unblock this one
+  std::atomic<std::uint32_t> syncs{0};  // how often the host waited for this lane
+  // If this lane is parked: the lane that a waiting host thread should run to unblock it.
+  std::atomic<Lane*> parked_on{nullptr};
   std::atomic<std::uint64_t> parked_position{0};
   BiasedLock wait_lock;
   Waiter* waiters SLIP_GUARDED_BY(wait_lock) = nullptr;
@@ -123,18 +125,18 @@ struct Lane : StreamState {
   alignas(64) std::uint64_t head = 0;
   std::uint64_t limit = 0;                     // `published` as last read
   std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Read by other threads
-  int checks = 0;                              // of this lane while it was empty
+  int checks = 0;                              // consecutive checks that found this lane empty
   std::uint32_t syncs_seen = 0;
-  std::uint32_t visits = 0;        // by threads that ran it
+  std::uint32_t visits = 0;        // how often a thread began to run it
   Engine granted = Engine::kNone;  // an engine slot that this lane got while it was parked
   bool dispatched = false;         // the op at head has left its hardware queue
-  Waiter waiter;                   // this lane in the list of another lane
-  Lane* next = nullptr;            // in the queue of a thread or an engine, guarded by its lock
-  Lane* shared_next = nullptr;     // in the shared queue; a claimed lane may still have an entry there
+  Waiter waiter;                   // entry of this lane in the list of the lane it waits for
+  Lane* next = nullptr;            // link in the queue of a thread or an engine; guarded by the lock of that queue
+  Lane* shared_next = nullptr;     // link in the shared queue; a claimed lane may still have an entry there
   bool enqueued = false;           // has such an entry; guarded by Pool::shared_lock_, as are the next three
-  // On one core: its host waits after each submission, so the host runs the lane itself, without a thread switch.
+  // Only on one core: the host waits after each submission, so it runs the lane itself, without a thread switch.
   bool left_to_host = false;
-  std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
+  std::uint32_t syncs_shared = 0;  // `syncs` when the lane was last put into the shared queue
   std::uint64_t done_checked = 0;  // `done` at the last check of the sleeping searcher
   bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by FlagWaiters
   bool queue_parked = false;       // waits in its hardware queue; guarded by its lock
@@ -148,8 +150,8 @@ struct Lane : StreamState {
 
 // Makes an empty lane idle. False: work came meanwhile, and the caller still owns the lane.
 bool leave_if_empty(Lane& lane);
-// Removes the waiters whose position is reached: wakes threads, and returns lanes in their order, linked by
-// Waiter::next.
+// Removes the waiters whose position is reached. Wakes the threads among them, and returns the lanes in list order,
+// linked by Waiter::next.
 Waiter* take_served(Lane& lane);
 // Advances a kExchange. False: it waits for other ranks. If its stream or device has failed, it is not begun.
 bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by);

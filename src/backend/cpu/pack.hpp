@@ -1,5 +1,5 @@
 // Converts an Op into a PackedOp in the ring of a lane, and checks whether the waits of a packed op are satisfied.
-// Inline, because submission is the hot path.
+// Inline, because submission is the hot path. Used by CpuBackend, Pool and Serial.
 #pragma once
 
 #include <new>
@@ -58,8 +58,8 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
   for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
 }
 
-// The first point that the op waits for and that is not reached; stream null: all are reached. Then the fence (or
-// kAcquire) makes everything done before the points visible.
+// Returns the first point that the op waits for and that is not reached. If all are reached, the stream is null, and
+// everything done before the points is visible: by the fence, or, where loads use kAcquire, by the loads.
 inline Point unreached_point(PackedOp& op) {
   if (!op.target) return {};
   if (op.target->done.load(kAcquire) < op.number) return {op.target, op.number};

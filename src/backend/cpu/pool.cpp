@@ -9,12 +9,12 @@
 
 namespace slip {
 namespace {
-constexpr unsigned kBatch = 64;              // ops of one lane before other lanes may run
+constexpr unsigned kBatch = 64;              // a thread runs so many ops of one lane before it lets other lanes run
 constexpr std::uint64_t kPrefetchCells = 4;  // cells
 constexpr std::uint64_t kNoStop = ~0ull;
-constexpr std::uint32_t kTimedVisits = 8;
-constexpr int kChecks = 8;  // of an empty lane, before the thread leaves it
-constexpr int kChase = 64;  // how far a waiting thread follows dependencies
+constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, one run() of the lane in so many is timed
+constexpr int kChecks = 8;                 // a worker checks an empty lane so often before it leaves the lane
+constexpr int kChase = 64;                 // the maximum number of dependencies that a waiting host thread follows
 }  // namespace
 
 void Pool::work(Worker& self) {
@@ -24,8 +24,8 @@ void Pool::work(Worker& self) {
 
 // Runs the lane, which this thread owns, until it is empty, must wait, or has reached `stop`. Releases ownership.
 void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
-  // Reading the clock takes a tenth of the time of a short op. If the ops of a lane are short, one visit in eight is
-  // timed.
+  // Reading the clock takes a tenth of the time of a short op. So if the ops of a lane are short, only one run() in
+  // kTimedVisits is timed.
   const bool timed = expected_long(lane, nullptr) || lane.visits++ % kTimedVisits == 0;
   std::uint64_t begun = timed ? ticks() : 0;
   unsigned ops = 0;
@@ -54,7 +54,7 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     }
     PackedOp& op = lane.at(lane.head);
     const std::uint64_t end = lane.head + op.cells;
-    __builtin_prefetch(&lane.at(end + kPrefetchCells));  // written by another core
+    __builtin_prefetch(&lane.at(end + kPrefetchCells));  // another core wrote these cells
     if (op.padding) {
       lane.head = end;
       continue;
@@ -65,14 +65,15 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     execute(lane, op, end);
     lane.head = end;
     lane.dispatched = false;
-    if (op.kind == OpKind::kWait) continue;  // published with the next op or when the lane stops
+    // The end of a wait is published with the next op, or when this thread leaves the lane.
+    if (op.kind == OpKind::kWait) continue;
     ++ops;
     self.empty_checks = 0;
     publish(self, lane);
   }
 }
 
-// Ends an exchange that was already done when this thread submitted it.
+// Finishes an exchange that was already done when this thread submitted it.
 void Pool::end_begun(Lane& lane) {
   while (lane.at(lane.head).padding) lane.head += lane.at(lane.head).cells;
   PackedOp& op = lane.at(lane.head);
@@ -90,7 +91,8 @@ bool Pool::should_yield(const LaneRunner& self, const Lane& lane, unsigned ops) 
   return ops >= kBatch && (self.has_local() || shared_count_.load(std::memory_order_relaxed) > 0);
 }
 
-// Checks everything that the op at head waits for. False: the lane is parked, and this thread no longer owns it.
+// Checks everything that the op at head waits for, and takes its engine. False: the lane is parked, and this thread no
+// longer owns it.
 bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   if (lane.queue && !lane.dispatched) {
     publish(self, lane);
@@ -107,7 +109,7 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   }
   if (op.kind == OpKind::kExchange) {
     publish(self, lane);
-    if (self.has_local()) {  // the exchange may take long
+    if (self.has_local()) {  // the exchange may take long: other threads get the local queue
       queue_successor(self);
       light_fence();  // see search()
       share_local(self);
@@ -125,22 +127,22 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
   if (self.time_slice == TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
     use_time_slice(self, TimeSlice::kUsual);
-  publish(self, lane);  // the waits before the op are done, however long it waits or runs
+  publish(self, lane);  // publish the waits before the op now: the op may wait or run for long
   if (!hold_engine(self, lane, op.engine)) return false;
   if (self.has_local()) {
     queue_successor(self);
     light_fence();  // see search()
     if (expected_long(lane, &op)) share_local(self);
     else if (search_.load(std::memory_order_relaxed) == Search::kNone)
-      wake_one();  // a searcher must be there to rescue the rest
+      wake_one();  // only a searcher can share the local queue if this op turns out to be long
     else if (trusts_notifications_.load(std::memory_order_relaxed))
-      wake_searcher();  // in a long sleep it would rescue the rest late
+      wake_searcher();  // the searcher sleeps long while it trusts notifications: it would share the queue too late
   }
   return true;
 }
 
-// A worker that waits for other ranks needs the core rarely but at once, so it takes a short slice. A worker that
-// computes takes the usual one.
+// A worker that waits for other ranks needs the core rarely, but without delay, so it takes a short time slice. A
+// worker that computes takes the usual one.
 void Pool::use_time_slice(LaneRunner& self, TimeSlice slice) {
   if (!self.is_worker || self.time_slice == slice) return;
   set_time_slice(self.time_slice = slice);
@@ -183,9 +185,9 @@ bool Pool::park_on_point(Lane& lane, Point point) {
   lane.waiter = {point.position, &lane, nullptr, target.waiters};
   lane.parked_on.store(&target, std::memory_order_relaxed);
   lane.parked_position.store(point.position, std::memory_order_relaxed);
-  // From here on another thread may take the lane, but only after it got wait_lock. If there is another waiter, it has
-  // set has_waiters and then read `done`, under this lock. A publisher that did not see has_waiters had stored `done`
-  // before that, and this thread reads no older value.
+  // From here on another thread may take the lane, but only after it got wait_lock. If the list already has a waiter,
+  // that waiter has set has_waiters and then read `done`, under this lock. A publisher that did not see has_waiters had
+  // stored `done` before that, and this thread reads no older value.
   if (!target.waiters) target.has_waiters.store(true, std::memory_order_seq_cst);
   if (target.done.load(target.waiters ? std::memory_order_acquire : std::memory_order_seq_cst) >= point.position) {
     target.has_waiters.store(target.waiters != nullptr, std::memory_order_relaxed);
@@ -196,22 +198,22 @@ bool Pool::park_on_point(Lane& lane, Point point) {
   return false;
 }
 
-// Each read of `published` takes its cache line from the host, which would pay for that with every op. So a worker with
-// nothing else to do reads it at intervals, in which the host submits several ops.
+// Each read of `published` takes its cache line from the host's core, and the host's next store to it is slow. So a
+// worker with nothing else to do reads it only at intervals, in which the host submits several ops.
 void Pool::pace(LaneRunner& self) {
   if (one_core_ || shares_host_core()) return;
   while (ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
   self.last_check = ticks();
 }
 
-// A worker that finds a lane empty keeps it for some more checks, so that a host which submits op after op need not
-// wake a thread each time. True: the lane is in the worker's queue again.
+// A worker that finds a lane empty checks it some more times before it leaves. Otherwise a host that submits op after
+// op would have to wake a thread each time. True: the lane is in the worker's queue again.
 bool Pool::linger(LaneRunner& self, Lane& lane) {
   if (!self.is_worker || one_core_ || lane.checks >= kChecks || shared_count_.load(std::memory_order_relaxed) > 0 ||
       engine_wanted(self.held) || stopping_.load(std::memory_order_relaxed) || shares_host_core())
     return false;
   const std::uint32_t syncs = lane.syncs.load(std::memory_order_relaxed);
-  if (lane.syncs_seen != syncs) {  // a host submits and waits alternately: let it run the lane, without a thread switch
+  if (lane.syncs_seen != syncs) {  // the host waits after each op: let it run the lane, without a thread switch
     lane.syncs_seen = syncs;
     return false;
   }
@@ -224,8 +226,8 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
   return true;
 }
 
-// Queues a parked lane that can continue: for this worker, or for all threads. A worker's first such lane needs no
-// queue.
+// Queues a lane that can continue: a worker queues it for itself, another thread for all workers. If the worker's queue
+// is empty, the lane becomes its successor, which saves taking the lock.
 void Pool::make_ready(LaneRunner& self, Lane& lane) {
   Executor* owner = lane.executor.load(std::memory_order_relaxed);
   if (owner != this) return owner->wake_from_outside(lane);  // a lane of another device, which waited for one of ours
@@ -253,8 +255,8 @@ void Pool::queue_successor(LaneRunner& self) {
   self.successor = nullptr;
 }
 
-// One step of a waiting thread towards `position`: finds the lane that blocks it and runs that lane no further than
-// needed. False: other threads run it.
+// One step of a waiting host thread (a driver) towards `position`: follows the dependencies to a lane that can run, and
+// runs it no further than needed. False: this thread can run nothing, because other threads run these lanes.
 bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kChase; ++depth) {
@@ -300,8 +302,8 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
     if (flag_waiters_.any()) static_cast<void>(poll_flags(self));
     if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
     if (one_core_) yield_thread();
-    for (int i = 0; i < std::min(idle, 32); ++i)
-      cpu_relax();  // reading `done` too often would slow the running thread down
+    // Reading `done` too often would slow down the thread that runs the lane.
+    for (int i = 0; i < std::min(idle, 32); ++i) cpu_relax();
     ++idle;
   }
   if (self) self->in_use.store(false, std::memory_order_release);

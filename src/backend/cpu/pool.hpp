@@ -1,17 +1,17 @@
-// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine is a counted slot (several for
-// compute, one for each copy direction, one for host functions) that a thread must hold to run an op on it.
+// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine has a number of slots: several
+// for compute, one for each copy direction, one for host functions. A thread must hold a slot to run an op on the
+// engine.
 //
 // How lanes are assigned to threads:
 // - A thread that runs a lane continues with it as long as the lane has ready ops. Lanes that its ops make ready go
-// into
-//   the thread's local queue and run there next, so chains across streams stay on one core.
-// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects the
-//   mean time of the lane's ops so far; an unknown time counts as long.
-// - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken. While
-//   there is a searcher, short work is queued without a system call. The searcher also shares the queue of a thread
-//   that turns out to be stuck in a long op, so no thread keeps a local queue while there is no searcher.
-// - A host thread that waits for a lane runs that lane, and the lanes it depends on, itself. On one core a lane whose
-//   host waits after each submission is left to that host for a while.
+//   into its local queue and run there next, so chains across streams stay on one core.
+// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects
+//   the mean time of the lane's ops so far; an unknown time counts as long.
+// - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken.
+//   While there is a searcher, short work is queued without a system call. If a thread is stuck in a long op, the
+//   searcher shares that thread's local queue. So no thread keeps a local queue while there is no searcher.
+// - A host thread that waits for a lane is a driver: it runs that lane, and the lanes it depends on, itself. On one
+//   core a lane whose host waits after each submission is left to that host for a while.
 #pragma once
 
 #include <array>
@@ -26,22 +26,23 @@
 
 namespace slip {
 
-// The state of a thread that runs lanes: a worker, or a host thread that waits.
+// The state of a thread that runs lanes: a worker, or a host thread that waits (a driver).
 struct alignas(64) LaneRunner {
   BiasedLock lock;  // biased to the thread itself
   LaneList<&Lane::next> local SLIP_GUARDED_BY(lock);
-  std::atomic<int> local_count{0};      // written under the lock, read without
-  std::atomic<std::uint64_t> steps{0};  // ops begun: the searcher sees which thread is stuck
-  std::uint64_t steps_seen = 0;         // by the searcher, at its last check
-  Lane* successor = nullptr;            // the lane to run next; not in `local`, which saves taking the lock
-  std::uint64_t last_check = 0;         // ticks() of the last check of a lane that might be empty
-  std::uint64_t moved = 0;              // ticks() when it last left the core of a host thread
-  std::int64_t preemptions = 0;         // of this thread, as last read
+  std::atomic<int> local_count{0};  // written under the lock, read without
+  // Number of ops begun. If it stays the same, the searcher concludes that the thread is stuck in an op.
+  std::atomic<std::uint64_t> steps{0};
+  std::uint64_t steps_seen = 0;  // `steps` at the searcher's last check
+  Lane* successor = nullptr;     // the lane to run next; not in `local`, which saves taking the lock
+  std::uint64_t last_check = 0;  // ticks() of the last check of a lane that might be empty
+  std::uint64_t moved = 0;       // ticks() when it last left the core of a host thread
+  std::int64_t preemptions = 0;  // of this thread, by the scheduler, as last read
   Engine held = Engine::kNone;
   int empty_checks = 0;  // empty lanes checked since the last op
   bool is_worker = false;
   TimeSlice time_slice = TimeSlice::kUsual;
-  std::atomic<bool> in_use{false};  // in Pool::drivers_: taken
+  std::atomic<bool> in_use{false};  // only in Pool::drivers_: a host thread uses this entry
 
   bool has_local() const { return successor || local_count.load(std::memory_order_relaxed) > 0; }
   // Not a fetch_add: the lock ensures one writer at a time.
@@ -125,10 +126,11 @@ class Pool final : public Executor, public Subscriber {
   const std::uint64_t move_ticks_;  // between two moves of a thread to another core
   const std::uint64_t look_ticks_;  // between two checks of an empty lane
   const std::uint64_t long_ticks_;  // a longer op is worth waking a thread for
-  const std::uint64_t
-      heavy_ticks_;  // a longer op must not have a short time slice: other threads would wait too long for the core
+  // A worker must not run an op longer than this with a short time slice: other threads would wait too long for the
+  // core.
+  const std::uint64_t heavy_ticks_;
 
-  std::array<EngineSlots, kEngines> engines_;  // by Engine
+  std::array<EngineSlots, kEngines> engines_;  // indexed by Engine
 
   alignas(64) SpinLock shared_lock_;
   LaneList<&Lane::shared_next> shared_ SLIP_GUARDED_BY(shared_lock_);
@@ -137,12 +139,12 @@ class Pool final : public Executor, public Subscriber {
   std::atomic<int> active_{0};              // workers that run lanes
   std::atomic<Search> search_{Search::kNone};
   std::atomic<bool> stopping_{false};
-  // The core of the host thread that shared a lane last, and of the worker that took one: hints, see
+  // The cores of the host thread that shared a lane last and of the worker that took one last. Hints, see
   // shares_host_core().
   std::atomic<int> host_core_{-1}, worker_core_{-1};
   std::atomic<bool> hurried_{false};  // on one core only, see hurry()
-  std::atomic<bool> sleeps_long_{
-      false};  // the searcher sleeps longer: hosts (on one core) or workers run what is queued
+  // The searcher sleeps longer, because host threads (on one core) or workers run the queued lanes.
+  std::atomic<bool> sleeps_long_{false};
 
   FlagWaiters flag_waiters_;
   std::atomic<bool> trusts_notifications_{false};  // the sleeping searcher relies on wake_up()
@@ -154,7 +156,7 @@ class Pool final : public Executor, public Subscriber {
   std::vector<std::unique_ptr<Worker>> workers_ SLIP_GUARDED_BY(sleep_mutex_);
 
   std::array<LaneRunner, 16> drivers_;  // for host threads that wait
-  LaneRunner host_;                     // for host threads that do not wait; it only says that they are no workers
+  LaneRunner host_;                     // for host threads that do not wait; only its is_worker == false is used
 };
 
 }  // namespace slip

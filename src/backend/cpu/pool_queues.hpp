@@ -1,5 +1,5 @@
-// The places where Pool keeps lanes that do not run: lists, the queues of engines, and the lanes that wait for flags.
-// Each has its own lock and knows nothing of threads.
+// The containers of Pool for lanes that do not run: lists, the queues of engines, and the lanes that wait for flags.
+// EngineSlots and FlagWaiters have their own locks; a LaneList needs the lock of its owner. No thread blocks in them.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class LaneList {
   Lane* last_ = nullptr;
 };
 
-// The slots of one engine: so many ops may run on it concurrently.
+// The slots of one engine: as many ops as there are slots may run on it concurrently.
 class EngineSlots {
  public:
   static constexpr std::size_t kLevels = 3;  // of priority, 0 is the highest
@@ -56,8 +56,8 @@ class EngineSlots {
     waiting_count_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  // Passes a slot to the first waiting lane, whose `granted` it sets, and returns that lane. Null: the slot is free
-  // now.
+  // Passes a slot to the first waiting lane of the highest priority, sets its `granted`, and returns that lane. Null:
+  // no lane waits, and the slot is free now.
   Lane* release(Engine engine) {
     const LockGuard lock(lock_);
     Lane* lane = nullptr;
@@ -81,10 +81,10 @@ class EngineSlots {
   std::atomic<int> waiting_count_{0};
 };
 
-// Lanes that are parked on a flag in memory or on an exchange. Threads poll them.
+// Lanes that are parked on a flag in memory or on an exchange. The searcher and waiting host threads poll them.
 class FlagWaiters {
  public:
-  // `subscribed`: the exchange notifies the pool, so that polls may be rare.
+  // `subscribed`: the exchange notifies the pool, so the pool may poll rarely.
   void park(Lane& lane, bool subscribed) {
     const LockGuard lock(lock_);
     lane.subscribed = subscribed;
@@ -94,7 +94,7 @@ class FlagWaiters {
     lanes_.push_back(&lane);
     count_.fetch_add(1, std::memory_order_seq_cst);
   }
-  // Removes the lanes that can continue and appends them to `ready`. False: another thread polls just now.
+  // Removes the lanes that can continue and appends them to `ready`. False: another thread polls at the moment.
   bool poll(std::vector<Lane*>& ready) {
     if (!lock_.try_lock()) return false;
     std::erase_if(lanes_, [&](Lane* lane) {
@@ -108,7 +108,7 @@ class FlagWaiters {
     return true;
   }
   bool any(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order) > 0; }
-  // Some that no notification wakes. seq_cst: see Pool::only_subscribed().
+  // Whether some lane waits for a flag or an exchange that sends no notification. seq_cst: see Pool::only_subscribed().
   bool any_unsubscribed() const { return unsubscribed_count_.load(std::memory_order_seq_cst) > 0; }
 
  private:

@@ -22,21 +22,23 @@ constexpr std::int64_t kMaxSleepNs = 1'000'000;
 // While other threads make progress with their local queues, the searcher only checks whether one is stuck. Checking
 // every 50 us took a tenth of a core, and preempted working threads if all cores were busy.
 constexpr std::int64_t kMaxRescueSleepNs = 400'000;
-// Between two polls of flags and exchanges: a sixteenth of the time waited so far, up to this. A poll takes
+// Maximum sleep between two polls of flags and exchanges. The sleeps grow by a sixteenth each time. A poll takes
 // microseconds of a core that kernels may need.
 constexpr std::int64_t kMaxFlagSleepNs = 200'000;
-// If notifications announce everything that lanes wait for, and polls only find failures.
+// The sleep if all lanes wait for exchanges that send notifications. Then a poll only serves to find failures.
 constexpr std::int64_t kNotifiedSleepNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
-constexpr double kMoveUs = 1000;  // a move takes some microseconds, and the scheduler may have reasons for its choice
+// Minimum time between two moves. A move takes some microseconds, and the scheduler may have reasons for its choice.
+constexpr double kMoveUs = 1000;
 constexpr double kLookUs = 1.0;
-constexpr double kLongUs = 3.0;  // about what waking a thread costs
+constexpr double kLongUs = 3.0;  // about the time that it takes to wake a thread
 constexpr double kHeavyUs = 300;
 constexpr std::size_t kLongCopyBytes = 32 << 10;
 }  // namespace
 
 Pool::Pool(int compute_workers, int cores)
-    : max_workers_(compute_workers + 3),  // so that copies and host functions run while all kernels are busy
+    // 3 more, so that copies in, copies out and host functions run while kernels use all compute slots
+    : max_workers_(compute_workers + 3),
       one_core_(cores < 2),
       move_ticks_(static_cast<std::uint64_t>(kMoveUs * ticks_per_us())),
       look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
@@ -66,7 +68,7 @@ bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
 
 // Puts a lane, whose state is kQueued, into the shared queue, and makes sure that a thread will take it.
 //
-// On one core a woken worker would only take the core from a host that is about to wait for what it submits. Such a
+// On one core, a woken worker would only take the core from a host that is about to wait for the ops it submits. Such a
 // lane is left to its host; if it makes no progress, the sleeping searcher takes it.
 void Pool::share(Lane& lane) {
   bool urgent = expected_long(lane, nullptr);
@@ -79,7 +81,7 @@ void Pool::share(Lane& lane) {
     const bool nobody_looks =
         sleeps_long_.load(std::memory_order_relaxed) && (one_core_ || active_.load(std::memory_order_relaxed) == 0);
     urgent = !lane.left_to_host && (urgent || nobody_looks);
-    if (!lane.enqueued) {  // if it is, a driver claimed the lane and returns it while its old entry is still there
+    if (!lane.enqueued) {  // if true, a driver claimed the lane earlier, and the lane's old entry is still in the queue
       lane.enqueued = true;
       shared_.push(lane);
       // seq_cst: the searcher stores that it stops searching and then reads the count. One of the two sees the other.
@@ -101,15 +103,16 @@ void Pool::wake_searcher() {
   if (sleeping_searcher_) sleeping_searcher_->parker.unpark();
 }
 
-// A thread waits for queued work that it will not run itself: from now on, no lane is left to its host.
+// Only on one core: a thread waits for queued work that it will not run itself. The searcher wakes up now, and takes
+// also lanes that are left to their hosts.
 void Pool::hurry() {
   if (!one_core_ || shared_count_.load(std::memory_order_relaxed) == 0) return;
-  if (hurried_.exchange(true, std::memory_order_relaxed))
-    return;  // relaxed: a hint; a sleep that misses it ends by itself
+  // relaxed: a hint. A sleep that misses it ends by itself.
+  if (hurried_.exchange(true, std::memory_order_relaxed)) return;
   wake_searcher();
 }
 
-// Hands this thread's queue to the others.
+// Moves all lanes of this thread's local queue to the shared queue.
 void Pool::share_local(LaneRunner& self) {
   for (;;) {
     Lane* lane = nullptr;
@@ -151,13 +154,14 @@ Lane* Pool::take_shared() {
         shared_urgent_.store(false, std::memory_order_relaxed);
     }
     LaneState queued = LaneState::kQueued;
-    // acquire: sees what the last thread that ran it did. On failure: a driver claimed it.
+    // acquire: sees what the last thread that ran the lane did. On failure: a driver claimed it.
     if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) return lane;
   }
   return nullptr;
 }
 
-// Takes the first lane that its host does not run. Lanes with progress since the last check stay.
+// Takes the first lane that its host does not run: it is not left to the host, or it made no progress since the last
+// check. The other lanes stay.
 Lane* Pool::take_abandoned() {
   if (hurried_.exchange(false, std::memory_order_relaxed)) return take_shared();  // relaxed: see hurry()
   const LockGuard lock(shared_lock_);
@@ -175,7 +179,7 @@ Lane* Pool::take_abandoned() {
     lane->enqueued = false;
     shared_count_.fetch_sub(1, std::memory_order_relaxed);
     LaneState queued = LaneState::kQueued;
-    // acquire: sees what the last thread that ran it did. On failure: a driver has it, or it is idle.
+    // acquire: sees what the last thread that ran the lane did. On failure: a driver has it, or it is idle.
     if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) taken = lane;
   }
   shared_ = kept;
@@ -208,7 +212,7 @@ Lane* Pool::find(Worker& self) {
       if (std::exchange(self.active, false)) active_.fetch_sub(1, std::memory_order_relaxed);
       Search none = Search::kNone;
       self.searcher = search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst);
-      if (!self.searcher) park(self);  // woken as the searcher, or to stop
+      if (!self.searcher) park(self);  // it returns when this thread is woken as the searcher, or to stop
       continue;
     }
     if (Lane* lane = search(self)) return lane;
@@ -217,11 +221,12 @@ Lane* Pool::find(Worker& self) {
   return nullptr;
 }
 
-// Searches for a while, then ends the role of searcher, with or without work.
+// Searches for a while, then gives up the role of searcher, with or without a lane.
 //
 // Before each op, a worker with a local queue stores its count and then checks whether there is a searcher. This thread
-// stores that it no longer searches and then checks for workers with local queues. Fences ensure that one of the two
-// sees the other. The expensive fence is here, and only if other workers are active, which plain fences suffice to see.
+// stores that it no longer searches and then checks for workers with local queues. Fences ensure that at least one of
+// the two sees the other's store. The expensive fence is on this side, and only if other workers are active. To see
+// that, the full fences here and in next() suffice.
 Lane* Pool::search(Worker& self) {
   // While a parallel loop uses all cores, spinning would slow it down.
   Lane* lane = team_is_busy() ? nullptr : spin_for_work(self);
@@ -239,8 +244,8 @@ Lane* Pool::search(Worker& self) {
   return lane;
 }
 
-// Whether a searcher is still needed: there is work to take, a flag to poll, or a thread has a local queue while it
-// runs an op that may turn out to be long.
+// Whether a searcher is still needed: there is work to take, a flag to poll, or a worker has a local queue and may be
+// stuck in a long op.
 bool Pool::work_left() const {
   return shared_count_.load(std::memory_order_seq_cst) > 0 || flag_waiters_.any(std::memory_order_seq_cst) ||
          std::any_of(workers_.begin(), workers_.end(),
@@ -273,7 +278,7 @@ Lane* Pool::sleep_for_work(Worker& self) {
     if (kept) quiet = 0;
     if (flag_waiters_.any()) {
       use_time_slice(self.runner, TimeSlice::kShort);
-      missed = !poll_flags(&self.runner);  // if another thread polls, it may have polled before the notification
+      missed = !poll_flags(&self.runner);  // if another thread polls, its poll may have begun before the notification
     } else {
       ++quiet;
     }
@@ -283,7 +288,7 @@ Lane* Pool::sleep_for_work(Worker& self) {
     if (flags) length = std::min(length + length / 16, kMaxFlagSleepNs);
     else if (!one_core_) length = kept ? std::min(2 * length, kMaxRescueSleepNs) : kSleepNs;
     if (!one_core_) continue;
-    // Hosts run what is queued or running, so this thread wakes up as rarely as possible.
+    // Host threads run the queued lanes themselves, so this thread wakes up as rarely as possible.
     if (shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0) quiet = 0;
     if (!flags) length = std::min(2 * length, kMaxSleepNs);
   }
@@ -296,8 +301,8 @@ bool Pool::worth_taking() const {
          (shared_urgent_.load(std::memory_order_relaxed) || active_.load(std::memory_order_relaxed) == 0);
 }
 
-// Active workers check the shared queue every few microseconds, so short lanes are left to them. Running them here
-// would only move their cache lines between cores. After a sleep the searcher takes every lane.
+// Active workers check the shared queue every few microseconds, so short lanes are left to them. If this thread ran
+// them, it would only move their cache lines between cores. After a sleep the searcher takes every lane.
 Lane* Pool::spin_for_work(Worker& self) {
   if (one_core_ || shares_host_core()) return nullptr;
   const std::int64_t until = now_ns() + kSpinNs;
@@ -317,8 +322,8 @@ Lane* Pool::spin_for_work(Worker& self) {
   return nullptr;
 }
 
-// A thread that has begun no op since the last check is stuck in a long one: its local queue is shared. True: some
-// thread has a local queue, so the searcher must continue.
+// Shares the local queue of each worker that has begun no op since the last check: it is stuck in a long op. True: some
+// worker has a local queue, so the searcher must continue.
 bool Pool::rescue_stuck() {
   bool any = false;
   const LockGuard lock(sleep_mutex_);
@@ -349,20 +354,20 @@ void Pool::park(Worker& self) {
     parked_.push_back(&self);
   }
   for (;;) {
-    self.parker.park();  // may also return for a late token that was meant for a timed sleep
+    self.parker.park();  // may also return early, for an unpark() that was meant for an earlier timed sleep
     const LockGuard lock(sleep_mutex_);
     if (self.searcher || stopping_.load(std::memory_order_relaxed)) return;
   }
 }
 
-// Makes a parked thread the searcher, or starts a new one. Does nothing if there is a searcher.
+// Makes a parked worker the searcher, or starts a new worker. Does nothing if there is already a searcher.
 void Pool::wake_one() {
   Worker* woken = nullptr;
   {
     const LockGuard lock(sleep_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) return;
     if (parked_.empty() && static_cast<int>(workers_.size()) >= max_workers_)
-      return;  // all are busy: they check the queue when they are done
+      return;  // all workers are busy: they check the shared queue when they are done
     Search none = Search::kNone;
     if (!search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst)) return;
     if (parked_.empty()) return start_worker();
@@ -395,17 +400,18 @@ void Pool::wake(Lane& lane) {
 }
 
 // Whether this worker is on the core of the host thread that fills lanes. If the other cores are busy, the scheduler
-// puts both on one core, and the host cannot run while this worker spins for its work.
+// puts both on one core. Then the host cannot run while this worker spins and waits for the host's work.
 bool Pool::shares_host_core() const { return current_core() == host_core_.load(std::memory_order_relaxed); }
 
-// If all cores are busy, a woken thread starts on the core of its waker and shares it, instead of running concurrently.
+// If all cores are busy, a woken thread starts on the core of the thread that woke it. Then the two share this core
+// instead of running concurrently, so the worker moves away.
 void Pool::leave_host_core(LaneRunner& self) {
   if (one_core_ || !shares_host_core() || ticks() - self.moved < move_ticks_) return;
   leave_core(host_core_.load(std::memory_order_relaxed));
   self.moved = ticks();
 }
 
-// Ignores a long time if the thread was preempted meanwhile: the ops of the lane are still short.
+// Notes the mean time of an op. Ignores a long time if the thread was preempted meanwhile: the ops may still be short.
 void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const {
   if (op_ticks > long_ticks_ && !expected_long(lane, nullptr)) {
     const std::int64_t before = std::exchange(self.preemptions, preemptions());
@@ -420,7 +426,7 @@ void Pool::park_on_flag(Lane& lane, PackedOp& op) {
   // First: afterwards another thread may own the lane.
   const bool subscribed = op.kind == OpKind::kExchange && op.exchange->subscribe(*this);
   flag_waiters_.park(lane, subscribed);
-  if (subscribed) wake_up();  // poll once: what happened before the subscription sent no notification
+  if (subscribed) wake_up();  // poll once: events before the subscription sent no notification
   if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
   else if (!subscribed && trusts_notifications_.load(std::memory_order_seq_cst)) wake_searcher();
 }
@@ -431,7 +437,7 @@ void Pool::wake_up() noexcept {
   if (sleeping_searcher_) sleeping_searcher_->parker.unpark();
 }
 
-// Queues the lanes whose flag or exchange is ready. False: another thread polls just now.
+// Queues the lanes whose flag or exchange is ready. False: another thread polls at the moment, or `self` is null.
 bool Pool::poll_flags(LaneRunner* self) {
   std::vector<Lane*> ready;
   if (!self || !flag_waiters_.poll(ready)) return false;
@@ -439,10 +445,11 @@ bool Pool::poll_flags(LaneRunner* self) {
   return true;
 }
 
-// Whether the searcher may sleep long: notifications announce every flag and exchange, and no thread has a local queue
-// that may have to be shared. A thread that parks a lane without notification counts it, and a worker stores the count
-// of its local queue before each op; then both read trusts_notifications_. This thread stores that first and then reads
-// the counts, so one of the two sees the other. Against workers that needs the expensive fence, as in search().
+// Whether the searcher may sleep long: every awaited flag and exchange sends a notification, and no worker has a local
+// queue that may have to be shared. A thread that parks a lane without notification counts it and then reads
+// trusts_notifications_. A worker stores the count of its local queue before each op and then reads it, too. This
+// thread stores trusts_notifications_ first and then reads the counts. So at least one of the two sees the other's
+// store. Against workers that needs the expensive fence, as in search().
 bool Pool::only_subscribed() {
   if (!flag_waiters_.any()) return false;
   trusts_notifications_.store(true, std::memory_order_seq_cst);

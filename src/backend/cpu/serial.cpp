@@ -54,7 +54,8 @@ void Serial::work() {
   }
 }
 
-// Sleeps until the time has passed or the device closes; `until_hurried`: or a thread calls hurry().
+// Sleeps until the time has passed or the device closes. With `until_hurried` it also returns when a thread calls
+// hurry().
 void Serial::sleep(std::int64_t time_ns, bool until_hurried) {
   const std::int64_t end_ns = now_ns() + time_ns;
   while (!stopping_ && !(until_hurried && hurried_)) {
@@ -64,7 +65,7 @@ void Serial::sleep(std::int64_t time_ns, bool until_hurried) {
   }
 }
 
-// Runs all ready ops. True: others are left, which wait for a flag that the host or another device sets.
+// Runs all ready ops. True: some ops are left, which wait for a flag or for another device or rank.
 bool Serial::run_ready() {
   const LockGuard drive(drive_);
   while (step()) {}
@@ -103,7 +104,7 @@ Lane* Serial::choose() {
   if (policy_ == Policy::kSingle) {
     Lane* first = ready_.front();
     for (Lane* lane : ready_) {
-      // Waits have no issue number. They cost nothing and release other streams, so they go first.
+      // Waits have no issue number. They take no time and let other streams continue, so they go first.
       const auto order = [](Lane& of) {
         PackedOp& op = of.at(of.head);
         return op.kind == OpKind::kWait ? 0 : op.number;
@@ -112,8 +113,8 @@ Lane* Serial::choose() {
     }
     return first;
   }
-  // Half of the time one preferred stream continues, so that it runs far ahead of the others. Uniform choices alone
-  // would rarely do that.
+  // With a probability of one half, a preferred stream continues, so that it runs far ahead of the others. Uniform
+  // choices alone would rarely do that.
   if (random_() % 8 == 0) preferred_ = ready_[random_() % ready_.size()];
   if (random_() % 2 == 0) {
     for (Lane* lane : ready_) {
@@ -144,7 +145,7 @@ bool Serial::step() {
   return true;
 }
 
-// A thread waits that cannot run ops itself: run them without delay.
+// A thread waits that does not run ops itself: Serial's thread runs them without the random delay.
 void Serial::hurry() {
   const LockGuard lock(work_mutex_);
   hurried_ = true;
@@ -154,7 +155,7 @@ void Serial::hurry() {
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
   Backoff backoff(kOpWait);
-  // A thread with a deadline does not run ops, since it could not leave in the middle of one: Serial's thread runs
+  // A thread with a deadline does not run ops, because it could not return in the middle of one. Serial's thread runs
   // them.
   const bool drives = deadline_ns == 0;
   if (!drives && !reached()) hurry();

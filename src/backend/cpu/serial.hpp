@@ -1,10 +1,10 @@
-// Serial: the executor that runs one op at a time. Policy single runs the ready op that was issued first. Policy random
-// chooses any ready op, from a seed: sooner or later it tries an order that the program does not enforce, and a missing
-// edge becomes a wrong result.
+// Serial: the executor that runs one op at a time. Policy kSingle runs the ready op that was issued first. Policy
+// kRandom chooses any ready op, from a seed. Sooner or later it tries an order that the program does not enforce, so a
+// missing dependency becomes a wrong result.
 //
-// Threads that wait for work run it themselves. Serial's own thread takes over when no thread waits: at once under
-// policy single; under policy random after a delay or when a thread needs it, so that a program which only waits gets
-// the same choices in every run.
+// Threads that wait for work run it themselves. If no thread waits, Serial's own thread runs it: at once under kSingle;
+// under kRandom after a delay, or when a thread polls or waits with a deadline. Thus a program whose threads only wait
+// gets the same choices in every run.
 #pragma once
 
 #include <random>
@@ -17,7 +17,7 @@ namespace slip {
 
 class Serial final : public Executor {
  public:
-  // `lanes` is the list of the device, guarded by `lanes_mutex`. It only grows.
+  // `lanes` is the device's list, guarded by `lanes_mutex`. It only grows.
   Serial(Policy policy, std::uint64_t seed, Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
   ~Serial() override;
   void wake(Lane& lane) override;
@@ -43,7 +43,7 @@ class Serial final : public Executor {
 
   Mutex work_mutex_;
   CondVar work_changed_;
-  bool pending_ SLIP_GUARDED_BY(work_mutex_) = false;
+  bool pending_ SLIP_GUARDED_BY(work_mutex_) = false;  // wake() was called since Serial's thread last began to run ops
   bool hurried_ SLIP_GUARDED_BY(work_mutex_) = false;
   bool stopping_ SLIP_GUARDED_BY(work_mutex_) = false;
   Thread thread_;

@@ -23,14 +23,15 @@ struct Region {
 };
 
 struct State {
-  Mutex running;  // held by the op that runs: page protection is per process, so one op of all strict devices at a time
+  // Held while an op runs. Page protection is per process, so only one op of all strict devices runs at a time.
+  Mutex running;
   ForkMutex mutex;
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);
 };
 
 State& strict_state();
 
-// `running` is held while an op runs, so fork() does not wait for it. In the child no op runs: make it free.
+// `running` is held while an op runs, so fork() does not wait for it. In the child no op runs, so it gets a free mutex.
 void renew_running() { new (&strict_state().running) Mutex; }
 
 State& strict_state() {
@@ -50,7 +51,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     t_fault_address = info->si_addr;
     siglongjmp(*t_escape, 1);
   }
-  // Not caused by a strict op: behave as without this handler.
+  // A strict op did not cause this signal: behave as if this handler were not installed.
   if (g_previous.sa_flags & SA_SIGINFO && g_previous.sa_sigaction)
     return g_previous.sa_sigaction(signal, info, context);
   sigaction(SIGSEGV, &g_previous, nullptr);

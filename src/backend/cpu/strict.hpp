@@ -12,9 +12,11 @@
 
 namespace slip {
 
-extern std::atomic<int> strict_regions;  // number of allocations of strict devices
+extern std::atomic<int> strict_regions;  // number of live allocations of all strict devices
 bool touches_strict_memory(PackedOp& op);
 
+// The protection of memory while one op runs: the constructor makes the declared ranges accessible, the destructor
+// makes them inaccessible again. Does nothing unless the device is strict or the op touches memory of a strict device.
 class StrictScope {
  public:
   StrictScope(const Lane& lane, PackedOp& op) : op_(op), active_(lane.core->options.strict || visits(op)) {
@@ -37,7 +39,7 @@ class StrictScope {
   }
 
  private:
-  // Whether an op of another device touches memory of a strict one, as peer copies do.
+  // Whether an op of another device touches memory of a strict device, for example a peer copy.
   static bool visits(PackedOp& op) {
     return strict_regions.load(std::memory_order_relaxed) > 0 && touches_strict_memory(op);
   }

@@ -21,8 +21,8 @@ namespace {
 constexpr auto kOurKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_RUNTIME,  // without API records CUPTI reports no external numbers,
-    CUPTI_ACTIVITY_KIND_DRIVER,   // and libraries such as cuBLASLt call the driver
+    CUPTI_ACTIVITY_KIND_RUNTIME,  // CUPTI reports the external correlation ids only together with API records;
+    CUPTI_ACTIVITY_KIND_DRIVER,   // libraries such as cuBLASLt call the driver API
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -43,9 +43,10 @@ struct Library {
 Library g_cupti{};
 
 struct State {
-  Mutex mutex;                                               // guards all members
-  std::unordered_map<std::uint32_t, std::uint64_t> numbers;  // by CUPTI's correlation id
-  std::unordered_map<std::uint32_t, GpuSpan> early;          // spans whose number is not known yet
+  Mutex mutex;  // guards all members
+  // Our op numbers by CUPTI's correlation id, until the span arrives.
+  std::unordered_map<std::uint32_t, std::uint64_t> numbers;
+  std::unordered_map<std::uint32_t, GpuSpan> early;  // spans by correlation id, until the number arrives
   std::vector<std::pair<std::uint64_t, GpuSpan>> spans;
 };
 
@@ -92,6 +93,7 @@ void note_span(const CUpti_Activity* record, Picos offset) {
   note_span(span->correlationId, span->start, span->end, offset);
 }
 
+// REQUIRES: the state's mutex.
 void note_number(const CUpti_ActivityExternalCorrelation& record) {
   if (record.externalKind != kOurKind) return;
   const auto early = state().early.find(record.correlationId);
@@ -145,7 +147,7 @@ Activity* Activity::load() {
   for (const CUpti_ActivityKind kind : kKinds) {
     if (g_cupti.enable(kind) == CUPTI_SUCCESS) continue;
     for (const CUpti_ActivityKind other : kKinds) g_cupti.disable(other);
-    return nullptr;  // another profiler is active, or it is not permitted
+    return nullptr;  // another profiler is active, or the user may not profile
   }
   g_recording.store(true, std::memory_order_relaxed);
   return new Activity;

@@ -1,4 +1,5 @@
-// Converts CUDA statuses to errors. The error names the CUDA call, the device and the op.
+// Converts a cudaError_t to slip::Error. The error names the CUDA call, the device and the op. Used by the CUDA
+// backend.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -79,7 +79,7 @@ void CudaBackend::make_pool() {
   set(cudaMemPoolReuseAllowInternalDependencies, static_cast<int>(options.internal_dependencies));
 }
 
-// Enables CUDA peer access once for all; the runtime's list decides which device may access which memory.
+// Enables CUDA peer access to all GPUs once. The runtime, not CUDA, decides which device may access which memory.
 void CudaBackend::reach_peers() {
   core_.reachable.push_back(core_.ordinal);
   const int count = gpu_count();
@@ -109,7 +109,7 @@ CudaBackend::~CudaBackend() {
     Slab<CudaStream>::give(stream);
   }
   if (pool_) cudaMemPoolDestroy(pool_);
-  static_cast<void>(cudaGetLastError());  // at exit the driver may be shut down already
+  static_cast<void>(cudaGetLastError());  // at exit the driver may already be shut down, and the calls above fail
 }
 
 // The current GPU is a property of the thread, and a framework may have changed it. Querying it costs as much as
@@ -147,7 +147,7 @@ void CudaBackend::deallocate(MemoryKind kind, void* data, std::size_t) noexcept 
   static_cast<void>(cudaGetLastError());
 }
 
-// A closed stream of this device whose work is done, for reuse.
+// Returns a closed stream of this device whose work is done, for reuse.
 CudaStream* CudaBackend::find_drained() {
   for (CudaStream* stream : streams_) {
     if (stream->id.load(std::memory_order_acquire) == 0 && !stream->handle && stream->drained()) return stream;
@@ -187,7 +187,7 @@ void CudaBackend::close_stream(StreamState& state) noexcept {
   static_cast<void>(cudaSetDevice(gpu_));
   {
     const LockGuard lock(stream.submitting);
-    try {  // mark the end of its work, after which the state can be reused
+    try {  // record an event at the end of the stream's work: when it is reached, the state can be reused
       const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
       record(stream, {.kind = OpKind::kRecord}, end);
       stream.submitted.store(end, std::memory_order_relaxed);
@@ -196,7 +196,7 @@ void CudaBackend::close_stream(StreamState& state) noexcept {
     }
     if (stream.owned) cudaStreamDestroy(stream.handle);
     static_cast<void>(cudaGetLastError());
-    stream.handle = nullptr;  // under the lock: a late submission sees it, see require_open()
+    stream.handle = nullptr;  // under the lock: a later submission sees it, see require_open()
   }
   const LockGuard lock(mutex_);
   stream.id.store(0, std::memory_order_release);  // see find_drained()
@@ -258,7 +258,7 @@ bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
   return true;
 }
 
-// Queries until the work is done or the deadline has passed; after some queries it sleeps in between.
+// Queries until the work is done or the deadline has passed. After some queries the thread sleeps between them.
 bool CudaBackend::poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query) {
   for (Backoff backoff(kDeviceQueryWait); !done(query(), call); backoff.pause()) {
     if (now_ns() > deadline_ns) return false;
@@ -293,8 +293,8 @@ bool CudaBackend::wait_for_event(const EventUse& event, std::int64_t deadline_ns
   return poll(deadline_ns, "cudaEventQuery", [&] { return cudaEventQuery(event.native()); });
 }
 
-// Waits for every stream of the device. Not by cudaDeviceSynchronize: while any thread captures, for instance to
-// compile a plan, that fails and breaks the capture.
+// Waits for every stream of the device. Not with cudaDeviceSynchronize: while any thread captures, for example to
+// compile a plan, that call fails and invalidates the capture.
 bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
   struct End {
     CudaStream* stream;
@@ -306,7 +306,7 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
     const LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
       const std::uint64_t position = stream->submitted.load(std::memory_order_acquire);
-      // The owner of an adopted stream may have issued work that we do not know.
+      // The owner of an adopted stream may have enqueued work that this backend does not know.
       EventUse event = stream->handle && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
       if (event) ends.push_back({stream, position, std::move(event)});
     }
@@ -328,7 +328,7 @@ std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
     throw Error(Code::kInvalidDevice, fmt::format("no device 'cuda:{}': write cuda or cuda:NUMBER", rest), {});
-  // The driver reads the number of hardware queues when it starts; later it cannot be changed.
+  // The driver reads the number of hardware queues when it is initialized, and never again.
   const int wanted = cores.front()->options.max_connections;
   if (wanted > 0) set_cuda_connections(wanted);
   const int count = gpu_count();

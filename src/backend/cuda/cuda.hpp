@@ -1,4 +1,5 @@
-// The `cuda` device: streams of a real GPU.
+// The `cuda` device: streams of a real GPU. table.cpp registers open_cuda(), which opens one backend for each
+// DeviceCore.
 #pragma once
 
 #include "runtime/backend.hpp"

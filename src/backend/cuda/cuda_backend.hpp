@@ -1,4 +1,5 @@
-// CudaBackend: a GPU as a device. CUDA implements the rules of streams; this class translates ops into CUDA calls.
+// CudaBackend: a GPU as a device. CUDA implements the stream semantics (docs/semantics.md); this class translates ops
+// into CUDA calls. All public functions may be called by any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,6 +43,7 @@ class CudaBackend final : public Backend {
   // submit.cpp
   std::uint64_t submit_any(CudaStream& stream, const Op& op);
   void checked(cudaError_t status, const char* call, const Op& op) const;
+  // A wait that must precede the next op of a legacy or blocking stream.
   struct Barrier {
     EventUse event;                    // empty: already reached
     std::atomic<std::uint64_t>* seen;  // set to `end` after the wait was issued, under the lock of the waiting stream
@@ -62,8 +64,8 @@ class CudaBackend final : public Backend {
   void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
   std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
 
-  // Whether a query returned success. An error becomes the fault of the device and counts as done, because nothing more
-  // will run.
+  // Whether a query says that the work is done. An error becomes the fault of the device and counts as done, because
+  // nothing more will run.
   bool done(cudaError_t status, const char* call);
   void lose(cudaError_t status, const char* call);
   bool wait_for_all(std::int64_t deadline_ns);

@@ -8,12 +8,13 @@
 
 namespace slip {
 namespace {
+// Whenever the number of marks is a multiple of this, add_mark() tries to drop the first half of them.
 constexpr std::size_t kManyMarks = 64;
-}
+}  // namespace
 
 EventUse CudaStream::mark_at(std::uint64_t position) {
   const LockGuard lock(marks_lock_);
-  // From the end: nearly all callers mean the last record.
+  // Search from the end: nearly all callers ask for the last record.
   const Mark* found = nullptr;
   for (auto mark = marks_.rbegin(); mark != marks_.rend() && mark->position >= position; ++mark) found = &*mark;
   return found ? found->event.share() : EventUse();
@@ -25,7 +26,7 @@ void CudaStream::add_mark(std::uint64_t position, EventUse event) {
   if (marks_.size() % kManyMarks == 0) drop_done();
 }
 
-// Marks are reached in order, so one query also answers for all earlier marks.
+// Drops the first half of the marks if they are reached. Marks are reached in order, so one query suffices.
 void CudaStream::drop_done() {
   const std::size_t half = marks_.size() / 2;
   if (cudaEventQuery(marks_[half].event.native()) != cudaSuccess) {

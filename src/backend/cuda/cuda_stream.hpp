@@ -1,5 +1,5 @@
-// CudaStream: a stream of a GPU. Positions count submissions. Marks map positions to CUDA events, so that a point
-// (stream, position) can be waited for and queried as on other devices. Also the pool of CUDA events.
+// CudaStream: a stream of a GPU. Positions count submissions. A mark is a CUDA event recorded after a position. With
+// it, CudaBackend can wait for a point (stream, position) and query it. Also the pool of CUDA events.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,7 +37,7 @@ class CudaEvent final : public EventState {
 class EventPool {
  public:
   static EventPool& of(int device);
-  CudaEvent* take(bool timed);  // with one reference, of the caller
+  CudaEvent* take(bool timed);  // the caller owns one reference
   int device() const { return device_; }
 
  private:
@@ -74,7 +74,7 @@ class EventUse {
 
 struct CudaStream final : StreamState {
   cudaStream_t handle = nullptr;
-  bool owned = true;  // false: the legacy stream, or adopted
+  bool owned = true;  // false: the legacy stream, or a stream adopted from another library
   int gpu = 0;
   bool joins_legacy = false;  // a blocking stream; for adopted streams as CUDA reports it
 
@@ -82,8 +82,8 @@ struct CudaStream final : StreamState {
 
   BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
-  // For blocking streams: up to which position it waits for the legacy stream, and the legacy stream for it. Written
-  // under the lock of the waiting stream.
+  // For blocking streams: the position of the legacy stream that this stream already waits for, and the position of
+  // this stream that the legacy stream already waits for. Each is written under the lock of the waiting stream.
   std::atomic<std::uint64_t> legacy_seen{0}, seen_by_legacy{0};
   struct Recent {
     Name name;

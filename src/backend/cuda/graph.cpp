@@ -1,4 +1,5 @@
-// CudaBackend: a plan as a CUDA graph. Its ops are captured once from private streams and then launched as one graph.
+// CudaBackend: a plan as a CUDA graph. The plan's ops are captured once, in private streams, and then launched as one
+// graph.
 #include <deque>
 
 #include "backend/cuda/check.hpp"
@@ -14,18 +15,20 @@ struct CompiledPlan {
     Here here;
   };
   cudaGraphExec_t graph = nullptr;
-  std::deque<HostNode> hosts;  // the host nodes of the graph point here
-  // The present launch, for the failure of a host function and for its end. Launches do not overlap (rule 100).
+  std::deque<HostNode> hosts;  // the user data of the graph's host nodes points to these
+  // The current launch: where a host function reports its failure. Launches do not overlap (docs/semantics.md, rule
+  // 100).
   std::atomic<StreamState*> stream{nullptr};
   std::atomic<std::uint64_t> position{0};
-  EventUse launched;  // recorded after it, if there are host functions
+  EventUse launched;  // recorded after the launch, if the plan has host functions
 
   CompiledPlan() = default;
   CompiledPlan(const CompiledPlan&) = delete;
   CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
-    if (launched) cudaEventSynchronize(launched.native());  // the last launch may still call a host function
-    if (graph) cudaGraphExecDestroy(graph);                 // the driver itself finishes running launches
+    // The last launch may still call a host function of this plan.
+    if (launched) cudaEventSynchronize(launched.native());
+    if (graph) cudaGraphExecDestroy(graph);  // the driver lets running launches finish
   }
 };
 
@@ -45,7 +48,7 @@ void CUDART_CB call_again(void* data) {
   }
 }
 
-// Owns the streams and events of a capture.
+// Owns the streams and events of a capture, and ends the capture if it failed.
 struct Scratch {
   explicit Scratch(int device) : gpu(device) {}
   Scratch(const Scratch&) = delete;

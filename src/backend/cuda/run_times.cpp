@@ -10,10 +10,11 @@
 namespace slip {
 namespace {
 
-// CUDA returns elapsed times as float milliseconds; at one second their resolution is still below 0.1 us.
+// Maximum distance of a time from its base event. CUDA returns elapsed times as float milliseconds; at one second their
+// resolution is still below 0.1 us.
 constexpr Picos kRebase = 1'000'000'000'000;
-constexpr int kTries = 5;
-constexpr std::size_t kMax = 1 << 16;  // runs kept; if there are more, wait for the oldest
+constexpr int kTries = 5;              // measurements of the base; the one with the shortest interval counts
+constexpr std::size_t kMax = 1 << 16;  // unreported runs; if there are more, the submitting thread waits for the oldest
 
 EventUse record_timed(int gpu, cudaStream_t stream) {
   EventUse event(EventPool::of(gpu).take(true));
@@ -23,8 +24,9 @@ EventUse record_timed(int gpu, cudaStream_t stream) {
 
 }  // namespace
 
-// Relates the GPU's clock to the host's by an event that the host sees right after its record: the best of a few tries,
-// in a separate stream, because the stream of the op may be blocked.
+// Relates the GPU's clock to the host's. The host records an event and synchronizes with it at once, so the event lies
+// between two readings of the host's clock. The shortest of kTries intervals counts. It uses a separate stream, because
+// the stream of the op may be blocked.
 void RunTimes::take_base() {
   cudaStream_t aside = nullptr;
   check(cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu_);
@@ -104,7 +106,7 @@ void RunTimes::collect() {
   if (!observed()) active_.store(false, std::memory_order_relaxed);
 }
 
-// An op of several kernels or copies runs from the first start to the last end.
+// If an op has several kernels or copies, its run lasts from the first start to the last end.
 void RunTimes::collect_activity() {
   std::unordered_map<std::uint64_t, Record> done;
   const auto ours = [this](std::uint64_t number) { return numbered_.contains(number); };

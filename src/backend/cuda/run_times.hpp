@@ -1,4 +1,4 @@
-// RunTimes: reports to observers when ops ran on the GPU.
+// RunTimes: reports to observers when ops ran on the GPU. CudaBackend uses it while there are observers.
 //
 // It uses CUPTI's activity records if available, because they add no gaps between kernels. Otherwise it records a timed
 // event before and after each op, which costs about 4 us of the stream's time (docs/benchmarks.md).
@@ -19,7 +19,7 @@ class RunTimes {
  public:
   explicit RunTimes(int gpu) : gpu_(gpu) {}
 
-  // Around the CUDA calls of one op, on the submitting thread.
+  // The submitting thread keeps a Scope alive around the CUDA calls of one op.
   class Scope {
    public:
     Scope(RunTimes& times, const CudaStream& stream, const Op& op, std::uint64_t position, std::uint32_t device);
@@ -58,8 +58,9 @@ class RunTimes {
   std::atomic<bool> active_{false};
   Mutex mutex_;
   Base base_ SLIP_GUARDED_BY(mutex_);
-  std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);                                // timed by events
-  std::unordered_map<std::uint64_t, Record> numbered_ SLIP_GUARDED_BY(mutex_);  // timed by CUPTI
+  std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);  // timed by events and not yet reported
+  // Runs timed by CUPTI and not yet reported, by op number.
+  std::unordered_map<std::uint64_t, Record> numbered_ SLIP_GUARDED_BY(mutex_);
 };
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// CudaBackend: from an op to the CUDA calls that enqueue it.
+// CudaBackend: translates an op into the CUDA calls that enqueue it.
 #include <cuda.h>
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
@@ -26,7 +26,7 @@ Function* driver_function(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// A host function that waits in a stream.
+// A host function that is enqueued in a stream. The callback deletes it.
 struct HostCall {
   std::function<void()> function;
   StreamState* stream;
@@ -93,8 +93,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
 
 }  // namespace
 
-// Kernels have their own short path, in adjacent code: a launch by the driver evicts our code from the instruction
-// cache, so each cache line of it costs time again.
+// Kernels have a short path of their own, in adjacent code. Reason: each launch by the driver evicts our code from the
+// instruction cache, so every cache line of our code costs a miss.
 [[gnu::hot]] std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
@@ -105,8 +105,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   launch_kernel(stream.handle, op);
-  stream.submitted.store(position,
-                         std::memory_order_release);  // release: a thread that sees the position finds its mark
+  // release: a thread that sees the position finds its mark.
+  stream.submitted.store(position, std::memory_order_release);
   return position;
 }
 
@@ -125,12 +125,13 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
   }
   const NvtxRange range(op);
   if (stream.legacy && op.kind == OpKind::kAlloc) {
-    // No barrier for blocking streams (rule 8), so it has neither a position that they would wait for nor an event.
+    // An allocation is no barrier for blocking streams (rule 8), so it gets neither an event nor a position that they
+    // would wait for.
     const LockGuard lock(stream.submitting);
     if (op.address) put(stream.handle, op);  // null: only a position for observers
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  // The runtime's own record in a blocking stream does not wait for legacy work.
+  // If the runtime itself records the end of a blocking stream, this record does not wait for legacy work.
   const bool alone = is_bookkeeping(op) && !stream.legacy;
   const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
   const LockGuard lock(stream.submitting);
@@ -149,7 +150,7 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
     if (observed() && !stream.audience && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
     enqueue(stream, op, position);
   }
-  // At once: a mark recorded later would be another barrier, after ops that came meanwhile.
+  // Record the mark now. A mark recorded later would be another barrier, and would also follow ops submitted meanwhile.
   if (stream.legacy && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
   stream.submitted.store(position, std::memory_order_release);
   return position;
@@ -185,8 +186,8 @@ void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t positio
   stream.add_mark(position, std::move(event));
 }
 
-// The event that represents the point; empty: the point is reached. A point without a mark, such as the end of an op
-// that was not recorded, is represented by the present end of the stream.
+// Returns the event that represents the point. Empty: the point is reached. If the point has no mark, because no event
+// was recorded after that op, the current end of the stream represents it.
 EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here here) {
   if (target.known_done(position)) return {};
   EventUse event = target.mark_at(position);
@@ -194,7 +195,8 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
   return mark_end(target, here);
 }
 
-// An event at the present end of the stream. A closed stream has no handle any more, but has such an event.
+// Returns an event at the current end of the stream. A closed stream has no handle, but close_stream() recorded such an
+// event.
 EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   const LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
@@ -205,11 +207,11 @@ EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   return event;
 }
 
-// The legacy stream and the blocking streams are barriers for each other (rules 3-10). CUDA implements that, but not
-// for everything: on an H200 it did not cover host functions, and a copy in one stream could read old bytes of pinned
-// memory that a kernel in the other had written (docs/semantics.md). Events cover both cases. So if both sides have
-// work, the next op waits for an event, too. The lock of this stream is not held here, because recording the event may
-// take the lock of the other stream.
+// The legacy stream and the blocking streams are barriers for each other (docs/semantics.md, rules 3-10). CUDA
+// implements that, but not for everything. On an H200 it did not cover host functions. Also, a copy in one stream could
+// read old bytes of pinned memory that a kernel in the other stream had written. Events cover both cases. So if both
+// sides have work, the next op also waits for an event. The caller must not hold stream.submitting, because recording
+// the event may take the lock of the other stream.
 std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& stream, Here here) {
   std::vector<Barrier> barriers;
   const auto add = [&](CudaStream& other, std::atomic<std::uint64_t>& seen) {
@@ -238,9 +240,9 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 }
 
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
-  if (op.point.stream == &stream) return;  // its own order implies it
+  if (op.point.stream == &stream) return;  // the stream's own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // A point of another kind of device: no CUDA stream can wait for it, so the host does.
+    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }
@@ -251,7 +253,7 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
 
-// Enqueues ops that need only the CUDA stream. Also used to compile a plan.
+// Enqueues an op that needs only the CUDA stream, not its state. compile() uses it, too.
 void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   switch (op.kind) {
     case OpKind::kKernel: return launch_kernel(stream, op);
@@ -278,7 +280,7 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
     throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
   constexpr std::size_t kInline = 16;
-  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // not constructed before they are needed
+  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // raw bytes: an array of Piece would be initialized in full
   std::vector<Piece> many;
   const std::size_t count = op.reads.size() + op.writes.size();
   if (count > kInline) many.resize(count);

@@ -1,5 +1,5 @@
-// Exact arithmetic of the sim device: times in picoseconds, rates per second, all integers, so that a run gives the
-// same bits on every machine. Times saturate at kEndOfTime instead of overflowing.
+// Exact arithmetic of the sim device. Times are integers in picoseconds and rates are integers per second, so a run
+// gives the same bits on every machine. Times saturate at kEndOfTime instead of overflowing.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace slip::sim {
 
 __extension__ using U128 = unsigned __int128;
 
-// Later than anything that happens. Half of the range, so that the sum of two times cannot overflow.
+// A time after all events. It is half of the range, so that the sum of two times cannot overflow.
 inline constexpr Picos kEndOfTime = std::numeric_limits<Picos>::max() / 2;
 inline constexpr std::uint64_t kSecond = 1'000'000'000'000;  // in picoseconds
 inline constexpr std::uint32_t kPpm = 1'000'000;
@@ -49,8 +49,8 @@ inline std::uint32_t width_ppm(double width) {
   return static_cast<std::uint32_t>(std::clamp(std::llround(width * kPpm), 1LL, static_cast<long long>(kPpm)));
 }
 
-// How long a kernel takes: the longer of computing and moving `bytes` (which replace cost.bytes), on its share of the
-// device.
+// Duration of a kernel on its share of the device: the launch cost, and the longer of computing and moving memory.
+// `bytes` replaces cost.bytes.
 inline Picos kernel_time(const ComputeDescription& compute, const Cost& cost, std::uint64_t bytes) {
   if (cost.time > 0) return std::min(cost.time, kEndOfTime);
   const std::uint32_t width = width_ppm(cost.width);

@@ -14,8 +14,8 @@
 namespace slip::sim {
 namespace {
 
-// The ranges, here and in the header, admit any real machine and keep the arithmetic of arithmetic.hpp from
-// overflowing.
+// These ranges, and those in the header, admit any real machine. Within them the arithmetic of arithmetic.hpp does not
+// overflow.
 constexpr std::uint64_t kMaxFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
 constexpr std::uint64_t kMinMemory = 1'000'000;                 // 1 MB
 constexpr std::uint64_t kMaxMemory = 1'000'000'000'000'000;     // 1 PB
@@ -54,7 +54,8 @@ class Fields : public JsonFields {
   Fields object(const char* key) { return {raw(key), path_of(key)}; }
 };
 
-// The fields of each part with their JSON names and ranges, listed once: `field` is a FieldReader or a FieldValidator.
+// The visit functions list the fields of each part once, with JSON names and ranges. `field` is a FieldReader or a
+// FieldValidator.
 template <class Compute, class Visitor>
 void visit_compute(Compute& compute, Visitor& field) {
   field.quantity("flops", compute.flops, Dimension::kFlops, kMinRate, kMaxFlops);
@@ -158,10 +159,10 @@ class FieldValidator {
   }
 
  private:
-  std::string prefix_;  // "copies."
+  std::string prefix_;  // of the field's name in errors, for example "copies."
 };
 
-// The first rule that a route breaks; the same for a route read from JSON and for one made by code.
+// The first rule that a route breaks. The rules are the same for a route from JSON and for one filled in by code.
 struct RouteFault {
   const char* key;
   Json value;
@@ -181,7 +182,7 @@ std::optional<RouteFault> fault_of(const PeerDescription::Route& route, const Pe
   return std::nullopt;
 }
 
-// One end of a listed path: the number of a device, or "host".
+// Reads one end of a listed path: a device number, or "host".
 int read_end(Fields& fields, const char* key) {
   const Json& value = fields.raw(key);
   if (value.is_string() && value.get_ref<const std::string&>() == "host") return PeerDescription::kHost;
@@ -270,7 +271,7 @@ std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   char part[4096];
-  // Reads little more than parse_json accepts: the path may name a device file that never ends.
+  // Stops soon after the size that parse_json accepts: the path may name a device file that never ends.
   while (file && text.size() <= std::size_t{1} << 20) {
     file.read(part, sizeof(part));
     text.append(part, static_cast<std::size_t>(file.gcount()));

@@ -1,7 +1,8 @@
-// sim::Description: everything that the sim device knows about the hardware it simulates. A plain value: a planner
-// fills it in and opens it with sim::open_devices (sim.hpp); a user writes the same fields as JSON ("sim:h200",
-// "sim:path.json", "sim:{...}"), where times, rates and sizes are texts with a unit ("3.9 us"; see devices/h200.json).
-// validate() checks the ranges of a value; parsing applies the same ranges. An error names the field and its value.
+// sim::Description: all that the sim device knows about the hardware it simulates. It is a plain value. A planner fills
+// it in and opens it with sim::open_devices (sim.hpp). A user writes the same fields as JSON ("sim:h200",
+// "sim:path.json", "sim:{...}"), where times, rates and sizes are strings with a unit ("3.9 us"; see
+// devices/h200.json). validate() checks the ranges of a value; parsing applies the same ranges. An error names the
+// field and its value.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +17,23 @@
 
 namespace slip::sim {
 
-// The greatest slowdown of kernels and copies that run concurrently: 1000 means that the work takes 1001 times as long.
-// Costs have this limit, too, so that every plan made from them can be simulated.
+// The maximum slowdown of kernels and copies that run concurrently: with 1000, the work takes 1001 times as long. Costs
+// have the same limit, so that every plan made from them can be simulated.
 inline constexpr std::uint32_t kMaxSlowdown = 1000;
 inline constexpr std::uint64_t kMinRate = 1'000'000;              // of links and memory: 1 MB/s
 inline constexpr std::uint64_t kMaxRate = 1'000'000'000'000'000;  // 1 PB/s
 inline constexpr Picos kMaxTime = 1'000'000'000'000;              // of a single cost: 1 s
 
 struct ComputeDescription {
-  std::uint64_t flops = 0;              // per second, with the whole width
+  std::uint64_t flops = 0;              // per second, if a kernel uses the whole device (width 1)
   std::uint64_t bandwidth = 0;          // of the device's memory, bytes per second, reads and writes together
   Picos launch = 0;                     // fixed cost of each kernel, before it computes
   std::uint32_t copy_slowdown_ppm = 0;  // how much longer a kernel takes while copies run
 };
 
 struct CopyDescription {
-  int engines = 2;  // 2: one for each direction; 1: one for both; 0: copies run in place of kernels (rule 47)
+  // 2: one for each direction; 1: one for both; 0: copies occupy the compute engine (docs/semantics.md, rule 47)
+  int engines = 2;
   std::uint64_t in = 0, out = 0;          // bytes per second, to and from the device
   std::uint64_t both = 0;                 // limit for the sum of both directions; 0: none
   std::uint64_t pageable = 0;             // limit for copies of pageable memory; 0: none
@@ -39,15 +41,17 @@ struct CopyDescription {
   std::uint32_t kernel_slowdown_ppm = 0;  // how much longer a copy takes while a kernel runs on one of its devices
 };
 
-// Host time of each call.
+// Host time of each call, in picoseconds.
 struct HostDescription {
   Picos launch = 0, copy = 0, fill = 0, function = 0, record = 0, timed_record = 0, wait = 0, value = 0;
-  Picos query = 1;     // also of a wait that need not block; at least 1, so that a polling loop advances virtual time
+  // Of a query, and of a wait that returns at once. At least 1, so that a polling loop advances virtual time.
+  Picos query = 1;
   Picos sync = 0;      // from the end of the work until the waiting host thread continues
   Picos callback = 0;  // duration of a host function whose Cost gives no time
 };
 
-// How devices that share one virtual time reach each other. Pairs without a path copy through the host (rule 75).
+// How devices that share one virtual time reach each other. A copy between devices without a path goes through the host
+// (rule 75).
 struct PeerDescription {
   enum class Form : std::uint8_t {
     kNone,
@@ -63,7 +67,7 @@ struct PeerDescription {
   };
   Form form = Form::kNone;
   std::uint64_t bandwidth = 0;                      // switch, ring: bytes per second of one link and direction
-  bool shared = false;                              // ring: both directions share a link's bandwidth
+  bool shared = false;                              // ring: both directions share the bandwidth of a link
   Picos latency = 0;                                // switch, ring: of each hop
   std::map<std::string, std::uint64_t> links = {};  // bytes per second by name
   std::vector<Route> routes = {};
@@ -71,9 +75,9 @@ struct PeerDescription {
 
 struct Description {
   std::string name = {};
-  std::string source = {};  // where the figures come from
-  std::uint64_t memory = 0;
-  int queues = 8;
+  std::string source = {};     // where the figures come from
+  std::uint64_t memory = 0;    // bytes
+  int queues = 8;              // number of hardware queues
   int greatest_priority = -5;  // priorities are 0 (lowest) to this
   ComputeDescription compute = {};
   CopyDescription copies = {};
@@ -87,8 +91,8 @@ void validate(const Description& description);
 // Reads and checks a JSON text. Throws kParse; `file` is named in errors.
 Description parse_description(std::string_view text, std::string_view file);
 
-// `rest` is the part of a device name after "sim:": a JSON text if it begins with a brace, a path if it has a '/' or
-// ends in ".json", otherwise the name of an embedded description. Throws kInvalidDevice, kIo, kParse.
+// `rest` is the part of a device name after "sim:": a JSON text if it begins with a brace; a path if it has a '/' or
+// ends in ".json"; otherwise the name of an embedded description. Throws kInvalidDevice, kIo, kParse.
 Description load_description(std::string_view rest);
 
 inline bool is_description_text(std::string_view rest) { return rest.starts_with('{'); }

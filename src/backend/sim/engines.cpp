@@ -8,7 +8,7 @@
 namespace slip::sim {
 namespace {
 
-// Order of the heap of waiting kernels: the top has the highest priority, and among equals became ready first.
+// Order of the heap of waiting kernels. The top has the highest priority; among equal priorities it became ready first.
 bool less_urgent(const WaitingKernel& a, const WaitingKernel& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.order > b.order;
 }
@@ -37,8 +37,8 @@ void Engines::mark_dirty(SimDevice& device) {
   dirty_.push_back(&device);
 }
 
-// A kernel of an exchange (see StreamSpec::wire) has a small part of the device to itself: it does not wait for other
-// kernels, and slows them as copies do.
+// A kernel of an exchange (see StreamSpec::wire) uses a reserved small part of the device. It does not wait for other
+// kernels, and slows them down as copies do.
 void Engines::start_wire_kernel(SimStream& stream) {
   stream.stage = Stage::kWireKernel;
   count_copies(*stream.at, +1);
@@ -88,7 +88,8 @@ void Engines::settle_links() {
   for (Flow* flow : links_.settle(now())) timers_.set(flow->stream->timer, flow->end);
 }
 
-// Waiting kernels start in order: one that does not fit blocks those behind it, so that wide kernels do not starve.
+// Waiting kernels start in order. A kernel that does not fit blocks the kernels behind it, so that wide kernels do not
+// starve.
 void Engines::start_engines(SimDevice& device) {
   while (!device.waiting.empty() && width_of(*device.waiting.front().stream) <= kPpm - device.used_ppm)
     start_compute(device);
@@ -132,7 +133,8 @@ const HardwareQueue* Engines::queue_of(const SimStream& stream, const SimDevice&
   return &device.queues[static_cast<std::size_t>(stream.queue)];
 }
 
-// The first copy of the queue that the engine has just served; if there is none, the one that became ready first.
+// Chooses the first copy of the hardware queue that the engine has just served. If there is none, chooses the copy that
+// became ready first.
 SimStream& Engines::take_copy(SimDevice& device, SerialEngine& engine) const {
   Ring<SimStream*>& waiting = engine.waiting;
   std::uint64_t chosen = waiting.head();
@@ -251,14 +253,14 @@ void Engines::count_copies(SimDevice& device, int change) {
   device.progress_at = now();
   const std::uint64_t rate = slow ? device.slow_rate : device.full_rate;
   for (SimStream* stream : device.running) {
-    // A kernel that ends in this instant may have passed its end, because times are rounded to picoseconds.
+    // At the instant when a kernel ends, progress may exceed its finish, because times are rounded up to picoseconds.
     const U128 left = stream->finish > device.progress ? stream->finish - device.progress : 0;
     timers_.set(stream->timer, after(now(), divide_up(left, rate)));
   }
 }
 
-// Kernels slow concurrent copies into and out of their device's memory. The links settle at the end of the instant, so
-// a kernel that directly follows another one changes nothing.
+// Kernels slow down concurrent copies to and from their device's memory. The links settle only at the end of the
+// instant, so nothing changes if one kernel directly follows another.
 void Engines::touch_flow(SimStream& stream, int change) {
   const auto touch = [&](SimDevice& device) {
     if (change > 0) device.flowing.push_back(&stream);
@@ -281,7 +283,8 @@ void Engines::slow_copy(SimStream& stream) {
                                 : !stream.at->running.empty());
 }
 
-// A function takes effect when its op starts. It does not run if its stream or device has failed meanwhile (rule 81).
+// The function of an op runs when the op starts in virtual time. It does not run if its stream or device has failed
+// meanwhile (rule 81).
 void Engines::perform(SimStream& stream) {
   const Command& command = stream.commands.front();
   const DeviceCore* core = stream.device->core;

@@ -1,7 +1,8 @@
-// Engines: runs the commands that Machine has dispatched: the compute engine, the copy engines, the thread for host
-// functions, and the links that copies cross. Ops are served in the order in which they became ready. Only the compute
-// engine orders by priority first, and only copy engines prefer the queue that they served last (rules 46-50, 75, 79,
-// 82, 83). Guarded by the mutex of World.
+// Engines: the part of the simulation that runs commands after Machine has dispatched them. It models the compute
+// engine, the copy engines, the thread for host functions, and the links that copies cross. Commands are served in the
+// order in which they became ready. Exceptions: the compute engine orders by priority first, and copy engines prefer
+// the hardware queue that they served last (docs/semantics.md, rules 46-50, 75, 79, 82, 83). Guarded by the mutex of
+// World.
 #pragma once
 
 #include <deque>
@@ -12,15 +13,15 @@
 
 namespace slip::sim {
 
-// Runs the functions of ops. World implements it and releases its mutex during these calls. Until a call returns the
-// machine does not step, but other threads may enqueue commands.
+// Runs the functions of ops. World implements it and releases its mutex during these calls. Until a call returns,
+// Machine does not step, but other threads may enqueue commands.
 class Performer {
  public:
   virtual ~Performer() = default;
   virtual void perform(SimStream& stream, Payload& payload, Name name) = 0;
   virtual void recycle(Payload& payload) = 0;
   virtual bool advance(Exchange& exchange) = 0;  // true: it is done
-  // The first command of the stream is an exchange that is done, or that ends because of `cause`.
+  // Finishes the exchange that is the first command of the stream: it is done, or has failed because of `cause`.
   virtual void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) = 0;
 };
 
@@ -31,14 +32,14 @@ class Engines {
 
   Topology& topology() { return topology_; }
 
-  // The first command of the stream waits for its engine.
+  // Each of these puts the first command of the stream into the queue of its engine.
   void queue_compute(SimStream& stream);
   void queue_copy(SimStream& stream);
   void queue_callback(SimStream& stream);
 
   // Lets the engines choose among the commands that became ready in this instant. False: there was nothing to choose.
   bool start_ready();
-  // Shares the bandwidth of the links anew. To be called before time advances.
+  // Recomputes how flows share the bandwidth of the links. Must be called before time advances.
   void settle_links();
 
   // The timer of the stream's command has fired. True: the command is done; false: its next stage has begun.
@@ -77,8 +78,8 @@ class Engines {
   Performer& performer_;
   Links links_;
   Topology topology_;
-  std::vector<SimDevice*> dirty_;  // devices with engines that may start something
-  std::vector<SimDevice*> starting_;
+  std::vector<SimDevice*> dirty_;     // devices whose engines may be able to start a command
+  std::vector<SimDevice*> starting_;  // scratch memory of start_ready()
   std::uint64_t ready_order_ = 0;
 };
 

@@ -10,7 +10,7 @@ std::uint32_t Links::add(std::uint64_t bytes_per_second) {
 }
 
 void Links::set_slowdown(std::uint32_t ppm) {
-  if (ppm == 0) return;  // both paces are 1: 128-bit divisions of small numbers are faster
+  if (ppm == 0) return;  // both paces stay 1: 128-bit divisions of small numbers are faster
   full_pace_ = kPpm + ppm;
   slow_pace_ = kPpm;
 }
@@ -21,7 +21,7 @@ void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) 
   flow.rate = 0;
   flow.speed = 0;
   flow.slowed = false;
-  flow.mark = 0;  // the stream may come from another World, with other marks
+  flow.mark = 0;  // the state may come from another World, whose marks have other numbers
   flow.since = now;
   for (const std::uint32_t link : path) {
     links_[link].flows.push_back(&flow);
@@ -88,7 +88,7 @@ void Links::collect(std::uint32_t link) {
   }
 }
 
-// Progressive filling: the link with the smallest share per flow is saturated first and fixes the rate of its flows.
+// Progressive filling: the link with the smallest share per flow saturates first and determines the rate of its flows.
 void Links::share() {
   std::size_t unfixed = part_flows_.size();
   while (unfixed > 0) {

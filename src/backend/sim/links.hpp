@@ -1,5 +1,5 @@
-// Links: the bandwidth of links, shared max-min fairly by the copies (flows) that cross them. Every flow gets an equal
-// share of its narrowest link; bandwidth that a flow cannot use goes to the others.
+// Links: the bandwidth of links, shared max-min fairly by the copies (flows) that cross them. A flow gets an equal
+// share of its bottleneck link; bandwidth that it cannot use on other links goes to other flows. Engines uses it.
 //
 // A flow that concurrent kernels slow down keeps its share but moves fewer bytes with it.
 //
@@ -21,23 +21,23 @@ struct SimStream;
 using Path = std::vector<std::uint32_t>;
 
 struct Flow {
-  const Path* path = nullptr;   // null: not started
-  SimStream* stream = nullptr;  // the stream of the copy
-  bool slowed = false;          // by concurrent kernels
-  U128 left = 0;                // bytes x 10^12 x Links::full_pace_, so that all arithmetic is exact
-  std::uint64_t rate = 0;       // its share of the links in bytes per second; 0: not settled yet
-  U128 speed = 0;               // decrease of `left` per picosecond: rate x pace
-  Picos since = 0;              // the time for which `left` is given
-  Picos end = 0;                // at the present speed
-  std::uint64_t fresh_rate = 0;
-  std::uint64_t mark = 0;
+  const Path* path = nullptr;    // null: not started
+  SimStream* stream = nullptr;   // the stream of the copy
+  bool slowed = false;           // by concurrent kernels
+  U128 left = 0;                 // bytes x 10^12 x Links::full_pace_, so that all arithmetic is exact
+  std::uint64_t rate = 0;        // its share of the links in bytes per second; 0: not settled yet
+  U128 speed = 0;                // decrease of `left` per picosecond: rate x pace
+  Picos since = 0;               // the time at which `left` was computed
+  Picos end = 0;                 // when the flow ends at its current speed
+  std::uint64_t fresh_rate = 0;  // scratch of settle(): the new rate; 0: not assigned yet
+  std::uint64_t mark = 0;        // the last settle() that visited it
 };
 
 class Links {
  public:
   std::uint32_t add(std::uint64_t bytes_per_second);
 
-  // How much longer a slowed flow takes; the same for all. REQUIRES: no flow yet.
+  // Sets how much longer a slowed flow takes, the same for all flows. REQUIRES: no flow has started.
   void set_slowdown(std::uint32_t ppm);
 
   // Changes take effect at the next settle(), which must be called before time advances.
@@ -53,9 +53,9 @@ class Links {
   struct Link {
     std::uint64_t capacity = 0;
     std::vector<Flow*> flows;
-    std::uint64_t mark = 0;  // of the last settle() that visited it
-    std::uint32_t open = 0;  // in settle(): flows without a rate yet
-    std::uint64_t left = 0;  // in settle(): bandwidth not assigned yet
+    std::uint64_t mark = 0;  // the last settle() that visited it
+    std::uint32_t open = 0;  // scratch of settle(): flows without a new rate
+    std::uint64_t left = 0;  // scratch of settle(): bandwidth not assigned yet
   };
 
   void collect(std::uint32_t link);
@@ -64,9 +64,9 @@ class Links {
   void update(Flow& flow, Picos now);
 
   std::vector<Link> links_;
-  std::vector<std::uint32_t> touched_;  // links whose flows changed since the last settle()
-  std::vector<Flow*> paced_;            // flows whose `slowed` changed since then
-  std::uint32_t full_pace_ = 1, slow_pace_ = 1;
+  std::vector<std::uint32_t> touched_;           // links whose flows changed since the last settle()
+  std::vector<Flow*> paced_;                     // flows whose `slowed` changed since the last settle()
+  std::uint32_t full_pace_ = 1, slow_pace_ = 1;  // speed per rate of a normal and of a slowed flow
   std::uint64_t mark_ = 0;
   // Scratch memory of settle().
   std::vector<std::uint32_t> part_;  // the links of one connected component

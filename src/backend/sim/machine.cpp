@@ -57,7 +57,7 @@ SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
   stream->rank = spec.priority;
   stream->queue = spec.wire ? -1 : static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
   stream->last_fifo = Fifo::kCompute;
-  stream->notified_epoch = 0;  // its first command comes after all legacy commands issued so far
+  stream->notified_epoch = 0;  // the first command is ordered after all legacy commands issued so far
   stream->notified_position = stream->commands.tail();
   if (spec.legacy) device.legacy = stream;
   return *stream;
@@ -80,8 +80,9 @@ void Machine::close_device(SimDevice& device) {
   }
   const bool drained = std::all_of(device.streams.begin(), device.streams.end(),
                                    [](const SimStream* stream) { return stream->commands.empty(); });
-  if (!drained) return;  // the process exits: the streams are not reused
-  // A drained stream may still be in `runnable_` or `held_`. Remove it, because the state is reused for a new stream.
+  if (!drained) return;  // this happens only if the process exits: the streams are not reused
+  // A drained stream may still be in `runnable_` or `held_`. Remove it from both, because a new stream reuses the
+  // state.
   Ring<SimStream*> others;
   for (; !runnable_.empty(); runnable_.pop()) {
     SimStream* stream = runnable_.front();
@@ -104,7 +105,7 @@ void Machine::close_device(SimDevice& device) {
 
 std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
   SimDevice& device = *stream.device;
-  // The legacy stream's rule does not order allocations; they are commands only for observers.
+  // The legacy stream's barrier does not order allocations. They are commands only so that observers see them.
   if (observed() && command.kind != OpKind::kAlloc) [[unlikely]]
     notify_barriers(stream);
   if (stream.is_legacy) {
@@ -146,7 +147,7 @@ bool Machine::step(Picos limit) {
     if (!engines_.end_stage(stream)) return true;
     complete(stream);
   }
-  advance(stream);  // if it was idle, the host issues its next command now
+  advance(stream);  // if its stage was kIdle, the timer was the issue time of its next command
   return true;
 }
 
@@ -191,22 +192,24 @@ void Machine::fault(SimDevice& device, const Failure& failure) {
   for (SimStream* stream : device.streams) {
     Failure own = failure;
     own.position = stream->done.load(std::memory_order_relaxed) + 1;
-    stream->failure.put(std::move(own));  // a stream of another device that waits for it fails, too
+    stream->failure.put(std::move(own));  // a stream of another device that waits for this one fails, too
     make_runnable(*stream);
   }
 }
 
-// Dispatch: commands leave their hardware queues (rules 3-13, 54, 57, 92-94).
+// --- Dispatch: commands leave their hardware queues (docs/semantics.md, rules 3-13, 54, 57, 92-94). ---
 
-// Defers advance() by a list instead of a call, because the end of one command may release a chain of any length.
+// Puts the stream into a list instead of calling advance(): the end of one command may release a chain of any length,
+// and a recursion of that depth would overflow the stack.
 void Machine::make_runnable(SimStream& stream) {
   if (stream.runnable) return;
   stream.runnable = true;
   runnable_.push(&stream);
 }
 
-// Starts the commands of this stream that can start. Whatever blocks the stream makes it runnable again later: the end
-// of its running command, its FIFO when the stream gets to the front, the point or barrier it waits for, or its timer.
+// Starts all commands of this stream that can start. If the stream is blocked, one of these makes it runnable again:
+// the end of its running command, its FIFO when the stream gets to the front, the awaited point or barrier, or its
+// timer.
 void Machine::advance(SimStream& stream) {
   if (stream.stage == Stage::kExchange) continue_exchange(stream);
   if (stream.stage == Stage::kIdle && stream.timer.place != Timer::kIdle) timers_.cancel(stream.timer);
@@ -276,14 +279,14 @@ bool Machine::resolved(SimStream& stream, const Command& command) {
   return false;
 }
 
-// Whether a stream of `held_` need not wait any longer.
+// Whether a stream of `held_`, which waits for a flag or an exchange, can continue.
 bool Machine::may_continue(SimStream& stream) {
   const Command& command = stream.commands.front();
   return command.kind == OpKind::kExchange ? command.payload->exchange->can_advance() : resolved(stream, command);
 }
 
-// A point of another World or backend has no virtual time here. World polls it, and it counts as reached at the time of
-// the poll that finds it reached.
+// A point of another World or backend has no virtual time in this World. World polls it, and the point counts as
+// reached at the virtual time of the poll that finds it reached.
 bool Machine::point_reached(SimStream& stream, const Command& command) {
   if (typeid(*command.target) == typeid(SimStream)) {
     auto& target = static_cast<SimStream&>(*command.target);
@@ -322,9 +325,9 @@ void Machine::begin(SimStream& stream, const Command& command) {
   complete(stream);
 }
 
-// Whether the exchange has begun to move data, so that it leaves its FIFO. The Performer runs without the lock:
-// commands may be added meanwhile, which invalidates references to commands. Afterwards, other waiting streams may
-// continue.
+// Whether the exchange has begun to move data, so that its command leaves the FIFO. The Performer runs without the
+// lock. Meanwhile other threads may add commands, which invalidates references to commands. Afterwards, other waiting
+// streams may be able to continue.
 bool Machine::exchange_started(SimStream& stream) {
   Payload& payload = *stream.commands.front().payload;
   Exchange& exchange = *payload.exchange;
@@ -360,7 +363,7 @@ void Machine::end_exchange(SimStream& stream) {
 }
 
 void Machine::inherit_failure(SimStream& stream, const Command& command) {
-  // A wait with a name is an implicit one of the allocator: it orders the streams, but does not propagate failures.
+  // A wait with a name is an implicit wait of the allocator: it orders the streams, but does not propagate failures.
   if (command.name || !command.target->failure.set()) return;
   Failure failure = command.target->failure.value();
   if (failure.position > command.amount) return;
@@ -369,7 +372,7 @@ void Machine::inherit_failure(SimStream& stream, const Command& command) {
   fail_stream(stream, std::move(failure));
 }
 
-// The first command of the stream is done or skipped.
+// Removes the first command of the stream, which is done or skipped, and makes the streams that waited for it runnable.
 void Machine::complete(SimStream& stream) {
   Command& command = stream.commands.front();
   if (command.kind == OpKind::kRecord && command.stamp) {
@@ -410,7 +413,7 @@ void Machine::leave_epoch(SimStream& stream, std::uint64_t epoch) {
   }
 }
 
-// The list is sorted by position, so that complete() visits only the waiters that it releases.
+// The list of waiters is sorted by position, so that complete() visits only the waiters that it releases.
 void Machine::wait_on(SimStream& stream, SimStream& target, std::uint64_t position) {
   SimStream* before = target.last_waiter;
   while (before && before->waiting_for > position) before = before->wait_before;
@@ -435,7 +438,7 @@ void Machine::hold(SimStream& stream) {
   held_.push_back(&stream);
 }
 
-// Reports to observers which edges the legacy stream's rule adds before the next command of this stream.
+// Reports to observers the dependencies that the legacy stream's barrier adds before the next command of this stream.
 void Machine::notify_barriers(SimStream& stream) {
   SimDevice& device = *stream.device;
   Record record{.kind = RecordKind::kBarrier, .device = device.id, .stream = stream.last_id};

@@ -1,9 +1,9 @@
-// Machine: the discrete-event simulation of devices that share one virtual time. It knows no threads, no host and no
-// real time: World holds the lock and says how far to simulate.
+// Machine: the discrete-event simulation of devices that share one virtual time. World uses it: World holds the lock
+// and says how far to simulate. Machine itself uses no threads and no real time.
 //
 // Each instant has three phases. First, commands end and others become ready. Then the engines choose among the ready
-// commands, so that priority decides and not the order of two simultaneous events. Then the links share their bandwidth
-// anew. Only after that does time advance.
+// commands, so that priority decides and not the order of two simultaneous events. Then the flows get new shares of the
+// bandwidth of the links. Only after that does time advance.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ class Machine {
   // Advances time without an event. REQUIRES: step(at) returned false.
   void idle_until(Picos at) { timers_.advance_to(at > now() ? at : now()); }
 
-  // Streams may wait for something outside the simulation: flags in memory, exchanges, points of other Worlds or
-  // backends.
-  bool poll_flags();  // and exchanges; true: some stream can continue
+  // Streams may wait for something outside the simulation: flags in memory, exchanges, points of other Worlds or of
+  // other backends. World polls these with the following functions.
+  bool poll_flags();  // polls flags and exchanges; true: some stream can continue
   std::vector<Exchange*> held_exchanges() const;
   std::vector<SimStream*> held_by_points() const;
-  void release(SimStream& stream);  // the point that it waits for is reached
+  void release(SimStream& stream);  // World calls it when the point that the stream waits for is reached
 
-  // The device is lost: pending commands end without effect.
+  // Marks the device as lost: pending commands end without effect.
   void fault(SimDevice& device, const Failure& failure);
 
  private:

@@ -13,7 +13,7 @@
 namespace slip::sim {
 namespace {
 
-// Small buffers come from the heap, because a process may have only some 65,000 mappings.
+// Small buffers come from the heap, because Linux limits a process to about 65,000 mappings (vm.max_map_count).
 constexpr std::size_t kSmall = std::size_t{64} << 10;
 constexpr std::size_t kAlignment = 64;
 
@@ -30,7 +30,8 @@ void* map_memory(std::size_t bytes, bool untouched) {
   if (bytes <= kSmall) {
     void* data = std::aligned_alloc(kAlignment, rounded(bytes, kAlignment));
     if (!data) throw Error(Code::kOutOfMemory, fmt::format("the host has no {} bytes", bytes), {});
-    std::memset(data, 0, bytes);  // as fresh pages: programs that read uninitialised memory stay repeatable
+    // Zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run.
+    std::memset(data, 0, bytes);
     return data;
   }
   const int access = untouched ? PROT_NONE : PROT_READ | PROT_WRITE;

@@ -21,8 +21,8 @@ class Machine;
 struct SimDevice;
 
 // Which FIFO of a hardware queue a command enters. Measured on an H200 with one connection: commands block only
-// commands for the same engine, so a queue has one FIFO per engine. A wait enters none: it belongs to the command
-// behind it. Timed records, host functions and stream memory operations enter the FIFO that their stream used last
+// commands for the same engine, so a queue has one FIFO per engine. A wait enters none: it only delays the next command
+// of its stream. Timed records, host functions and stream memory operations enter the FIFO that their stream used last
 // (kLast).
 enum class Fifo : std::uint8_t { kCompute, kIn, kOut, kLast, kNone };
 inline constexpr std::size_t kFifos = 3;
@@ -41,10 +41,10 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
   Fifo fifo = Fifo::kNone;
   CopyDirection direction = CopyDirection::kNone;
   std::uint32_t value = 0;         // compute: width in ppm; kWaitValue, kWriteValue: the value
-  std::uint16_t from = 0, to = 0;  // copies: devices
+  std::uint16_t from = 0, to = 0;  // copies: device indices
   bool pageable = false;
-  bool soft = false;         // in the legacy stream: waits for the blocking streams, but they do not wait for it
-  Picos issued = 0;          // when the host issued it; once the command is done, when it ended
+  bool soft = false;         // in the legacy stream: waits for blocking streams, which do not wait for it
+  Picos issued = 0;          // when the host issued it; complete() overwrites it with the time when the command ended
   std::uint64_t amount = 0;  // compute: picoseconds at full rate; copies: bytes; kWait: the position waited for
   std::uint64_t epoch = 0;   // see SimDevice::pending
   Name name = {};
@@ -57,13 +57,14 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
   Payload* payload = nullptr;  // the function to run, if any
 };
 
-// What the first command of a stream is doing. kWaiting: it waits for an engine. kWireKernel: see Engines.
+// The state of the first command of a stream. kIdle: not started. kWaiting: it waits for an engine. kWireKernel: see
+// Engines::start_wire_kernel().
 enum class Stage : std::uint8_t { kIdle, kWaiting, kCompute, kWireKernel, kCallback, kLatency, kFlow, kExchange };
 
 struct SimStream : StreamState {
   SimStream() { timer.stream = flow.stream = this; }
 
-  // Identity. `machine` is also read by other Worlds, to find out whether a stream is theirs.
+  // `machine` is also read by other Worlds, to find out whether a stream belongs to them.
   std::atomic<Machine*> machine{nullptr};
   SimDevice* device = nullptr;
   bool is_legacy = false, is_blocking = false, closing = false;
@@ -73,11 +74,12 @@ struct SimStream : StreamState {
   std::int32_t queue = 0;
   Fifo last_fifo = Fifo::kCompute;
 
-  // Commands, numbered from 0: number n is position n+1. Positions continue when the state is reused for a new stream.
+  // Commands are numbered from 0: command n has position n+1. Positions continue when the state is reused for a new
+  // stream.
   Ring<Command> commands;
   std::atomic<std::uint64_t> done{0};  // all positions up to it are done; also read by other Worlds
 
-  // The command that runs.
+  // --- State of the first command. ---
   Stage stage = Stage::kIdle;
   std::uint8_t hop = 0;     // kStaged: 0 out, 1 in
   SimDevice* at = nullptr;  // the device whose engine it uses
@@ -87,7 +89,7 @@ struct SimStream : StreamState {
   Flow flow;
   Timer timer;  // the end of the stage, or the issue of the next command
 
-  // Why the next command does not start.
+  // --- Why the next command does not start. ---
   bool runnable = false;         // in Machine::runnable_
   bool barred = false;           // in SimDevice::barred
   bool held = false;             // in Machine::held_: waits for something outside this simulation
@@ -97,27 +99,27 @@ struct SimStream : StreamState {
   SimStream *wait_before = nullptr, *wait_after = nullptr;    // neighbours in the list of waiters of `waiting_on`
   SimStream *first_waiter = nullptr, *last_waiter = nullptr;  // streams that wait for this one, by position
 
-  // Which edges of the legacy stream were reported to observers.
+  // The dependencies on the legacy stream that were already reported to observers.
   std::uint64_t notified_epoch = 0, notified_position = 0;
 };
 
 // A hardware queue: for each FIFO the streams of its commands, one entry per command.
 using HardwareQueue = std::array<Ring<SimStream*>, kFifos>;
 
-// An engine that serves one op at a time, in the order in which the ops became ready. Exception: if another copy of the
-// same hardware queue is ready at the instant when a copy ends, the copy engine serves that one next. Measured on an
-// H200: back-to-back copies are not interrupted by other streams, whatever the priorities; a kernel between them lets
-// other copies run (rules 48-50).
+// An engine that serves one command at a time, in the order in which the commands became ready. Exception: if another
+// copy of the same hardware queue is ready at the instant when a copy ends, the copy engine serves that copy next.
+// Measured on an H200: copies of other streams do not interrupt back-to-back copies, whatever the priorities. A kernel
+// between the copies lets other copies run (rules 48-50).
 struct SerialEngine {
   Ring<SimStream*> waiting;
   bool busy = false;
-  const HardwareQueue* served = nullptr;  // the queue of the last op; null: no op yet, or one without a queue
-  Picos freed = -1;                       // when that op ended
+  const HardwareQueue* served = nullptr;  // the queue of the last command; null: no command yet, or one without a queue
+  Picos freed = -1;                       // when that command ended
 };
 
 struct WaitingKernel {
-  int rank;
-  std::uint64_t order;
+  int rank;             // priority: lower numbers first
+  std::uint64_t order;  // order in which the kernels became ready
   SimStream* stream;
 };
 
@@ -125,10 +127,10 @@ struct SimDevice {
   DeviceCore* core = nullptr;  // null: closed
   std::uint32_t id = 0;
   int index = 0;
-  bool dirty = false;  // in Machine::dirty_
-  std::size_t depth = 0;
+  bool dirty = false;     // in Engines::dirty_
+  std::size_t depth = 0;  // maximum number of commands of a stream; then submit() blocks
 
-  // Streams; closed ones stay until they are drained and reused.
+  // `streams` also contains closed streams. `idle` contains closed and drained streams, which open_stream() reuses.
   std::vector<SimStream*> streams, idle;
   SimStream* legacy = nullptr;
 
@@ -141,18 +143,20 @@ struct SimDevice {
   Ring<std::uint64_t> pending;
   std::uint64_t legacy_issued = 0, legacy_done = 0;
   std::uint64_t legacy_end = 0;    // position of the last legacy command, for observers
-  std::vector<SimStream*> barred;  // blocking streams that wait for the legacy one
+  std::vector<SimStream*> barred;  // blocking streams that wait for the legacy stream
 
-  // Compute: kernels run concurrently while the sum of their widths fits. `progress` is the work that a kernel running
-  // since time 0 would have done, in picoseconds x full_rate. Concurrent copies slow it down.
+  // Compute: kernels run concurrently while the sum of their widths fits. `progress` is the work, in picoseconds x
+  // full_rate, that a kernel running since time 0 would have done until `progress_at`. Concurrent copies reduce its
+  // rate to slow_rate.
   std::uint32_t used_ppm = 0;
   std::vector<WaitingKernel> waiting;  // a heap
   std::vector<SimStream*> running;
   U128 progress = 0;
   Picos progress_at = 0;
   std::uint64_t full_rate = 1, slow_rate = 1;
-  int copies = 0;                   // running copies that read or write this device's memory
-  std::vector<SimStream*> flowing;  // streams of those copies after their latency; kept if kernels slow copies
+  int copies = 0;  // running copies that read or write this device's memory
+  // Streams of those copies, after their latency. Maintained only if kernels slow copies down.
+  std::vector<SimStream*> flowing;
 
   std::array<SerialEngine, 2> copy;  // in, out
   SerialEngine callback;

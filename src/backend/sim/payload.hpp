@@ -1,5 +1,5 @@
-// Payload: what an op really executes, besides taking virtual time: a kernel's cpu function, a copy, a fill, a host
-// function or an exchange. Other ops have none.
+// Payload: the real work of an op, which runs in addition to the virtual time that the op takes. It is a kernel's cpu
+// function, a copy, a fill, a host function or an exchange. Other ops have no payload.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ struct Payload {
   std::vector<Piece> reads = {}, writes = {};
   std::vector<Scalar> scalars = {};
   std::function<void()> host = {};
-  // kExchange: the machine advances it in steps and does not perform() it.
+  // kExchange: Machine advances it in steps; perform() ignores it.
   Exchange* exchange = nullptr;
   Picos first_tried = -1;  // when the machine first tried to advance it; below 0: not yet
 };
 
 enum class Outcome : std::uint8_t { kDone, kFailed, kFault };
 
-// Copies what `op` refers to.
+// Copies everything that the payload needs from `op`; moves the host function.
 void fill_payload(Payload& payload, const Op& op);
-// Runs it on this thread; sets `what` if it threw.
+// Runs the payload on this thread. Sets `what` if it threw.
 Outcome perform(Payload& payload, std::string& what) noexcept;
 
 }  // namespace slip::sim

@@ -16,7 +16,7 @@ struct Unit {
   std::uint64_t size;
 };
 
-// From small to large, as write_quantity() needs them; then the binary units, for reading only.
+// write_quantity() needs the decimal units first, from small to large. Then follow the binary units, for reading only.
 constexpr std::array kBytes = {
     Unit{"B", 1},
     Unit{"KB", 1'000},
@@ -58,7 +58,7 @@ Scale scale_of(Dimension dimension) {
   return {};
 }
 
-// "55.4" is digits 554 and divisor 10. Nothing if the text is no number or has more than 18 digits.
+// "55.4" has digits 554 and divisor 10. Returns nullopt if the text is no number or has more than 18 digits.
 struct Decimal {
   std::uint64_t digits = 0;
   std::uint64_t divisor = 1;

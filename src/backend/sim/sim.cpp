@@ -44,7 +44,7 @@ class SimBackend : public Backend {
   const bool run_functions_;
 };
 
-// Backends for `cores`, which share one World.
+// Makes the backends for `cores`. They share one World.
 std::vector<std::unique_ptr<Backend>> make_backends(const sim::Description& description,
                                                     std::span<DeviceCore* const> cores) {
   const auto world = std::make_shared<sim::World>(description, cores);
@@ -71,7 +71,8 @@ std::vector<std::unique_ptr<Backend>> make_backends(const sim::Description& desc
 
 std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
   const sim::Description description = sim::load_description(rest);
-  if (sim::is_description_text(rest)) {  // errors must not quote all of the text
+  // Name the device after the description. Otherwise errors would quote the whole JSON text.
+  if (sim::is_description_text(rest)) {
     for (DeviceCore* core : cores) core->info.name = "sim:" + description.name;
   }
   return make_backends(description, cores);

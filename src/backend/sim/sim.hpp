@@ -1,5 +1,5 @@
-// The `sim` device: the same streams in virtual time, repeatable to the picosecond. Device::open("sim:...") opens one
-// from a name, a path or a JSON text; planners and predictions open one from a typed sim::Description.
+// The `sim` device: streams in virtual time, reproducible to the picosecond. Device::open("sim:...") opens one from a
+// name, a path or a JSON text. Planners and predictions open one from a typed sim::Description.
 #pragma once
 
 #include "backend/sim/description.hpp"
@@ -7,13 +7,13 @@
 
 namespace slip {
 
-// Row of the backend table. The devices opened by one call share one virtual time and the links between them.
+// The entry of the backend table. The devices opened by one call share one virtual time and the links between them.
 std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores);
 
 namespace sim {
 
-// As Device::open and Device::open_all. The devices are named "sim:" and the name in the description. Throws
-// kInvalidValue if validate() refuses the description.
+// Like Device::open and Device::open_all, with a description. A device is called "sim:" plus the description's name.
+// Throws kInvalidValue if validate() refuses the description.
 Device open_device(const Description& description, const DeviceOptions& options = {}, Here here = Here::at());
 std::vector<Device> open_devices(const Description& description, int count, const DeviceOptions& options = {},
                                  Here here = Here::at());

@@ -1,6 +1,6 @@
-// Timers: the virtual time and the events to come, as a binary heap. Each timer knows its index in the heap, so that it
-// can be moved. Each stream has one timer, because only one of its commands runs at a time. Timers of the same instant
-// fire in the order in which they were set, which makes a run repeatable.
+// Timers: the virtual time and the future events, in a binary heap. Machine and Engines use it. Each timer knows its
+// index in the heap, so that it can be moved. Each stream has one timer, because only one of its commands runs at a
+// time. Timers of the same instant fire in the order in which they were set, which makes a run reproducible.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct SimStream;
 
 struct Timer {
   static constexpr std::uint32_t kIdle = ~std::uint32_t{0};
-  std::uint32_t place = kIdle;  // index in the heap
+  std::uint32_t place = kIdle;  // index in the heap; kIdle: not set
   SimStream* stream = nullptr;  // the owner
 };
 
@@ -44,7 +44,7 @@ class Timers {
     timer.place = Timer::kIdle;
     const Entry last = heap_.back();
     heap_.pop_back();
-    if (place == heap_.size()) return;  // it was the last
+    if (place == heap_.size()) return;  // it was the last entry
     if (earlier(last, heap_[place])) rise(place, last);
     else sink(place, last);
   }

@@ -30,7 +30,8 @@ void Topology::add_hosts(const CopyDescription& copies, Links& links) {
   }
 }
 
-// Switch: link 2i leads out of device i, 2i+1 into it. Ring: 2i leads from i to i+1, 2i+1 back; shared: i is both.
+// Link numbers. Switch: 2i leads out of device i, 2i+1 into it. Ring: 2i leads from device i to i+1, 2i+1 back. Shared
+// ring: i serves both directions.
 void Topology::add_peers(Links& links) {
   if (peers_.form == PeerDescription::Form::kNone) return;
   const bool shared = peers_.form == PeerDescription::Form::kRing && peers_.shared;
@@ -53,7 +54,7 @@ void Topology::add_listed(Links& links) {
       routes_[pair(listed.from, listed.to)] = std::move(route);
       continue;
     }
-    for (const bool pageable : {false, true}) {  // these links come in addition to the device's own connection
+    for (const bool pageable : {false, true}) {  // these links are in addition to the device's own link to the host
       Route& host = hosts_[index(in ? listed.to : listed.from, in, pageable)];
       host.path.insert(host.path.end(), route.path.begin(), route.path.end());
       host.latency += listed.latency;

@@ -1,4 +1,4 @@
-// Topology: the links of a simulated machine and the route of each copy over them.
+// Topology: the links of a simulated machine and the route of each copy over them. Engines uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class Topology {
  public:
   Topology(const Description& description, int devices, Links& links);
 
-  // Between the host's memory and a device; `in`: towards the device.
+  // The route between the host's memory and a device. `in`: towards the device.
   const Route& host(int device, bool in, bool pageable) const { return hosts_[index(device, in, pageable)]; }
-  // Between two devices; null: only through the host. The pointer stays valid.
+  // The route between two devices. Null: copies must go through the host. The pointer stays valid.
   const Route* peer(int from, int to) {
     const auto& known = known_[static_cast<std::size_t>(from)];
     if (!known.empty() && known[static_cast<std::size_t>(to)]) [[likely]]
@@ -46,10 +46,11 @@ class Topology {
   const PeerDescription peers_;
   const int devices_;
   std::uint32_t first_peer_link_ = 0;
-  std::vector<Route> hosts_;
-  // Computed on first use: a ring of 4,096 devices has 16 million pairs, and programs use few of them.
+  std::vector<Route> hosts_;  // by index()
+  // Routes between devices, computed on first use: a ring of 4,096 devices has 16 million pairs, and programs use few
+  // of them.
   std::unordered_map<std::uint64_t, Route> routes_;
-  std::vector<std::vector<const Route*>> known_;  // by source and destination: a cache of routes_ without hashing
+  std::vector<std::vector<const Route*>> known_;  // a cache of routes_ without hashing, by source and destination
 };
 
 }  // namespace slip::sim

@@ -18,11 +18,11 @@ namespace {
 
 constexpr int kStepsPerCheck = 4096;  // machine steps between two readings of the real clock
 
-// Whether a record needs no command of its own, because its point is the last command. (On an H200 records enter no
-// queue either.) In the legacy stream a record is a barrier (rule 9) and so a command. In a blocking stream it is a
-// command while legacy work is pending, because it comes after that work (rule 3). With an observer it is one even if
-// that work is done in virtual time: the edge is reported with a command, and positions before and after it must
-// differ. The virtual cost is the same.
+// Whether a record needs no command, because its point is the end of the last command. (On an H200 such records enter
+// no queue either.) In the legacy stream a record is a barrier (rule 9) and so a command. In a blocking stream it is a
+// command while legacy work is pending, because it comes after that work (rule 3). With an observer it is a command
+// even if that work is already done in virtual time: the dependency is reported with a command, and positions before
+// and after it must differ. The virtual cost is the same.
 bool is_plain_record(const Op& op, const SimStream& stream) {
   if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
   const SimDevice& device = *stream.device;
@@ -31,8 +31,8 @@ bool is_plain_record(const Op& op, const SimStream& stream) {
   return !behind_legacy || is_bookkeeping(op);
 }
 
-// Another thread may have destroyed the stream after the caller's reference was checked. Its state will be reused for
-// another stream, so nothing may be queued any more. REQUIRES: the World's lock.
+// Another thread may have destroyed the stream after the caller's reference was checked. A new stream will reuse the
+// state, so nothing more may be enqueued. REQUIRES: the World's lock.
 void require_open(const SimStream& stream, Here here) {
   if (stream.closed) [[unlikely]]
     throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
@@ -69,7 +69,7 @@ Picos World::now() {
   return clock();
 }
 
-// This thread's clock: at least the simulated time, where the clock of a new thread starts.
+// This thread's clock. It is never behind the simulated time; a new thread's clock starts there.
 Picos& World::clock() {
   const std::size_t index = thread_index();
   if (index >= clocks_.size()) clocks_.resize(index + 1, -1);
@@ -78,8 +78,8 @@ Picos& World::clock() {
   return clock;
 }
 
-// The points to wait for, where `position` may be kEverything. The legacy stream is done when the blocking streams are
-// done, too (rule 24).
+// Returns the points to wait for; `position` may be kEverything. The legacy stream is done only when the blocking
+// streams are also done (rule 24).
 std::vector<World::Target> World::targets(int device, SimStream* stream, std::uint64_t position) {
   if (stream && position != kEverything) return {{stream, position}};
   if (stream && !stream->is_legacy) return {{stream, stream->commands.tail()}};
@@ -98,8 +98,8 @@ bool World::all_reached(std::span<const Target> targets, std::size_t& first) {
   return first == targets.size();
 }
 
-// When the last target was reached. The ring keeps the end of a command until its slot is reused; ends that are no
-// longer there are earlier than any caller's clock.
+// Returns when the last target was reached. The ring keeps the end time of a command until a later command overwrites
+// it. End times that are no longer there are earlier than any caller's clock.
 Picos World::ended(std::span<const Target> targets) const {
   Picos last = 0;
   for (const Target& target : targets) {
@@ -145,8 +145,8 @@ bool World::wait(int device, SimStream* stream, std::uint64_t position, std::int
   return done;
 }
 
-// Runs the machine until the targets are reached. If only another thread can help (a flag, a point of another World, a
-// function that another thread runs), this thread polls in real time.
+// Runs the machine until the targets are reached. If the machine can do nothing, only another thread can help: it sets
+// a flag, reaches a point of another World, or runs a function. Then this thread polls in real time.
 bool World::await(std::span<const Target> targets, std::int64_t deadline_ns) {
   Backoff backoff(kProgramWait);
   std::size_t first = 0;
@@ -180,15 +180,15 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
   return true;
 }
 
-// Exchanges may wait for other threads: for ranks that have not joined the call, an abort, or a deadline. A deadline
+// An exchange may wait for other threads: for ranks that have not joined the call, an abort, or a deadline. A deadline
 // passes in real time, and only when no other event is left.
 bool World::poll_exchanges() {
   for (Exchange* exchange : machine_.held_exchanges()) static_cast<void>(advance(*exchange));
   return machine_.poll_flags();
 }
 
-// Polls what streams wait for outside the simulation. REQUIRES: this thread set driving_. Releases the lock to query
-// other Worlds and backends, which have locks of their own.
+// Polls everything outside the simulation that streams wait for. REQUIRES: this thread set driving_. Releases the lock
+// to query other Worlds and backends, which have their own locks.
 bool World::poll() {
   bool any = poll_exchanges();
   struct Asked {
@@ -335,7 +335,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
       command.amount = static_cast<std::uint64_t>(std::clamp<Picos>(op.cost.time, 0, kEndOfTime));
       break;
     case OpKind::kRecord:
-      command.soft = is_bookkeeping(op);  // only in the legacy stream: elsewhere such records need no command
+      command.soft = is_bookkeeping(op);  // only in the legacy stream; elsewhere such a record needs no command
       command.stamp = static_cast<Stamp*>(op.event);
       if (!command.stamp) break;
       command.fifo = Fifo::kLast;
@@ -359,7 +359,8 @@ Command World::command_for(SimStream& stream, const Op& op) {
   return command;
 }
 
-// It is issued at once and without launch cost: the exchange is a kernel that has been launched already.
+// A command of a wire stream (see StreamSpec::wire) is issued at once and without launch cost. Reason: the exchange
+// itself is a kernel that is already running.
 Command World::wire_command_for(SimStream& stream, const Op& op) {
   Command command = command_for(stream, op);
   if (command.fifo == Fifo::kCompute)
@@ -394,7 +395,7 @@ void World::describe_copy(Command& command, SimStream& stream, const Op& op) {
   } else if (destination >= 0) {
     command.direction = CopyDirection::kIn;
     command.engine = Engine::kCopyIn;
-  } else {  // also if both sides are memory of other Worlds, which counts as host memory
+  } else {  // also if both ranges are in the memory of other Worlds, which counts as host memory
     if (source < 0) command.from = static_cast<std::uint16_t>(stream.device->index);
     command.direction = CopyDirection::kOut;
     command.engine = Engine::kCopyOut;
@@ -407,8 +408,8 @@ int World::device_of(const Range& range, const SimStream& stream) const {
   if (range.block->kind != MemoryKind::kDevice) return -1;
   if (range.block->core == stream.device->core) [[likely]]
     return stream.device->index;
-  const std::uint32_t number =
-      range.block->core->id - first_id_;  // wraps around for older devices, which are not in this World
+  // Wraps around for devices with smaller ids, which are not in this World.
+  const std::uint32_t number = range.block->core->id - first_id_;
   return number < index_by_id_.size() ? index_by_id_[number] : -1;
 }
 

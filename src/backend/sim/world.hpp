@@ -1,9 +1,11 @@
-// World: devices that share one virtual time and one lock, and the host threads that use them.
+// World: devices that share one virtual time and one lock, and the clocks of the host threads that use them. SimBackend
+// uses it.
 //
-// Every host thread has a virtual clock. A call costs it time; a command is issued at the caller's clock; a wait moves
-// the clock to the end of the work. The simulation never runs further than needed: a wait runs the machine until its
-// target is reached, a query until the caller's clock. So a program with one host thread gets the same times in every
-// run. If another thread has simulated beyond a thread's clock, the next call of that thread moves its clock forward.
+// Every host thread has a virtual clock. Each call advances the caller's clock. A command is issued at the caller's
+// clock, and a wait moves the clock to the end of the work. The simulation never runs further than needed: a wait runs
+// the machine until its target is reached, a query until the caller's clock. So a program with one host thread gets the
+// same times in every run. If another thread has simulated beyond a thread's clock, the next call of that thread moves
+// its clock forward.
 //
 // The thread that drives the machine runs the functions of ops, without the lock. All public functions may be called
 // from several threads.
@@ -27,7 +29,7 @@ class World : private Performer {
   void close_device(int device);
 
   std::uint64_t submit(SimStream& stream, const Op& op);
-  // Null stream: all streams of the device.
+  // A null stream means all streams of the device.
   bool reached(int device, SimStream* stream, std::uint64_t position);
   bool wait(int device, SimStream* stream, std::uint64_t position, std::int64_t deadline_ns);
   Picos now();
@@ -74,11 +76,12 @@ class World : private Performer {
   Mutex mutex_;
   Machine machine_ SLIP_GUARDED_BY(mutex_);
   std::vector<Picos> clocks_ SLIP_GUARDED_BY(mutex_);  // by thread_index(); below 0: the thread has not called yet
-  // A thread steps the machine. It may have released the lock, to run a function.
+  // True while a thread steps the machine. That thread may have released the lock, to run a function.
   bool driving_ SLIP_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<Payload>> payloads_ SLIP_GUARDED_BY(mutex_);
   std::vector<Payload*> idle_payloads_ SLIP_GUARDED_BY(mutex_);
-  // Host functions that have run. Destroyed without the lock, since they may own buffers.
+  // Host functions that have run. They are destroyed after the lock is released, because their destructors may free
+  // buffers.
   Functions finished_ SLIP_GUARDED_BY(mutex_);
 };
 

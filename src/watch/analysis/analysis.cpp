@@ -24,7 +24,8 @@ RunExtent extent_of(std::span<const TraceSpan> spans) {
   return result;
 }
 
-// Walks from the op that ended last back to what delayed each op. In a queue that is what the op ahead waited for.
+// Walks back from the op that ended last to the op that delayed each op. If a queue delayed the op, the walk continues
+// with the op that the op ahead in the queue waited for.
 std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const StartTable& table,
                                          const std::vector<std::uint32_t>& rank, std::uint32_t last) {
   std::vector<std::uint32_t> path;
@@ -36,7 +37,7 @@ std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const
       const StartFacts& ahead = table.facts[after];
       after = ahead.dependency >= ahead.host ? ahead.dependency_on : ahead.host_after;
     }
-    // Only ever back in time: a damaged file may say otherwise, and the walk must end.
+    // Only go back in time: a damaged file may contain a cycle, and the walk must end.
     if (after == kNoSpan || !spans[after].run || rank[after] >= rank[span]) break;
     span = after;
   }
@@ -44,7 +45,7 @@ std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const
   return path;
 }
 
-// Splits the idle time before an op among the causes that it waited for, one after the other.
+// Splits the idle time of an engine before an op among the causes of the delay, one after the other.
 class IdleSplit {
  public:
   IdleSplit(EngineTime& time, Picos begin, Picos end) : time_(time), at_(begin), end_(end) {}
@@ -85,9 +86,10 @@ EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans
   return result;
 }
 
-// --- Slack: how much later each op could have ended without a longer run ---
+// --- Slack: how much later each op could have ended without making the run longer ---
 
-// Visits the nodes backwards in time. `latest_` is how late each may end; it is final when the node is visited.
+// Visits the nodes backwards in time. `latest_` is the latest time at which each node may end. It is final when the
+// node is visited.
 class SlackFinder {
  public:
   SlackFinder(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, const Holders& holders,
@@ -99,11 +101,11 @@ class SlackFinder {
   std::vector<Picos> find(std::span<const std::uint32_t> order);
 
  private:
-  // A host thread, visited backwards as far as its waits need it.
+  // A host thread, visited backwards only as far as its waits require.
   struct ThreadWalk {
     std::uint32_t next = kNoNode;  // the next submission to visit
     std::uint32_t done = kNoNode;  // the submission visited last
-    Picos latest = 0;              // how late `done` may be submitted
+    Picos latest = 0;              // latest time at which `done` may be submitted
   };
   void limit(std::uint32_t node, Picos end) {
     if (node != kNoNode) latest_[node] = std::min(latest_[node], end);
@@ -111,7 +113,7 @@ class SlackFinder {
   void limit_span(std::uint32_t span, Picos end) {
     if (span != kNoSpan) limit(graph_.node_of[span], end);
   }
-  // How late the reason of the op's start may be.
+  // The latest time at which the reason of the op's start may occur.
   Picos latest_reason(std::uint32_t n) const {
     const TraceSpan& span = spans_[graph_.nodes[n].span];
     return latest_[n] - (span.ended - table_.facts[graph_.nodes[n].span].reason);
@@ -125,8 +127,8 @@ class SlackFinder {
   const StartTable& table_;
   const Holders& holders_;
   std::vector<Picos> latest_;
-  std::vector<Picos>
-      queue_latest_;  // by span, if queues delayed ops: how late it may be submitted for the ops behind it
+  // By span, only if queues delayed ops: the latest submission that does not delay the ops behind it in the queue.
+  std::vector<Picos> queue_latest_;
   std::vector<ThreadWalk> threads_;
 };
 
@@ -138,14 +140,14 @@ void SlackFinder::pass_op(std::uint32_t n) {
   limit_span(holders_.engine[node.span], reason);
   const StartFacts& facts = table_.facts[node.span];
   if (facts.ahead == kNoSpan) return;
-  // An op in a queue waits for what the op ahead waits for, not for the end of that op.
+  // An op in a queue waits for the ops that the op ahead waits for, not for the end of the op ahead.
   const StartFacts& ahead = table_.facts[facts.ahead];
   limit_span(ahead.dependency_on, reason);
   if (queue_latest_.empty()) queue_latest_.resize(spans_.size(), std::numeric_limits<Picos>::max());
   queue_latest_[facts.ahead] = std::min(queue_latest_[facts.ahead], reason - (ahead.host - spans_[facts.ahead].queued));
 }
 
-// How late the op may be submitted, for itself and for the ops behind it in a queue.
+// The latest time at which the op may be submitted, for itself and for the ops behind it in a queue.
 Picos SlackFinder::latest_submission(std::uint32_t n) const {
   const std::uint32_t index = graph_.nodes[n].span;
   const TraceSpan& span = spans_[index];
@@ -153,7 +155,7 @@ Picos SlackFinder::latest_submission(std::uint32_t n) const {
   return queue_latest_.empty() ? own : std::min(own, queue_latest_[index]);
 }
 
-// A wait of the host delays everything that the thread submits later.
+// A wait of the host delays everything that the same thread submits later.
 void SlackFinder::pass_sync(std::uint32_t n) {
   ThreadWalk& thread = threads_[graph_.nodes[n].thread];
   for (; thread.next != kNoNode && thread.next > n; thread.next = graph_.nodes[thread.next].before) {
@@ -190,7 +192,7 @@ std::vector<Picos> SlackFinder::find(std::span<const std::uint32_t> order) {
   return result;
 }
 
-// By span. What is submitted, waited for and run stays in its order, with its durations and latencies.
+// Returns the slack by span. The order of submissions, waits and runs stays as recorded, with durations and latencies.
 std::vector<Picos> find_slack(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table,
                               const Holders& holders, std::span<const std::uint32_t> order) {
   Picos last_end = kBeforeEverything;

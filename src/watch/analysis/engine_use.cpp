@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kWhole = 1'000'000;
 
-// In millionths, as integers, so that sums do not depend on the order. Only kernels share their engine.
+// In millionths, as an integer, so that sums do not depend on the order. Only kernels share their engine.
 std::int32_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
@@ -29,25 +29,26 @@ void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
   use.busy.back().end = std::max(use.busy.back().end, span.ended);
 }
 
-// For an engine that ran several ops at once: the op that freed the capacity for each op, if it had to wait.
+// For an engine that ran several ops at once: finds the op that freed the capacity for each op that had to wait.
 void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
                 std::vector<std::uint32_t>& result) {
   std::vector<TimeKey> ends;
   ends.reserve(use.ops.size());
   for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
   sort_by_time(ends);
-  std::vector<std::int64_t> full(use.ops.size());  // by place in use.ops: the width that ran just before the last end
+  // By index in use.ops: the total width that ran just before the last end.
+  std::vector<std::int64_t> full(use.ops.size());
   std::int64_t max_running = kWhole, running = 0, before = 0;
   std::size_t end = 0;
   for (std::size_t i = 0; i < use.ops.size(); ++i) {
     const std::uint32_t op = use.ops[i];
     const Picos started = spans[op].started;
     for (; end < ends.size() && ends[end].at <= started && ends[end].index != op; ++end) {
-      // Of several ops that end in one instant, all ran before it.
+      // Of several ops that end at the same instant, all ran before it.
       if (end == 0 || ends[end - 1].at != ends[end].at) before = running;
       running -= widths[ends[end].index];
     }
-    // An op that starts in the instant of an end has waited for it.
+    // An op that starts at the instant of an end has waited for that op.
     if (end > 0) result[op] = ends[end - 1].index;
     full[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
     running += widths[op];
@@ -73,8 +74,8 @@ std::vector<Interval> union_of_two(const std::vector<Interval>& a, const std::ve
   return result;
 }
 
-// A device may have one copy engine for both directions. Then copies of both never run at once, and one may start in
-// the instant in which the other ends.
+// A device may have one copy engine for both directions. Then copies of the two directions never overlap, and one may
+// start at the instant when the other ends.
 void find_copy_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
                      std::vector<std::uint32_t>& result) {
   if (!in.serial || !out.serial || overlap_time(in.busy, out.busy) > 0) return;
@@ -133,7 +134,7 @@ Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
     max_running = std::max(max_running, running);
     work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
   }
-  // Rounding must not raise it above the time in which the engine did run them.
+  // Rounding must not raise the result above the time in which the engine actually ran them.
   return std::min(static_cast<Picos>(work / static_cast<double>(max_running)), total_time(use.busy));
 }
 
@@ -141,9 +142,9 @@ std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans,
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
   std::vector<std::int32_t> widths;
   for (const EngineUse& use : engines) {
-    if (use.engine == Engine::kNone) continue;  // an op without an engine waits for none
+    if (use.engine == Engine::kNone) continue;  // an op without an engine does not wait for one
     if (!use.serial) {
-      // In the order of the spans, because their submissions lie in memory in this order.
+      // In the order of the spans, because their submissions are in memory in this order.
       if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
       find_freed(spans, use, widths, result);
       continue;

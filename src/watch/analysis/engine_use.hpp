@@ -1,4 +1,5 @@
-// EngineUse: the ops that each engine of a trace ran, in order, and when the engine was busy.
+// EngineUse: the ops that each engine of a trace ran, in order, and when the engine was busy. Used by analyse(),
+// figures() and Replay.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace slip {
 
-// A time during which at least one op ran; `first` is the op that began it.
+// A time interval during which at least one op ran; `first` is the op that began it.
 struct Interval {
   Picos begin = 0, end = 0;
   std::uint32_t first = kNoSpan;
@@ -18,25 +19,25 @@ struct Interval {
 struct EngineUse {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
-  std::vector<std::uint32_t> ops;  // in the order of their starts
+  std::vector<std::uint32_t> ops;  // span indices, in the order of their starts
   std::vector<Interval> busy;      // in order, disjoint
-  Picos sum = 0;                   // of durations
+  Picos sum = 0;                   // of the durations
   bool serial = true;              // it never ran two ops at once
 };
 
-// By device, then engine; only engines that ran an op.
+// Sorted by device, then engine. Contains only engines that ran an op.
 std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans);
 
-// The minimum time in which the engine could have run its ops. An engine that never ran two at once runs them one after
-// the other; another one runs them at the maximum concurrency observed, by declared width.
+// The minimum time in which the engine could have run its ops. An engine that never ran two ops at once runs them one
+// after the other. Other engines run them at the maximum concurrency observed, by declared width.
 Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use);
 
-// By span: the op that left the engine last before this one started, if the engine had no capacity for both. The
+// By span: the last op that left the engine before this one started, if the engine had no capacity for both. The
 // capacity is inferred: the maximum concurrency observed, by declared width, and at least one whole engine. An op that
-// starts in the instant in which another ends counts as having waited for it.
+// starts at the instant when another ends counts as having waited for it.
 std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
 
-// Of lists of intervals, each in order and disjoint.
+// Each list of intervals is in order and disjoint.
 std::vector<Interval> union_of(std::vector<std::vector<Interval>> lists);
 Picos overlap_time(const std::vector<Interval>& a, const std::vector<Interval>& b);
 Picos total_time(const std::vector<Interval>& intervals);

@@ -8,7 +8,7 @@
 namespace slip {
 namespace {
 
-// Of one device.
+// The busy intervals of one device, and the lower bound of its run time.
 struct DeviceUse {
   std::vector<Interval> compute, copy, communication;
   Picos bound = 0;

@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-// The nodes of a stream, in order. A point (stream, position) covers those with at <= position.
+// The nodes of a stream, in order. A point (stream, position) covers the nodes with at <= position.
 struct StreamNodes {
   struct Item {
     std::uint64_t at;
@@ -18,11 +18,11 @@ struct StreamNodes {
   std::vector<Item> items;
   std::uint64_t known = 0;  // the highest position in a record so far
   std::uint32_t device = 0;
-  bool touched = false;  // it has new nodes since the host waited for its whole device
+  bool touched = false;  // it has new nodes since the host last waited for its whole device
 
   std::uint32_t last() const { return items.empty() ? kNoNode : items.back().node; }
   std::uint32_t at(std::uint64_t position) const {
-    // Nearly always one of the last items.
+    // The position is nearly always one of the last items.
     std::size_t count = items.size();
     for (int i = 0; i < 8 && count > 0; ++i, --count) {
       if (items[count - 1].at <= position) return items[count - 1].node;
@@ -78,14 +78,15 @@ class GraphBuilder {
     stream.known = std::max(stream.known, position);
   }
   void append(StreamNodes& stream, std::uint32_t device, std::uint64_t at, std::uint32_t node) {
-    // Positions must not fall, because points are found by binary search; a damaged file may have them out of order.
+    // Positions must not decrease, because points are found by binary search. A damaged file may have them out of
+    // order.
     stream.items.push_back({stream.items.empty() ? at : std::max(at, stream.items.back().at), node});
     if (stream.touched) return;
     stream.touched = true;
     devices_[device].touched.push_back(&stream);
   }
-  // The node before the op in its stream. In traces of other programs, a call of the host may lie within another call;
-  // then it follows the node that the outer call followed.
+  // Returns the node before the op in its stream. In traces of other programs, one host call may be nested in another.
+  // Then it follows the node that the outer call followed.
   std::uint32_t before(const StreamNodes& stream, const TraceSpan& op) const {
     const std::uint32_t last = stream.last();
     if (!foreign_ || last == kNoNode || spans_[graph_.nodes[last].span].ended <= op.started) return last;
@@ -131,13 +132,14 @@ class GraphBuilder {
   CachedMap<StreamNodes> streams_;
   CachedMap<HostThread> threads_;
   CachedMap<DeviceJoin> devices_;
-  // By buffer and offset of a flag: the op submitted last that writes it.
+  // The last submitted op that writes a flag, by buffer and offset of the flag.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> flag_writers_;
-  // Additional runs of a submitted op, such as the second half of a copy through host memory, by the op.
+  // Additional runs of a submitted op, by stream and position of the op. Example: the second half of a copy through
+  // host memory.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
 };
 
-// Runs without a submission come first, by start: they were submitted before the trace began.
+// Runs without a submission come first, sorted by start: they were submitted before the trace began.
 void GraphBuilder::add_unsubmitted() {
   std::vector<TimeKey> order;
   for (std::uint32_t i = 0; i < spans_.size(); ++i) {
@@ -195,7 +197,7 @@ void GraphBuilder::wait(NodeKind kind, std::uint32_t record) {
   if (other == kNoNode) return;
   StreamNodes& stream = streams_[wait.stream];
   const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = kind});
-  // Points recorded before the wait must not cover it; their positions are at most stream.known.
+  // Points recorded before the wait must not cover it. Their positions are at most stream.known.
   append(stream, wait.device, stream.known + 1, node);
 }
 
@@ -228,7 +230,7 @@ OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans) {
 void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) const {
   result.clear();
   const std::uint32_t own = node_of[span];
-  // Waits that lead to other waits, each with the first wait, which the op's own stream made.
+  // Waits that lead to other waits. Each entry keeps the edge of the first wait, which is in the op's own stream.
   std::vector<std::pair<std::uint32_t, OpEdge>> open;
   std::set<std::uint32_t> visited;  // many waits may lead to one node
   const auto follow = [&](std::uint32_t node, OpEdge edge) {

@@ -1,8 +1,8 @@
-// OpGraph: the ops of a trace and everything that they had to wait for. The analysis of starts, the replay and the
-// deadlock search walk it.
+// OpGraph: the ops of a trace and all waits between them. The analysis of starts, the replay and the deadlock search
+// traverse it.
 //
-// Nodes are ops and waits. A node follows at most two others, which come before it in the list, so one pass forward or
-// backward over the list is enough:
+// Nodes are ops and waits. A node has at most two predecessors, which come before it in the list. So one pass forward
+// or backward over the list is enough:
 //
 //   op               prev: the node before it in its stream;  other: the host's last wait before the submission
 //   event, barrier   prev: the node before it in its stream;  other: the point that it waits for
@@ -22,7 +22,7 @@
 
 namespace slip {
 
-// The op in reports.
+// Describes the op for reports.
 inline OpPlace place_of(const TraceSpan& span) {
   return {span.stream, span.position, span.name.empty() ? kind_name(span.kind) : span.name, span.file, span.line};
 }
@@ -36,7 +36,7 @@ struct OpNode {
   std::uint32_t record = 0;        // index in the trace: the submission (without one, the run) or the wait
   std::uint32_t prev = kNoNode;    // see above
   std::uint32_t other = kNoNode;   // see above
-  std::uint32_t before = kNoNode;  // kOp: the op that its host thread submitted before
+  std::uint32_t before = kNoNode;  // kOp: the previous op that its host thread submitted
   std::uint32_t thread = 0;        // kOp, kSync: index into OpGraph::thread_last
   NodeKind kind = NodeKind::kOp;
 };
@@ -45,7 +45,7 @@ struct OpNode {
 struct OpEdge {
   enum class Kind : std::uint8_t { kStream, kEvent, kBarrier, kFlag };
   std::uint32_t from = kNoSpan;
-  std::uint32_t record = 0;  // of the wait; for kStream, of the op itself
+  std::uint32_t record = 0;  // index of the wait's record; for kStream, of the op's own record
   Kind kind = Kind::kStream;
 };
 
@@ -58,7 +58,7 @@ struct OpGraph {
   void predecessors(std::uint32_t span, std::vector<OpEdge>& result) const;
 };
 
-// `spans` are those of trace.spans().
+// `spans` must be trace.spans().
 OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans);
 
 }  // namespace slip

@@ -13,7 +13,7 @@ class Rerun {
         spans_(spans),
         table_(table),
         holders_(holders),
-        end_(table.node_end),  // nodes of one instant may be visited too late; until then their recorded end counts
+        end_(table.node_end),  // nodes of one instant may be visited too late; until then their recorded end is used
         queued_(graph.nodes.size(), kBeforeEverything) {}
 
   Picos length(std::span<const std::uint32_t> order, const ReplayChange& change) {
@@ -43,7 +43,7 @@ class Rerun {
 
  private:
   Picos end_of(std::uint32_t node) const { return node == kNoNode ? kBeforeEverything : end_[node]; }
-  // When the op is submitted and its predecessors have ended.
+  // Returns when the op is submitted and its predecessors have ended.
   Picos ready_of(std::uint32_t n) {
     const OpNode& node = graph_.nodes[n];
     const TraceSpan& span = spans_[node.span];
@@ -59,7 +59,7 @@ class Rerun {
   const StartTable& table_;
   const Holders& holders_;
   std::vector<Picos> end_;
-  std::vector<Picos> queued_;  // by node; kBeforeEverything: not known yet
+  std::vector<Picos> queued_;  // submission times by node; kBeforeEverything: not computed yet
   std::vector<std::uint32_t> chain_;
 };
 

@@ -1,4 +1,5 @@
-// Replay: how long a recorded run would have been without some of its waits, or with other durations.
+// Replay: computes how long a recorded run would have been without some of its waits, or with other durations. The
+// search for superfluous waits uses it.
 #pragma once
 
 #include <span>
@@ -11,21 +12,21 @@ namespace slip {
 struct ReplayChange {
   // By index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) to leave out.
   std::vector<bool> left_out = {};
-  // By span: how much longer it takes; negative for less.
+  // By span: how much longer the op takes; negative: shorter.
   std::vector<Picos> longer = {};
 };
 
 // All other durations, latencies and host times between calls stay as recorded. An op starts when it is submitted, its
-// remaining predecessors have ended, and the op before it on its engine, in the recorded order, has ended. A shared
-// engine delays only the ops that it delayed in the trace, so a real gain may be smaller. Without changes the result is
-// the recorded length, to the picosecond.
+// remaining predecessors have ended, and the previous op on its engine, in the recorded order, has ended. A shared
+// engine delays only the ops that it delayed in the trace, so the real gain may be smaller. Without changes the result
+// is the recorded length, exact to the picosecond.
 class Replay {
  public:
   Replay(const TraceData& trace, std::span<const TraceSpan> spans);  // `spans` are trace.spans(); both must outlive it
 
-  // From the first start to the last end. Records and spans beyond the end of a list are not changed.
+  // Time from the first start to the last end. Records and spans beyond the end of a list are not changed.
   Picos length(const ReplayChange& change = {}) const;
-  // The longest latency, from the reason of a start to the start: the replay keeps latencies without explaining them.
+  // The longest latency, from the reason of a start to the start. The replay keeps latencies without explaining them.
   Picos max_latency() const;
 
  private:

@@ -7,15 +7,15 @@
 namespace slip {
 namespace {
 
-// The longest time between the reason of a start and the start. Beyond it, the reason does not explain the start. A
-// launch takes a few microseconds on a GPU; an idle thread of the cpu device sleeps for 50 at a time.
+// The maximum time between the reason of a start and the start. Beyond it, the reason does not explain the start. A
+// launch takes a few microseconds on a GPU. An idle thread of the cpu device sleeps for 50 us at a time.
 constexpr Picos kMaxLatency = 50'000'000;
-// The same for ops whose submission is not in the trace: only a start that follows directly proves that the host was
-// not late.
+// The same for ops whose submission is not in the trace. For them, only a start that directly follows an end proves
+// that the host was not late.
 constexpr Picos kMaxLatencyUnsubmitted = 2'000'000;
 
 // Ops of one engine leave a hardware queue in order, so each queue has a sub-queue for each engine. On the cpu device
-// all ops of a queue leave in order: sub-queue kWholeQueue.
+// all ops of a queue leave in order; sub-queue kWholeQueue models that.
 constexpr std::uint64_t kSubQueues = 4, kWholeQueue = 3;
 
 class StartFinder {
@@ -62,8 +62,8 @@ class StartFinder {
   std::span<const TraceSpan> spans_;
   StartTable table_;
   std::vector<std::uint32_t> node_last_;  // by node: of all ops that it follows, the one that ended last
-  std::vector<std::pair<Picos, std::uint32_t>>
-      whole_queue_;  // by span, if there are queues: open and last of kWholeQueue
+  // By span, only if there are queues: `open` and `last` of the sub-queue kWholeQueue.
+  std::vector<std::pair<Picos, std::uint32_t>> whole_queue_;
 };
 
 void StartFinder::follow_dependencies() {
@@ -87,8 +87,8 @@ void StartFinder::follow_dependencies() {
   }
 }
 
-// The op that the host waited for between the thread's previous submission and this one. If that op ended later than
-// the submission, it is on another clock, and nothing follows from it.
+// Returns the op that the host waited for between the thread's previous submission and this one. If that op ended later
+// than the submission, its times are from another clock, and it is ignored.
 std::uint32_t StartFinder::host_after(const OpNode& node) const {
   if (node.other == kNoNode) return kNoSpan;
   const Picos before = node.before == kNoNode ? kBeforeEverything : spans_[graph_.nodes[node.before].span].queued;
@@ -97,8 +97,8 @@ std::uint32_t StartFinder::host_after(const OpNode& node) const {
 }
 
 // A submission takes effect only after some time, because the call takes time. The minimum, by device and kind of op,
-// is learnt from ops that nothing else delayed. Without it, an op that the host submitted late would count as delayed
-// by whatever happened to end during the call.
+// is measured on ops that nothing else delayed. Without it, an op that the host submitted late would count as delayed
+// by any op that ended during the call.
 void StartFinder::add_call_times() {
   CachedMap<Picos> min_call_time;
   for (std::size_t i = 0; i < spans_.size(); ++i) {
@@ -106,7 +106,7 @@ void StartFinder::add_call_times() {
     const StartFacts& facts = table_.facts[i];
     if (!span.run || !span.submit || facts.dependency > span.queued || facts.queue > span.queued) continue;
     if (facts.engine_after != kNoSpan && spans_[facts.engine_after].ended > span.queued) continue;
-    Picos& known = min_call_time[call(span)];  // plus 1; 0: none yet
+    Picos& known = min_call_time[call(span)];  // stored plus 1; 0: not measured yet
     const Picos took = std::clamp<Picos>(span.started - span.queued, 0, kMaxLatency) + 1;
     known = known == 0 ? took : std::min(known, took);
   }
@@ -120,11 +120,11 @@ void StartFinder::add_call_times() {
 
 void StartFinder::SubQueue::pass(const StartFacts& facts, const TraceSpan& span, std::uint32_t index) {
   const Picos own = std::max(facts.host, facts.dependency);
-  // An op that started before the op ahead had left does not keep the order of this queue: starts anew from it.
+  // If the op started before the op ahead had left, this queue is not in order: restart from this op.
   if (own >= open || open > span.started) open = own, last = index;
 }
 
-// An op leaves its queue when it is ready and only its engine may be busy. Until then it delays the ops behind it.
+// An op leaves its queue when it is ready, even if its engine is busy. Until then it delays the ops behind it.
 void StartFinder::follow_queues() {
   CachedMap<SubQueue> sub_queues;
   CachedMap<std::uint64_t> sub_queue_of_stream;
@@ -210,12 +210,12 @@ std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const Trac
     const OpNode& node = graph.nodes[n];
     Picos at = table.node_end[n];
     if (node.kind == NodeKind::kOp && spans[node.span].run) at = spans[node.span].started;
-    // Clocks may disagree a little; the graph is always right.
+    // The clocks of devices may differ a little. The order of the graph always holds.
     if (node.prev != kNoNode) at = std::max(at, keys[node.prev].at);
     if (node.other != kNoNode) at = std::max(at, keys[node.other].at);
     keys[n] = {at, n};
   }
-  sort_by_time(keys);  // stable: nodes of one time keep the order of the graph
+  sort_by_time(keys);  // stable: nodes at the same time keep the order of the graph
   std::vector<std::uint32_t> result(keys.size());
   std::transform(keys.begin(), keys.end(), result.begin(), [](const TimeKey& key) { return key.index; });
   return result;

@@ -1,5 +1,5 @@
-// Columns: the numbers of the timeline page. Each column is stored in the narrowest type that loses nothing. All of
-// them lie in one block of bytes, which the page holds as base64.
+// Columns: the numeric data of the timeline page. Each column is stored in the narrowest type that loses nothing. All
+// columns are in one block of bytes, which the page contains as base64. Used by write_page().
 #pragma once
 
 #include <fmt/format.h>
@@ -17,13 +17,15 @@ std::string base64(std::string_view bytes);
 
 class Columns {
  public:
-  // Whole numbers, stored as (value - base) / scale if that is narrower. Beyond 2^53 the page has only doubles.
+  // Integers, stored as (value - base) / scale if that is narrower. The page has only doubles, so values above 2^53
+  // lose precision.
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
-  // Indices, stored without base and scale, so that the page uses the bytes without a copy.
+  // Indices, stored without base and scale, so that the page can use the bytes without a copy.
   void indices(std::string_view key, const std::vector<std::uint32_t>& values);
 
   // {"key":{"type":"u16","at":0,"count":7,"base":0,"scale":1},...}: value i is base + scale * stored[i]. The type
-  // "same" stores nothing: every value is the base. Numbers are little-endian, each column starts at a multiple of 8.
+  // "same" stores nothing: every value is the base. Numbers are little-endian; each column starts at a multiple of 8
+  // bytes.
   const fmt::memory_buffer& directory() const { return directory_; }
   const std::string& bytes() const { return bytes_; }
 

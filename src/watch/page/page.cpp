@@ -1,8 +1,7 @@
 // Writes the timeline page: web/page.html with the style, the data and the scripts inserted. The data are a block of
-// base64 (columns) and a block of JSON (texts, figures, findings), in elements that no browser executes. The JSON has
-// no
-// "<", so no name can end its element. The content security policy in the page's head lists the hashes of its own
-// scripts and style, so nothing else runs and nothing is loaded.
+// base64 (columns) and a block of JSON (texts, figures, findings), in elements that no browser executes. The JSON
+// contains no less-than sign, so no name can end its element. The content security policy in the page's head lists the
+// hashes of its own scripts and style, so nothing else runs and nothing is loaded.
 #include "slip/page.hpp"
 
 #include <fmt/format.h>
@@ -57,18 +56,18 @@ std::string policy() {
       scripts, source("style"));
 }
 
-// --- What the checks found, in one form for the page. A new kind of finding is one more add_ function. ---
+// --- The findings of the checks, in one form for the page. A new kind of finding needs one more add_ function. ---
 
 struct Finding {
   std::string_view kind;             // "race", "deadlock", "superfluous wait" or "false dependency"
   std::string title;                 // one line
-  std::string detail;                // what it means and what to do
-  std::vector<std::uint32_t> spans;  // the ops that it is about
+  std::string detail;                // an explanation, and what to do
+  std::vector<std::uint32_t> spans;  // the ops that it names
 };
 
 using OpKey = std::pair<std::uint64_t, std::uint64_t>;  // stream, position
 
-// Findings and the ops that they are about. finish() looks up the spans of all ops in one pass.
+// Findings and the ops that they name. finish() looks up the spans of all ops in one pass.
 class FindingList {
  public:
   void add(Finding finding, std::initializer_list<OpPlace> ops) {
@@ -103,11 +102,11 @@ std::string side_text(const RaceSide& side) {
   return fmt::format("{} {} them.\n", side.text(), side.writes ? "writes" : "reads");
 }
 
-// Those fixes of the report that lie between the two streams of the race.
+// The fixes of the report that are between the two streams of the race.
 std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
   std::string result;
   for (const RaceFix& fix : fixes) {
-    // An open view is the second side of a race, but it must end before the first.
+    // An open view is the second side of a race, but the host must end the view before the first side.
     if (fix.after.stream == 0 && race.second.stream == 0 && fix.before.stream == race.first.stream) {
       result += fmt::format("\nEnd the host's view before {} is issued.", fix.before.text());
       continue;
@@ -181,7 +180,7 @@ std::vector<Finding> findings_of(const TraceData& trace, std::span<const TraceSp
   return list.finish(spans);
 }
 
-// --- The JSON block, piece by piece. ---
+// --- The JSON block, part by part. ---
 
 class PageText {
  public:
@@ -191,7 +190,7 @@ class PageText {
   }
   void put_text(std::string_view text) { append_string(text_, text); }
 
-  // "key":[...], with one call of `each` for each item.
+  // Writes "key":[...], and calls `each` for each item.
   template <class Items, class Each>
   void put_list(const char* key, const Items& items, Each each) {
     put("\"{}\":[", key);
@@ -257,7 +256,7 @@ void put_tables(PageText& text, const TraceData& trace, const PageTables& texts)
   });
 }
 
-// The names of enumerators by number: the columns hold the numbers.
+// The names of the enumerators by number: the columns contain the numbers.
 void put_names(PageText& text) {
   const auto names = [&](const char* key, std::size_t count, auto name_of) {
     std::vector<std::string_view> list;
@@ -320,8 +319,8 @@ void write_html(OutputFile& out, const std::string& json, const Columns& columns
   }
 }
 
-// The analysis without claims that the trace cannot support. A trace of another program says when ops ran, not what
-// they waited for. Unless its launches are linked to ops, all causes are unknown and there is no critical path.
+// Removes claims from the analysis that the trace cannot support. A trace of another program says when ops ran, not
+// what they waited for. Unless its launches are linked to ops, all causes are unknown and there is no critical path.
 Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan> spans) {
   Analysis result = analyse(trace, spans);
   const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });

@@ -1,4 +1,5 @@
-// The files of web/ that are embedded into the library: page.html, the style and the scripts of the timeline page.
+// The files of web/ that are compiled into the library: page.html, the style and the scripts of the timeline page.
+// write_page() inserts them into the page.
 #pragma once
 
 #include <span>

@@ -158,7 +158,7 @@ void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData
     }
     columns.indices(key, counts);
   };
-  add("span.reads", &TraceSpan::reads);  // all reads of all ops come first, then all writes
+  add("span.reads", &TraceSpan::reads);  // the columns contain all reads of all ops first, then all writes
   add("span.writes", &TraceSpan::writes);
   columns.indices("range.buffer", buffers);
   columns.integers("range.offset", offsets);
@@ -180,11 +180,11 @@ void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData
 
 namespace {
 
-// Identifies a stream in both runs: its name, "" if it has none, and how many streams of that name come before it.
+// Identifies a stream in both runs: its name ("" if it has none), and the number of streams of that name before it.
 using StreamKey = std::pair<std::string_view, std::uint32_t>;
-using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, name, how many before it
+using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, op name, number of equal ops before it
 
-// By id, of the streams that ran an op. Ids differ from run to run, so streams are identified by name.
+// Returns the keys, by id, of the streams that ran an op. Ids differ between runs, so streams are identified by name.
 std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const TraceData& trace) {
   std::set<std::uint64_t> ids;
   for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);

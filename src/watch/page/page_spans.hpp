@@ -1,5 +1,6 @@
-// PageSpans: the ops of a trace in the order of the timeline page. Only ops that ran, by start; of ops with one start,
-// the longer first. Times count from the first start. Refers to the trace's spans.
+// PageSpans: the ops of a trace in the order of the timeline page. It contains only ops that ran, sorted by start; of
+// ops with the same start, the longer comes first. Times count from the first start. It refers to the trace's spans,
+// which must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace slip {
 
-// Numbers texts: each text gets one number, in the order of first use.
+// Numbers texts: each distinct text gets one number, in the order of first use.
 class TextTable {
  public:
   std::uint32_t number_of(std::string_view text);
@@ -32,10 +33,10 @@ class PageSpans {
 
   std::size_t size() const { return order_.size(); }
   const TraceSpan& operator[](std::size_t place) const { return spans_[order_[place]]; }
-  std::uint32_t index(std::size_t place) const { return order_[place]; }            // in the trace's spans
+  std::uint32_t index(std::size_t place) const { return order_[place]; }            // index in the trace's spans
   std::uint32_t place(std::uint32_t index) const { return places_[index]; }         // kNoSpan: it did not run
-  std::vector<std::uint32_t> places(std::span<const std::uint32_t> indices) const;  // of those that ran
-  Picos time(const TraceSpan& span, Picos time) const;                              // on the page's clock
+  std::vector<std::uint32_t> places(std::span<const std::uint32_t> indices) const;  // without the ops that did not run
+  Picos time(const TraceSpan& span, Picos time) const;  // converts a time to the page's clock
   std::string_view name(std::size_t place) const;
 
  private:
@@ -45,21 +46,21 @@ class PageSpans {
   std::vector<std::uint32_t> order_, places_;
 };
 
-// Tables that columns refer to by number.
+// Tables that the columns refer to by number.
 struct PageTables {
   TextTable names, files;
   std::vector<TraceStream> streams;  // by id
 };
 
-// One value an op: times, names, source lines, causes. Stream numbers are indices into `texts.streams`.
+// Adds one value per op: times, names, source lines, causes. Stream numbers are indices into `texts.streams`.
 void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts);
-// The bytes that each op reads and writes. Buffer numbers are indices into trace.buffers, plus 1.
+// Adds the bytes that each op reads and writes. Buffer numbers are indices into trace.buffers, plus 1.
 void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData& trace);
 void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData& trace,
                        std::span<const TraceSpan> all);
-// Matches the ops of a measured and a predicted run: the nth op of a name in a stream matches the nth op of that name
-// in the stream of the same name. Streams of one name, and streams without a name, are counted by id. Returns the
-// number of matches.
+// Matches the ops of a measured and a predicted run. The nth op of a name in a stream matches the nth op of that name
+// in the stream of the same name. Streams of the same name, or without a name, are numbered in the order of their ids.
+// Returns the number of matches.
 std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
                                    const TraceData& prediction);
 

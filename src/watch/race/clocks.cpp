@@ -5,10 +5,11 @@
 namespace slip {
 namespace {
 
-// Versions of a stream's clock that are kept. A wait for a point that is older than the oldest version orders the point
-// alone, not what the point came after. That may report a race that is none; it never hides one.
+// Maximum number of kept versions of a stream's clock. If a wait is for a point older than the oldest version, only the
+// point itself is ordered, not the work before it. That may report a false race; it never hides one.
 constexpr std::size_t kMaxVersions = 4096;
-// Entries of all versions together, 256 MiB: if thousands of streams are open at once, they keep fewer versions.
+// Maximum number of entries of all versions together, 256 MiB. If thousands of streams are open, they keep fewer
+// versions.
 constexpr std::size_t kMaxEntries = std::size_t{1} << 25;
 
 bool covers(const Clocks::Clock& clock, const Clocks::Clock& other) {
@@ -64,7 +65,7 @@ void Clocks::open(std::uint64_t stream, const StreamSlot& slot) {
   if (streams_.size() <= slot.slot) streams_.resize(slot.slot + 1);
   StreamClock& opened = streams_[slot.slot];
   if (opened.versions.empty()) opened.versions.push_back({0, std::make_shared<const Clock>()});
-  else set_present(opened, host_);  // the last waits of the stream before do not order this one
+  else set_present(opened, host_);  // the last waits of the closed stream do not order this stream
 }
 
 void Clocks::close(std::uint64_t stream, std::uint32_t device) {
@@ -72,9 +73,9 @@ void Clocks::close(std::uint64_t stream, std::uint32_t device) {
   if (known != slots_.end()) closed_.push_back({known->second.slot, device});
 }
 
-// A point at or before the start of the oldest version gets an empty clock. Position 0 is the begin of a stream, which
-// comes after nothing; the clocks of dropped versions are not known any more. The oldest version itself would be wrong:
-// its waits were called after the point.
+// A point at or before the start of the oldest version gets an empty clock. Position 0 is the beginning of a stream,
+// which comes after nothing. For other points the versions were dropped, so their clocks are unknown. The oldest
+// version itself would be wrong: its waits were called after the point.
 const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
   static const std::shared_ptr<const Clock> kNothing = std::make_shared<const Clock>();
   const std::deque<Version>& versions = streams_[point.slot].versions;
@@ -86,7 +87,7 @@ const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const 
 void Clocks::set_present(StreamClock& stream, Clock clock) {
   entries_ += clock.size();
   auto made = std::make_shared<const Clock>(std::move(clock));
-  if (stream.versions.back().from == stream.end) {  // no op in between
+  if (stream.versions.back().from == stream.end) {  // no op since the last version
     entries_ -= stream.versions.back().clock->size();
     stream.versions.back().clock = std::move(made);
   } else {
@@ -134,7 +135,7 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
   return true;
 }
 
-// A point waited for may lie behind the last op, if the program recorded an event there.
+// The awaited point may be after the last op, if the program recorded an event there.
 void Clocks::extend_to(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
 
 bool Clocks::host_wait(Point point) {

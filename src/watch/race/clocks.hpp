@@ -1,10 +1,10 @@
-// Clocks: which work of a program is ordered before which, as far as streams, events, barriers and the host's waits
-// order it. The race checker asks it about every two accesses that conflict.
+// Clocks: the happens-before order of a program's work, as far as streams, events, barriers and the host's waits
+// establish it. The race checker queries it for each pair of conflicting accesses.
 //
 // Each stream has a vector clock: for every other stream, the position up to which that stream's work is done before
-// this stream's next op. A wait joins the clock that the other stream had at the point waited for. Therefore old clocks
-// are kept, as versions: a clock changes only when its stream waits, not with each op. The host is one more clock,
-// which all its threads share: the order among host threads is a question for a thread sanitizer.
+// this stream's next op. A wait joins the clock that the other stream had at the awaited point. Therefore old clocks
+// are kept, as versions. A clock changes only when its stream waits, not with each op. The host is one more clock,
+// which all its threads share: for the order among host threads, use a thread sanitizer.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Clocks {
   static constexpr std::uint32_t kHostSlot = 0;  // stream 0 is the host
   Clocks() { slot_of(0); }
 
-  // A point of a stream's work. Slots are small numbers that stand for streams.
+  // A point of a stream's work. A slot is the index of a stream in the clocks.
   struct Point {
     std::uint32_t slot = 0;
     std::uint64_t position = 0;
@@ -30,36 +30,36 @@ class Clocks {
     return slot < clock.size() ? clock[slot] : 0;
   }
 
-  // Where a stream's positions lie: position p of the stream is position base + p of the slot. A slot serves one stream
-  // after another, if the host has waited for the end of the first before the second opens. Without that, a program
-  // that opens a stream for every request would make the clocks grow for ever.
+  // The mapping from a stream's positions to its slot: position p of the stream is position base + p of the slot. A new
+  // stream reuses the slot of a closed one if the host has waited for the end of the closed one. Otherwise a program
+  // that opens a stream for every request would make the clocks grow forever.
   struct StreamSlot {
     std::uint32_t slot = 0;
     std::uint64_t base = 0;
     Point at(std::uint64_t position) const { return {slot, base + position}; }
   };
   StreamSlot slot_of(std::uint64_t stream);  // a new slot if the stream is not known yet
-  // The same, but an unknown stream may get the slot of a closed stream of its device.
+  // The same, but an unknown stream may reuse the slot of a closed stream of its device.
   StreamSlot slot_of(std::uint64_t stream, std::uint32_t device);
   std::size_t slots() const { return streams_.size(); }
-  void adopt(std::uint64_t stream, const StreamSlot& slot);  // uses the slot that other clocks chose
+  void adopt(std::uint64_t stream, const StreamSlot& slot);  // uses the slot that another Clocks object chose
   void close(std::uint64_t stream, std::uint32_t device);
 
-  // The next op of the stream ends at `position`; it comes after everything that the host has waited for so far.
+  // The stream's next op ends at `position`. It comes after everything that the host has waited for so far.
   void submit(std::uint32_t slot, std::uint64_t position);
-  // The same for an op that was issued earlier: `host` is the host's clock of that time.
+  // The same for an op that was issued earlier; `host` is the host's clock at that time.
   void submit(std::uint32_t slot, std::uint64_t position, const Clock& host);
-  // Later ops of the stream come after the point. False: they did already.
+  // Orders later ops of the stream after the point. False: they were already ordered.
   bool wait(std::uint32_t slot, Point point);
-  // The host waited for the point. False: it had before.
+  // The host waited for the point. False: it had already waited for it.
   bool host_wait(Point point);
-  // The host waited for the whole stream: its last op, and the waits behind that op.
+  // The host waited for the whole stream: its last op, and the waits after that op.
   void host_wait_all(std::uint32_t slot);
 
-  // The host made an access, its own step number `position`. What is issued from now on comes after it.
+  // The host accessed memory, as its step number `position`. Work issued from now on comes after this access.
   void host_step(std::uint64_t position);
 
-  // Whether an op that came after `point` also comes after `earlier`. REQUIRES: the clock at `point` is still kept.
+  // Whether an op that comes after `point` also comes after `earlier`. REQUIRES: the clock at `point` is still kept.
   bool reaches(Point point, Point earlier) const {
     return point.slot == earlier.slot ? point.position >= earlier.position
                                       : position_in(*clock_at(point), earlier.slot) >= earlier.position;
@@ -68,7 +68,7 @@ class Clocks {
   bool before(Point point, std::uint32_t slot) const;
   bool before_host(Point point) const;
 
-  // The clock of the op that ends at the point; of the stream's next op; of the host's next step.
+  // The clocks of the op that ends at the point, of the stream's next op, and of the host's next step.
   const std::shared_ptr<const Clock>& clock_at(Point point) const;
   const Clock& present(std::uint32_t slot) const { return *present_clock(slot); }
   const std::shared_ptr<const Clock>& present_clock(std::uint32_t slot) const {
@@ -79,13 +79,13 @@ class Clocks {
 
  private:
   struct Version {
-    std::uint64_t from = 0;  // holds for ops that end after this position
+    std::uint64_t from = 0;  // the clock holds for ops that end after this position
     std::shared_ptr<const Clock> clock;
   };
   struct StreamClock {
-    std::uint64_t end = 0;          // of the op submitted last
+    std::uint64_t end = 0;          // position of the op submitted last
     std::uint64_t host_joined = 0;  // version of the host's clock that is joined into this one
-    std::deque<Version> versions;   // the last one is the present
+    std::deque<Version> versions;   // the last one is the current clock
   };
 
   void set_present(StreamClock& stream, Clock clock);
@@ -101,7 +101,7 @@ class Clocks {
   std::vector<StreamClock> streams_;  // by slot
   Clock host_;
   std::uint64_t host_version_ = 1;
-  std::size_t entries_ = 0;  // of all versions
+  std::size_t entries_ = 0;  // number of clock entries in all versions
 };
 
 }  // namespace slip

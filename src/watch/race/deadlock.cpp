@@ -10,7 +10,7 @@
 namespace slip {
 namespace {
 
-// Ends every op that can end. Each op that is left waits for another one that is left.
+// Ends every op that can end. Each remaining op waits for another remaining op.
 class DryRun {
  public:
   explicit DryRun(const std::vector<OpWaits>& ops)
@@ -65,7 +65,7 @@ std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
   std::uint32_t op = 0;
   while (op < ops.size() && run.ended(op)) ++op;
   if (op == ops.size()) return {};
-  // Each op that is left waits for another one that is left, so the path must come back to an op on it.
+  // Each remaining op waits for another remaining op, so the path must return to one of its own ops.
   std::vector<std::uint32_t> path;
   std::vector<bool> seen(ops.size());
   while (!seen[op]) {
@@ -80,7 +80,7 @@ std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
 
 namespace {
 
-// The ops that never ran, and what each waits for.
+// The ops of a trace that never ran, and the ops that each of them waits for.
 class UnfinishedOps {
  public:
   UnfinishedOps(const TraceData& trace, std::span<const TraceSpan> spans)
@@ -121,7 +121,7 @@ class UnfinishedOps {
     }
   }
 
-  // A flag that an op of the trace wrote already, or that no op of the trace writes, blocks nothing as far as is known.
+  // A wait is ignored if an op of the trace has already written the flag, or if no op of the trace writes it.
   void follow_flags() {
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<const TraceSpan*>> writers;
     for (const TraceSpan& one : spans_) {
@@ -142,7 +142,7 @@ class UnfinishedOps {
     }
   }
 
-  // An op starts after the ops ahead of it in its hardware queue. The ops of a stream that ran say which queue it has.
+  // An op starts after the ops ahead of it in its hardware queue. The queue of a stream is known from its ops that ran.
   void follow_queues() {
     std::unordered_map<std::uint64_t, std::int32_t> queue_of;
     for (const TraceSpan& one : spans_) {
@@ -166,8 +166,8 @@ class UnfinishedOps {
   }
 
   std::span<const TraceSpan> spans_;
-  std::vector<std::uint32_t> number_;  // by span, of those that never ran
-  std::vector<std::uint32_t> ops_;     // spans
+  std::vector<std::uint32_t> number_;  // index in ops_ by span; kNoSpan: the op ran, or was not submitted
+  std::vector<std::uint32_t> ops_;     // span indices
   std::vector<OpWaits> waits_;
 };
 

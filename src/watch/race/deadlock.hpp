@@ -1,4 +1,5 @@
-// Deadlocks: ops that wait for each other in a cycle, in a plan or among the ops of a trace that never ran.
+// Deadlocks: ops that wait for each other in a cycle, in a plan (verify()) or among the ops of a trace that never ran
+// (check_trace()).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ struct OpWaits {
   std::vector<std::uint32_t> any;
 };
 
-// A cycle of ops none of which can ever run: each waits for the next, the last for the first. Empty: there is none.
-// Linear in the number of waits.
+// Returns a cycle of ops that can never run: each waits for the next, and the last waits for the first. Empty: there is
+// none. Takes time linear in the number of waits.
 std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops);
 
 // Cycles of waits among the ops of a trace that never ran: at most one is reported.

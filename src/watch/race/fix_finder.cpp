@@ -45,10 +45,10 @@ void FixFinder::apply(const Access& access) {
   }
 }
 
-// A fix is needed if it orders an earlier access before this one, and neither another fix that holds here nor the
-// stream's own clock does. All other fixes are in force meanwhile, so no subset of them orders the two either.
+// A fix is needed if it orders an earlier access before this one, and neither another applied fix nor the stream's own
+// clock does. All other fixes are applied meanwhile, so no subset of them orders the two accesses either.
 void FixFinder::note_needed(const std::vector<Access>& unordered) {
-  constexpr std::size_t kMaxPairs = 4096;  // of one access, so that the whole check stays linear
+  constexpr std::size_t kMaxPairs = 4096;  // per access, so that the whole check stays linear
   if (applied_.empty() || unordered.size() * applied_.size() > kMaxPairs) return;
   for (const Access& earlier : unordered) {
     const Clocks::Point point = earlier.point;
@@ -67,7 +67,7 @@ void FixFinder::note_needed(const std::vector<Access>& unordered) {
 // Edges only lead to ops issued later, so an edge that is needed now stays needed whatever edges are added.
 void FixFinder::add_missing(const Access& access, const std::vector<Access>& unordered) {
   if (notes_needed_) note_needed(unordered);
-  std::vector<Access> missing;  // the last of each stream
+  std::vector<Access> missing;  // the last access of each stream
   for (const Access& earlier : unordered) {
     if (is_ordered(earlier, access.point.slot)) continue;
     const auto same = std::find_if(missing.begin(), missing.end(),
@@ -96,7 +96,7 @@ void FixFinder::end_view(const RaceSide& view, const std::vector<Access>& ops) {
       std::find_if(ops.begin(), ops.end(), [this](const Access& op) { return !is_ordered(op, Clocks::kHostSlot); });
   if (first == ops.end()) return;
   const auto known = of_views_.find({key_of(view), key_of(first->side)});
-  // Ending the view before a later op would leave this op inside it, so no other fix can replace this one.
+  // If the view ended only before a later op, this op would still be inside it. So no other fix can replace this one.
   if (known != of_views_.end()) needed_[known->second] = true;
   else add(view, first->side, {});
 }

@@ -4,13 +4,13 @@
 
 namespace slip {
 namespace {
-// Writes of one flag that are kept. A wait for an older value is taken to come after the oldest of these.
+// Maximum number of kept writes of one flag. A wait for an older value counts as ordered after the oldest kept write.
 constexpr std::size_t kMaxWrites = 1024;
 }  // namespace
 
 void FlagWrites::write(const TraceRange& flag, Clocks::Point point, std::uint32_t value) {
   std::vector<Write>& writes = flags_[{flag.buffer, flag.offset}];
-  // A lower value starts the count anew: higher values that the same stream wrote before are gone.
+  // A lower value restarts the count: drop the higher values that the same stream wrote before.
   std::erase_if(writes, [&](const Write& write) {
     return write.point.slot == point.slot && write.value != value && ends_wait(write.value, value);
   });

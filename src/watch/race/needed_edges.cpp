@@ -4,7 +4,7 @@
 
 namespace slip {
 namespace {
-constexpr std::size_t kMaxEntries = std::size_t{1} << 27;  // a gigabyte, if no two edges shared a clock
+constexpr std::size_t kMaxEntries = std::size_t{1} << 27;  // at most 1 GiB; less, because edges share clocks
 }  // namespace
 
 void NeededEdges::give_up() {
@@ -19,7 +19,7 @@ NeededEdges::SlotEdges& NeededEdges::slot(std::uint32_t index) {
   return slots_[index];
 }
 
-// The position of the slot up to which the edge orders its work.
+// Returns the position of the slot up to which the edge orders its work.
 std::uint64_t NeededEdges::covers(const Edge& edge, std::uint32_t slot) const {
   const std::uint64_t position = Clocks::position_in(*edge.clock, slot);
   return edge.from.slot == slot ? std::max(position, edge.from.position) : position;
@@ -47,7 +47,7 @@ void NeededEdges::add_op(Clocks::Point point, const Clocks::Clock& clock) {
   }
 }
 
-// Of the positions that the clock covers, the last one must stay covered.
+// Of these positions, the last one that the clock covers must stay ordered before the slot's next op.
 void NeededEdges::need_last(const std::vector<std::uint64_t>& positions, std::uint32_t of, const Clocks::Clock& clock,
                             std::uint32_t slot) {
   const auto later = std::upper_bound(positions.begin(), positions.end(), Clocks::position_in(clock, of));
@@ -75,11 +75,11 @@ void NeededEdges::host_waited(std::uint32_t host_slot, const Clocks::Clock& cloc
   }
 }
 
-// Walks from the slot back to the point, in each slot by the latest edge into it that covers the point. Each step goes
-// to an earlier edge, so the walk ends.
+// Walks back from the slot to the point. In each slot it takes the latest incoming edge that covers the point. Each
+// step goes to an earlier edge, so the walk ends.
 void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t before) {
   if (gave_up_) return;
-  std::uint64_t surely_before = before;  // for `kept`, which knows positions only
+  std::uint64_t surely_before = before;  // for `kept`, which does not distinguish edges at the same position
   auto until = static_cast<std::uint32_t>(edges_.size());
   while (index != earlier.slot) {
     SlotEdges& target = slot(index);
@@ -90,7 +90,8 @@ void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t
                                      [&](std::uint32_t i) { return i < until && edges_[i].position < before; });
     while (edge != target.edges.begin() && covers(edges_[*std::prev(edge)], earlier.slot) < earlier.position) --edge;
     if (edge == target.edges.begin()) return;  // no known edge orders them
-    // Of edges that came together, as in a wait for a whole device, takes the one straight from the point's slot.
+    // If several edges were added at the same position, as in a wait for a whole device, take the one directly from the
+    // point's slot.
     auto straight = edge;
     const std::uint64_t position = edges_[*std::prev(edge)].position;
     while (straight != target.edges.begin() && edges_[*std::prev(straight)].position == position &&
@@ -103,7 +104,8 @@ void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t
     const std::uint64_t covered = found.from.slot == earlier.slot ? found.from.position : earlier.position;
     if (covered > kept.covers) kept = {covered, found.position};
     surely_before = found.from.position;
-    // With the waits behind the point: only those added before this edge; later ones may have the same position.
+    // The edge also covers the waits after its point, but only those added before this edge. Later waits may have the
+    // same position.
     before = surely_before + (found.with_waits ? 1 : 0);
     until = found.with_waits ? *std::prev(edge) : static_cast<std::uint32_t>(edges_.size());
     index = found.from.slot;

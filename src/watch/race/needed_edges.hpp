@@ -1,9 +1,10 @@
-// NeededEdges: the edges of a program that its conflicts need. An edge that no conflict needs costs time and protects
-// nothing.
+// NeededEdges: finds the edges (dependencies) of a program that its conflicting accesses need. An edge that no conflict
+// needs costs time and protects nothing. Used by check_trace() and verify().
 //
-// RaceCheck passes it every edge (a wait, a barrier, the host's sync, and the host's order of submission) and every
-// pair of accesses that must be ordered. For each pair it marks the edges of one path from the first to the second,
-// preferring the latest edges, which serve most pairs. All edges that stay unmarked can be removed together.
+// RaceCheck passes it every edge: a wait, a barrier, a sync of the host, or the host's order of submission. It also
+// passes every pair of accesses that must be ordered. For each pair it marks the edges of one path from the first to
+// the second. It prefers the latest edges, which serve most pairs. All edges that stay unmarked can be removed
+// together.
 #pragma once
 
 #include <algorithm>
@@ -19,52 +20,52 @@ class NeededEdges {
  public:
   struct Edge {
     Clocks::Point from;
-    std::shared_ptr<const Clocks::Clock> clock;  // of `from`: what else the edge orders
-    std::uint32_t to = 0;                        // the slot that waits,
-    std::uint64_t position = 0;                  // its ops after this position
+    std::shared_ptr<const Clocks::Clock> clock;  // of `from`: the other work that the edge orders
+    std::uint32_t to = 0;                        // the slot that waits
+    std::uint64_t position = 0;                  // the edge applies to the ops of `to` after this position
     std::uint32_t record = 0;                    // see current_record
-    bool implied = false;                        // earlier edges order the same
-    bool needed = false;
-    bool used = false;        // an op came behind it
-    bool with_waits = false;  // it also covers the waits behind the point, as a wait for a whole device does
+    bool implied = false;                        // earlier edges already establish the same order
+    bool needed = false;                         // a conflict needs it
+    bool used = false;                           // an op of `to` follows it
+    bool with_waits = false;  // it also covers the waits after the point, as a wait for a whole device does
   };
 
-  std::uint32_t current_record = 0;  // index in the trace of the record that is being looked at
+  std::uint32_t current_record = 0;  // index in the trace of the record that is being checked
 
-  // Later ops of `to` come after the point, and after what the point comes after.
+  // Later ops of `to` come after the point, and after everything that the point comes after.
   void add_edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> clock, bool implied,
                 bool with_waits = false);
-  // The slot has come so far: edges added from now on do not hold for what lies before.
+  // The slot has reached the point: edges added from now on apply only to later ops.
   void reach(Clocks::Point point) { slot(point.slot).end = std::max(slot(point.slot).end, point.position); }
-  // An op of the slot came, with its clock.
+  // An op of the slot was submitted, with this clock.
   void add_op(Clocks::Point point, const Clocks::Clock& clock);
-  // The slot's next op must come after the point, and does.
+  // The slot's next op comes after the point, and must stay so: marks the edges of one path as needed.
   void require_order(Clocks::Point earlier, std::uint32_t slot) { need(earlier, slot, ~std::uint64_t{0}); }
-  // The op that came may touch any memory, or signals that everything before it is done.
+  // The submitted op may touch any memory, or it signals that everything before it is done.
   void add_opaque(Clocks::Point point, const Clocks::Clock& clock);
-  // The op that came touches host memory: the host may look at it after a sync, without a view.
+  // The submitted op touches host memory: after a sync, the host may read that memory without a view.
   void add_host_visible(Clocks::Point point);
-  void host_waited(std::uint32_t host_slot, const Clocks::Clock& clock);  // called after its edges were added
+  void host_waited(std::uint32_t host_slot, const Clocks::Clock& clock);  // call after the edges of the wait were added
 
   const std::vector<Edge>& edges() const { return edges_; }
 
-  // There are too many streams or edges to follow what each is needed for: then nothing is known.
+  // Stops: there are too many streams or edges to track which are needed. Then nothing is known.
   void give_up();
   bool gave_up() const { return gave_up_; }
 
  private:
-  // The position of another slot that needed edges alone order before this slot's ops, from `since` on.
+  // From position `since` on, needed edges alone order the other slot's work up to `covers` before this slot's ops.
   struct CoveredRange {
     std::uint64_t covers = 0;
     std::uint64_t since = 0;
   };
   struct SlotEdges {
-    std::uint64_t end = 0;                    // of its last op
-    std::vector<std::uint32_t> edges;         // into it, without implied ones
-    std::size_t used = 0;                     // of these: have an op behind them
+    std::uint64_t end = 0;                    // position of its last op
+    std::vector<std::uint32_t> edges;         // incoming edges, without implied ones
+    std::size_t used = 0;                     // number of these edges that an op follows
     std::vector<CoveredRange> kept;           // by the other slot
-    std::vector<std::uint64_t> opaque;        // positions, rising
-    std::vector<std::uint64_t> host_visible;  // positions, rising
+    std::vector<std::uint64_t> opaque;        // positions, increasing
+    std::vector<std::uint64_t> host_visible;  // positions, increasing
   };
   SlotEdges& slot(std::uint32_t index);
   std::uint64_t covers(const Edge& edge, std::uint32_t slot) const;

@@ -5,7 +5,7 @@
 namespace slip {
 namespace {
 
-// Places in the source whose ops are kept for one view. More of them make the report longer, not better.
+// Maximum number of source lines whose ops are kept for one view. More would make the report longer, not better.
 constexpr std::size_t kMaxPlaces = 256;
 
 bool same_place(const Access& a, const Access& b) {
@@ -42,7 +42,7 @@ std::optional<OpenView> OpenViews::close(ShadowMemory::TrackedBuffer& buffer, co
   const auto open = views_.find(&buffer.shadow());
   if (open == views_.end()) return std::nullopt;
   std::vector<OpenView>& views = open->second;
-  // The latest one like it: views end in the reverse order of their begin, and those of one line are alike.
+  // Takes the latest matching view: views end in the reverse order of their begin, and views of one line are equal.
   const auto found = std::find_if(views.rbegin(), views.rend(), [&](const OpenView& view) {
     const TraceRecord& begin = view.record;
     return begin.range == record.range && begin.line == record.line && begin.file == record.file;

@@ -32,7 +32,8 @@ Clocks::Point ProgramOrder::point_of(std::uint64_t stream, std::uint64_t positio
 
 Clocks::Point ProgramOrder::point_of(const TraceRecord& record) {
   if (record.stream == last_stream_) return last_slot_.at(record.position);
-  // In a reused slot the order with the stream before is implied, so NeededEdges would not see what it is needed for.
+  // In a reused slot the order after the closed stream is implicit, so NeededEdges could not see which edges establish
+  // it.
   if (needed_ && !needed_->gave_up() && clocks_.slots() > kMaxSlotsForNeededEdges) needed_->give_up();
   const bool fresh = needed_ && !needed_->gave_up();
   const Clocks::StreamSlot slot =
@@ -80,11 +81,11 @@ void ProgramOrder::host_wait(Clocks::Point point) {
   if (fixes_) fixes_->clocks.host_wait(point);
   auto clock = needed_ ? clocks_.clock_at(point) : nullptr;
   clocks_.host_wait(point);
-  // Never implied: each stream of a device that the host waits for counts by itself, whatever the others imply.
+  // Never implied: each stream of a device counts separately, whatever the waits for the other streams imply.
   if (needed_) needed_->add_edge(Clocks::kHostSlot, point, std::move(clock), false);
 }
 
-// Waits for the whole stream: its last op, and the waits behind that op.
+// Waits for the whole stream: its last op, and the waits after that op.
 void ProgramOrder::host_wait_all(std::uint32_t slot) {
   if (fixes_) fixes_->clocks.host_wait_all(slot);
   if (needed_) {
@@ -123,8 +124,8 @@ bool ProgramOrder::is_ordered(const Access& earlier, const Access& access, bool 
   const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, slot);
   if (needed_ && before) needed_->require_order(earlier.point, slot);
   if (before || by_host) return before;
-  // A submission and its record are one atomic step within a stream, but not across streams: the record of another
-  // thread's op may arrive first although that op comes after this one.
+  // Within a stream, submitting an op and recording it are one atomic step, but not across streams. So the record of
+  // another thread's op may arrive first, although that op comes after this one.
   return at_own_position && earlier.point.slot != Clocks::kHostSlot && clocks_.reaches(earlier.point, access.point);
 }
 

@@ -15,7 +15,7 @@ namespace slip {
 
 namespace {
 
-// Caches the lengths of file names: a strlen of the path for every op would be measurable. The names are string
+// Caches the lengths of file names, because a strlen of the path for every op would be measurable. The names are string
 // literals of the program, so they stay valid.
 class FileNames {
  public:
@@ -54,7 +54,7 @@ namespace {
 
 TraceRange trace_range(const Range& range) { return {range.id, range.offset, range.bytes}; }
 
-// The ranges of an op as trace ranges: on the stack, unless there are many.
+// The ranges of an op as trace ranges. They are on the stack, unless there are many.
 class RangeList {
  public:
   explicit RangeList(const Ranges& ranges) : count_(ranges.size()) {
@@ -94,7 +94,7 @@ TraceRecord trace_record(const Record& record) {
 
 namespace {
 
-// Wrapped memory is identified by its address: the program may wrap the same bytes more than once.
+// Wrapped memory is identified by its address, because the program may wrap the same bytes more than once.
 void describe(RaceCheck& check, const Range& range) {
   check.name_buffer(range.id, range.block->name.text());
   if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
@@ -103,7 +103,7 @@ void describe(RaceCheck& check, const Range& range) {
 }  // namespace
 
 void RaceChecker::on(const Record& record) {
-  if (record.kind == RecordKind::kRun) return;  // the time of a run does not matter, only what orders it
+  if (record.kind == RecordKind::kRun) return;  // only the order of ops matters, not when they ran
   TraceRecord step = trace_record(record);
   const bool submits = record.kind == RecordKind::kSubmit && record.op;
   RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
@@ -148,7 +148,7 @@ std::string text_of(const RaceFix& fix) {
                      place(before));
 }
 
-// Edges between the same two source lines are reported once, with the streams of the first.
+// Edges between the same two source lines are reported once, with the streams of the first edge.
 std::string text_of(const RaceReport& report) {
   const std::vector<RaceFix>& fixes = report.fixes;
   if (fixes.empty()) return {};
@@ -162,7 +162,7 @@ std::string text_of(const RaceReport& report) {
   std::size_t listed = 0;
   for (const RaceFix& fix : fixes) {
     const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
-    if (count == counts.end()) continue;  // reported before
+    if (count == counts.end()) continue;  // already reported
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
     list += fmt::format("  {}. {}{}\n", ++listed, text_of(fix), more);
     counts.erase(count);

@@ -63,7 +63,8 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
   }
 }
 
-// Stream-ordered allocation or free counts as a write of the whole buffer. Memory of no stream is the host's alone.
+// A stream-ordered allocation or free counts as a write of the whole buffer. Without a stream, only the host uses the
+// memory at that time.
 void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   if (record.stream == 0) return;
   const Access access{order_.point_of(record), side_of(record, true, name)};
@@ -110,7 +111,7 @@ void RaceCheck::add_needed(const TraceRecord& record, Clocks::Point point, std::
     needed_->add_host_visible(point);
 }
 
-// Adds the edges that would order the access after what it races with.
+// Adds the edges that would order the access after the accesses it races with.
 void RaceCheck::add_fixes(const Access& access) {
   if (!order_.fixes() && unordered_.empty()) return;
   order_.require_fixes().add_missing(access, unordered_);
@@ -138,15 +139,15 @@ void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own
         if (!writes) return;
         for (const Access& read : segment.reads) compare(read, where);
       },
-      // An earlier read that this one comes after need not be kept: what follows this one follows both. NeededEdges
-      // still wants to see it, to learn what the order between the two is needed for.
+      // If this read comes after an earlier read, the earlier one can be dropped: an op that follows this read follows
+      // both. NeededEdges still needs the earlier read, to learn which edges order the two.
       [&](const Access& read) {
         return !needed_ && !by_host && order_.clocks().before(read.point, access.point.slot);
       });
 }
 
-// The memory is gone, or the program may no longer touch it through this buffer. Wrapped memory is given back when the
-// device's work is done, so its bytes are as new.
+// The memory is gone, or the program may no longer access it through this buffer. Wrapped memory is released when the
+// device's work is done, so its history is deleted.
 void RaceCheck::forget(const TraceRange& range) {
   ShadowMemory::TrackedBuffer* buffer = memory_.find(range.buffer);
   if (!buffer) return;
@@ -170,8 +171,8 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
   order_.end_host_step();
 }
 
-// Ops that the host waited for before the end of the view are no race: the host may have made its accesses before the
-// op was issued and after it was waited for.
+// If the host waited for an op before the view ended, there is no race. The host may have accessed the memory before
+// the op was issued and after the wait.
 void RaceCheck::end_view(const TraceRecord& record) {
   const std::optional<OpenView> view = views_.close(memory_[record.range.buffer], record);
   if (!view) return;
@@ -188,8 +189,8 @@ void RaceCheck::end_view(const TraceRecord& record) {
   order_.require_fixes().end_view(side, racing);
 }
 
-// The host's last access of the view. Its begin was checked against earlier ops; this tells NeededEdges about the ops
-// that the host has waited for since.
+// The host's last access of the view. The begin of the view was checked against earlier ops. This call passes to
+// NeededEdges the order with the ops that the host has waited for since.
 void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
   const Clocks::Point point = order_.begin_host_step();
   const Access access{point, {{0, point.position, kOpenView, record.file, record.line}, writes}};

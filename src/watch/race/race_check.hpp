@@ -1,5 +1,5 @@
-// RaceCheck: finds races in the records of a program, whether they come live from an observer (race.cpp) or from a
-// trace (trace_races.hpp). Not thread-safe: the caller locks.
+// RaceCheck: finds races in the records of a program. The records come live from an observer (race.cpp) or from a trace
+// (trace_races.hpp). Not thread-safe: the caller locks.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace slip {
 
-// The races observed, one for each pair of places in the source, buffer and kind of access.
+// The observed races, one for each pair of source lines, buffer and kind of access.
 class RaceList {
  public:
   explicit RaceList(bool by_op) : by_op_(by_op) {}
@@ -24,32 +24,32 @@ class RaceList {
   const std::vector<Race>& races() const { return races_; }
 
  private:
-  // A place in the source and a kind of access; with `by_op` also the op.
+  // A source line and a kind of access; with `by_op` also the op.
   using AccessKey = std::tuple<std::string_view, std::int32_t, bool, std::uint64_t>;
   AccessKey key_of(const RaceSide& side) const {
     return {side.file, side.line, side.writes, by_op_ ? side.position : 0};
   }
   const bool by_op_;
-  std::map<std::tuple<AccessKey, AccessKey, std::string_view>, std::size_t> index_;  // in races_
+  std::map<std::tuple<AccessKey, AccessKey, std::string_view>, std::size_t> index_;  // index in races_
   std::vector<Race> races_;
 };
 
 class RaceCheck {
  public:
-  // `by_op`: see FixFinder. `needed`: learns which edges the conflicts need; may be null.
+  // `by_op`: see FixFinder. `needed` learns which edges the conflicts need; may be null.
   explicit RaceCheck(bool by_op = false, NeededEdges* needed = nullptr);
   RaceCheck(const RaceCheck&) = delete;
   RaceCheck& operator=(const RaceCheck&) = delete;
 
-  // The next record, in the order of the process. `reads` and `writes` are those of a kSubmit.
+  // Checks the next record, in the order of the process. `reads` and `writes` belong to a kSubmit.
   void step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {
     if (!stalled_.defer(record, reads, writes)) perform(record, reads, writes);
   }
   void name_buffer(std::uint64_t id, std::string_view name) { memory_[id].name = name; }
   void mark_host_memory(std::uint64_t id) { memory_[id].on_host = true; }
-  // The buffer is wrapped memory: other buffers of the same address space may be of the same bytes.
+  // The buffer wraps memory of the program: other buffers of the same address space may contain the same bytes.
   void mark_wrapped(std::uint64_t id, std::uint64_t address, std::uint32_t space) { memory_.wrap(id, address, space); }
-  // Checks the program as if these edges were in it.
+  // Checks the program as if it contained these edges.
   void assume(const std::vector<RaceFix>& fixes) { order_.require_fixes().assume(fixes); }
   RaceReport report();
   bool is_clean() const { return races_.races().empty(); }
@@ -75,7 +75,7 @@ class RaceCheck {
   StalledStreams stalled_;
   OpenViews views_;
   RaceList races_;
-  std::vector<Access> unordered_;  // earlier accesses that the access at hand races with
+  std::vector<Access> unordered_;  // earlier accesses that the current access races with
   std::uint64_t ops_ = 0, opaque_ = 0;
 };
 

@@ -5,7 +5,8 @@
 
 namespace slip {
 
-// The segment that begins at `at`. If there is none, cuts the one around it, or adds an untouched one at the end.
+// Returns the segment that begins at `at`. If there is none, cuts the one that contains `at`, or adds an untouched one
+// at the end.
 Shadow::Segments::iterator Shadow::cut(std::uint64_t at) {
   const auto next = segments_.lower_bound(at);
   if (next != segments_.end() && next->first == at) return next;
@@ -46,7 +47,7 @@ void Shadow::forget(std::uint64_t offset, std::uint64_t bytes) {
   segments_.erase(first);
 }
 
-// Joins neighbours that a read has given the same history.
+// Joins neighbours that have the same history after a read.
 void Shadow::join(Segments::iterator first, Segments::iterator last) {
   while (first != last) {
     const auto next = std::next(first);

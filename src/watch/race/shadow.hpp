@@ -1,7 +1,7 @@
-// Shadow memory: which ops touched which bytes of a buffer last. The race checker compares each access with it.
+// Shadow memory: which ops accessed which bytes of a buffer last. RaceCheck compares each access with it.
 //
-// It is exact to the byte: a buffer is cut into segments where accesses begin and end, so two neighbouring accesses
-// never look as if they overlapped. Segments with the same history are joined again.
+// It is exact to the byte: a buffer is divided into segments where accesses begin and end, so two adjacent accesses
+// never seem to overlap. Segments with the same history are joined again.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace slip {
 
-// An access that later ones must be ordered after.
+// An access. Later accesses that conflict with it must be ordered after it.
 struct Access {
-  Clocks::Point point;  // an access of the host has the host's slot, and counts the host's steps
+  Clocks::Point point;  // for an access of the host: the host's slot and its step number
   RaceSide side;
 };
 
@@ -27,11 +27,11 @@ class Shadow {
     std::uint64_t end = 0;
     bool written = false;
     Access write;
-    std::vector<Access> reads;  // since the write, the last of each stream
+    std::vector<Access> reads;  // the last read of each stream since the write
   };
 
-  // Calls look(begin, end, segment) for each segment of the range, and then records the access there. A read replaces
-  // the earlier reads for which `covers` is true.
+  // Calls look(begin, end, segment) for each segment of the range, and then stores the access there. A read replaces
+  // the earlier reads for which `covers` returns true.
   template <class Look, class Covers>
   void access(std::uint64_t offset, std::uint64_t bytes, bool writes, const Access& access, const Look& look,
               const Covers& covers) {
@@ -55,7 +55,7 @@ class Shadow {
     }
     join(first, last);
   }
-  // The bytes are as new: nothing touched them.
+  // Deletes the history of these bytes, as if no op had accessed them.
   void forget(std::uint64_t offset, std::uint64_t bytes);
   std::size_t segments() const { return segments_.size(); }
 
@@ -66,8 +66,8 @@ class Shadow {
   Segments segments_;  // by begin; together they cover all bytes up to the end of the last one
 };
 
-// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow, in
-// which offsets are addresses: two of them may be of the same bytes.
+// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow,
+// because two of them may contain the same bytes. In that shadow, offsets are addresses.
 class ShadowMemory {
  public:
   struct TrackedBuffer {
@@ -79,15 +79,14 @@ class ShadowMemory {
 
     Shadow& shadow() { return shared ? *shared : own; }
     std::uint64_t begin_of(const TraceRange& range) const { return address + range.offset; }
-    // False: the range ends beyond 2^64, as a damaged file may say of wrapped memory.
+    // False: the range ends beyond 2^64. A damaged file may contain such a range of wrapped memory.
     bool contains(const TraceRange& range) const {
       const std::uint64_t limit = ~std::uint64_t{0} - address;
       return range.offset <= limit && range.bytes <= limit - range.offset;
     }
   };
-  TrackedBuffer& operator[](std::uint64_t id) {
-    return buffers_[id];
-  }  // made if it is not known yet; stays where it is
+  // Creates the buffer if the id is unknown. The reference stays valid.
+  TrackedBuffer& operator[](std::uint64_t id) { return buffers_[id]; }
   TrackedBuffer* find(std::uint64_t id) { return buffers_.find(id); }
   void wrap(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
     TrackedBuffer& wrapped = buffers_[id];

@@ -32,8 +32,8 @@ void StalledStreams::store(const TraceRecord& record, std::span<const TraceRange
                                              needed_ ? needed_->current_record : 0});
 }
 
-// What the stream stalled for has happened: performs its records as of the time of their issue. If one of them stalls
-// the stream again, the rest is deferred again.
+// The event that the stream stalled for has happened: performs its records with the host state of their issue. If one
+// of them stalls the stream again, the rest is deferred again.
 void StalledStreams::resume(std::uint64_t stream) {
   const auto stall = stalls_.find(stream);
   std::deque<Deferred> deferred = std::move(stall->second.deferred);
@@ -48,7 +48,7 @@ void StalledStreams::resume(std::uint64_t stream) {
   }
   order_.issue_with(std::move(outer));
   if (needed_) needed_->current_record = current;
-  // Streams that stalled for a point of this one.
+  // Resume the streams that stalled for a point of this stream.
   for (auto other = stalls_.begin(); other != stalls_.end();) {
     const Stall& waiting = other->second;
     const bool reached = waiting.flag.bytes == 0 && waiting.stream == stream &&
@@ -58,11 +58,12 @@ void StalledStreams::resume(std::uint64_t stream) {
       continue;
     }
     resume(other->first);
-    other = stalls_.begin();  // others may have resumed with it
+    other = stalls_.begin();  // other streams may have resumed with it
   }
 }
 
-// The host waited for a stream, or for all of a device: the flag was written by something the program did not declare.
+// The host waited for a stream, or for a whole device. So the flag has been written, by work that the program did not
+// declare.
 void StalledStreams::resume_synced(const TraceRecord& sync) {
   std::vector<std::uint64_t> streams;
   for (const auto& [stream, stall] : stalls_) {
@@ -76,7 +77,8 @@ void StalledStreams::resume_synced(const TraceRecord& sync) {
   }
 }
 
-// The stream that a stalled stream waits for in the end. A cycle cannot have been synchronised, but a file may say so.
+// Follows the stalls to the stream that blocks all others. A cycle cannot have been synchronized, but a damaged file
+// may contain one.
 std::uint64_t StalledStreams::root_of(std::uint64_t stream) const {
   for (std::size_t tries = stalls_.size(); tries > 0; --tries) {
     const Stall& stall = stalls_.at(stream);

@@ -1,8 +1,8 @@
-// StalledStreams: records of streams that cannot go on yet.
+// StalledStreams: the records of streams that wait for a flag which no op has written yet. Used by RaceCheck.
 //
-// A stream that waits for a flag (a stream memory operation) stalls until an op is issued that writes the flag, and
-// with it stall the streams that wait for it. The write may be issued later than the wait, and everything before the
-// write then comes before everything behind the wait. Therefore the race checker must look at the records of a stalled
+// A stream that waits for a flag (a stream memory operation) stalls until an op is issued that writes the flag. Streams
+// that wait for a stalled stream stall, too. The program may issue the write later than the wait. Everything before the
+// write then comes before everything after the wait. Therefore the race checker must check the records of a stalled
 // stream after the write. They are deferred here, with the host state of the time of their issue.
 #pragma once
 
@@ -22,11 +22,11 @@ class StalledStreams {
  public:
   using Perform = std::function<void(const TraceRecord& record, std::span<const TraceRange> reads,
                                      std::span<const TraceRange> writes)>;
-  // `perform` looks at a record whose turn has come. `needed` may be null.
+  // `perform` checks a record that no longer has to wait. `needed` may be null.
   StalledStreams(ProgramOrder& order, const FlagWrites& flags, NeededEdges* needed, Perform perform)
       : order_(order), flags_(flags), needed_(needed), perform_(std::move(perform)) {}
 
-  // True: the record was deferred; perform() is called with it later. False: it is the caller's to perform now.
+  // True: the record is deferred, and `perform` gets it later. False: the caller must perform it now.
   bool defer(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {
     const bool waits_for_flag = record.kind == RecordKind::kSubmit && record.op == OpKind::kWaitValue;
     if (!waits_for_flag && stalls_.empty()) [[likely]]
@@ -35,9 +35,9 @@ class StalledStreams {
     store(record, reads, writes);
     return true;
   }
-  // An op wrote the flag: performs the records of streams whose wait it ends.
+  // An op wrote the flag: performs the records of the streams whose wait has ended.
   void flag_written(const TraceRange& flag);
-  // Performs all that is still deferred: the flags were written by something that the program did not declare.
+  // Performs all records that are still deferred. Their flags were written by work that the program did not declare.
   void finish();
 
  private:
@@ -50,7 +50,7 @@ class StalledStreams {
   struct Stall {
     TraceRange flag;  // bytes 0: the stream stalls for a point of another stream
     std::uint32_t value = 0;
-    std::uint64_t stream = 0, position = 0;  // that point
+    std::uint64_t stream = 0, position = 0;  // this point, if flag.bytes is 0
     std::deque<Deferred> deferred;
   };
   bool must_defer(const TraceRecord& record, std::span<const TraceRange> reads);

@@ -15,7 +15,7 @@
 namespace slip {
 namespace {
 
-// The ops of a trace by stream, to find those on both sides of a wait.
+// The ops of a trace by stream, to find the ops before and after a wait.
 class OpsOfStreams {
  public:
   explicit OpsOfStreams(std::span<const TraceSpan> spans) {
@@ -24,7 +24,8 @@ class OpsOfStreams {
     }
   }
 
-  // The last op of the stream up to a position, and its first op submitted after a sequence number. Null: none.
+  // The last op of the stream up to a position, and its first op submitted after a sequence number. Null: there is
+  // none.
   const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const {
     const std::vector<const TraceSpan*>& ops = of(stream);
     const auto later =
@@ -48,8 +49,8 @@ class OpsOfStreams {
 };
 
 // All waits of one source line for ops of one other line. They can be removed only if none of them is ever needed. Two
-// waits on one line may wait for different ops. If source lines are not known, a group is all waits between two
-// streams.
+// waits on one line may wait for different ops, and then form two groups. If source lines are unknown, a group contains
+// all waits between two streams.
 struct WaitGroup {
   std::vector<std::uint32_t> records;
   bool needed = false;
@@ -59,7 +60,7 @@ using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
 using BarrierKey = std::tuple<std::string_view, std::int32_t, std::string_view>;  // of the legacy stream's op
 
-constexpr std::uint64_t kMaxPasses = 8;
+constexpr std::uint64_t kMaxPasses = 8;  // limit of replays, in passes over the trace
 
 class SuperfluousFinder {
  public:
@@ -90,7 +91,7 @@ class SuperfluousFinder {
   }
 
  private:
-  // Whether the line waits for no op here, but for a needed one at other times: as in the first iteration of a loop.
+  // Whether the line waits for no op here, but for a needed one at other times, as in the first iteration of a loop.
   bool waits_for_nothing_yet(const WaitKey& key) const {
     const auto& [file, line, awaited, from, to] = key;
     if (awaited != SourceLine()) return false;
@@ -101,7 +102,7 @@ class SuperfluousFinder {
     return false;
   }
 
-  // Commands that are barriers when they are issued to the legacy stream (rules 8 and 9).
+  // Whether the command is a barrier if it is issued to the legacy stream (docs/semantics.md, rules 8 and 9).
   static bool is_command(const TraceRecord& record) {
     return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
            record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
@@ -114,7 +115,7 @@ class SuperfluousFinder {
   }
 
   // A wait in the legacy stream is itself a barrier: blocking streams come after it, and after everything that it waits
-  // for. If such a barrier is needed, so is the wait.
+  // for. If such a barrier is needed, the wait is needed.
   void note_barrier_of_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || !legacy_.contains(barrier.other_stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.other_stream];
@@ -125,8 +126,8 @@ class SuperfluousFinder {
     const TraceRecord& command = trace_.records[*std::prev(later)];
     if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
   }
-  // A wait in a blocking stream comes after legacy work, as the stream's next op does. If the host syncs the stream
-  // before another command comes, only this wait makes the host wait for the legacy work, so the wait is needed.
+  // A wait in a blocking stream comes after legacy work, as the stream's next op does. Suppose that the host syncs the
+  // stream before another command comes. Then only this wait makes the host wait for the legacy work, so it is needed.
   void note_barrier_before_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || legacy_.contains(barrier.stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
@@ -158,7 +159,7 @@ class SuperfluousFinder {
     }
     group->needed = group->needed || edge.needed;
     group->implied = group->implied && edge.implied;
-    // A wait with no op behind it costs nothing, and may order work that the trace does not show.
+    // A wait without a following op costs nothing, and may order work that the trace does not contain.
     if (edge.used || (edge.implied && ops_.first_after(record.stream, record.sequence)))
       group->records.push_back(edge.record);
   }
@@ -192,7 +193,7 @@ class SuperfluousFinder {
     return {before(first), after(first), false, group.records.size(), cost.value_or(0), cost.has_value()};
   }
 
-  // Whether the wait ever delayed an op: the op waited for ended after the other was submitted.
+  // Whether the wait ever delayed an op: the awaited op ended after the waiting op was submitted.
   bool delayed_an_op(const WaitGroup& group) const {
     return std::any_of(group.records.begin(), group.records.end(), [&](std::uint32_t i) {
       const TraceRecord& record = trace_.records[i];
@@ -201,7 +202,8 @@ class SuperfluousFinder {
       return held && by && held->run && by->run && by->ended > held->queued;
     });
   }
-  // Nothing: not tried, because each try replays the whole trace and the limit of work was reached.
+  // Returns the time that the program would save. Nullopt: not measured, because each measurement replays the whole
+  // trace, and the limit was reached.
   std::optional<Picos> cost_of(const WaitGroup& group) {
     if (group.implied || !delayed_an_op(group)) return 0;
     if (steps_tried_ >= kMaxPasses * trace_.records.size() + kMaxTrialSteps) return std::nullopt;
@@ -220,8 +222,8 @@ class SuperfluousFinder {
   std::span<const TraceSpan> spans_;
   OpsOfStreams ops_;
   std::unordered_set<std::uint64_t> legacy_;
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // by stream, as records
-  std::vector<std::uint64_t> syncs_;                                        // sequences
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // record indices by stream
+  std::vector<std::uint64_t> syncs_;                                        // sequence numbers
   std::map<WaitKey, WaitGroup> waits_;
   std::map<BarrierKey, WaitGroup> barriers_;
   std::optional<Replay> replay_;

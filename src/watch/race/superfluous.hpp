@@ -1,4 +1,4 @@
-// Waits and barriers of a trace that no conflict needs, with the time that they cost. Used by check_trace().
+// Finds the waits and barriers of a trace that no conflict needs, and the time that they cost. Used by check_trace().
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ struct Superfluous {
   std::vector<FalseDependency> legacy_barriers;  // most expensive first
 };
 
-// `needed` was filled by check_races() of the same trace; `spans` are trace.spans().
+// `needed` must have been filled by check_races() of the same trace; `spans` is trace.spans().
 Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed);
 
 }  // namespace slip

@@ -11,7 +11,7 @@ void describe_buffers(RaceCheck& check, const TraceData& trace) {
   for (const TraceBuffer& buffer : trace.buffers) {
     check.name_buffer(buffer.id, buffer.name);
     if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
-    // A merged trace holds several processes, each with its own addresses. Their devices have different ids.
+    // A merged trace contains several processes, each with its own addresses. Their devices have different ids.
     if (buffer.address != 0) check.mark_wrapped(buffer.id, buffer.address, buffer.device);
   }
 }
@@ -30,7 +30,7 @@ bool FixReduction::orders_all(const std::vector<RaceFix>& fixes) {
     check.step(record, trace_.reads(record), trace_.writes(record));
     if (check.fixes()->fixes().size() > fixes.size()) return false;
   }
-  static_cast<void>(check.report());  // performs the records that are still deferred
+  static_cast<void>(check.report());  // for its effect: it performs the records that are still deferred
   needed_ = check.fixes()->needed();
   return check.fixes()->fixes().size() == fixes.size();
 }
@@ -43,8 +43,8 @@ std::vector<RaceFix> FixReduction::kept() const {
   return result;
 }
 
-// Leaves out all of these, if the rest orders everything; otherwise tries each half. A fix that was kept stays needed
-// when others are left out later: fewer fixes order less.
+// Leaves out all of these fixes, if the rest orders everything; otherwise tries each half. A fix that was kept stays
+// needed when others are left out later, because fewer fixes order less.
 void FixReduction::leave_out(std::span<const std::size_t> doubtful) {
   if (doubtful.empty()) return;
   if (steps_ >= limit_) {
@@ -66,7 +66,7 @@ void FixReduction::run(RaceReport& report) {
   left_out_.assign(fixes_.size(), false);
   static_cast<void>(orders_all(fixes_));
   limit_ = steps_ * kMaxPasses + kMinSteps;
-  std::vector<std::size_t> doubtful;  // one pass shows of most fixes that they are needed
+  std::vector<std::size_t> doubtful;  // one pass proves for most fixes that they are needed; these are the rest
   for (std::size_t i = 0; i < fixes_.size(); ++i) {
     if (i >= needed_.size() || !needed_[i]) doubtful.push_back(i);
   }

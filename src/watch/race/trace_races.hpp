@@ -1,4 +1,4 @@
-// Races of a whole trace, and what can be left out of its fixes and waits.
+// Finds the races of a whole trace, and which fixes and waits can be left out. Used by check_trace() and verify().
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace slip {
 
-// check_races() of a trace, or of a plan as one (`by_op`, see FixFinder). `needed` learns which edges the conflicts
-// need; may be null.
+// check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` learns which
+// edges the conflicts need; may be null.
 RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed);
 
-// Removes from a report the fixes that the others make unnecessary: a fix that was found late may order from the start
-// what an earlier one was found for. Its work is limited to a few passes over the trace.
+// Removes from a report the fixes that the others make unnecessary. A fix that was found late may also order accesses
+// for which an earlier fix was found. The work is limited to a few passes over the trace.
 class FixReduction {
  public:
   FixReduction(const TraceData& trace, bool by_op) : trace_(trace), by_op_(by_op) {}
   void run(RaceReport& report);
-  std::uint64_t steps() const { return steps_; }  // records looked at, and fixes assumed, so far
+  std::uint64_t steps() const { return steps_; }  // records checked and fixes assumed, so far
 
   static constexpr std::uint64_t kMaxPasses = 8;
-  static constexpr std::uint64_t kMinSteps = 50'000;  // allowed in any case: a small trace is reduced in full
+  static constexpr std::uint64_t kMinSteps = 50'000;  // always allowed, so that a small trace is reduced completely
 
  private:
   bool orders_all(const std::vector<RaceFix>& fixes);
@@ -33,15 +33,15 @@ class FixReduction {
   const TraceData& trace_;
   const bool by_op_;
   std::uint64_t steps_ = 0, limit_ = 0;
-  std::vector<bool> needed_;  // of the fixes tried last: see FixFinder::needed()
+  std::vector<bool> needed_;  // of the fixes tried last, see FixFinder::needed()
   std::vector<RaceFix> fixes_;
   std::vector<bool> left_out_;
   std::uint64_t untried_ = 0;
 };
 
-// Whether nothing races without these records (by index), which are waits.
+// Whether the trace has no race without these records (by index), which are waits.
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out);
-// Records looked at, in all, to find out what can be left out: about a second.
+// Maximum number of records checked, in total, to find out which waits can be left out: about a second.
 inline constexpr std::uint64_t kMaxTrialSteps = 1'000'000;
 
 }  // namespace slip

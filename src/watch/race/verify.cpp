@@ -16,12 +16,12 @@
 namespace slip {
 namespace {
 
-// Streams of a trace begin at 1, because 0 is the host. Positions begin at 1, too.
+// In a trace, streams begin at 1, because 0 is the host. Positions begin at 1, too.
 std::uint64_t position_of(std::uint32_t op) { return op + 1; }
 std::uint32_t op_at(std::uint64_t position) { return static_cast<std::uint32_t>(position - 1); }
 std::uint64_t stream_of(const PlanNode& node) { return node.stream + 1; }
 
-// The trace that a recording of the plan would give if its ops were issued in this order.
+// The trace that a recording of the plan would contain if its ops were issued in this order.
 class PlanTrace {
  public:
   PlanTrace(const Plan& plan, const std::vector<std::uint32_t>& order) {
@@ -29,7 +29,7 @@ class PlanTrace {
     normalise(data);
   }
   TraceData data;
-  std::vector<Verification::Wait> waits;  // by index of the record; empty for records that are no waits
+  std::vector<Verification::Wait> waits;  // by record index; empty for records that are not waits
 
  private:
   void add(const Plan& plan, std::uint32_t op) {
@@ -84,7 +84,7 @@ FlagWriters flag_writers(const Plan& plan) {
   return writers;
 }
 
-// The ops that each op waits for. Adds to `unknown` the ops that wait for a flag which no op of the plan writes.
+// Returns the ops that each op waits for. Adds to `unknown` the ops that wait for a flag that no op of the plan writes.
 std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
   const FlagWriters writers = flag_writers(plan);
   std::vector<OpWaits> result(plan.nodes().size());
@@ -95,14 +95,14 @@ std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unkn
     result[op].all = node.waits;
     if (last[node.stream] != ~std::uint32_t{0}) result[op].all.push_back(last[node.stream]);
     last[node.stream] = op;
-    if (node.exchange) {  // calls of one communicator run one after the other
+    if (node.exchange) {  // exchanges of one communicator run one after another
       const auto [place, first] = last_in_line.try_emplace(node.exchange->line(), op);
       if (!first) result[op].all.push_back(std::exchange(place->second, op));
     }
     if (node.kind != OpKind::kWaitValue) continue;
     const auto found = writers.find({node.reads[0].id, node.reads[0].offset});
     if (found != writers.end()) {
-      // Of each stream only the first write that ends the wait: later ones may themselves wait for this op.
+      // Of each stream, only take the first write that ends the wait: later writes may themselves wait for this op.
       std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : found->second) {
         const PlanNode& write = plan.nodes()[writer];
@@ -116,8 +116,8 @@ std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unkn
   return result;
 }
 
-// An order in which each op comes after the ops that it waits for, including the writers of its flag: a wait for a flag
-// may be issued long before the write.
+// Returns an order in which each op comes after the ops that it waits for, including the writers of its flag. The plan
+// may issue a wait for a flag long before the write.
 std::vector<std::uint32_t> run_order(const std::vector<OpWaits>& waits) {
   std::vector<std::uint32_t> order;
   std::vector<bool> begun(waits.size());
@@ -151,10 +151,12 @@ void note_races(Verification& result, const RaceReport& report) {
   for (const Race& race : report.races)
     result.races.push_back({op_at(race.first.position), op_at(race.second.position), race.first.writes,
                             race.second.writes, race.buffer_name, race.offset, race.bytes});
-  for (const RaceFix& fix : report.fixes) result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
+  for (const RaceFix& fix : report.fixes)
+    result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
 }
 
-// Ops with effects that their ranges do not show: everything ordered around them must stay ordered.
+// Whether the plan has ops with effects that their ranges do not show. Everything ordered around them must stay
+// ordered.
 bool has_signals(const Plan& plan) {
   return std::any_of(plan.nodes().begin(), plan.nodes().end(), [](const PlanNode& node) {
     return node.opaque || node.kind == OpKind::kWaitValue || node.kind == OpKind::kWriteValue ||
@@ -162,7 +164,8 @@ bool has_signals(const Plan& plan) {
   });
 }
 
-// The waits that no conflict needs and, if the plan is small enough to try, those that other waits make unnecessary.
+// Returns the waits that no conflict needs. If the plan is small enough to try, also the waits that others make
+// unnecessary.
 std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const NeededEdges& needed) {
   const std::vector<TraceRecord>& records = trace.data.records;
   std::vector<bool> left_out(records.size());

@@ -7,9 +7,9 @@
 namespace slip {
 namespace {
 
-constexpr unsigned kDigitBits = 11;  // 2048 counters stay in the first-level cache
+constexpr unsigned kDigitBits = 11;  // 2048 counters fit into the L1 cache
 constexpr std::uint64_t kDigitMask = (std::uint64_t{1} << kDigitBits) - 1;
-constexpr std::size_t kSmall = 2000;  // below this, counters cost more than comparisons
+constexpr std::size_t kSmall = 2000;  // below this size, clearing the counters costs more than comparing
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void sort_by_time(std::vector<TimeKey>& keys) {
   if (keys.size() < kSmall) return std::stable_sort(keys.begin(), keys.end(), earlier);
   const auto [min, max] = std::minmax_element(keys.begin(), keys.end(), earlier);
   const auto base = static_cast<std::uint64_t>(min->at);
-  const std::uint64_t range = static_cast<std::uint64_t>(max->at) - base;  // unsigned: no overflow, whatever the times
+  const std::uint64_t range = static_cast<std::uint64_t>(max->at) - base;  // unsigned: the difference cannot overflow
   std::vector<TimeKey> sorted(keys.size());
   for (unsigned shift = 0; shift < 64 && (range >> shift) != 0; shift += kDigitBits) {
     std::array<std::size_t, kDigitMask + 1> place{};

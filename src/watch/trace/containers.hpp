@@ -1,5 +1,5 @@
-// Containers and a sort for trace code, which handles millions of records: interned strings, a map with a cache, and a
-// radix sort by time.
+// Containers and a sort for trace code, which handles millions of records: interned strings, a hash map with a cache,
+// and a radix sort by time.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@
 
 namespace slip {
 
-// Interned strings: equal strings are kept once, and are equal if they lie at the same address.
+// Interned strings: equal strings are stored once, so strings are equal if and only if their addresses are equal.
 class StringPool {
  public:
   static constexpr std::size_t kCacheEntries = 256;
 
-  // The interned string, valid while owner() lives. Bytes that are not UTF-8 become U+FFFD.
+  // Returns the interned string, valid while owner() lives. Bytes that are not UTF-8 become U+FFFD.
   std::string_view keep(std::string_view text) {
     if (text.empty()) return {};
     std::string_view& cached = cache_[cache_slot(text)];
@@ -33,7 +33,8 @@ class StringPool {
   }
   std::shared_ptr<const void> owner() const { return all_; }
 
-  // The text's entry in a cache of kCacheEntries, from its length and its first and last bytes: cheaper than a hash.
+  // The index of the text in a cache of kCacheEntries. It is computed from the length and the first and last bytes,
+  // which is cheaper than a hash of the whole text.
   static std::size_t cache_slot(std::string_view text) {
     if (text.empty()) return 0;
     std::uint64_t mix = text.size();
@@ -55,8 +56,8 @@ class StringPool {
   std::array<std::string_view, kCacheEntries> cache_;
 };
 
-// A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers: they are
-// small numbers in all but damaged files, and a hash for every op would be measurable. References stay valid.
+// A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers. Except in
+// damaged files, these are small numbers, and a hash for every op would be measurable. References stay valid.
 template <class Value>
 class CachedMap {
  public:
@@ -64,13 +65,13 @@ class CachedMap {
   CachedMap(const CachedMap&) = delete;
   CachedMap& operator=(const CachedMap&) = delete;
 
-  // Made if it is not known yet.
+  // Creates the value if the id is unknown.
   Value& operator[](std::uint64_t id) {
     CacheEntry& entry = cache_[id % cache_.size()];
     if (!entry.value || entry.id != id) entry = {id, &all_[id]};
     return *entry.value;
   }
-  Value* find(std::uint64_t id) {  // null: not known
+  Value* find(std::uint64_t id) {  // null: the id is unknown
     const auto found = all_.find(id);
     return found == all_.end() ? nullptr : &found->second;
   }

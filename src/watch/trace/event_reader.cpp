@@ -64,7 +64,7 @@ const EventReader::Field EventReader::kEventFields[] = {
     {"args", [](EventReader& to) { to.read_object(kArgsFields, to.args_followers_); }},
 };
 
-// Reads the next key and returns the index of its field; kCount if no field has this key.
+// Reads the next key and returns the index of its field, or kCount if no field has this key.
 template <std::size_t kCount>
 std::size_t EventReader::find_key(const Field (&fields)[kCount], std::size_t from) {
   for (std::size_t i = from; i < kCount; ++i) {
@@ -116,10 +116,10 @@ void EventReader::read_phase() {
   phase_index_ = event_.phase == 'X' ? 1 : event_.phase == 'i' ? 2 : 3;
 }
 
-// The category is the engine that an op ran on. Records have no category, and arrows another one.
+// The category of an op is the engine that it ran on. Records have no category, and arrows have other categories.
 void EventReader::read_category() { event_.engine = engine_of(json_.text()).value_or(Engine::kNone); }
 
-// Only the title of an op is needed: the writer makes up those of records from other fields.
+// Only the title of an op is needed. The writer generates the titles of records from other fields.
 void EventReader::read_title() {
   const std::string_view title = json_.text();
   if (event_.phase == 'X' || event_.phase == 0) event_.title = texts_.keep(title);

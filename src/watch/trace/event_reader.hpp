@@ -14,16 +14,17 @@
 
 namespace slip {
 
-// TraceRecord::queued of an event that has none. No number in a file is read as this value.
+// TraceRecord::queued of an event without this time. No number in a file is read as this value.
 inline constexpr Picos kNoTime = std::numeric_limits<Picos>::min();
 
-// An event: a record or, for an op that ran, its submission and its run together.
+// An event is a record or, for an op that ran, its submission and its run together.
 struct TraceEvent {
   char phase = 0;
-  bool recorded = false;          // it is a record: its args name the kind
-  bool unnamed = false;           // the title is not the op's name
-  bool annotation = false;        // of the run
-  Engine engine = Engine::kNone;  // that the op ran on; record.engine is the one that the program asked for
+  bool recorded = false;    // the event is a record: its args contain the kind
+  bool unnamed = false;     // the title is not the op's name
+  bool annotation = false;  // of the run: see TraceRecord::annotation
+  // The engine that the op ran on; record.engine is the engine that the program requested.
+  Engine engine = Engine::kNone;
   TraceRecord record;
   std::string_view title;  // the name that viewers show
   std::uint64_t pid = 0, tid = 0;
@@ -35,7 +36,7 @@ class EventReader {
  public:
   EventReader(JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
 
-  const TraceEvent& read();  // valid until the next call, like its ranges
+  const TraceEvent& read();  // the event and its ranges are valid until the next call
   const std::vector<TraceRange>& reads() const { return reads_; }
   const std::vector<TraceRange>& writes() const { return writes_; }
 
@@ -46,10 +47,10 @@ class EventReader {
     void (*read)(EventReader& reader);
   };
   static constexpr std::size_t kMaxFields = 24;
-  static const Field kEventFields[];  // both in the order in which the writer writes them
+  static const Field kEventFields[];  // both lists are in the order in which the writer writes the keys
   static const Field kArgsFields[];
-  // Events of one phase have the same keys in the same order. So for each key the reader remembers the key that
-  // followed it last time, and tries that one first. Entry 0 is the start of the object.
+  // Events of one phase have the same keys in the same order. So for each key the reader stores the key that followed
+  // it last time, and tries that key first. Entry 0 is the start of the object.
   using Followers = std::array<std::array<std::uint8_t, kMaxFields + 1>, 4>;
   template <std::size_t kCount>
   void read_object(const Field (&fields)[kCount], Followers& followers);
@@ -76,16 +77,16 @@ class EventReader {
   JsonReader& json_;
   StringPool& texts_;
   TraceEvent event_;
-  std::optional<Engine> asked_for_;
-  std::size_t phase_index_ = 0;  // of the followers of this event's phase
+  std::optional<Engine> asked_for_;  // the engine in the args, if there is one
+  std::size_t phase_index_ = 0;      // index of this event's phase in Followers
   std::vector<TraceRange> reads_, writes_;
   Followers event_followers_{}, args_followers_{};
-  std::array<SourceLine, StringPool::kCacheEntries> source_lines_;  // a cache of lines split lately
+  std::array<SourceLine, StringPool::kCacheEntries> source_lines_;  // a cache of recently split lines
 };
 
 std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const char* what);
 
-// The enumerator that the next string of the file names.
+// Reads the next string of the file and returns the enumerator of that name.
 template <class Value>
 Value require_name(JsonReader& json, std::optional<Value> (*find_name)(std::string_view), const char* what) {
   const std::string_view text = json.text();

@@ -12,21 +12,23 @@
 namespace slip {
 namespace {
 
-// Times beyond this many microseconds are counted from the first event: they count from 1970 and overflow Picos.
+// If the first time is larger than this, in microseconds, all times are counted from the first event. Such times count
+// from 1970, and would overflow Picos.
 constexpr std::int64_t kFarMicros = 1'000'000'000'000;
 
-// Labels over other events: steps, ranges that the program marks, the profiler itself, Python stack frames.
+// Whether the event only labels other events: steps, ranges that the program marks, the profiler itself, Python stack
+// frames.
 bool is_annotation(std::string_view category, std::string_view name) {
   return category == "user_annotation" || category == "gpu_user_annotation" || category == "python_function" ||
          category == "Trace" || name.starts_with("ProfilerStep#");
 }
 
-// Calls of the CUDA runtime and driver, which launch work on a device.
+// Whether the event is a call of the CUDA runtime or driver, which launches work on a device.
 bool is_call(std::string_view category) {
   return category == "cuda_runtime" || category == "cuda_driver" || category == "Runtime";
 }
 
-// Knows PyTorch's categories; an event of any other category is work of the host.
+// Returns the engine by PyTorch's categories. An event of any other category is work of the host.
 Engine engine_by(std::string_view category, std::string_view name) {
   if (is_annotation(category, name)) return Engine::kNone;
   if (category == "kernel" || category == "Kernel")
@@ -59,7 +61,7 @@ void ForeignReader::read() {
     case 's':
     case 'f': {
       if (event.id.empty() || !event.timed) return;
-      // An id is unique within its category only.
+      // An id is unique only within its category.
       const std::string_view id = texts_.keep(fmt::format("{} {}", event.category, event.id));
       arrows_.push_back({event.phase == 's', event.enclosed, id, {event.pid.data(), event.tid.data()}, time_of(event)});
       return;
@@ -72,7 +74,7 @@ void ForeignReader::read() {
       tracks_[track].open.pop_back();
       return add_run(track, begin, std::max(begin.at, at));
     }
-    default: return;  // marks, counters and events of no thread
+    default: return;  // marks, counters and events without a thread
   }
 }
 
@@ -119,7 +121,7 @@ void ForeignReader::read_args(Event& event) {
   }
 }
 
-// A string or a number: tools use both as ids of processes. Any other value gives an empty string.
+// Returns a string or a number: tools use both as process ids. Any other value gives an empty string.
 std::string_view ForeignReader::read_identity() {
   if (json_.next_is('"') || json_.next_is_number()) return texts_.keep(json_.scalar());
   json_.skip();
@@ -190,7 +192,7 @@ void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) 
 void ForeignReader::add_submissions() {
   for (const ArrowEnd& end : arrows_) {
     const auto track = track_index_.find(end.thread);
-    if (track == track_index_.end()) continue;  // no event ran on that thread
+    if (track == track_index_.end()) continue;  // no event ran on this thread
     if (end.begins) links_.add_arrow_begin(end.id, track->second + 1, end.at);
     else links_.add_arrow_end(end.id, track->second + 1, end.at, !end.enclosed);
   }
@@ -216,14 +218,14 @@ void ForeignReader::add_submissions() {
   }
 }
 
-// Runs that never ended last as long as the trace, as viewers show them.
+// Runs that have no end event last until the end of the trace, as in viewers.
 void ForeignReader::end_open_runs() {
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, clock_.latest));
   }
 }
 
-// If times were counted from the first event of the file, shifts them so that the earliest one is zero.
+// If times were counted from the first event of the file, shifts them so that the earliest time is zero.
 void ForeignReader::move_to_zero() {
   if (clock_.base == 0) return;
   Picos earliest = std::numeric_limits<Picos>::max();
@@ -241,7 +243,7 @@ void ForeignReader::move_to_zero() {
   }
 }
 
-// Numbers the runs of each stream by start; of runs with one start, the enclosing one comes first.
+// Numbers the runs of each stream by start. Of runs with the same start, the enclosing run comes first.
 void ForeignReader::number_positions() {
   std::vector<TraceRecord*> order;
   for (TraceRecord& record : records_) {
@@ -254,7 +256,7 @@ void ForeignReader::number_positions() {
   for (TraceRecord* run : order) run->position = ++positions[run->stream - 1];
 }
 
-// Gives sequence numbers: first tracks, then runs by start and submissions by time, each behind the run of its call.
+// Assigns sequence numbers: first tracks, then runs by start and submissions by time, each after the run of its call.
 void ForeignReader::put_in_order() {
   const auto time_of = [](const TraceRecord& record) {
     return record.kind == RecordKind::kSubmit ? record.queued : record.started;
@@ -305,7 +307,7 @@ TraceData ForeignReader::finish() {
 
 namespace {
 
-// The runs of each stream by start; of runs with one start, the enclosing one comes first.
+// The runs of each stream, sorted by start. Of runs with the same start, the enclosing run comes first.
 class Tracks {
  public:
   explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
@@ -320,7 +322,7 @@ class Tracks {
     }
   }
 
-  // The innermost run that contains the time.
+  // Returns the innermost run that contains the time.
   std::size_t at(std::uint64_t stream, Picos at) const {
     const auto found = runs_.find(stream);
     if (found == runs_.end()) return LaunchLinks::kNone;
@@ -331,7 +333,7 @@ class Tracks {
     }
     return LaunchLinks::kNone;
   }
-  // The first run that starts at the time or later.
+  // Returns the first run that starts at the time or later.
   std::size_t from(std::uint64_t stream, Picos at) const {
     const auto found = runs_.find(stream);
     if (found == runs_.end()) return LaunchLinks::kNone;

@@ -1,5 +1,6 @@
-// ForeignReader: reads Chrome traces of other programs, such as PyTorch's profiler and browsers. They say what ran
-// where and when, and sometimes which call of the host launched it; they do not say what ops read, wrote or waited for.
+// ForeignReader: reads Chrome traces of other programs, such as PyTorch's profiler and browsers. TraceReader uses it.
+// Such traces contain which ops ran where and when, and sometimes which host call launched them. They do not contain
+// what ops read, wrote or waited for.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,22 @@
 
 namespace slip {
 
-// Links each op of a device to the host's call that launched it: by correlation ids, which both carry, and by flow
-// arrows ("s" to "f") for ops without an id.
+// Links each op of a device to the host call that launched it. It uses the correlation ids that both have and, for ops
+// without an id, flow arrows ("s" to "f").
 class LaunchLinks {
  public:
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  // Ids are strings of the StringPool: equal if they lie at the same address. `run` is an index into the records.
+  // Ids are strings of the StringPool: equal if they have the same address. `run` is an index into the records.
   void add_call(std::string_view correlation, std::size_t run) { calls_.emplace(correlation.data(), run); }
   void add_launched(std::string_view correlation, std::size_t run) { launched_.push_back({correlation.data(), run}); }
-  // An arrow begins or ends on a stream, at the run that contains its time. One that `follows` ends at the next run.
+  // An arrow begins or ends on a stream, at the run that contains its time. With `follows`, it ends at the next run.
   void add_arrow_begin(std::string_view id, std::uint64_t stream, Picos at) { begins_[id.data()] = {stream, at}; }
   void add_arrow_end(std::string_view id, std::uint64_t stream, Picos at, bool follows) {
     ends_.push_back({id.data(), {stream, at}, follows});
   }
 
-  // By record: the call that launched it, or kNone. Runs of the host are calls; all other runs may be launched.
+  // By record: the call that launched it, or kNone. Runs of the host are calls; all other runs may have been launched.
   std::vector<std::size_t> resolve(const std::vector<TraceRecord>& records) const;
 
  private:
@@ -55,21 +56,22 @@ class LaunchLinks {
   std::vector<ArrowEnd> ends_;
 };
 
-// Each process of the trace becomes a device and each of its threads a stream, numbered from 1 as they appear.
+// Each process of the trace becomes a device, and each of its threads a stream. Both are numbered from 1, in the order
+// in which they appear.
 class ForeignReader {
  public:
   ForeignReader(JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
-  void read();         // the next event
-  TraceData finish();  // after the last one
+  void read();         // reads the next event
+  TraceData finish();  // call it after the last event
 
  private:
   struct Event {
     char phase = 0;
     std::string_view name, category, pid, tid;
-    std::string_view given, labels;  // of metadata: the name and labels of a process or thread
+    std::string_view given, labels;  // of metadata events: the name and labels of a process or thread
     std::string_view correlation;    // of a call and of the op that it launched
     std::string_view id;             // of an arrow
-    bool enclosed = false;           // of an arrow: it ends at the run that contains its time, not at the next
+    bool enclosed = false;           // of an arrow: it ends at the run that contains its time, not at the next run
     bool timed = false;
     JsonReader::LongTime at;
     Picos lasts = 0;
@@ -81,9 +83,9 @@ class ForeignReader {
   struct Track {
     std::string_view pid, tid;
     std::uint32_t device = 0;
-    std::vector<Begin> open;  // begun and not yet ended, the innermost last
+    std::vector<Begin> open;  // runs that have begun and not ended, the innermost last
   };
-  // Of strings of the StringPool, which are equal if they lie at the same address.
+  // A process id and a thread id. Both are strings of the StringPool, which are equal if they have the same address.
   using ThreadKey = std::pair<const char*, const char*>;
   struct ArrowEnd {
     bool begins = false, enclosed = false;
@@ -109,10 +111,10 @@ class ForeignReader {
 
   JsonReader& json_;
   StringPool& texts_;
-  std::vector<TraceRecord> records_;  // a kStreamOpen for each track, and runs
+  std::vector<TraceRecord> records_;  // a kStreamOpen for each track, the runs, and the submissions
   LaunchLinks links_;
   std::vector<ArrowEnd> arrows_;
-  std::vector<Track> tracks_;  // by stream - 1
+  std::vector<Track> tracks_;  // by stream number minus 1
   std::map<ThreadKey, std::size_t> track_index_;
   ThreadKey last_key_{};
   std::size_t last_track_ = 0;

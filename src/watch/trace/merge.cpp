@@ -12,7 +12,7 @@
 namespace slip {
 namespace {
 
-// Ranks of one job run at the same time. Traces that are further apart are of different jobs.
+// Ranks of one job run at the same time. Traces that are further apart belong to different jobs.
 constexpr std::int64_t kMaxApartNs = 60'000'000'000;
 
 // The first and last time of a rank's records, in nanoseconds since 1970.
@@ -35,8 +35,8 @@ RecordedPeriod period_of(const TraceData& trace) {
   return result;
 }
 
-// The time to add to the times of `process` so that they are on the clock of `first`. Processes of one boot share an
-// exact clock; between hosts, the result is as wrong as their wall clocks are.
+// Returns the time to add to the times of `process`, so that they are on the clock of `first`. Processes of one boot
+// share an exact clock. Between hosts, the result has the error of their wall clocks.
 Picos clock_shift(const TraceProcess& first, const TraceProcess& process, Here here) {
   const bool same = !first.boot.empty() && first.boot == process.boot;
   Picos shift = 0;
@@ -73,7 +73,7 @@ class Merger {
       move(record.thread, bases.thread, bases_.thread);
       move(record.range.buffer, bases.buffer, bases_.buffer);
       for (Picos* time : {&record.queued, &record.started, &record.ended}) {
-        if (*time != 0) *time += shift;  // both are within kMaxTime; 0 means no time
+        if (*time != 0) *time += shift;  // both are within kMaxTime, so the sum cannot overflow; 0 means no time
       }
       result_.records.push_back(record);
     }
@@ -100,7 +100,7 @@ class Merger {
   struct Bases {
     std::uint64_t sequence = 0, stream = 0, thread = 0, buffer = 0, range = 0;
   };
-  // Renumbers behind the numbers of earlier traces; 0 stays 0. `max` is the highest so far.
+  // Renumbers an id so that it follows the ids of earlier traces; 0 stays 0. `max` is the highest id so far.
   void move(std::uint64_t& number, std::uint64_t base, std::uint64_t& max) const {
     if (number == 0) return;
     if (__builtin_add_overflow(number, base, &number))

@@ -1,4 +1,5 @@
-// The names that trace files use for enumerators, and the enumerators of names. An unknown name gives nothing.
+// Maps enumerators to their names in trace files, and names to enumerators. An unknown name gives nullopt. Used by the
+// reader and the writer of traces.
 #pragma once
 
 #include <optional>

@@ -16,7 +16,8 @@
 namespace slip {
 namespace {
 
-// The parts that follow an Entry, in this order. Most records have few: an op with two ranges takes about 220 bytes.
+// The parts that follow an Entry, in this order. Most records have few parts: an op with two ranges takes about 220
+// bytes.
 enum Part : std::uint16_t {
   kTimes = 1,
   kPoint = 2,
@@ -27,7 +28,7 @@ enum Part : std::uint16_t {
   kCosted = 64,
 };
 
-constexpr std::uint8_t kBufferInfo = 0xFF;  // Entry::kind of a description of a buffer, which is no record
+constexpr std::uint8_t kBufferInfo = 0xFF;  // Entry::kind of an entry that describes a buffer and is not a record
 
 struct Entry {
   std::uint64_t sequence = 0;
@@ -128,8 +129,8 @@ void pack_operation(Packer& packer, const Op& op, unsigned parts) {
   for (const Range& range : op.writes) packer.put(range);
 }
 
-// Forks between the first process and this one. A forked child inherits its parent's logs, perhaps with a lock that a
-// thread of the parent held. That thread does not exist in the child, so the child must not touch the logs.
+// Number of forks between the first process and this one. A forked child inherits its parent's logs, perhaps with a
+// lock that a thread of the parent held. That thread does not exist in the child, so the child must not use the logs.
 std::atomic<unsigned> g_forks{0};
 
 unsigned forks() {
@@ -169,8 +170,9 @@ std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
   return std::exchange(shard.at, shard.at + bytes);
 }
 
-// Adds the name and size of a buffer when a record of the shard first refers to it, also of buffers older than the
-// trace. If another buffer has taken its entry in `described`, the buffer is described again, which does no harm.
+// Adds the name and size of a buffer when a record of the shard first refers to it. The buffer may be older than the
+// trace. If another buffer has overwritten its entry in `described`, it is described again; normalise() removes
+// duplicates.
 void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   const Block* block = range.block;
   std::uint64_t& described = shard.described[range.id % kDescribed];
@@ -206,7 +208,8 @@ void RecordLog::add(const Record& record) noexcept {
     return;
   }
   Packer packer(at);
-  // relaxed: if one record happens before another, so do their increments, and increments of one atomic have one order.
+  // relaxed: if one record happens before another, so do their increments, and all increments of one atomic are totally
+  // ordered.
   packer.put(Entry{.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1,
                    .stream = record.stream,
                    .position = record.position,
@@ -230,7 +233,7 @@ void RecordLog::add(const Record& record) noexcept {
 
 namespace {
 
-// Walks over one shard's records, from first to last.
+// Iterates over the records of one shard, from first to last.
 struct Cursor {
   struct Part {
     const std::byte* at;
@@ -239,7 +242,7 @@ struct Cursor {
   std::vector<Part> parts;
   std::size_t part = 0;
 
-  bool next() {  // moves to a part with records left; false: there is none
+  bool next() {  // moves to a part that has records left; false: there is none
     while (part < parts.size() && parts[part].at == parts[part].end) ++part;
     return part < parts.size();
   }
@@ -324,7 +327,7 @@ TraceData RecordLog::collect() const {
   for (const Shard& shard : shards_) {
     Cursor cursor;
     {
-      const std::lock_guard lock(shard.lock);  // only for a moment: bytes below `at` do not change any more
+      const std::lock_guard lock(shard.lock);  // held briefly: bytes below `at` do not change any more
       for (const Chunk& chunk : shard.chunks) {
         const bool last = &chunk == &shard.chunks.back();
         cursor.parts.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
@@ -333,7 +336,7 @@ TraceData RecordLog::collect() const {
     if (cursor.next()) cursors.push_back(std::move(cursor));
   }
 
-  // Merges the shards, each of which is in order. Descriptions of buffers have sequence 0, so they come first.
+  // Merge the shards, each of which is in order. Descriptions of buffers have sequence 0, so they come first.
   using Head = std::pair<std::uint64_t, std::size_t>;
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
   for (std::size_t i = 0; i < cursors.size(); ++i) heads.emplace(cursors[i].peek().sequence, i);
@@ -354,7 +357,7 @@ TraceData RecordLog::collect() const {
   return data;
 }
 
-// --- Trace, the observer that fills a log ---
+// --- Trace: the observer that fills a log ---
 
 Trace::Trace(const TraceOptions& options) : log_(std::make_unique<RecordLog>(options.max_bytes)), attached_(true) {
   attach(*this);

@@ -1,8 +1,8 @@
-// RecordLog: the memory of a Trace. Records are packed one after another into chunks of bytes.
+// RecordLog: the storage of a Trace. Records are packed one after another into chunks of bytes.
 //
-// Each thread adds to a shard with a lock of its own, so threads do not contend. One shared counter gives every record
-// its sequence number. A thread takes the number while it adds the record; therefore, of two records that happen one
-// after the other, the first has the lower number. A race check needs that order, and time stamps do not give it.
+// Each thread adds to a shard with its own lock, so threads rarely contend. One shared counter gives every record its
+// sequence number. A thread takes the number while it adds the record. So if one record happens before another, it has
+// the lower number. The race checker needs that order, and time stamps do not give it.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class RecordLog {
 
   // Thread-safe. If memory is full, the record is dropped and counted. A forked child records nothing.
   void add(const Record& record) noexcept;
-  // Thread-safe, also while records are added: a record that is just being added may be missing.
+  // Thread-safe, also while records are added. A record that is being added at that moment may be missing.
   TraceData collect() const;
 
  private:
@@ -32,7 +32,7 @@ class RecordLog {
 
   struct Chunk {
     std::unique_ptr<std::byte[]> data;
-    std::size_t used = 0;  // of full chunks; the last chunk is used up to Shard::at
+    std::size_t used = 0;  // only of full chunks; the last chunk is used up to Shard::at
   };
   struct alignas(64) Shard {
     mutable SpinLock lock;
@@ -46,8 +46,8 @@ class RecordLog {
   void describe(Shard& shard, const Range& range) noexcept;
 
   const std::size_t max_bytes_;
-  const unsigned forks_;  // forks of the process when this was constructed
-  std::atomic<std::size_t> taken_{0};
+  const unsigned forks_;               // number of forks of the process when this log was constructed
+  std::atomic<std::size_t> taken_{0};  // bytes of all chunks
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> dropped_{0};
   std::array<Shard, kShards> shards_;

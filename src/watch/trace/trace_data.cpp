@@ -11,8 +11,8 @@
 namespace slip {
 namespace {
 
-// Finds the submission of a run by stream and position. Positions nearly always come in order, both when submissions
-// are added and when they are looked up.
+// Finds the submission of a run by stream and position. Positions are nearly always in order, both when submissions are
+// added and when they are looked up.
 class Submissions {
  public:
   void add(const TraceRecord& submit, std::size_t number) {
@@ -22,7 +22,7 @@ class Submissions {
   }
 
   static constexpr std::size_t kNone = ~std::size_t{0};
-  // The number that was added for the run's op; of several ops at one position, the first.
+  // Returns the number that was added for the run's op. Of several ops at one position, returns the first.
   std::size_t find(const TraceRecord& run) {
     StreamItems& stream = streams_[run.stream];
     std::vector<Item>& items = stream.items;
@@ -48,15 +48,15 @@ class Submissions {
   };
   struct StreamItems {
     std::vector<Item> items;
-    std::size_t next = 0;  // probably asked for next
+    std::size_t next = 0;  // index of the item that find() probably needs next
     bool sorted = true;
   };
   static bool earlier(const Item& a, const Item& b) { return a.position < b.position; }
   CachedMap<StreamItems> streams_;
 };
 
-// For each place in the sorted list, the index of its record. Sequence numbers nearly always fill their range, so a
-// table indexed by them replaces the sort.
+// For each index in the sorted list, returns the index of the record in `records`. Sequence numbers nearly always fill
+// their range, so a table indexed by them replaces the sort.
 std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
   constexpr std::uint32_t kNone = ~std::uint32_t{0};
   std::uint64_t min = ~std::uint64_t{0}, max = 0;
@@ -88,7 +88,7 @@ std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
 void sort_records(std::vector<TraceRecord>& records) {
   const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
   if (std::is_sorted(records.begin(), records.end(), before)) return;
-  // Records are large: a second list of them would cost more than the sort. So each record is moved to its place, cycle
+  // Records are large: a second list of them would cost more than the sort. So the records are permuted in place, cycle
   // by cycle of the permutation.
   std::vector<std::uint32_t> order = order_of(records);
   for (std::uint32_t i = 0; i < order.size(); ++i) {
@@ -182,7 +182,8 @@ std::vector<TraceSpan> TraceData::spans() const {
   for (const TraceRecord& run : records) {
     if (run.kind != RecordKind::kRun) continue;
     const std::size_t i = submissions.find(run);
-    // A second run of one op becomes a span of its own; only damaged files have one.
+    // A second run of one op becomes its own span. Such runs are the second half of a copy through host memory, or the
+    // file is damaged.
     const bool known = i != Submissions::kNone && result[i].run == nullptr;
     fill_from_run(known ? result[i] : result.emplace_back(), run);
   }
@@ -240,10 +241,10 @@ bool times_fit(const TraceData& data) {
 
 namespace {
 
-// A clock that is so far along (1000 s) counts from the boot of the machine.
+// A clock with at least this time (1000 s) counts from the boot of the machine.
 constexpr Picos kShiftFrom = 1'000'000'000'000'000;
 
-// Adds the arrows from a call of the host to the op that it launched, in traces of other programs.
+// Adds the arrows from a host call to the op that it launched, in traces of other programs.
 void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
   for (std::uint32_t i = 0; i < spans.size(); ++i) {

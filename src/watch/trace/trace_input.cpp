@@ -1,4 +1,4 @@
-// The sources of a trace's bytes: a text in memory, or a file that may be compressed with gzip.
+// Reads the bytes of a trace: from a text in memory, or from a file that may be compressed with gzip.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -20,8 +20,8 @@
 namespace slip {
 namespace {
 
-// gunzip(packed, ...) unpacks a source piece by piece. It throws kUnsupported if the library was built without zlib;
-// reading from it throws kParse if the file is damaged or cut short. `name` is for error texts.
+// gunzip(packed, ...) decompresses a source piece by piece. It throws kUnsupported if the library was built without
+// zlib. Reading from it throws kParse if the file is damaged or truncated. `name` is for error messages.
 #if SLIP_HAS_ZLIB
 
 // A gzip file may consist of several members, one after the other.
@@ -37,7 +37,7 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  // Up to `bytes` of the unpacked file; 0 at its end.
+  // Reads up to `bytes` of the decompressed file; returns 0 at its end.
   std::size_t read(char* into, std::size_t bytes) {
     state_.next_out = reinterpret_cast<Bytef*>(into);
     state_.avail_out = static_cast<uInt>(std::min<std::size_t>(bytes, 1U << 30));
@@ -52,7 +52,7 @@ class Inflater {
   }
 
  private:
-  // False at the end of the file.
+  // False: the end of the file.
   bool take_more() {
     if (state_.avail_in > 0) return true;
     const std::size_t count = packed_(buffer_.data(), buffer_.size());
@@ -69,7 +69,7 @@ class Inflater {
   const std::string name_;
   const Here here_;
   z_stream state_{};
-  bool inside_ = true;  // a member that has not ended
+  bool inside_ = true;  // inside a member that has not ended
   std::array<char, std::size_t{64} << 10> buffer_{};
 };
 
@@ -90,7 +90,7 @@ JsonReader::Source gunzip(JsonReader::Source, const std::string& name, Here here
 
 #endif
 
-// A source whose first two bytes were looked at; read() still returns them.
+// A source whose first two bytes were already examined; read() still returns them.
 class PeekedSource {
  public:
   explicit PeekedSource(JsonReader::Source source) : source_(std::move(source)) {
@@ -137,7 +137,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  std::size_t bytes() const {  // 0 if the size is not known, as of a pipe
+  std::size_t bytes() const {  // 0 if the size is unknown, for example of a pipe
     struct stat status {};
     return ::fstat(file_, &status) == 0 && status.st_size > 0 ? static_cast<std::size_t>(status.st_size) : 0;
   }

@@ -16,13 +16,13 @@
 namespace slip {
 namespace {
 
-// Bytes of a file for each record and range that is reserved, so that a long list is not copied as it grows. Reserved
-// memory costs nothing until it is used, so a large file with few records does no harm.
+// One record or range is reserved for so many bytes of the file, so that a long list is not copied as it grows.
+// Reserved memory costs nothing until it is used, so a large file with few records does no harm.
 constexpr std::size_t kBytesPerRecord = 160;
 constexpr std::size_t kBytesPerRange = 192;
 constexpr std::size_t kMaxReserved = std::size_t{1} << 22;
 
-// Asks for huge pages: page faults on small ones would take a tenth of the time to read a trace.
+// Requests huge pages: page faults on small pages would take a tenth of the time of reading a trace.
 template <class Item>
 void reserve(std::vector<Item>& items, std::size_t count) {
   items.reserve(count);
@@ -32,15 +32,15 @@ void reserve(std::vector<Item>& items, std::size_t count) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), (end - begin) / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
-// Records in the order of their sequence numbers. Each is placed as it is read: records are large, and moving them
-// afterwards costs more than reading them.
+// Records in the order of their sequence numbers. Each record is stored at its final index when it is read: records are
+// large, and moving them afterwards costs more than reading them.
 class OrderedRecords {
  public:
   std::vector<TraceRecord>& storage() { return records_; }
   std::size_t size() const { return records_.size() + rest_.size(); }
 
-  // A place for the record with this sequence number, from 1. The caller must fill it; it is valid until the next call.
-  // Null: there is such a record already.
+  // Returns the storage for the record with this sequence number, which starts at 1. The caller must fill it. It is
+  // valid until the next call. Null: there already is such a record.
   TraceRecord* add(std::uint64_t sequence) {
     const std::uint64_t index = sequence - 1;
     const std::size_t end = records_.size();
@@ -55,10 +55,10 @@ class OrderedRecords {
     return &records_.back();
   }
 
-  // True: every record was placed, so the list is in order without duplicates.
+  // True: every record was stored at its index, so the list is in order without duplicates.
   bool in_order() const { return rest_.empty(); }
 
-  // All records; those that could not be placed are at the end.
+  // Returns all records. The records that have no index of their own are at the end.
   std::vector<TraceRecord> take() {
     if (holes_ > 0) std::erase_if(records_, [](const TraceRecord& record) { return record.sequence == 0; });
     records_.insert(records_.end(), rest_.begin(), rest_.end());
@@ -67,7 +67,8 @@ class OrderedRecords {
   }
 
  private:
-  static constexpr std::size_t kMaxHoles = 16'384;  // so many ops may be submitted before the first of them runs
+  // Maximum number of skipped indices: so many ops may be submitted before the first of them runs.
+  static constexpr std::size_t kMaxHoles = 16'384;
   std::vector<TraceRecord> records_, rest_;
   std::size_t holes_ = 0;
 };
@@ -79,7 +80,7 @@ class TraceReader {
   TraceData read();
 
  private:
-  // Known from the first event with a time, or from the section "slip".
+  // The program that wrote the file. Known from the first event with a time, or from the section "slip".
   enum class Writer { kUnknown, kOwn, kForeign };
 
   void read_sections();
@@ -111,18 +112,18 @@ class TraceReader {
   ForeignReader foreign_{json_, texts_};
   Writer writer_ = Writer::kUnknown;
   JsonReader::Position first_foreign_;
-  bool bare_ = false;    // the file is an array of events with nothing around it
-  bool events_ = false;  // the file has events, or an empty list of them
+  bool bare_ = false;    // the file is only an array of events, without sections
+  bool events_ = false;  // the file has a list of events, which may be empty
   TraceData data_;
   OrderedRecords records_;
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
   std::vector<std::uint64_t> last_positions_;  // by stream
-  bool runs_are_named_ = true;                 // every run came with its op, and no op is there twice
+  bool runs_are_named_ = true;                 // every run came with its op, and no op occurs twice
 };
 
 TraceData TraceReader::read() {
-  static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // a byte order mark
+  static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // skips a byte order mark
   bare_ = json_.next_is('[');
   if (bare_) read_events();
   else read_sections();
@@ -169,10 +170,11 @@ void TraceReader::reserve_records() {
   reserve(data_.ranges, std::min(file_bytes_ / kBytesPerRange, kMaxReserved));
 }
 
-// A bare array may end without its bracket: the format allows it, for programs that crash.
+// A bare array may end without its bracket. The format allows that, for programs that crash.
 bool TraceReader::next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
 
-// Reads the next event without consuming it. Events of this library have a "seq", except those for viewers only.
+// Reads the next event without consuming it. Events of this library have a "seq", except events that are only for
+// viewers.
 TraceReader::Writer TraceReader::look_ahead() {
   static constexpr std::string_view kForViewers = "MstfC";
   std::string_view key;
@@ -204,7 +206,7 @@ TraceReader::Writer TraceReader::look_ahead() {
 
 void TraceReader::read_own() {
   static constexpr JsonKey kPhase = "ph";
-  if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are for viewers
+  if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are only for viewers
   const TraceEvent& event = own_.read();
   if (event.phase != 'X' && event.phase != 'i') return;
   if (event.lasts < 0) json_.fail("an event that ends before it starts");
@@ -264,7 +266,7 @@ void TraceReader::add_ranges(TraceRecord& submit) {
   follow_positions(submit);
 }
 
-// As long as positions only rise in their stream, no op is there twice.
+// As long as positions increase in each stream, no op occurs twice.
 void TraceReader::follow_positions(const TraceRecord& submit) {
   constexpr std::size_t kMaxStreams = std::size_t{1} << 16;
   if (submit.stream >= last_positions_.size()) {
@@ -397,7 +399,7 @@ void TraceReader::shift(Picos& time, Picos origin) const {
   if (__builtin_add_overflow(time, origin, &time)) json_.fail("a time beyond 2^63 picoseconds");
 }
 
-// Converts times back to the devices' own clocks, whose origins are at the end of the file.
+// Converts times back to the clocks of the devices. The origins of the clocks are at the end of the file.
 void TraceReader::shift_times() {
   for (TraceRecord& record : data_.records) {
     const auto found = origins_.find(record.device);

@@ -1,4 +1,5 @@
-// Reads trace files: those that this library wrote, exactly; Chrome traces of other programs as far as they go.
+// Reads trace files. Files that this library wrote are restored exactly. Of Chrome traces of other programs, the parts
+// that have a meaning here are read.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@
 
 namespace slip {
 
-// `file_bytes` says how much memory to reserve; 0 if the size is not known.
+// `file_bytes` determines how much memory is reserved; 0: the size is unknown.
 TraceData read_trace_events(JsonReader& json, std::size_t file_bytes);
 
-// Reads a trace from memory, plain or compressed; `name` is for error texts.
+// Reads a trace from memory, plain or compressed. `name` is for error messages.
 TraceData parse_trace(std::string_view text, const std::string& name, Here here = Here::at());
 
 }  // namespace slip

@@ -1,11 +1,12 @@
-// Writes a trace as Chrome trace-event JSON, one event a line.
+// Writes a trace as Chrome trace-event JSON, one event per line.
 //
-//   process N > 0   device N, with a track for each stream: "X" for each op that ran, arrows "s"/"f" for waits,
-//   barriers process 0       the host, with a track for each thread: "i" or "X" for every other record "slip" version,
-//   the origin of each device's clock, buffers
+// - process N > 0 is device N, with a track for each stream: "X" for each op that ran, arrows "s"/"f" for waits and
+//   barriers
+// - process 0 is the host, with a track for each thread: "i" or "X" for every other record
+// - the section "slip" contains the version, the origin of each device's clock, and the buffers
 //
-// traceEvents comes first because Perfetto stops at a key that it does not know. Numbers are exact integers, times are
-// decimals made from integers, and `args` hold what read_trace needs to restore the records.
+// traceEvents comes first, because Perfetto stops at a key that it does not know. Numbers are exact integers, times are
+// decimals made from integers, and `args` contain the rest that read_trace needs to restore the records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ class TraceWriter {
     append_string(text_, text);
     text_.push_back(',');
   }
-  // Begins an event. Writes the buffer to the file once it is large.
+  // Begins an event. Writes the buffer to the file if it is large.
   void begin() {
     if (text_.size() > kFlushBytes) {
       out_.write({text_.data(), text_.size()});
@@ -99,12 +100,13 @@ class TraceWriter {
   std::vector<TraceSpan> spans_;
   fmt::memory_buffer text_;
   bool first_ = true;
-  std::uint64_t arrows_ = 0;
+  std::uint64_t arrows_ = 0;                    // number of the last arrow, which is its "id"
   std::map<std::uint32_t, Picos> origins_;      // by device
   std::map<std::uint64_t, Picos> thread_time_;  // by thread: the last known time, shifted
 };
 
-// The time at which viewers show a record. For a record without a time, it is the last known one of its thread.
+// Returns the time at which viewers show a record. If the record has no time, that is the last known time of its
+// thread.
 Picos TraceWriter::note_time(const TraceRecord& record) {
   Picos& last = thread_time_.try_emplace(record.thread, 0).first->second;
   const Picos time = record.kind == RecordKind::kRun ? 0 : std::max(record.queued, record.ended);
@@ -133,7 +135,7 @@ void TraceWriter::put_tracks() {
          stream.name.empty() ? fmt::format("stream {}", stream.id) : std::string(stream.name));
 }
 
-// In order of sequence, an op at its submission, so that the reader has little to sort.
+// Writes the records in order of sequence, and an op at its submission, so that the reader has little to sort.
 void TraceWriter::put_records() {
   auto span = spans_.begin();
   for (const TraceRecord& record : data_.records) {
@@ -146,7 +148,7 @@ void TraceWriter::put_records() {
     }
     if (record.kind == RecordKind::kSubmit) ++span;
   }
-  for (; span != spans_.end(); ++span) put_span(*span);  // these were submitted before the trace began
+  for (; span != spans_.end(); ++span) put_span(*span);  // these ops were submitted before the trace began
 }
 
 void TraceWriter::put_span(const TraceSpan& span) {
@@ -162,7 +164,7 @@ void TraceWriter::put_span(const TraceSpan& span) {
   const TraceRecord& base = span.submit ? *span.submit : run;
   if (span.submit) put_operation(*span.submit);
   if (base.engine != run.engine)
-    put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the engine that it ran on
+    put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the engine that the op ran on
   put_common(base);
   if (run.name.empty()) put("\"unnamed\":true,");
   if (run.annotation) put("\"annotation\":true,");
@@ -173,7 +175,7 @@ void TraceWriter::put_span(const TraceSpan& span) {
   put("\"thread\":[{},{}],\"seq\":[{},{}]}}}}", submit.thread, run.thread, submit.sequence, run.sequence);
 }
 
-// An instant on the host's track or, if the record has a duration, an interval.
+// Writes an instant on the host's track or, if the record has a duration, an interval.
 void TraceWriter::put_host(const TraceRecord& record) {
   const Picos at = note_time(record);
   begin();
@@ -242,7 +244,7 @@ void TraceWriter::put_arrow_end(const char* phase, const TraceSpan& span, Picos 
 void TraceWriter::put_arrows() {
   for (const Arrow& arrow : arrows(data_, spans_)) {
     const TraceSpan &from = spans_[arrow.from], &to = spans_[arrow.to];
-    // A nanosecond before the end: viewers round, and at the end itself would bind the arrow to the next op.
+    // A nanosecond before the end: viewers round times, and would bind an arrow at the end itself to the next op.
     const Picos leave = from.ended - std::min<Picos>(1000, from.ended - from.started);
     ++arrows_;
     put_arrow_end("s", from, leave, arrow.barrier);
