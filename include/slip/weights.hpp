@@ -2,7 +2,7 @@
 // others are streamed in the order of their use: they are loaded into a ring buffer while earlier ops compute.
 //
 //   slip::Costs costs = slip::measure_costs(graph, device);
-//   slip::WeightsPlan plan = slip::plan_weights(graph, costs, {.budget = 2 << 30});
+//   slip::WeightsPlan plan = slip::plan_weights(graph, costs, {.budget = std::uint64_t{2} << 30});
 //   puts(slip::describe(plan, graph, costs).c_str());
 //
 // A plan is data: verify_weights proves it, predict_weights simulates it, a Runner (runner.hpp) runs it, and it can be

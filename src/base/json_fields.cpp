@@ -79,7 +79,10 @@ bool JsonFields::has(const char* key) const {
 
 const Json& JsonFields::raw(const char* key) {
   const auto found = object_.find(key);
-  if (found == object_.end()) throw Error(Code::kParse, fmt::format("{} is missing", path_of(key)), here_);
+  if (found == object_.end()) {
+    finish();  // A field that is not known is probably this one, misspelt.
+    throw Error(Code::kParse, fmt::format("{} is missing", path_of(key)), here_);
+  }
   taken_.emplace_back(key);
   return *found;
 }

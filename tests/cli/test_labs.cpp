@@ -3,8 +3,8 @@
 
 #include <fstream>
 
-#include "backend/sim/description.hpp"
 #include "backend/sim/arithmetic.hpp"
+#include "backend/sim/description.hpp"
 #include "cli/program.hpp"
 #include "support/share.hpp"
 

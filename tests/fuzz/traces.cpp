@@ -1,5 +1,5 @@
-// Damaged and hostile trace files. Each is either refused with kParse or read. A trace that was read can be used in every
-// way, and is the same when it is written and read again.
+// Damaged and hostile trace files. Each is either refused with kParse or read. A trace that was read can be used in
+// every way, and is the same when it is written and read again.
 //
 // usage: fuzz_traces SECONDS SEED. A file is made from one seed alone, which is printed when it fails. An alarm
 // ends hangs and names the seed. Memory is limited, so that a small file that takes much memory fails.

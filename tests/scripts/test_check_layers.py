@@ -29,7 +29,7 @@ class CheckLayers(CheckerTest):
         self.refuses({"src/watch/x.cpp": '#include "backend/table.hpp"\n'}, "src/watch/x.cpp:1:")
 
     def test_relative_include_is_seen_through(self):
-        self.refuses({"src/base/x.cpp": '#include "../comm/ring.hpp"\n', "src/comm/plan/ring.hpp": "\n"}, "comm is layer 3")
+        self.refuses({"src/base/x.cpp": '#include "../comm/plan/ring.hpp"\n', "src/comm/plan/ring.hpp": "\n"}, "comm is layer 3")
 
     def test_unknown_room(self):
         self.refuses({"src/misc/x.cpp": "\n"}, "src/misc/x.cpp:1:", "no layer number")

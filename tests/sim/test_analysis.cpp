@@ -1,11 +1,10 @@
 // Why ops started, on a device whose times are exact: every start has its reason.
-#include "slip/analysis.hpp"
-
 #include <fmt/format.h>
 
 #include <random>
 
 #include "sim/support.hpp"
+#include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 #include "watch/analysis/replay.hpp"
 

@@ -1,10 +1,9 @@
 // Descriptions: valid ones, malformed ones with their error texts, and hostile ones.
-#include "backend/sim/description.hpp"
-
 #include <fmt/format.h>
 
 #include <random>
 
+#include "backend/sim/description.hpp"
 #include "backend/sim/quantity.hpp"
 #include "backend/sim/sim.hpp"
 #include "sim/support.hpp"

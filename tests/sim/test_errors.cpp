@@ -33,7 +33,7 @@ TEST(SimErrors, ThrowingKernelPoisonsItsStream) {
   stream.host([&] { called = true; });
   const std::string text = text_of([&] { stream.sync(); }, Code::kLaunchFailed);
   EXPECT_NE(text.find("step 7"), std::string::npos) << text;
-  EXPECT_NE(text.find("errors_test.cpp"), std::string::npos) << text;
+  EXPECT_NE(text.find("test_errors.cpp"), std::string::npos) << text;
   EXPECT_NE(text.find("out of luck"), std::string::npos) << text;
   EXPECT_FALSE(called);
   EXPECT_NO_THROW(before.sync());

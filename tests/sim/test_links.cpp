@@ -1,12 +1,11 @@
 // Max-min fair sharing: by hand, as a property of random networks, and between devices.
-#include "backend/sim/links.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <deque>
 #include <random>
 
+#include "backend/sim/links.hpp"
 #include "sim/support.hpp"
 
 namespace slip::test {
