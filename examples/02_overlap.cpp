@@ -1,7 +1,9 @@
-// Copies behind kernels: data in chunks, the next chunk copied while this one is computed.
+// Overlap of copies and kernels: the data is split into chunks, and the next chunk is copied while this one is
+// computed.
 //
-// Run on a simulated H200, because there the time is exact. In one stream a chunk costs copy + kernel; with a stream
-// for copies and one for kernels it costs the longer of the two. Events order each chunk, and nothing else.
+// It runs on a simulated H200, because there times are exact. In one stream a chunk takes the time of copy + kernel.
+// With one stream for copies and one for kernels it takes the longer of the two. An event per chunk orders its kernel
+// after its copy; no other order is needed.
 #include <cstdio>
 
 #include "slip/slip.hpp"
@@ -14,14 +16,14 @@ const slip::Kernel kDouble{"double", [](const slip::Args& args) {
                              for (float& value : args.out<float>(0)) value *= 2;
                            }};
 
-// All chunks up and through the kernel; returns how long the device took.
+// Copies all chunks to the device and runs the kernel on each. Returns the time on the device.
 slip::Picos run(const slip::Device& device, slip::StreamRef copies, slip::StreamRef kernels, const slip::Buffer& host,
                 const slip::Buffer& memory) {
   const slip::Picos start = device.now();
   for (std::size_t i = 0; i < kChunks; ++i) {
     const auto chunk = memory.slice(i * kChunkBytes, kChunkBytes);
     copies.copy(chunk, host.slice(i * kChunkBytes, kChunkBytes));
-    kernels.wait(copies.record());  // this chunk's kernel after this chunk's copy
+    kernels.wait(copies.record());  // the kernel of this chunk runs after its copy
     kernels.launch(kDouble, {.reads = {chunk}, .writes = {chunk}}, {.time = 80'000'000});  // 80 us, in picoseconds
   }
   device.sync();

@@ -1,8 +1,8 @@
-// A model bigger than its memory: four layers, four weights, but room for two of them.
+// A model larger than device memory: four layers with a weight each, but memory for two weights (two slots).
 //
-// While layer k computes in one slot, layer k+1's weight is loaded into the other. Two kinds of edges keep it right: a
-// layer waits until its weight is loaded, and a load waits until the layer that last used its slot is done. The second
-// kind is the one that is easily forgotten.
+// While layer k computes with one slot, the weight of layer k+1 is loaded into the other. Two kinds of waits are
+// needed. A layer waits until its weight is loaded. A load waits until the layer that last used its slot is done; this
+// one is easily forgotten.
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -22,7 +22,7 @@ const slip::Kernel kAdd{"vector_add", [](const slip::Args& args) {
 }  // namespace
 
 int main() {
-  // The limit makes sure: an allocation beyond four buffers would be an error.
+  // With this limit, an allocation beyond four buffers is an error.
   const auto device = slip::Device::open("cpu", {.memory_limit = 4 * kBytes});
   const auto compute = device.stream();
   const auto load = device.stream(slip::StreamFlags::kNonBlocking);
@@ -40,7 +40,7 @@ int main() {
   const std::array data = {device.alloc(kBytes), device.alloc(kBytes)};
 
   compute.copy(data[0], host);
-  std::array<slip::Event, 2> used;  // the slot was read; not recorded yet means nothing to wait for
+  std::array<slip::Event, 2> used;  // by slot: its last reader is done. A wait for an unrecorded event returns at once
   for (std::size_t k = 0; k < kLayers; ++k) {
     const auto& slot = slots[k % 2];
     load.wait(used[k % 2]);

@@ -1,7 +1,8 @@
-// Work as data: a piece of work is captured once, looked at, and launched again with other buffers and numbers.
+// Work as data: ops are captured into a plan once. The plan is printed, launched, and launched again with other buffers
+// and another scalar.
 //
-// While a stream captures, nothing runs. Another stream joins by waiting for an event of the first (the fork), and must
-// be joined again before the capture ends.
+// While a stream captures, its ops do not run. A second stream takes part in the capture from the moment it waits for
+// an event of the first (fork). Before the capture ends, the first stream must wait for the second (join).
 #include <cstdio>
 
 #include "slip/slip.hpp"
@@ -35,7 +36,7 @@ int main() {
   const auto side = device.stream(slip::StreamFlags::kNonBlocking);
   const auto in = filled(device, 1), out = filled(device, 0), left = device.alloc(kBytes), right = device.alloc(kBytes);
 
-  // out = 2 * in + 3 * in, the two products side by side.
+  // out = 2 * in + 3 * in; the two products may run at the same time.
   main_stream.begin_capture();
   side.wait(main_stream.record());  // fork
   main_stream.launch(kScale, {.reads = {in}, .writes = {left}, .scalars = {2.0F}, .name = "twice"});

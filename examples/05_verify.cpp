@@ -1,6 +1,6 @@
-// Proof before the run: the loop of 03_weights, captured into a plan and verified. Then the same loop with the edge
-// back left out, the one that is easily forgotten: the plan is refused, with the two ops that race, the bytes they
-// share and the wait that is missing.
+// Proof before the run: the loop of 03_weights is captured into a plan and verified. Then the same loop is captured
+// without the waits of loads for layers (the "edge back"), which are easily forgotten. verify() finds the races: it
+// names the two ops, the bytes that they share, and the missing wait.
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -23,7 +23,7 @@ struct Model {
   slip::Buffer slots = device.alloc(2 * kBytes, slip::MemoryKind::kDevice, "slots");
   slip::Buffer data = device.alloc(2 * kBytes, slip::MemoryKind::kDevice, "data");
 
-  // Nothing runs: the ops become a plan.
+  // Captures the loop; no op runs. `wait_until_used`: a load waits until the layer that used its slot is done.
   slip::Plan capture(bool wait_until_used) const {
     const auto compute = device.stream(), load = device.stream();
     compute.begin_capture();

@@ -1,5 +1,6 @@
-// Data larger than the device: 32 MiB through a device of 4 MiB. The pipeline measures its stages, plans chunks that
-// fit, is proven before it runs and predicted in virtual time; the report says how near to the prediction it came.
+// Data larger than device memory: 32 MiB of input on a device with 4 MiB. The pipeline measures its stages and plans
+// chunks that fit. Before the run the plan is proven free of races, and its time is predicted in virtual time. The
+// report compares the run with the prediction.
 #include <cstdio>
 
 #include "slip/pipeline.hpp"

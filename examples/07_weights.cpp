@@ -1,5 +1,5 @@
-// A model in less memory than its weights take: a graph, a plan, its proof and prediction, the run, and how near the
-// prediction came. The output is the same, to the bit, as with all weights on the device.
+// Runs a model in less device memory than its weights take. It builds a graph, plans, proves, predicts, runs, and
+// compares the run with the prediction. The output is the same, to the bit, as with all weights on the device.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -11,7 +11,8 @@ namespace {
 constexpr std::uint64_t kTokens = 32, kSize = 512;
 constexpr int kLayers = 8, kSteps = 4;
 
-// Weights from a function; slip::WeightSource::files("model/") takes them from safetensors.
+// Fills the weights, from byte `offset` on. A program would rather use slip::WeightSource::files("model/"), which reads
+// safetensors files.
 void fill(const slip::GraphValue& weight, std::uint64_t offset, std::span<std::byte> into) {
   auto* numbers = reinterpret_cast<float*>(into.data());
   for (std::size_t i = 0; i < into.size() / sizeof(float); ++i)
@@ -20,7 +21,7 @@ void fill(const slip::GraphValue& weight, std::uint64_t offset, std::span<std::b
 
 std::vector<float> run(const slip::Graph& graph, const slip::WeightsPlan& plan, slip::Trace* trace,
                        std::uint64_t* compute_stream) {
-  const auto device = slip::Device::open("cpu", {.memory_limit = plan.device_bytes()});  // an allocation beyond fails
+  const auto device = slip::Device::open("cpu", {.memory_limit = plan.device_bytes()});  // a larger allocation fails
   slip::Runner runner(device, graph, plan, slip::WeightSource::callback(fill));
   const slip::Value x = *graph.find("x"), y = *graph.find("act 7");
   for (int step = 0; step < kSteps; ++step) {

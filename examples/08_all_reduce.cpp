@@ -1,4 +1,4 @@
-// Ranks add up what each of them has. Alone, or as many as are launched:  slip launch -n 4 -- ./08_all_reduce
+// Ranks sum their arrays. Without a launcher there is one rank. With four ranks:  slip launch -n 4 -- ./08_all_reduce
 #include <cstdio>
 #include <exception>
 

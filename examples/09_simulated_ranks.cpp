@@ -1,4 +1,5 @@
-// The same collective on the cpu and on eight simulated GPUs: the same bits, and what the links would take.
+// The same collective between eight ranks, on cpu devices and on simulated GPUs: the results have the same bits, and
+// the simulation gives the time on the links of these GPUs.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -12,7 +13,8 @@ namespace {
 constexpr int kRanks = 8;
 constexpr std::size_t kFloats = 1 << 20;
 
-// What rank 0 has after all have added up. All ranks in one thread: no call waits for another rank.
+// Returns the sums on rank 0. One thread makes the calls of all ranks: a call returns at once and waits for no other
+// rank.
 std::vector<float> sums_on(const std::string& name) {
   const std::vector<slip::Device> devices = slip::Device::open_all(name, kRanks);
   std::vector<slip::Communicator> comms = slip::Communicator::init_all(devices);

@@ -1,12 +1,14 @@
-// Data-parallel training: ranks share the micro-batches of a step, and their gradients are averaged behind the backward
-// pass. Alone, or as many ranks as are launched:
+// Data-parallel training: the micro-batches of a step are divided among the ranks, and the gradients are averaged while
+// the backward pass runs. Without a launcher there is one rank:
 //
 //   slip launch -n 4 -- ./10_train --steps 300 --checkpoint train.ckpt
-//   ./10_train --micro-batches 4 --steps 300       the same micro-batches by one rank: the same numbers, to the bit
+//   ./10_train --micro-batches 4 --steps 300       one rank computes the same micro-batches: the same result, to the
+//   bit
 //
-// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. OpenBLAS multiplies where the build has found it, on one thread,
-// so that equal matrices give equal bits; loops do otherwise. With a checkpoint it goes on from there if there is one.
-// --kill R@S ends rank R in step S, to see what the others say.
+// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. If the build found OpenBLAS, it multiplies the matrices, on one
+// thread, so that equal matrices give equal bits. Otherwise loops do. With --checkpoint FILE the training saves its
+// state every 20 steps, and continues from FILE if it exists. --kill R@S kills rank R in step S, to show the errors of
+// the other ranks.
 #if SLIP_HAS_OPENBLAS
 #include <cblas.h>
 #endif
@@ -53,7 +55,7 @@ Asked read_arguments(int argc, char** argv) {
   return asked;
 }
 
-// A number in [-1, 1) that depends on nothing but its arguments.
+// A pseudo-random number in [-1, 1) that depends only on its arguments.
 float noise(std::uint64_t a, std::uint64_t b) {
   std::uint64_t x = a * 0x9e3779b97f4a7c15ULL + b * 0xbf58476d1ce4e5b9ULL + 1;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -61,7 +63,7 @@ float noise(std::uint64_t a, std::uint64_t b) {
   return static_cast<float>((x ^ (x >> 31)) >> 40) / 8388608.0F - 1.0F;
 }
 
-// A matrix by rows, or the transpose of one.
+// A matrix in row-major order, or its transpose.
 enum class As { kIs, kTransposed };
 struct Matrix {
   const float* data;
@@ -69,7 +71,7 @@ struct Matrix {
   As as = As::kIs;
 };
 
-// c = a b, with `inner` columns of a; c's rows lie one behind the other.
+// c = a * b. `a` has `inner` columns; c is contiguous in row-major order.
 #if SLIP_HAS_OPENBLAS
 constexpr const char* kMultipliedBy = "OpenBLAS";
 void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
@@ -96,7 +98,8 @@ void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a
 void use_one_thread() {}
 #endif
 
-// y = tanh(x W' + b), without tanh in the last layer. Scalars: inputs, outputs, whether it is the last.
+// y = tanh(x W^T + b), without tanh in the last layer. Scalars: number of inputs, number of outputs, whether it is the
+// last layer.
 const slip::Kernel kForward{"forward", [](const slip::Args& args) {
                               const auto x = args.in<float>(0), w = args.in<float>(1), b = args.in<float>(2);
                               const auto y = args.out<float>(0);
@@ -108,7 +111,8 @@ const slip::Kernel kForward{"forward", [](const slip::Args& args) {
                               }
                             }};
 
-// The difference to what is right, and the mean square of it, added to what earlier micro-batches had.
+// The gradient of the loss by y, and the loss (the mean squared error), added to that of earlier micro-batches. Scalar:
+// whether it is the first micro-batch.
 const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
                            const auto y = args.in<float>(0), wanted = args.in<float>(1);
                            const auto d = args.out<float>(0), loss = args.out<float>(1);
@@ -121,9 +125,10 @@ const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
                            loss[0] = args.scalar<int>(0) != 0 ? sum : loss[0] + sum;
                          }};
 
-// Reads x, y, dy, W; writes dW, db, dx, what comes before tanh, and a gradient by itself: gradients of a micro-batch
-// are summed first and then added to those before it, as those of ranks are. Scalars: inputs, outputs, whether it is
-// the last layer, whether it is the first micro-batch.
+// Reads x, y, dy, W; writes dW, db, dx, the gradient before tanh, and dW of this micro-batch alone. The gradient of a
+// micro-batch is computed completely before it is added to earlier ones. The sum over ranks has the same order, so the
+// bits are equal. Scalars: number of inputs, number of outputs, whether it is the last layer, whether it is the first
+// micro-batch.
 const slip::Kernel kBackward{
     "backward", [](const slip::Args& args) {
       const auto x = args.in<float>(0), y = args.in<float>(1), dy = args.in<float>(2), w = args.in<float>(3);
@@ -207,7 +212,7 @@ class Training {
     return options;
   }
 
-  // What is said of a step's time is of the last one whose end is known: the one before.
+  // The times are those of the previous step, the last one whose end is known.
   void show_progress(int step, float loss) const {
     if (comm_.rank() != 0) return;
     const std::optional<slip::GradientReport> report = gradients_.report();
@@ -272,7 +277,8 @@ class Training {
                             .scalars = {first ? 1 : 0}});
   }
 
-  // `divisor`: how many micro-batches there were, in the last of them, whose gradients are then ready.
+  // `divisor`: in the last micro-batch of the step, the number of this rank's micro-batches; the gradients are then
+  // divided by it and ready. 0 in the other micro-batches.
   void backward(bool first, int divisor) {
     for (std::size_t k = kLayers; k-- > 0;) {
       const slip::Range dw = gradients_.view(ids_[2 * k]), db = gradients_.view(ids_[2 * k + 1]);
@@ -291,7 +297,8 @@ class Training {
     }
   }
 
-  // Whole or not at all: written beside it and renamed. All ranks have the same parameters, so one of them saves.
+  // The file is replaced atomically: written under another name, then renamed. All ranks have the same parameters, so
+  // rank 0 saves them.
   void save(int step) const {
     if (comm_.rank() != 0) return;
     const std::string beside = asked_.checkpoint + ".new";
@@ -339,7 +346,8 @@ class Training {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  // A launcher asks the other ranks to end when one has failed; they end by themselves, and say why.
+  // If a rank fails, the launcher sends SIGTERM to the others. They ignore it: their next call fails anyway, and they
+  // print the error.
   std::signal(SIGTERM, SIG_IGN);
   use_one_thread();
   Training(read_arguments(argc, argv)).run();

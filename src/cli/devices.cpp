@@ -41,7 +41,7 @@ double best_seconds(int runs, const std::function<void()>& body) {
   return best;
 }
 
-// One copy of the table, on its own stream.
+// One of the copies that run concurrently; each has its own stream.
 struct Transfer {
   Range to, from;
 };

@@ -172,7 +172,7 @@ Table device_table(const Studied& studied) {
   };
   std::map<std::uint32_t, std::size_t> ops;
   for (const EngineTime& engine : studied.analysis.engines) ops[engine.device] += engine.ops;
-  if (ops.size() == 1) {  // one op: no stretches to show
+  if (ops.size() == 1) {  // one device: its figures are those of the whole trace
     add(ops.begin()->first, studied.figures);
     return table;
   }

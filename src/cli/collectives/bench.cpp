@@ -117,7 +117,7 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work) {
   const std::vector<BenchRow> rows = measure_sizes(work, {head, tell});
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
-  if (!title.empty()) {  // the first
+  if (!title.empty()) {  // set on rank 0 only
     if (!wanted.html.empty()) write_file(wanted.html, bench_page(title, facts, rows));
     if (!wanted.json.empty()) write_file(wanted.json, json.dump(2) + "\n");
     fmt::print("# wrong elements: {}\n", wrong);

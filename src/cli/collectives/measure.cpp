@@ -77,7 +77,7 @@ void put_value(DataType type, std::byte* place, int value) {
   }
 }
 
-// One period of a rank's values, starting with the `first`.
+// One period of a rank's values, starting with value number `first`.
 std::vector<std::byte> values_of(DataType type, int rank, std::size_t first) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);
   const std::size_t size = bytes_of(type);
@@ -111,7 +111,7 @@ std::uint64_t differing(std::span<const std::byte> values, std::span<const std::
   return wrong;
 }
 
-// One period of the reduced values of all ranks, starting with the `first`.
+// One period of the reduced values of all ranks, starting with value number `first`.
 std::vector<std::byte> reduced(const Call& call, int nranks, std::size_t first) {
   std::vector<std::vector<std::byte>> all;
   std::vector<const void*> sources;
@@ -128,7 +128,7 @@ Blocks bench_blocks(const Call& call, int rank, int nranks) {
   return call.kind == Collective::kMessage ? Blocks{1, 1} : blocks_of(call, rank, nranks);
 }
 
-// A rank's input: block b repeats the rank's values, starting with the b-th.
+// A rank's input: block b repeats the rank's values, starting with value number b, so that blocks differ.
 void fill_input(const Call& call, int rank, int nranks, std::span<std::byte> input) {
   const Blocks blocks = bench_blocks(call, rank, nranks);
   for (std::uint64_t block = 0; block < blocks.in; ++block)

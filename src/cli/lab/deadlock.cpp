@@ -2,7 +2,7 @@
 //
 // A collective waits in its stream until all ranks have joined. So two ranks that enqueue the calls of two
 // communicators in different orders can deadlock. A rank that waits for another library can hang, too. The checker
-// finds the cycle before the run, as flags that streams write and wait for. The ledger names it while the ranks hang.
+// finds the cycle before the run, in a plan that models each call by flags. The ledger names it while the ranks hang.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ constexpr Case kCases[] = {
     {"another order, a stream for each", true, true},
 };
 
-// Which communicator comes first, 0 or 1, and which stream of the rank it uses.
+// The communicator, 0 or 1, of a rank's call number `turn`; and the stream that a rank uses for a communicator.
 std::size_t turn_of(const Case& wanted, std::size_t rank, std::size_t turn) {
   return wanted.swapped && rank == 1 ? 1 - turn : turn;
 }
@@ -42,7 +42,8 @@ std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communic
   return 2 * rank + (wanted.own_streams ? communicator : 0);
 }
 
-// A call as flags: each rank sets its own flag and waits for the other rank's.
+// Verifies a plan in which flags model the calls: for each call a rank sets its own flag and waits for the other
+// rank's. `text` becomes the checker's report if it finds a deadlock.
 Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
   const Device device = bench.open();
   std::array<Stream, 2 * kRanks> streams{

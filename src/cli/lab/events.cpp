@@ -30,7 +30,7 @@ struct Outcome {
   bool ok = false;
 };
 
-// Which of the five orders hold in the run.
+// How many of the five edges held in the run: the first op ended before the second one started.
 int edges_kept(const Run& run) {
   static constexpr const char* kPairs[kEdges][2] = {
       {"L0", "A1"}, {"L1", "A2"}, {"L2", "A3"}, {"A0", "L1"}, {"A1", "L2"}};
@@ -106,7 +106,7 @@ void lab_events(const Bench& bench, Report& report) {
   const auto longer = [&](std::size_t i) {
     return format_times(ratio(seen[i].run.figures.total, seen[0].run.figures.total));
   };
-  const int edges = std::ranges::min(seen, {}, &Outcome::edges).edges;  // of 3, 2 and 1 events
+  const int edges = std::ranges::min(seen, {}, &Outcome::edges).edges;  // the minimum of all cases
   report.conclude(
       fmt::format("{}: {} of {} edges held. Two events with the waits where they were took {} of "
                   "the time of three; with each wait right behind its record, two took {} and one {}. Without one of "

@@ -182,7 +182,7 @@ class Picture {
       case TopoKind::kNic: {
         const int net = net_of(id);
         if (net < 0) return "NIC";
-        const std::string& name = node(net).name;  // "net mlx5_0"; a bare number keeps the word
+        const std::string& name = node(net).name;  // "net mlx5_0" is shown as "mlx5_0", "net 0" as it is
         const bool bare = name.find_first_not_of("0123456789", 4) == std::string::npos;
         return (bare ? name : name.substr(4)).substr(0, 10);
       }

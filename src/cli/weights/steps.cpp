@@ -100,7 +100,8 @@ Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::s
 
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
-  // Predicts as many steps as run, so that the page shows one below each; after some steps all are alike.
+  // Predicts as many steps as run, so that the page shows a predicted step below each measured one. Later steps are all
+  // alike, so there is a limit.
   constexpr int kMaxPredicted = 64;
   seen.prediction =
       predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});

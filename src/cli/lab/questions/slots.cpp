@@ -15,8 +15,8 @@ constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 // Size of a weight in experiments that measure time.
 std::size_t weight_bytes(const Bench& bench) { return bench.copy_bytes() / 8; }
 
-// Layers that read their weight from one of `slots` slots and add up its first number; true if every layer saw its
-// own weight.
+// A program of layers. Each reads its weight from one of `slots` slots and adds up the weight's first number. The
+// result is right if every layer saw its own weight.
 struct Stack {
   std::size_t layers, slots, bytes;
   bool guard;  // a load waits for the layer that used its slot
