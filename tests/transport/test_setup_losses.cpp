@@ -192,8 +192,8 @@ TEST(SetupLosses, InsideInit) { lose_one("init", "auto", made_id, kHello); }
 TEST(SetupLosses, InsideInitOverTheNetwork) { lose_one("init", "net", made_id, kHello); }
 TEST(SetupLosses, InsideInitWithTheRoot) { lose_one("init", "auto", id_by_hand, 3 * kHello); }
 
-// At these steps rank 0 ends before, between and behind the welcomes that its root sends. Ranks that have a welcome find
-// ranks without one gone, and must name rank 0 all the same.
+// At these steps rank 0 ends before, between and behind the welcomes that its root sends. Ranks that have a welcome
+// find ranks without one gone, and must name rank 0 all the same.
 TEST(SetupLosses, AmongTheWelcomesOfTheRoot) {
   for (const int steps : {16, 18, 20}) {
     const std::vector<std::string> reports = run({4, "init", "auto", 0, steps, false, id_by_hand()});
