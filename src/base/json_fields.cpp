@@ -80,8 +80,10 @@ bool JsonFields::has(const char* key) const {
 const Json& JsonFields::raw(const char* key) {
   const auto found = object_.find(key);
   if (found == object_.end()) {
-    finish();  // A field that is not known is probably this one, misspelt.
-    throw Error(Code::kParse, fmt::format("{} is missing", path_of(key)), here_);
+    std::string present;  // one of them may be this field, misspelt
+    for (const auto& [name, value] : object_.items()) present += fmt::format("{}{}", present.empty() ? "" : ", ", name);
+    throw Error(Code::kParse, fmt::format("{} is missing; present are: {}", path_of(key), short_text(Json(present))),
+                here_);
   }
   taken_.emplace_back(key);
   return *found;

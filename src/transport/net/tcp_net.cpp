@@ -66,11 +66,16 @@ class TcpListener final : public NetListener {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
       pending_.push_back({std::move(*socket), now_ns(), {}, 0, UnprovenToken::take()});
-      const auto silent = std::ranges::count_if(pending_, [](const Pending& one) { return !one.greeted(); });
-      if (has_too_many_unproven(static_cast<std::size_t>(silent))) drop_unproven();
+      if (!has_too_many_unproven(count_silent())) continue;
+      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+      if (has_too_many_unproven(count_silent())) drop_unproven();
     }
     out_of_descriptors_ = error != 0;
     if (out_of_descriptors_) drop_unproven();
+  }
+
+  std::size_t count_silent() const {
+    return static_cast<std::size_t>(std::ranges::count_if(pending_, [](const Pending& one) { return !one.greeted(); }));
   }
 
   void drop_unproven() {
