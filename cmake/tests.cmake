@@ -14,7 +14,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(slip_concurrent_areas base backend comm conformance flow races runtime store stress transport watch)
 set(slip_special_areas support consumer fuzz scripts page)
 set(slip_timeout_none 120)   # seconds for one ctest entry
-set(slip_timeout_thread 600)
+set(slip_timeout_thread 1200)
 set(slip_timeout_address 1200)
 set(slip_test_timeout ${slip_timeout_${SLIP_SANITIZE}})
 set(slip_test_scratch "${PROJECT_BINARY_DIR}/test-scratch")   # where tests run and may write
