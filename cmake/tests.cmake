@@ -13,7 +13,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 # Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
 set(slip_concurrent_areas base backend comm conformance flow races runtime store stress transport watch)
 set(slip_special_areas support consumer fuzz scripts page)
-set(slip_timeout_none 120)   # seconds for one ctest entry
+set(slip_timeout_none 240)   # seconds for one ctest entry
 set(slip_timeout_thread 1200)
 set(slip_timeout_address 1200)
 set(slip_test_timeout ${slip_timeout_${SLIP_SANITIZE}})
