@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kStreamMessages = 16;
 
-Deadline patient() { return {deadline_after(60'000'000'000), nullptr}; }
+Deadline long_deadline() { return {deadline_after(60'000'000'000), nullptr}; }
 
 // One end of a connection on which both sides send.
 struct End {
@@ -36,8 +36,8 @@ std::array<End, 2> make_ends(int sockets) {
   options.sockets = sockets;
   for (auto& listener : listeners) listener = net_tcp().listen(options);
   for (std::size_t i = 0; i < 2; ++i) {
-    ends[i].sender = net_tcp().connect(listeners[1 - i]->handle(), options, patient());
-    ends[1 - i].receiver = listeners[1 - i]->accept(patient());
+    ends[i].sender = net_tcp().connect(listeners[1 - i]->handle(), options, long_deadline());
+    ends[1 - i].receiver = listeners[1 - i]->accept(long_deadline());
   }
   return ends;
 }
@@ -73,7 +73,7 @@ Measure our_ping_pong(std::size_t bytes) {
       out[i] = ends[i].sender->register_memory(memory[i]);
       in[i] = ends[i].receiver->register_memory(memory[i]);
     }
-    const Deadline deadline = patient();
+    const Deadline deadline = long_deadline();
     return one_way_ns(
         context.iterations(20'000),
         [&](std::size_t end) {
@@ -97,7 +97,7 @@ Measure proxied_ping_pong(std::size_t bytes) {
       out[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].sender));
       in[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].receiver));
     }
-    const Deadline deadline = patient();
+    const Deadline deadline = long_deadline();
     const auto move = [&](ProxyConnection& line, std::size_t end) {
       line.post(memory[end], ProxyConnection::Next::kWait);
       line.wait(line.posted(), deadline);
@@ -118,8 +118,8 @@ Measure our_stream(int sockets, std::size_t bytes) {
     const double ns = timed([&](std::size_t end) {
       for (std::size_t i = 0; i < count; ++i) {
         const NetPart part{end == 0 ? from.data() : to.data(), bytes, 0, end == 0 ? out.get() : in.get()};
-        if (end == 0) ends[0].sender->wait(ends[0].sender->isend(part), patient());
-        else ends[1].receiver->wait(ends[1].receiver->irecv(std::span(&part, 1)), patient());
+        if (end == 0) ends[0].sender->wait(ends[0].sender->isend(part), long_deadline());
+        else ends[1].receiver->wait(ends[1].receiver->irecv(std::span(&part, 1)), long_deadline());
       }
     });
     return static_cast<double>(bytes * count) / ns * 1e9;
@@ -130,8 +130,8 @@ struct RawPair {
   Socket ends[2];
   RawPair() {
     const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
-    ends[0] = Socket::connect(listener.local(), patient());
-    ends[1] = listener.accept(patient());
+    ends[0] = Socket::connect(listener.local(), long_deadline());
+    ends[1] = listener.accept(long_deadline());
   }
 };
 

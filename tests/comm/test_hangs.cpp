@@ -44,7 +44,7 @@ SLIP_CHILD(Hangs, SumForEver) {
 }
 
 // Sends rank 1 the signal somewhere in its calls; returns what the other ranks report.
-void strike(int number, const char* words) {
+void expect_error_after(int number, const char* words) {
   const unsigned seed = new_seed();
   std::mt19937 random(seed);
   const UniqueId id = test::local_id();
@@ -63,10 +63,10 @@ void strike(int number, const char* words) {
 }
 
 TEST(Hangs, AKilledRankIsAnErrorOnAllOthers) {
-  for (int round = 0; round < 3; ++round) strike(SIGKILL, "rank 1 is gone");
+  for (int round = 0; round < 3; ++round) expect_error_after(SIGKILL, "rank 1 is gone");
 }
 
-TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { strike(SIGSTOP, "rank 1 gives no sign of life"); }
+TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { expect_error_after(SIGSTOP, "rank 1 gives no sign of life"); }
 
 // Rank 1 computes, in its only thread, until it is told to stop; the other waits for it in a call.
 SLIP_CHILD(Hangs, ComputeForLong) {

@@ -65,7 +65,7 @@ struct Play {
   Variables variables = {};
 };
 
-void every_call(int count, int each, const Play& play) {
+void expect_every_call(int count, int each, const Play& play) {
   Hosts hosts(count, play.family);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   hosts.shape(play.quality);
@@ -75,38 +75,38 @@ void every_call(int count, int each, const Play& play) {
   std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
 }
 
-void every_call_over(const WireQuality& quality, int count, int each) {
+void expect_every_call_over(const WireQuality& quality, int count, int each) {
   Play play;
   play.quality = quality;
-  every_call(count, each, play);
+  expect_every_call(count, each, play);
 }
 
 TEST(Hosts, EveryCallOverPlainWires) {
-  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call_over({}, count, each);
+  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) expect_every_call_over({}, count, each);
 }
 // Two rings and two trees: each rank of a host connects to the next host, or one rank carries both channels.
 TEST(Hosts, EveryCallBySeveralChannels) {
   Play play;
   for (const char* const algorithm : {"ring", "tree"}) {
     play.variables = {{"SLIP_ALGORITHM", algorithm}, {"SLIP_MIN_CHANNELS", "2"}};
-    every_call(2, 2, play);
+    expect_every_call(2, 2, play);
   }
   play.variables = {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}, {"SLIP_MAX_CHANNELS", "2"}};
-  every_call(3, 1, play);
+  expect_every_call(3, 1, play);
 }
 TEST(Hosts, EveryCallOverIpv6Only) {
   Play play;
   play.family = Family::kIpv6;
-  every_call(3, 2, play);
+  expect_every_call(3, 2, play);
 }
 TEST(Hosts, EveryCallBySeveralSockets) {
   Play play;
   play.part = "Hosts.EveryCallBySeveralSockets";
-  every_call(2, 2, play);
+  expect_every_call(2, 2, play);
 }
-TEST(Hosts, EveryCallOverSlowWires) { every_call_over({.bytes_per_second = 20e6}, 3, 1); }
-TEST(Hosts, EveryCallWithPacketsLost) { every_call_over({.loss = 0.02}, 2, 2); }
-TEST(Hosts, EveryCallOverLongWires) { every_call_over({.delay_ns = 3'000'000}, 2, 2); }
+TEST(Hosts, EveryCallOverSlowWires) { expect_every_call_over({.bytes_per_second = 20e6}, 3, 1); }
+TEST(Hosts, EveryCallWithPacketsLost) { expect_every_call_over({.loss = 0.02}, 2, 2); }
+TEST(Hosts, EveryCallOverLongWires) { expect_every_call_over({.delay_ns = 3'000'000}, 2, 2); }
 
 // Ranks that bootstrap over a Unix socket send over loopback, which need not have an IPv4 address.
 TEST(Hosts, AHostWithoutIpv4) {

@@ -11,7 +11,7 @@
 
 namespace slip::test {
 
-inline Deadline patient() { return {deadline_after(60'000'000'000), nullptr}; }
+inline Deadline long_deadline() { return {deadline_after(60'000'000'000), nullptr}; }
 inline Deadline hasty() { return {deadline_after(20'000'000), nullptr}; }
 
 inline NetOptions local_options(int rank, const char* host = "127.0.0.1") {
@@ -29,8 +29,8 @@ struct Ends {
   explicit Ends(NetOptions options = local_options(0)) {
     const auto listener = find_net("tcp").listen(options);
     options.rank = 1;
-    sender = find_net("tcp").connect(listener->handle(), options, patient());
-    receiver = listener->accept(patient());
+    sender = find_net("tcp").connect(listener->handle(), options, long_deadline());
+    receiver = listener->accept(long_deadline());
   }
 };
 
@@ -52,7 +52,7 @@ struct Memory {
 // Drives both ends from one thread until both requests are done.
 inline void finish(NetConnection& one, NetRequest* ones, NetConnection& two, NetRequest* twos,
                    std::span<std::size_t> moved = {}) {
-  const std::int64_t deadline = patient().at_ns;
+  const std::int64_t deadline = long_deadline().at_ns;
   while (ones || twos) {
     if (ones && one.test(ones)) ones = nullptr;
     if (twos && two.test(twos, moved)) twos = nullptr;

@@ -38,53 +38,63 @@ TEST(BadNetwork, RanksMeetAllTheSame) {
   }
 }
 
-SLIP_CHILD(BadNetwork, StoppedInInit) {
+// Meets the test inside init or, with SLIP_TEST_AFTER_INIT, behind it. There the test stops a rank.
+SLIP_CHILD(SilenceInInit, Rank) {
   play([](const LaunchInfo& info) -> std::string {
     BootstrapOptions options = within(seconds(env_text("SLIP_TEST_INIT_S").empty() ? 60 : 8));
     options.heartbeat = {std::chrono::milliseconds(100), std::chrono::milliseconds(1000)};
     options.setup_follows = true;
     Bootstrap bootstrap(info.id, info.nranks, info.rank, options);
     bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+    const auto end_init = [&] {
+      bootstrap.barrier();
+      bootstrap.set_call({});
+      bootstrap.barrier();
+    };
+    const bool after_init = !env_text("SLIP_TEST_AFTER_INIT").empty();
+    if (after_init) end_init();
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));
     static_cast<void>(!::read(kLine, &byte, 1));
-    bootstrap.barrier();
-    bootstrap.set_call({});
-    bootstrap.barrier();
+    if (after_init) bootstrap.barrier();
+    else end_init();
     return "met";
   });
 }
 
-// Starts three ranks, and stops rank 1 inside init for `pause`, or for good if it is 0.
-std::vector<std::string> stop_in_init(std::chrono::milliseconds pause) {
-  const UniqueId id = local_id();
-  std::map<std::string, std::string> variables;
-  if (pause.count() == 0) variables["SLIP_TEST_INIT_S"] = "8";
+using Variables = std::map<std::string, std::string>;
+
+// Three ranks, of which rank 1 is stopped.
+std::vector<RankProcess> start_and_stop(const UniqueId& id, const Variables& variables) {
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("BadNetwork.StoppedInInit", id, 3, rank, variables);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SilenceInInit.Rank", id, 3, rank, variables);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
   ranks[1].signal(SIGSTOP);
   for (const RankProcess& rank : ranks) rank.tell('x');
-  if (pause.count() > 0) {
-    std::this_thread::sleep_for(pause);
-    ranks[1].signal(SIGCONT);
-  }
-  std::vector<std::string> reports;
-  for (const std::size_t rank : {0U, 2U, 1U}) {
-    if (rank == 1 && pause.count() == 0) ranks[1].signal(SIGCONT);
-    reports.push_back(ranks[rank].report());
-  }
-  return reports;
+  return ranks;
 }
 
+constexpr const char* kSilent = "rank 1 gives no sign of life";
+
+// A rank of a second job is stopped later and behind its init. Once that one counts as lost, the silence of the first
+// was long enough, too.
 TEST(SilenceInInit, IsNoLossBeforeTheDeadline) {
-  for (const std::string& report : stop_in_init(seconds(3))) EXPECT_EQ(report, "met");
+  const UniqueId id = local_id(), other_id = local_id();
+  const std::vector<RankProcess> job = start_and_stop(id, {});
+  const std::vector<RankProcess> other = start_and_stop(other_id, {{"SLIP_TEST_AFTER_INIT", "1"}});
+  const std::string lost = other[0].report();
+  EXPECT_NE(lost.find(kSilent), std::string::npos) << lost;
+  job[1].signal(SIGCONT);
+  for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "met");
 }
 
 TEST(SilenceInInit, NamesTheRankAtTheDeadline) {
-  const std::vector<std::string> reports = stop_in_init(seconds(0));
-  for (const std::size_t at : {0U, 1U})
-    EXPECT_NE(reports[at].find("rank 1 gives no sign of life"), std::string::npos) << reports[at];
+  const UniqueId id = local_id();
+  const std::vector<RankProcess> job = start_and_stop(id, {{"SLIP_TEST_INIT_S", "8"}});
+  for (const std::size_t rank : {0U, 2U}) {
+    const std::string report = job[rank].report();
+    EXPECT_NE(report.find(kSilent), std::string::npos) << report;
+  }
 }
 
 }  // namespace

@@ -111,8 +111,8 @@ TEST_P(Nets, CarryBothDirectionsAtOnce) {
   const NetListener* listeners[2] = {there.get(), back.get()};
   constexpr std::size_t kBytes = 8 << 20;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto sender = find_net("tcp").connect(listeners[1 - rank]->handle(), options(rank), patient());
-    const auto receiver = (rank == 0 ? there : back)->accept(patient());
+    const auto sender = find_net("tcp").connect(listeners[1 - rank]->handle(), options(rank), long_deadline());
+    const auto receiver = (rank == 0 ? there : back)->accept(long_deadline());
     Memory from(*sender, kBytes), to(*receiver, kBytes), expected(*sender, kBytes);
     from.fill(static_cast<unsigned>(rank));
     expected.fill(static_cast<unsigned>(1 - rank));
@@ -133,7 +133,7 @@ TEST_P(Nets, CarryThousandsOfSmallMessagesInOrder) {
     std::vector<NetRequest*> requests(kSlots);
     for (std::uint64_t i = 0; i < kCount + kSlots; ++i) {
       NetRequest*& slot = requests[i % kSlots];
-      if (slot) line.wait(slot, patient());
+      if (slot) line.wait(slot, long_deadline());
       if (slot && rank == 0) {
         ASSERT_EQ(values[i % kSlots], i - kSlots);
       }
@@ -190,18 +190,18 @@ TEST_P(Nets, JoinProcesses) {
   const NetHandle handle = listener->handle();
   constexpr std::size_t kBytes = 1 << 20;
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, options(1), patient());
+    const auto sender = find_net("tcp").connect(handle, options(1), long_deadline());
     Memory from(*sender, kBytes);
     from.fill(4);
-    for (int i = 0; i < 10; ++i) sender->wait(sender->isend(from.part(i)), patient());
+    for (int i = 0; i < 10; ++i) sender->wait(sender->isend(from.part(i)), long_deadline());
     return std::string("sent");
   });
-  const auto receiver = listener->accept(patient());
+  const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 1);
   Memory to(*receiver, kBytes), expected(*receiver, kBytes);
   expected.fill(4);
   for (int i = 0; i < 10; ++i) {
-    receiver->wait(irecv(*receiver, to.part(i)), patient());
+    receiver->wait(irecv(*receiver, to.part(i)), long_deadline());
     ASSERT_EQ(to.bytes, expected.bytes);
   }
   EXPECT_EQ(child.report(), "sent");

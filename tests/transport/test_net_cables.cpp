@@ -17,18 +17,18 @@ void send_over(const std::string& discipline, std::size_t bytes, NetOptions how 
     if (end == 1) {
       const auto listener = find_net("tcp").listen(options);
       handle.set_value(listener->handle());
-      const auto receiver = listener->accept(patient());
+      const auto receiver = listener->accept(long_deadline());
       Memory to(*receiver, bytes), expected(*receiver, bytes);
       expected.fill(6);
-      receiver->wait(irecv(*receiver, to.part()), patient());
+      receiver->wait(irecv(*receiver, to.part()), long_deadline());
       EXPECT_EQ(to.bytes, expected.bytes);
       return;
     }
     shaped = discipline.empty() || Cable::shape(discipline);
-    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, patient());
+    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, long_deadline());
     Memory from(*sender, bytes);
     from.fill(6);
-    sender->wait(sender->isend(from.part()), patient());
+    sender->wait(sender->isend(from.part()), long_deadline());
   });
   if (!reason.empty()) GTEST_SKIP() << reason;
   if (!shaped) GTEST_SKIP() << "sent over a plain cable: the tool tc cannot do '" << discipline << "' here";
@@ -64,7 +64,7 @@ TEST(Cables, MayBeCut) {
     if (end == 1) {
       const auto listener = find_net("tcp").listen(options);
       handle.set_value(listener->handle());
-      const auto receiver = listener->accept(patient());
+      const auto receiver = listener->accept(long_deadline());
       Memory to(*receiver, 64 << 20);
       NetRequest* const request = irecv(*receiver, to.part(3));
       const Deadline soon{cut.get_future().get(), nullptr};
@@ -72,7 +72,7 @@ TEST(Cables, MayBeCut) {
           fails([&] { receiver->wait(request, soon); }, Code::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
       return;
     }
-    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, patient());
+    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, long_deadline());
     Memory from(*sender, 64 << 20);
     NetRequest* request = sender->isend(from.part(3));
     EXPECT_TRUE(Cable::cut());

@@ -21,12 +21,12 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
     Memory from(*ends.sender, size), to(*ends.receiver, 99);
     NetRequest* send = ends.sender->isend(from.part(3));
     NetRequest* receive = irecv(*ends.receiver, to.part(3));
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, patient()); }, Code::kInvalidValue,
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kInvalidValue,
                       {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
           // The kernel took the small message at once, so the next call that uses the connection gets the error.
-          const std::int64_t deadline = patient().at_ns;
+          const std::int64_t deadline = long_deadline().at_ns;
           while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
         Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
@@ -34,7 +34,7 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
         fails([&] { ends.sender->isend(from.part(3)); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
     EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, Code::kInvalidValue, {"room for 99"}));
     if (!send->done) {
-      EXPECT_TRUE(fails([&] { ends.sender->wait(send, patient()); }, Code::kInvalidValue));
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kInvalidValue));
     }
   }
 }
@@ -65,21 +65,21 @@ TEST(NetFailures, APeerThatClosedIsLost) {
   Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
   NetRequest* send = one.sender->isend(from.part());
   one.receiver.reset();
-  EXPECT_TRUE(fails([&] { one.sender->wait(send, patient()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { one.sender->wait(send, long_deadline()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
   NetRequest* receive = irecv(*two.receiver, to.part());
   two.sender.reset();
-  EXPECT_TRUE(fails([&] { two.receiver->wait(receive, patient()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { two.receiver->wait(receive, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
   Ends ends;
   Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
   from.fill(1);
-  for (int i = 0; i < 3; ++i) ends.sender->wait(ends.sender->isend(from.part(i)), patient());
+  for (int i = 0; i < 3; ++i) ends.sender->wait(ends.sender->isend(from.part(i)), long_deadline());
   ends.sender.reset();
   for (int i = 0; i < 3; ++i) {
     std::fill(to.bytes.begin(), to.bytes.end(), std::byte{});
-    ends.receiver->wait(irecv(*ends.receiver, to.part(i)), patient());
+    ends.receiver->wait(irecv(*ends.receiver, to.part(i)), long_deadline());
     EXPECT_EQ(from.bytes, to.bytes);
   }
 }
@@ -89,28 +89,28 @@ TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
   const auto listener = find_net("tcp").listen(local_options(0));
   const NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, local_options(1), patient());
+    const auto sender = find_net("tcp").connect(handle, local_options(1), long_deadline());
     Memory from(*sender, 64 << 20);
-    sender->wait(sender->isend(from.part()), patient());
+    sender->wait(sender->isend(from.part()), long_deadline());
     return std::string("sent");
   });
-  const auto receiver = listener->accept(patient());
+  const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64 << 20);
   NetRequest* request = irecv(*receiver, to.part());
   while (!receiver->progress()) ASSERT_FALSE(request->done);
   child.signal(SIGKILL);
-  EXPECT_TRUE(fails([&] { receiver->wait(request, patient()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
   const auto listener = find_net("tcp").listen(local_options(0));
   const NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, local_options(1), patient());
+    const auto sender = find_net("tcp").connect(handle, local_options(1), long_deadline());
     ::raise(SIGSTOP);
     return std::string();
   });
-  const auto receiver = listener->accept(patient());
+  const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64);
   EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, Code::kTimeout, {"rank 1 at"}));
 }
@@ -118,24 +118,24 @@ TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
 TEST(NetFailures, StrangersAreTurnedAway) {
   const auto listener = find_net("tcp").listen(local_options(0));
   const SocketAddress address = address_of(*listener);
-  const Socket silent = Socket::connect(address, patient());
-  const Socket talker = Socket::connect(address, patient());
-  talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), patient());
-  Socket gone = Socket::connect(address, patient());
+  const Socket silent = Socket::connect(address, long_deadline());
+  const Socket talker = Socket::connect(address, long_deadline());
+  talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), long_deadline());
+  Socket gone = Socket::connect(address, long_deadline());
   gone.close();
   TcpGreeting wrong{.connection = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
-  const Socket liar = Socket::connect(address, patient());
-  liar.send(std::as_bytes(std::span(&wrong, 1)), patient());
-  const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), patient());
-  const auto receiver = listener->accept(patient());
+  const Socket liar = Socket::connect(address, long_deadline());
+  liar.send(std::as_bytes(std::span(&wrong, 1)), long_deadline());
+  const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), long_deadline());
+  const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 8);
   Memory from(*sender, 100), to(*receiver, 100);
   from.fill(2);
   finish(*sender, sender->isend(from.part()), *receiver, irecv(*receiver, to.part()));
   EXPECT_EQ(from.bytes, to.bytes);
   std::byte answer{};
-  EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, patient()); }, Code::kIo));
-  EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, patient()); }, Code::kIo));
+  EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, long_deadline()); }, Code::kIo));
+  EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, long_deadline()); }, Code::kIo));
 }
 
 // A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
@@ -143,14 +143,14 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
   const auto listener = find_net("tcp").listen(local_options(0));
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  const Socket half = Socket::connect(address_of(*listener), patient());
+  const Socket half = Socket::connect(address_of(*listener), long_deadline());
   TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
-  half.send(std::as_bytes(std::span(&greeting, 1)), patient());
-  const Socket senseless = Socket::connect(address_of(*listener), patient());
+  half.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
+  const Socket senseless = Socket::connect(address_of(*listener), long_deadline());
   TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
   none.code = none.expected_code(local_options(0).key, told.salt);
-  senseless.send(std::as_bytes(std::span(&none, 1)), patient());
+  senseless.send(std::as_bytes(std::span(&none, 1)), long_deadline());
   EXPECT_TRUE(fails(
       [&] {
         listener->accept({deadline_after(100'000'000), nullptr});
@@ -165,13 +165,13 @@ TEST(NetFailures, AGreetingCountsOnce) {
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
-  const Socket first = Socket::connect(address_of(*listener), patient());
-  first.send(std::as_bytes(std::span(&greeting, 1)), patient());
-  EXPECT_EQ(listener->accept(patient())->peer().rank, 2);
+  const Socket first = Socket::connect(address_of(*listener), long_deadline());
+  first.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
+  EXPECT_EQ(listener->accept(long_deadline())->peer().rank, 2);
   const Deadline soon{deadline_after(100'000'000), nullptr};
   for (NetListener* one : {listener.get(), other.get()}) {
-    const Socket again = Socket::connect(address_of(*one), patient());
-    again.send(std::as_bytes(std::span(&greeting, 1)), patient());
+    const Socket again = Socket::connect(address_of(*one), long_deadline());
+    again.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
     EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 belong to connections"}));
   }
 }
@@ -180,26 +180,28 @@ TEST(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
   auto listener = find_net("tcp").listen(local_options(5));
   const NetHandle handle = listener->handle();
   listener.reset();
-  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, local_options(1), patient()); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
                     {"rank 5", "127.0.0.1:"}));
-  EXPECT_TRUE(fails([&] { find_net("tcp").connect(NetHandle{}, local_options(1), patient()); }, Code::kInvalidValue));
+  EXPECT_TRUE(
+      fails([&] { find_net("tcp").connect(NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
   NetOptions many = local_options(1);
   many.sockets = 17;
-  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, many, patient()); }, Code::kInvalidValue, {"17 sockets"}));
+  EXPECT_TRUE(
+      fails([&] { find_net("tcp").connect(handle, many, long_deadline()); }, Code::kInvalidValue, {"17 sockets"}));
 }
 
 TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
   const auto listener = find_net("tcp").listen(local_options(0));
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  const Socket there = Socket::connect(address_of(*listener), patient());
+  const Socket there = Socket::connect(address_of(*listener), long_deadline());
   TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
-  there.send(std::as_bytes(std::span(&greeting, 1)), patient());
-  there.send(std::as_bytes(std::span("0123456789abcdefghij")), patient());
-  const auto receiver = listener->accept(patient());
+  there.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
+  there.send(std::as_bytes(std::span("0123456789abcdefghij")), long_deadline());
+  const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64);
-  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), patient()); }, Code::kIo, {"rank 2 at"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, Code::kIo, {"rank 2 at"}));
 }
 
 }  // namespace

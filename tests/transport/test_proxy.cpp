@@ -28,7 +28,7 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
   Proxied lines(proxy, 16 << 20);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().at_ns;
+  const std::int64_t deadline = long_deadline().at_ns;
   while (lines.receiver->done() < 1 || lines.sender->done() < 1) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -49,7 +49,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   lines.sender->set_subscriber(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().at_ns;
+  const std::int64_t deadline = long_deadline().at_ns;
   while (receives.times == 0) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -64,7 +64,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
   }
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, patient()); }, Code::kRankLost));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost));
   EXPECT_EQ(receives.times, seen);
 }
 
@@ -77,10 +77,10 @@ TEST(Proxies, AreDrivenByWhoWaits) {
     for (std::uint64_t i = 0; i < lines.from.size() / kChunk; ++i) {
       const auto next = i % 16 == 0 ? ProxyConnection::Next::kWait : ProxyConnection::Next::kCompute;
       while (!line.post(rank == 0 ? lines.in(i * kChunk, kChunk) : lines.out(i * kChunk, kChunk), next))
-        line.wait(i - ProxyConnection::kDepth / 2, patient());
-      if (i % 16 == 0) line.wait(i + 1, patient());
+        line.wait(i - ProxyConnection::kDepth / 2, long_deadline());
+      if (i % 16 == 0) line.wait(i + 1, long_deadline());
     }
-    line.wait(lines.from.size() / kChunk, patient());
+    line.wait(lines.from.size() / kChunk, long_deadline());
   }));
   EXPECT_EQ(lines.from, lines.to);
 }
@@ -92,7 +92,7 @@ TEST(Proxies, HaveARingThatIsFull) {
   while (lines.receiver->post(lines.in(posted, 1))) ++posted;
   EXPECT_EQ(posted, ProxyConnection::kDepth);
   ASSERT_TRUE(lines.sender->post(lines.out(0, 1)));
-  lines.receiver->wait(1, patient());
+  lines.receiver->wait(1, long_deadline());
   EXPECT_TRUE(lines.receiver->post(lines.in(posted, 1)));
 }
 
@@ -105,11 +105,11 @@ TEST(Proxies, SayWhoDidNotCome) {
   abort.set();
   EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
   lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
-  lines.receiver->wait(1, patient());
+  lines.receiver->wait(1, long_deadline());
   EXPECT_EQ(lines.receiver->moved(0), 50U);
   lines.receiver->post(lines.in(0, 100));
   lines.sender.reset();
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, patient()); }, Code::kRankLost, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost, {"rank 1 at"}));
   EXPECT_TRUE(fails([&] { lines.receiver->post(lines.in(0, 1)); }, Code::kRankLost, {"rank 1 at"}));
 }
 
@@ -127,7 +127,7 @@ TEST(Proxies, SayWhatToSleepFor) {
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].revents, 0);
   lines.sender->post(lines.out(0, 100));
-  wait_for_any(std::span(all), patient().at_ns - now_ns());
+  wait_for_any(std::span(all), long_deadline().at_ns - now_ns());
   EXPECT_EQ(all[0].revents, POLLIN);
   EXPECT_TRUE(lines.receiver->drive());
   EXPECT_EQ(lines.receiver->done(), 1U);
@@ -138,15 +138,15 @@ TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
   Proxy proxy;
   Proxied lines(proxy, 8 << 20);
   expect_no_errors(as_ranks(3, [&](int rank) {
-    if (rank == 0) lines.receiver->wait(100, patient());  // nothing is posted yet
+    if (rank == 0) lines.receiver->wait(100, long_deadline());  // nothing is posted yet
     for (std::uint64_t i = 0; rank == 1 && i < 100; ++i) {
       while (!lines.receiver->post(lines.in(i * 80'000, 80'000))) yield_thread();
     }
     for (std::uint64_t i = 0; rank == 2 && i < 100; ++i) {
       while (!lines.sender->post(lines.out(i * 80'000, 80'000)))
-        lines.sender->wait(lines.sender->done() + 1, patient());
+        lines.sender->wait(lines.sender->done() + 1, long_deadline());
     }
-    if (rank == 2) lines.sender->wait(100, patient());
+    if (rank == 2) lines.sender->wait(100, long_deadline());
   }));
   EXPECT_TRUE(std::equal(lines.to.begin(), lines.to.begin() + 8'000'000, lines.from.begin()));
 }
@@ -167,7 +167,7 @@ TEST(Proxies, AreMadeAnewAfterAFork) {
     Proxied lines(Proxy::of_process(), 1 << 20);
     lines.sender->post(lines.out(0, 1 << 20));
     lines.receiver->post(lines.in(0, 1 << 20));
-    lines.receiver->wait(1, patient());
+    lines.receiver->wait(1, long_deadline());
     return std::string(lines.from == lines.to ? "came" : "differs");
   });
   EXPECT_EQ(child.report(), "came");
