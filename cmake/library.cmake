@@ -15,7 +15,7 @@ function(slip_drop_cuda list)
   endif()
 endfunction()
 
-set(slip_rooms base runtime topo backend watch transport store comm model flow nccl)
+set(slip_rooms base runtime topo backend watch transport store comm model flow)
 set(slip_sources)
 foreach(room IN LISTS slip_rooms)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
@@ -95,6 +95,9 @@ endif()
 file(GLOB slip_reduce_loops CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_*.cpp")
 set_property(SOURCE ${slip_reduce_loops} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-trapping-math
              "$<$<CONFIG:Release>:-O3>")
+# The reductions on GPUs give the same bits, too.
+file(GLOB slip_gpu_reductions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/cuda/cuda_reduce_*.cu")
+set_property(SOURCE ${slip_gpu_reductions} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_arm.cpp" APPEND PROPERTY COMPILE_OPTIONS
                -march=armv8.2-a+fp16+bf16)   # asked of the processor before it runs
@@ -104,13 +107,13 @@ endif()
 if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
   file(GLOB slip_devices CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/backend/sim/devices/*.json")
   if(slip_devices)
-    slip_embed(TARGET slip FUNCTION embedded_devices HEADER backend/sim/description.hpp FILES ${slip_devices})
+    slip_embed(TARGET slip NAMESPACE slip::sim FUNCTION embedded_devices HEADER backend/sim/description.hpp FILES ${slip_devices})
   endif()
 endif()
 
 # The timeline page.
 file(GLOB slip_page_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/web/*")
-slip_embed(TARGET slip FUNCTION embedded_page HEADER watch/page/page_files.hpp FILES ${slip_page_files})
+slip_embed(TARGET slip NAMESPACE slip::watch FUNCTION embedded_page HEADER watch/page/page_files.hpp FILES ${slip_page_files})
 
 file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/src/cli/*.cpp" "${PROJECT_SOURCE_DIR}/src/cli/*.cu")

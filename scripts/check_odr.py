@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One definition: no two files of one program define different types with the same qualified name.
+"""One definition: no two files of one program define different types with the same qualified name, and a header of
+src/ROOM/ puts its types into the namespace slip::ROOM, so that rooms cannot collide.
 
 usage: scripts/check_odr.py [ROOT]
 
@@ -59,16 +60,25 @@ def programs(root):
             yield f"{kind}/{folder.name}", [f"{kind}/support", f"{kind}/{folder.name}"]
 
 
+def in_own_namespace(name, kind, public):
+    """Whether the type of a header of src/ lies in the namespace of its room, in a public type, or is of a C interface."""
+    room, parts = name.split("/")[1], kind.split("::")
+    return len(parts) == 1 or parts[1] == room or (room, parts[1]) == ("backend", "sim") or "::".join(parts[:2]) in public
+
+
 def check(root):
     root = Path(root).resolve()
     library, faults = {}, []
     for program, folders in programs(root):
         found = dict(library)
         for folder in folders:
+            public = set(found)   # while src is read: the types of include
             for path in cpp_files(root / folder):
                 name = path.relative_to(root).as_posix()
                 for kind, line in types(path.read_text(encoding="utf-8")):
                     other = found.setdefault(kind, (name, line))
+                    if folder == "src" and name.endswith(".hpp") and not in_own_namespace(name, kind, public):
+                        faults.append(f"{name}:{line}: {kind} belongs into the namespace slip::{name.split('/')[1]}")
                     # Fuzz programs and peers are one file each.
                     if other[0] != name and not re.match(r"tests/fuzz/|bench/peers/", name):
                         faults.append(f"{name}:{line}: {kind} is defined in {other[0]}:{other[1]}, too")

@@ -27,19 +27,9 @@ CLASS_MEMBERS = 15
 # Classes that are still beyond a limit, with their sizes. A size may only go down; a class within the limits must leave
 # the list. (file, class): (methods, members)
 STILL_LARGE = {
-    ("src/backend/cpu/cpu_backend.hpp", "CpuBackend"): (26, 15),
-    ("src/backend/cpu/lane.hpp", "PackedOp"): (25, 16),
-    ("src/backend/cpu/lane.hpp", "Lane"): (25, 41),
-    ("src/backend/cpu/pool.hpp", "Pool"): (47, 27),
+    ("src/backend/cpu/pool.hpp", "Pool"): (45, 27),
     ("src/backend/cuda/cuda_backend.hpp", "CudaBackend"): (32, 15),
-    ("src/backend/sim/engines.hpp", "Engines"): (28, 15),
-    ("src/backend/sim/machine.hpp", "Machine"): (33, 15),
-    ("src/backend/sim/world.hpp", "World"): (28, 15),
-    ("src/base/env.hpp", "Env"): (25, 16),
-    ("src/flow/weights/recurrence.cpp", "TwoServers"): (25, 16),
     ("src/runtime/core.hpp", "DeviceCore"): (25, 20),
-    ("src/transport/bootstrap/bootstrap.hpp", "Bootstrap"): (30, 15),
-    ("src/transport/ledger/ledger.hpp", "LedgerView"): (25, 21),
 }
 
 _SCOPE = re.compile(r"^(?:inline\s+)?(?:namespace|class|struct|union|enum)\b|^extern\s*\"")

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "bars.hpp"
-#include "base/cores.hpp"
+#include "base/thread.hpp"
 #include "comm/host/call_run.hpp"
 #include "slip/communicator.hpp"
 
@@ -26,31 +26,31 @@ class Direct {
       : bootstrap_(id, kRanks, rank),
         host_(bootstrap_, {0, 1}),
         memory_(bootstrap_, true),
-        links_(bootstrap_, &host_, NetOptions{}, kTimeoutNs),
+        links_(bootstrap_, &host_, transport::NetOptions{}, kTimeoutNs),
         ledger_slot_({bootstrap_.id(), rank, kRanks, "direct"}),
-        calls_(bootstrap_, {&host_, &memory_}, links_, ledger_slot_, core_set().count() < kRanks, kTimeoutNs),
+        calls_(bootstrap_, {&host_, &memory_}, links_, ledger_slot_, base::core_set().count() < kRanks, kTimeoutNs),
         run_(calls_) {}
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
-    const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
-    run_.plan().emplace<HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
+    const comm::Call call{.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
+    run_.plan().emplace<comm::HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
     run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {
-      while (!run_.advance(Exchange::By::kWaiter)) {}
+      while (!run_.advance(runtime::Exchange::By::kWaiter)) {}
     }
     run_.finish(nullptr);
   }
 
  private:
   static constexpr std::int64_t kTimeoutNs = 60'000'000'000;
-  Bootstrap bootstrap_;
-  SharedHost host_;
-  SharedMemory memory_;
-  Links links_;
-  LedgerSlot ledger_slot_;
-  CallContext calls_;
-  CallRun run_;
+  transport::Bootstrap bootstrap_;
+  comm::SharedHost host_;
+  comm::SharedMemory memory_;
+  comm::Links links_;
+  transport::LedgerSlot ledger_slot_;
+  comm::CallContext calls_;
+  comm::CallRun run_;
   std::uint64_t next_ = 1;  // number and ticket of the next call
 };
 
@@ -70,7 +70,7 @@ double timed(std::barrier<>& together, std::size_t calls, const Call& call) {
 
 // Pins all threads of a rank to a core of its own, as bench/peers does.
 void stay_on_own_core(int rank) {
-  const CoreSet cores = core_set();
+  const base::CoreSet cores = base::core_set();
   if (cores.count() < kRanks) return;
   int left = rank;
   for (std::size_t core = 0; core < cores.size(); ++core) {

@@ -20,23 +20,23 @@ namespace {
 
 constexpr std::size_t kStreamMessages = 16;
 
-Deadline long_deadline() { return {deadline_after(60'000'000'000), nullptr}; }
+transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'000), nullptr}; }
 
 // One end of a connection on which both sides send.
 struct End {
-  std::unique_ptr<NetSender> sender;
-  std::unique_ptr<NetReceiver> receiver;
+  std::unique_ptr<transport::NetSender> sender;
+  std::unique_ptr<transport::NetReceiver> receiver;
 };
 
 std::array<End, 2> make_ends(int sockets) {
-  std::array<std::unique_ptr<NetListener>, 2> listeners;
+  std::array<std::unique_ptr<transport::NetListener>, 2> listeners;
   std::array<End, 2> ends;
-  NetOptions options;
+  transport::NetOptions options;
   options.host = "127.0.0.1";
   options.sockets = sockets;
-  for (auto& listener : listeners) listener = net_tcp().listen(options);
+  for (auto& listener : listeners) listener = transport::net_tcp().listen(options);
   for (std::size_t i = 0; i < 2; ++i) {
-    ends[i].sender = net_tcp().connect(listeners[1 - i]->handle(), options, long_deadline());
+    ends[i].sender = transport::net_tcp().connect(listeners[1 - i]->handle(), options, long_deadline());
     ends[1 - i].receiver = listeners[1 - i]->accept(long_deadline());
   }
   return ends;
@@ -68,21 +68,21 @@ Measure our_ping_pong(std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(1);
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
-    std::array<std::unique_ptr<NetMemory>, 2> out, in;
+    std::array<std::unique_ptr<transport::NetMemory>, 2> out, in;
     for (std::size_t i = 0; i < 2; ++i) {
       out[i] = ends[i].sender->register_memory(memory[i]);
       in[i] = ends[i].receiver->register_memory(memory[i]);
     }
-    const Deadline deadline = long_deadline();
+    const transport::Deadline deadline = long_deadline();
     return one_way_ns(
         context.iterations(20'000),
         [&](std::size_t end) {
-          NetSender& line = *ends[end].sender;
+          transport::NetSender& line = *ends[end].sender;
           line.wait(line.isend({memory[end].data(), bytes, 0, out[end].get()}), deadline);
         },
         [&](std::size_t end) {
-          NetReceiver& line = *ends[end].receiver;
-          const NetPart part{memory[end].data(), bytes, 0, in[end].get()};
+          transport::NetReceiver& line = *ends[end].receiver;
+          const transport::NetPart part{memory[end].data(), bytes, 0, in[end].get()};
           line.wait(line.irecv(std::span(&part, 1)), deadline);
         });
   };
@@ -92,14 +92,14 @@ Measure proxied_ping_pong(std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(1);
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
-    std::array<std::unique_ptr<ProxyConnection>, 2> out, in;
+    std::array<std::unique_ptr<transport::ProxyConnection>, 2> out, in;
     for (std::size_t i = 0; i < 2; ++i) {
-      out[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].sender));
-      in[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].receiver));
+      out[i] = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(ends[i].sender));
+      in[i] = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(ends[i].receiver));
     }
-    const Deadline deadline = long_deadline();
-    const auto move = [&](ProxyConnection& line, std::size_t end) {
-      line.post(memory[end], ProxyConnection::Next::kWait);
+    const transport::Deadline deadline = long_deadline();
+    const auto move = [&](transport::ProxyConnection& line, std::size_t end) {
+      line.post(memory[end], transport::ProxyConnection::Next::kWait);
       line.wait(line.posted(), deadline);
     };
     return one_way_ns(
@@ -117,7 +117,7 @@ Measure our_stream(int sockets, std::size_t bytes) {
     const std::size_t count = context.iterations(kStreamMessages);
     const double ns = timed([&](std::size_t end) {
       for (std::size_t i = 0; i < count; ++i) {
-        const NetPart part{end == 0 ? from.data() : to.data(), bytes, 0, end == 0 ? out.get() : in.get()};
+        const transport::NetPart part{end == 0 ? from.data() : to.data(), bytes, 0, end == 0 ? out.get() : in.get()};
         if (end == 0) ends[0].sender->wait(ends[0].sender->isend(part), long_deadline());
         else ends[1].receiver->wait(ends[1].receiver->irecv(std::span(&part, 1)), long_deadline());
       }
@@ -127,10 +127,10 @@ Measure our_stream(int sockets, std::size_t bytes) {
 }
 
 struct RawPair {
-  Socket ends[2];
+  transport::Socket ends[2];
   RawPair() {
-    const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
-    ends[0] = Socket::connect(listener.local(), long_deadline());
+    const transport::Socket listener = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+    ends[0] = transport::Socket::connect(listener.local(), long_deadline());
     ends[1] = listener.accept(long_deadline());
   }
 };

@@ -73,11 +73,12 @@ Measure rate(std::size_t bytes, Function function) {
   };
 }
 
-Measure ours(const Reduction& how, std::size_t ranks, std::size_t bytes) {
+Measure ours(const comm::Reduction& how, std::size_t ranks, std::size_t bytes) {
   return rate(bytes, [=](const Memory& memory) {
     std::array<const void*, kMaxRanks> from{};
     for (std::size_t i = 0; i < ranks; ++i) from[i] = memory.from<std::byte>(i);
-    reduce(how, memory.to(), std::span<const void* const>(from).first(ranks), memory.bytes() / bytes_of(how.type));
+    comm::reduce(how, memory.to(), std::span<const void* const>(from).first(ranks),
+                 memory.bytes() / bytes_of(how.type));
   });
 }
 
@@ -131,7 +132,7 @@ template <class T>
 void naive_small_sum(const Memory& memory) {
   const T *a = memory.from<T>(0), *b = memory.from<T>(1);
   for (std::size_t i = 0; i < memory.bytes() / sizeof(T); ++i)
-    memory.to<T>()[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
+    memory.to<T>()[i] = base::from_float<T>(base::to_float(a[i]) + base::to_float(b[i]));
 }
 
 void copy_one(const Memory& memory) { std::memcpy(memory.to(), memory.from<std::byte>(0), memory.bytes()); }
@@ -157,7 +158,7 @@ Bar bar(std::string name, Measure measure, std::vector<Peer> peers, double targe
 void add_reduce_bars(Harness& harness) {
   for (const auto& [size, bytes] : kSizes) {
     const std::string name = std::string("_") + size;
-    const Reduction sum;
+    const comm::Reduction sum;
     harness.add(bar("reduce_2_f32" + name, ours(sum, 2, bytes),
                     {{.name = "by_hand", .measure = rate(bytes, hand_written_sum<2>)},
                      {.name = "naive", .measure = rate(bytes, naive_sum<2>)}},
@@ -169,11 +170,11 @@ void add_reduce_bars(Harness& harness) {
     harness.add(bar("reduce_8_f32" + name, ours(sum, 8, bytes),
                     {{.name = "by_hand", .measure = rate(bytes, hand_written_sum<8>)}}, 0.8));
     harness.add(bar("reduce_2_f16" + name, ours({.type = DataType::kF16}, 2, bytes),
-                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<F16>)}}, 1));
+                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<base::F16>)}}, 1));
     harness.add(bar("reduce_2_bf16" + name, ours({.type = DataType::kBF16}, 2, bytes),
-                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<Bf16>)}}, 1));
+                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<base::Bf16>)}}, 1));
     harness.add(bar("reduce_2_f8e4m3" + name, ours({.type = DataType::kF8E4M3}, 2, bytes),
-                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<F8E4M3>)}}, 1));
+                    {{.name = "naive", .measure = rate(bytes, naive_small_sum<base::F8E4M3>)}}, 1));
   }
   // Bound by memory: two reads and a write take 1.5 times as long as one of each.
   const std::size_t large = kSizes.back().bytes;

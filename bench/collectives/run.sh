@@ -20,7 +20,7 @@ if [[ -n ${BUSY:-} ]]; then
   exec python3 "$peers/bars.py" "$folder" "${out%.json}-busy.json"
 fi
 status=0
-"${BUILD:-build/release}/bench_collectives" --json "$out" "$@" || status=$?   # 1: a bar is short; the others are shown, too
+"${BUILD:-build/release}/bench_collectives" --json "$out" "$@" || status=$?   # 1: a bar is missed; the others are shown, too
 if [[ ${PEERS:-1} == 0 || $status -gt 1 ]]; then exit "$status"; fi
 folder=$(dirname "$out")/peers
 OUT=$folder bash "$peers/run.sh"

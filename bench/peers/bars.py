@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """bars.py OUT [JSON] - what run.sh measured, held against the lines that must be reached:
 
-    BAR area name ours peer ratio target ok|short|skipped
+    BAR area name ours peer ratio target ok|missed|skipped
 
 then a table of all operations and sizes. Ratios with >= and > are how many times faster ours is; those with <= and <
-are our time over the peer's or the limit's. JSON: the same as data. Exit status 1: something is short.
+are our time over the peer's or the limit's. JSON: the same as data. Exit status 1: something is missed.
 What was measured beside busy cores (BUSY=1) is held against the best peer alone: at least as fast.
 """
 import collections
@@ -72,7 +72,7 @@ class Bars:
         if ours and peer:
             ratio = peer.us / ours.us if sign[0] == '>' else ours.us / peer.us
             good = {'>=': ratio >= bound, '<=': ratio <= bound, '<': ratio < bound}[sign]
-            verdict = 'ok' if good else 'short'
+            verdict = 'ok' if good else 'missed'
         self.put(name, ours, peer, ratio, target, verdict)
 
     def put(self, name, ours, peer, ratio, target, verdict):
@@ -88,7 +88,7 @@ class Bars:
 
     def tally(self):
         count = collections.Counter(row['verdict'] for row in self.rows)
-        return ', '.join(f'{count[word]} {word}' for word in ('ok', 'short', 'skipped'))
+        return ', '.join(f'{count[word]} {word}' for word in ('ok', 'missed', 'skipped'))
 
 
 def time_text(best):
@@ -130,7 +130,7 @@ def even_bars(results, bars, fam, ops, ranks):
             if ours and peer:
                 gains.append(peer.us / ours.us)
         mean = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
-        verdict = 'skipped' if mean is None else 'ok' if mean >= 1.1 else 'short'
+        verdict = 'skipped' if mean is None else 'ok' if mean >= 1.1 else 'missed'
         bars.put(name + '_mean_vs_peer', None, None, mean, '>=1.1', verdict)
 
 
@@ -195,7 +195,7 @@ def main():
         with open(path, 'w') as file:
             json.dump({'header': header(folder), 'bars': bars.rows, 'table': table}, file, indent=1)
     ours_wrong = any(key.lib == 'slip' for key in results.wrong)
-    sys.exit(1 if ours_wrong or any(row['verdict'] == 'short' for row in bars.rows) else 0)
+    sys.exit(1 if ours_wrong or any(row['verdict'] == 'missed' for row in bars.rows) else 0)
 
 
 main()

@@ -151,7 +151,7 @@ void select_best_peer(const Bar& bar, BarResult& result) {
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
     case Verdict::kOk: return "ok";
-    case Verdict::kShort: return "short";
+    case Verdict::kMissed: return "missed";
     case Verdict::kSkipped: return "skipped";
   }
   return "unknown";
@@ -189,7 +189,7 @@ BarResult judge(const Bar& bar, Recorded recorded, std::vector<std::string> note
   add_peer_notes(bar, result);
   if (!result.ours.usable()) {
     // Not being there is a reason to skip; going wrong is a bar that is not reached.
-    result.verdict = has_failed(result.ours) ? Verdict::kShort : Verdict::kSkipped;
+    result.verdict = has_failed(result.ours) ? Verdict::kMissed : Verdict::kSkipped;
     const std::string reason = result.ours.unavailable.empty() ? "no samples" : result.ours.unavailable;
     result.notes.push_back(fmt::format("ours not measured: {}", reason));
     return result;
@@ -204,7 +204,7 @@ BarResult judge(const Bar& bar, Recorded recorded, std::vector<std::string> note
     result.ratio = peer_ratio(*result.ours_value, *result.peer_value, bar.better);
     reached = *result.ratio >= bar.target;
   }
-  result.verdict = reached ? Verdict::kOk : Verdict::kShort;
+  result.verdict = reached ? Verdict::kOk : Verdict::kMissed;
   return result;
 }
 
@@ -287,12 +287,12 @@ int Harness::run(int argc, const char* const* argv) {
   }
   const MachineInfo machine = read_machine_info();
   std::vector<Outcome> outcomes;
-  bool any_short = false;
+  bool any_missed = false;
   for (const Bar* bar : selected) {
     progress(fmt::format("[{}/{}] {} {}", outcomes.size() + 1, selected.size(), bar->area, bar->name));
     outcomes.push_back({bar, run_bar(*bar, options)});
     const BarResult& result = outcomes.back().result;
-    any_short |= result.verdict == Verdict::kShort;
+    any_missed |= result.verdict == Verdict::kMissed;
     fmt::print("{}\n", bar_row(*bar, result));
     print_notes(*bar, result);
     std::fflush(stdout);
@@ -301,7 +301,7 @@ int Harness::run(int argc, const char* const* argv) {
     progress(fmt::format("{}: writing {} failed", program, options.json_file));
     return 2;
   }
-  return any_short ? 1 : 0;
+  return any_missed ? 1 : 0;
 }
 
 }  // namespace slip::bench

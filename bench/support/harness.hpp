@@ -1,6 +1,6 @@
 // Side-by-side measurement. A `Bar` is one line the project must reach: our number against the best of some
 // peers, or against an absolute limit. The harness runs the sides in turn, compares medians and prints
-//   BAR area name ours peer ratio target ok|short|skipped
+//   BAR area name ours peer ratio target ok|missed|skipped
 // with NOTE rows for whatever a reader needs to judge the number.
 #pragma once
 
@@ -19,7 +19,7 @@
 namespace slip::bench {
 
 enum class Better { kLower, kHigher };
-enum class Verdict { kOk, kShort, kSkipped };
+enum class Verdict { kOk, kMissed, kSkipped };
 
 const char* verdict_name(Verdict verdict);
 

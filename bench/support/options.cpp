@@ -70,7 +70,7 @@ std::string usage_text(const std::string& program) {
       "  --quick          a tenth of the iterations: a smoke run, not a result to publish\n"
       "  --filter SUBSTR  only the bars whose 'area.name' contains SUBSTR\n"
       "  --help           this text\n"
-      "exit status: 0 every bar ok or skipped, 1 a bar is short, 2 bad usage or no bar matches\n",
+      "exit status: 0 every bar ok or skipped, 1 a bar is missed, 2 bad usage or no bar matches\n",
       program, Options{}.repeat, kQuickRepeat);
 }
 

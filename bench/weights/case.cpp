@@ -8,8 +8,8 @@
 
 namespace slip::bench {
 
-StackWeights::StackWeights(const Device& device, const StackOptions& options) {
-  const Graph graph = stack_graph(options);
+StackWeights::StackWeights(const Device& device, const model::StackOptions& options) {
+  const Graph graph = model::stack_graph(options);
   std::vector<std::pair<Value, std::uint64_t>> places;
   constexpr std::uint64_t kAlign = 4096;
   for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
@@ -21,7 +21,7 @@ StackWeights::StackWeights(const Device& device, const StackOptions& options) {
   const HostView<std::byte> view = memory_.host_write<std::byte>();
   for (const auto& [value, at] : places) {
     const std::span<std::byte> bytes = view.span().subspan(at, graph[value].bytes);
-    fill_stack_weight(graph, options, value, 0, bytes);
+    model::fill_stack_weight(graph, options, value, 0, bytes);
     by_name_.emplace_back(graph[value].name, bytes);
   }
   std::ranges::sort(by_name_, {}, [](const auto& one) { return one.first; });

@@ -14,7 +14,7 @@ namespace slip::bench {
 // Weights of a stack in pinned memory, one after the other; the same for every number of tokens.
 class StackWeights {
  public:
-  StackWeights(const Device& device, const StackOptions& options);
+  StackWeights(const Device& device, const model::StackOptions& options);
   WeightSource source() const;
   const Buffer& memory() const { return memory_; }
   std::uint64_t bytes() const { return bytes_; }

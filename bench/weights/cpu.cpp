@@ -22,13 +22,13 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // A model on disk that is removed with this object.
 class ModelFolder {
  public:
-  explicit ModelFolder(const StackOptions& options)
+  explicit ModelFolder(const model::StackOptions& options)
       : path(fmt::format("{}/build/bench/model-{}", SLIP_SOURCE_DIR, ::getpid())) {
     std::filesystem::remove_all(path);
     std::filesystem::create_directories(path);
-    const Graph graph = stack_graph(options);
-    write_model(graph, path, [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
-      fill_stack_weight(graph, options, weight, offset, into);
+    const Graph graph = model::stack_graph(options);
+    model::write_model(graph, path, [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
+      model::fill_stack_weight(graph, options, weight, offset, into);
     });
   }
   ~ModelFolder() { std::filesystem::remove_all(path); }
@@ -59,8 +59,8 @@ class ModelFolder {
   }
 };
 
-StackOptions stack_of(std::uint64_t blocks, std::uint64_t tokens) {
-  StackOptions options;
+model::StackOptions stack_of(std::uint64_t blocks, std::uint64_t tokens) {
+  model::StackOptions options;
   options.blocks = blocks;
   options.hidden = 1024;
   options.intermediate = 2816;
@@ -89,13 +89,13 @@ Warm measure_warm(Context& context) {
     for (const GraphOp& op : graph.ops()) compute += costs.time_of(graph, op);
     return static_cast<double>(compute) / static_cast<double>(costs.load.time_for(graph.bytes_of(ValueRole::kWeight)));
   };
-  Graph graph = stack_graph(stack_of(kBlocks, kTrial));
+  Graph graph = model::stack_graph(stack_of(kBlocks, kTrial));
   Costs costs = measure_costs(graph, Device::open("cpu"), source);
   result.tokens = kTrial;
   for (int turn = 0; turn < 2; ++turn) {  // time is not quite proportional to tokens
     const double tokens = static_cast<double>(result.tokens) * 4 / ratio(costs, graph);
     result.tokens = static_cast<std::uint64_t>(std::clamp(std::round(tokens), 17.0, 512.0));
-    graph = stack_graph(stack_of(kBlocks, result.tokens));
+    graph = model::stack_graph(stack_of(kBlocks, result.tokens));
     costs = measure_costs(graph, Device::open("cpu"), source);
   }
   result.compute_to_copy = ratio(costs, graph);
@@ -124,9 +124,9 @@ constexpr std::uint64_t kAllowed = 256 * kMiB;
 constexpr std::uint64_t kColdBudget = 176 * kMiB;  // without the program itself, its reader and its inputs
 
 double raw_read_rate(const std::string& folder) {
-  ReaderOptions options;
-  options.cache = ReaderOptions::Cache::kNever;
-  BlockReader reader(options);
+  store::ReaderOptions options;
+  options.cache = store::ReaderOptions::Cache::kNever;
+  store::BlockReader reader(options);
   constexpr std::size_t kPiece = 32 * kMiB;
   Buffer memory = Device::open("cpu").alloc(kPiece, MemoryKind::kPinned);  // aligned: nothing is copied again
   std::byte* const into = memory.host_write<std::byte>().begin();
@@ -134,7 +134,7 @@ double raw_read_rate(const std::string& folder) {
   const Timer timer;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;
-    const File file = File::open(entry.path().string());
+    const store::File file = store::File::open(entry.path().string());
     for (std::uint64_t at = 0; at < file.size(); at += kPiece) {
       const std::uint64_t piece = std::min<std::uint64_t>(kPiece, file.size() - at);
       reader.read(file, at, piece, {into, kPiece});

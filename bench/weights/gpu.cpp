@@ -23,8 +23,8 @@ namespace {
 constexpr const char* kDevice = "cuda:0";
 constexpr std::uint64_t kPiece = std::uint64_t{32} << 20;
 
-StackOptions stack_of(std::uint64_t tokens, bool uneven) {
-  StackOptions options;
+model::StackOptions stack_of(std::uint64_t tokens, bool uneven) {
+  model::StackOptions options;
   options.blocks = uneven ? 8 : 32;
   options.hidden = 4096;
   options.intermediate = 11008;
@@ -92,7 +92,7 @@ class Grid {
   }
 
   static Measured measure(const Case& one, const StackWeights& weights, const Costs& costs) {
-    const Graph graph = stack_graph(stack_of(one.tokens, one.uneven));
+    const Graph graph = model::stack_graph(stack_of(one.tokens, one.uneven));
     Measured result;
     result.weights = graph.bytes_of(ValueRole::kWeight);
     WeightsOptions wanted;
@@ -297,9 +297,9 @@ int profile_gpu(const std::string& costs_file) {
   std::optional<Costs> costs;
   for (const Case& one : cases()) {
     if (one.tokens == kHeldOut || one.budget_share == 0.25 || one.budget_share == 0.75) continue;
-    StackOptions options = stack_of(one.tokens, one.uneven);
+    model::StackOptions options = stack_of(one.tokens, one.uneven);
     options.blocks = 2;  // the ops of all blocks, or of both kinds of blocks
-    Costs more = measure_costs(stack_graph(options), device);
+    Costs more = measure_costs(model::stack_graph(options), device);
     const double slowdown = more.kernel_slowdown;
     if (!costs) {
       costs = std::move(more);

@@ -37,7 +37,6 @@ struct StartReason {
   Picos ready = 0;  // when it had been submitted and all its dependencies had ended
   Picos idle = 0;   // how long its engine had been idle when it started
 };
-using Start [[deprecated("use StartReason")]] = StartReason;
 
 // Busy and idle time of one engine of one device, from the first start in the trace to the last end.
 struct EngineTime {

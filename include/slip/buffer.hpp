@@ -12,9 +12,11 @@
 #include "slip/name.hpp"
 #include "slip/range.hpp"
 
-namespace slip {
-
+namespace slip::runtime {
 struct DeviceCore;
+}  // namespace slip::runtime
+
+namespace slip {
 
 enum class MemoryKind : unsigned char {
   kDevice,    // device memory: the host cannot access it
@@ -96,11 +98,11 @@ class Buffer {
  private:
   friend class Device;
   friend class StreamRef;
-  Buffer(std::shared_ptr<DeviceCore> core, Block* block);
+  Buffer(std::shared_ptr<runtime::DeviceCore> core, runtime::Block* block);
   void release() noexcept;
   Range host_range(std::size_t offset, std::size_t bytes, std::size_t alignment, Here here) const;
 
-  std::shared_ptr<DeviceCore> core_;
+  std::shared_ptr<runtime::DeviceCore> core_;
   Range range_;
 };
 

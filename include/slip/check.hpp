@@ -40,7 +40,7 @@ struct Deadlock {
     OpPlace op;
     std::string_view because = {};  // why it waits for the next op
   };
-  std::vector<Step> circle;
+  std::vector<Step> cycle;
 };
 
 struct CheckReport {
@@ -55,6 +55,5 @@ struct CheckReport {
 };
 
 CheckReport check_trace(const TraceData& trace);
-[[deprecated("use check_trace")]] inline CheckReport check(const TraceData& trace) { return check_trace(trace); }
 
 }  // namespace slip

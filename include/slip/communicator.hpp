@@ -17,8 +17,9 @@
 // Capture. A call on a capturing stream becomes an op of the plan. Each launch of the plan is one call; the other ranks
 // match it by a launch or a call of their own. A launch after the communicator was destroyed is an error.
 //
-// Devices. Either all ranks use cpu devices, or all use devices of one sim world (Device::open_all) in one process. On
-// sim a call takes the time that the simulated links need, and the result has the same bits as on cpu.
+// Devices. All ranks use cpu devices, or all use cuda devices of one host (several ranks may share a GPU), or all use
+// devices of one sim world (Device::open_all) in one process. On sim a call takes the time that the simulated links
+// need. The results have the same bits on all devices.
 //
 // Bits. The same call gives the same bits in every run. Within one host, and everywhere with `deterministic`, values
 // are reduced in rank order. Then the bits do not depend on the size or the algorithm either.
@@ -37,6 +38,10 @@
 #include "slip/reduction.hpp"
 #include "slip/shared_buffer.hpp"
 #include "slip/unique_id.hpp"
+
+namespace slip::comm {
+class CallPredictor;
+}  // namespace slip::comm
 
 namespace slip {
 
@@ -161,7 +166,7 @@ class Communicator {
   void fail(Code code, const std::string& text) noexcept;
 
  private:
-  friend class CallPredictor;
+  friend class comm::CallPredictor;
   friend class Gradients;  // shares the state, so that the Communicator may be moved while gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);

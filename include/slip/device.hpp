@@ -61,7 +61,7 @@ struct DeviceInfo {
   int copy_engines = 2;
   int queues = 0;  // hardware queues; 0: unlimited
   int min_priority = 0;
-  int greatest_priority = -2;  // lower numbers are higher priorities, as in CUDA
+  int max_priority = -2;  // lower numbers are higher priorities, as in CUDA: max_priority <= min_priority
   bool virtual_time = false;
   std::uint64_t world = 0;  // devices with the same number share one virtual clock; 0: real time
   std::string label = {};   // the device's name in errors and reports: DeviceOptions::name, or else `name`
@@ -124,9 +124,9 @@ class Device {
 
  private:
   friend class Event;
-  friend struct DeviceCore;  // makes handles of itself
-  explicit Device(std::shared_ptr<DeviceCore> core) : core_(std::move(core)) {}
-  std::shared_ptr<DeviceCore> core_;
+  friend struct runtime::DeviceCore;  // makes handles of itself
+  explicit Device(std::shared_ptr<runtime::DeviceCore> core) : core_(std::move(core)) {}
+  std::shared_ptr<runtime::DeviceCore> core_;
 };
 
 }  // namespace slip

@@ -18,7 +18,7 @@ class Device;
 class EventHandle {
  public:
   EventHandle() = default;
-  explicit EventHandle(EventState* state) : state_(state) {}
+  explicit EventHandle(runtime::EventState* state) : state_(state) {}
   EventHandle(const EventHandle& other);
   EventHandle(EventHandle&& other) noexcept : state_(other.state_) { other.state_ = nullptr; }
   EventHandle& operator=(EventHandle other) noexcept {
@@ -28,11 +28,11 @@ class EventHandle {
   ~EventHandle() {
     if (state_) release();
   }
-  EventState* get() const { return state_; }
+  runtime::EventState* get() const { return state_; }
 
  private:
   void release() noexcept;
-  EventState* state_ = nullptr;
+  runtime::EventState* state_ = nullptr;
 };
 
 class Event {

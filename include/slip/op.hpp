@@ -11,12 +11,14 @@
 #include "slip/name.hpp"
 #include "slip/range.hpp"
 
-namespace slip {
-
+namespace slip::runtime {
 class EventState;    // the backend's part of an event
 class Exchange;      // a collective, or messages, with other ranks
 struct StreamState;  // the backend's part of a stream
 struct PlanOps;      // a plan as backends see it
+}  // namespace slip::runtime
+
+namespace slip {
 
 // Real or virtual time in integer picoseconds. 2^63 ps are 106 days.
 using Picos = std::int64_t;
@@ -62,7 +64,7 @@ const char* engine_name(Engine engine);
 
 // A point in a stream: after all ops up to `position`.
 struct Point {
-  StreamState* stream = nullptr;
+  runtime::StreamState* stream = nullptr;
   std::uint64_t position = 0;
 };
 
@@ -81,12 +83,12 @@ struct Op {
   Cost cost = {};
   std::function<void()>* host = nullptr;  // kHost; moved from when submitted
   Point point = {};                       // kWait
-  std::uint64_t point_stream = 0;  // kWait: id of the point's stream at the time of the record; 0: its current id
-  EventState* event = nullptr;     // kRecord, kWait: the backend's event, or null
-  void** address = nullptr;        // kAlloc, kFree
-  std::size_t bytes = 0;           // kAlloc, kFree
-  const PlanOps* plan = nullptr;   // kPlan
-  Exchange* exchange = nullptr;    // kExchange
+  std::uint64_t point_stream = 0;        // kWait: id of the point's stream at the time of the record; 0: its current id
+  runtime::EventState* event = nullptr;  // kRecord, kWait: the backend's event, or null
+  void** address = nullptr;              // kAlloc, kFree
+  std::size_t bytes = 0;                 // kAlloc, kFree
+  const runtime::PlanOps* plan = nullptr;  // kPlan
+  runtime::Exchange* exchange = nullptr;   // kExchange
 };
 
 // The arguments of a kernel launch. `name` replaces the kernel's name in traces and errors.

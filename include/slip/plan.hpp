@@ -11,9 +11,12 @@
 
 #include "slip/op.hpp"
 
+namespace slip::runtime {
+class ExchangeSource;  // makes the work of a captured communicator call, once per launch
+}  // namespace slip::runtime
+
 namespace slip {
 
-class ExchangeSource;  // makes the work of a captured communicator call, once per launch
 class StreamRef;
 
 // One op of a plan; it owns its lists. `waits` are indices into Plan::nodes: ops of other streams that must end first.
@@ -31,7 +34,7 @@ struct PlanNode {
   std::vector<Scalar> scalars = {};
   Cost cost = {};
   std::function<void()> host = {};
-  std::shared_ptr<const ExchangeSource> exchange = {};  // a captured call of a communicator
+  std::shared_ptr<const runtime::ExchangeSource> exchange = {};  // a captured call of a communicator
   std::vector<std::uint32_t> waits = {};
 };
 
@@ -73,10 +76,10 @@ class Plan {
   friend class StreamRef;
   struct Launches;  // the streams that it runs on, and its last launch
   struct Bound;     // one launch with its bindings applied
-  Bound bind(StreamState& main, const Bindings& bindings, Here here);
+  Bound bind(runtime::StreamState& main, const Bindings* bindings, Here here);
   void run(StreamRef origin, const Bindings* bindings, Here here);
-  bool run_compiled(StreamState& main, const Bindings* bindings, Here here);
-  void run_op_by_op(StreamState& main, Bound bound, Here here);
+  bool run_compiled(runtime::StreamState& main, const Bindings* bindings, Here here);
+  void run_op_by_op(runtime::StreamState& main, Bound bound, Here here);
 
   std::vector<PlanNode> nodes_;
   std::uint32_t streams_ = 1;

@@ -47,7 +47,6 @@ struct Race {
 struct RaceFix {
   RaceSide after, before;
 };
-using Fix [[deprecated("use RaceFix")]] = RaceFix;
 
 struct RaceReport {
   std::vector<Race> races;          // one per pair of source lines, buffer and kind of access

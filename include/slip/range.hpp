@@ -8,13 +8,16 @@
 #include <span>
 #include <vector>
 
+namespace slip::runtime {
+struct Block;  // the runtime's description of one allocation
+}  // namespace slip::runtime
+
 namespace slip {
 
-struct Block;  // the runtime's description of one allocation
 class Buffer;
 
 struct Range {
-  Block* block = nullptr;
+  runtime::Block* block = nullptr;
   std::uint64_t id = 0;  // of the buffer, when the range was made
   std::size_t offset = 0;
   std::size_t bytes = 0;

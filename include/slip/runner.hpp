@@ -15,6 +15,10 @@
 #include "slip/comparison.hpp"
 #include "slip/weights.hpp"
 
+namespace slip::flow {
+class Loader;
+}  // namespace slip::flow
+
 namespace slip {
 
 // Where the bytes of the weights come from.
@@ -34,7 +38,7 @@ class WeightSource {
   void check(const Graph& graph, Here here = Here::at()) const;
 
  private:
-  friend class Loader;
+  friend class flow::Loader;
   friend Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here);
   std::shared_ptr<const TensorFiles> files_;
   Memory memory_;

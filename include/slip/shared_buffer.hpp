@@ -11,9 +11,11 @@
 
 #include "slip/buffer.hpp"
 
-namespace slip {
-
+namespace slip::comm {
 class SharedPart;
+}  // namespace slip::comm
+
+namespace slip {
 
 class SharedBuffer {
  public:
@@ -30,7 +32,7 @@ class SharedBuffer {
 
  private:
   friend class Communicator;
-  std::shared_ptr<SharedPart> part_;  // declared first: it must outlive buffer_. Null: buffer_ owns its memory
+  std::shared_ptr<comm::SharedPart> part_;  // declared first: it must outlive buffer_. Null: buffer_ owns its memory
   Buffer buffer_;
 };
 

@@ -72,19 +72,19 @@ class StreamRef {
 
   StreamFlags flags() const;
   int priority() const;
-  std::uint64_t id() const { return id_; }           // unique within the process
-  CUstream_st* native() const;                       // null on devices without native streams
-  StreamState* state(Here here = Here::at()) const;  // throws kInvalidHandle if destroyed
+  std::uint64_t id() const { return id_; }                    // unique within the process
+  CUstream_st* native() const;                                // null on devices without native streams
+  runtime::StreamState* state(Here here = Here::at()) const;  // throws kInvalidHandle if destroyed
 
   friend bool operator==(StreamRef a, StreamRef b) { return a.id_ == b.id_; }
 
  protected:
   friend class Device;
-  friend struct DeviceCore;
-  StreamRef(StreamState* state, std::uint64_t id) : state_(state), id_(id) {}
-  void take_record(Event& event, EventState* native, Here here) const;
+  friend struct runtime::DeviceCore;
+  StreamRef(runtime::StreamState* state, std::uint64_t id) : state_(state), id_(id) {}
+  void take_record(Event& event, runtime::EventState* native, Here here) const;
 
-  StreamState* state_;
+  runtime::StreamState* state_;
   std::uint64_t id_;
 };
 
@@ -110,8 +110,8 @@ class Stream : public StreamRef {
 
  private:
   friend class Device;
-  Stream(StreamRef ref, std::shared_ptr<DeviceCore> core) : StreamRef(ref), core_(std::move(core)) {}
-  std::shared_ptr<DeviceCore> core_;
+  Stream(StreamRef ref, std::shared_ptr<runtime::DeviceCore> core) : StreamRef(ref), core_(std::move(core)) {}
+  std::shared_ptr<runtime::DeviceCore> core_;
 };
 
 }  // namespace slip

@@ -17,6 +17,10 @@
 #include "slip/data_type.hpp"
 #include "slip/error.hpp"
 
+namespace slip::store {
+class File;
+}  // namespace slip::store
+
 namespace slip {
 
 using Shape = std::vector<std::uint64_t>;
@@ -32,8 +36,6 @@ struct TensorInfo {
   std::uint64_t offset = 0;  // in that file
   std::uint64_t bytes = 0;
 };
-
-class File;
 
 class TensorFiles {
  public:
@@ -59,7 +61,7 @@ class TensorFiles {
             Here here = Here::at()) const;
 
  private:
-  friend const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
+  friend const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
   struct State;
   explicit TensorFiles(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -124,7 +124,7 @@ struct Cluster {
 };
 Cluster cluster_of(const TopoSystem& system, int nodes);  // one rank per device, node by node
 
-inline constexpr int kNobody = -1;  // CommTree::parent of a root
+inline constexpr int kNoRank = -1;  // CommTree::parent of a root
 inline constexpr int kSwitch = -2;  // CommTree::parent: a network switch that reduces and multicasts (NCCL's CollNet)
 
 struct CommTree {

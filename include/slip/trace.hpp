@@ -21,9 +21,11 @@
 #include "slip/buffer.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
-
+namespace slip::watch {
 class RecordLog;
+}  // namespace slip::watch
+
+namespace slip {
 
 // Some bytes of a buffer, by the buffer's id.
 struct TraceRange {
@@ -162,7 +164,7 @@ class Trace final : public Observer {
   void write(const std::string& path, Here here = Here::at()) const;
 
  private:
-  std::unique_ptr<RecordLog> log_;
+  std::unique_ptr<watch::RecordLog> log_;
   bool attached_ = false;
 };
 

@@ -23,6 +23,10 @@
 
 #include "slip/error.hpp"
 
+namespace slip::transport {
+struct UniqueIdParts;
+}  // namespace slip::transport
+
 namespace slip {
 
 class UniqueId {
@@ -57,7 +61,7 @@ class UniqueId {
   friend bool operator==(const UniqueId& a, const UniqueId& b) { return a.bytes_ == b.bytes_; }
 
  private:
-  friend struct UniqueIdParts;
+  friend struct transport::UniqueIdParts;
   std::array<char, kBytes> bytes_{};
 };
 

@@ -41,7 +41,7 @@ struct Verification {
   std::vector<Race> races;
   std::vector<Wait> missing;           // waits that would order every race; none of them can be omitted
   std::vector<Wait> superfluous;       // waits that no two ops need; all of them can be removed together
-  std::vector<std::uint32_t> circle;   // a cycle: each op waits for the next, the last for the first
+  std::vector<std::uint32_t> cycle;    // a cycle: each op waits for the next, the last for the first
   std::vector<std::uint32_t> unknown;  // ops that prevent a proof (kUnknown)
 
   bool proven() const { return verdict == Verdict::kProven; }

@@ -9,14 +9,14 @@
 #include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 template <class State>
 class Slab {
  public:
   static State* take() {
     Slab& slab = instance();
-    const LockGuard lock(slab.mutex_);
+    const base::LockGuard lock(slab.mutex_);
     if (slab.idle_.empty()) {
       slab.all_.push_back(std::make_unique<State>());
       return slab.all_.back().get();
@@ -28,14 +28,14 @@ class Slab {
 
   static void give(State* state) {
     Slab& slab = instance();
-    const LockGuard lock(slab.mutex_);
+    const base::LockGuard lock(slab.mutex_);
     slab.idle_.push_back(state);
   }
 
  private:
   static Slab& instance() {
     static Slab* const kSlab = [] {
-      at_fork([] {}, [] {}, abandon_idle);
+      base::at_fork([] {}, [] {}, abandon_idle);
       return new Slab;  // never destroyed: events of static lifetime refer to states
     }();
     return *kSlab;
@@ -44,9 +44,9 @@ class Slab {
   // reuse these states.
   static void abandon_idle() SLIP_NO_THREAD_SAFETY_ANALYSIS { instance().idle_.clear(); }
 
-  ForkMutex mutex_;
+  base::ForkMutex mutex_;
   std::vector<std::unique_ptr<State>> all_ SLIP_GUARDED_BY(mutex_);
   std::vector<State*> idle_ SLIP_GUARDED_BY(mutex_);
 };
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -7,17 +7,17 @@
 #endif
 #include "backend/sim/sim.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 std::span<const BackendEntry> backends() {
   static constexpr std::array kTable = {
-    BackendEntry{"cpu", open_cpu},
-    BackendEntry{"sim", open_sim},
+    BackendEntry{"cpu", backend::open_cpu},
+    BackendEntry{"sim", sim::open_sim},
 #if SLIP_HAS_CUDA
-    BackendEntry{"cuda", open_cuda},
+    BackendEntry{"cuda", backend::open_cuda},
 #endif
   };
   return kTable;
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

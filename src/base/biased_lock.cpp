@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 constexpr std::uint32_t kMaxThreshold = 1u << 12;
@@ -57,4 +57,4 @@ int BiasedLock::find_slot(std::uint64_t thread) {
   return kNoSlot;
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -13,7 +13,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::base {
 
 // Two threads each store one flag and then load the other's. If one calls light_fence() between store and load and the
 // other heavy_fence(), at least one of them sees the other's store. light_fence() costs nothing where the system has
@@ -87,4 +87,4 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
   std::uint64_t slot_owners_[kSlots] SLIP_GUARDED_BY(lock_) = {};  // thread_index(); 0: free
 };
 
-}  // namespace slip
+}  // namespace slip::base

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <limits>
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 std::int64_t read_ns(clockid_t clock) {
@@ -67,4 +67,4 @@ std::int64_t deadline_after(std::int64_t limit_ns) {
   return limit_ns > std::numeric_limits<std::int64_t>::max() - now ? 0 : now + limit_ns;
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace slip {
+namespace slip::base {
 
 std::int64_t now_ns();   // monotonic; counts from one second before the first call in this process
 std::int64_t host_ns();  // CLOCK_MONOTONIC: the same in all processes of the host, unlike now_ns()
@@ -35,4 +35,4 @@ ClockOrigin clock_origin();
 
 std::string boot_id();  // unique for this boot of this host; "" if the system does not provide one
 
-}  // namespace slip
+}  // namespace slip::base

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace slip {
+namespace slip::base {
 
 struct EmbeddedFile {
   std::string_view name;  // without folder and extension
@@ -11,4 +11,4 @@ struct EmbeddedFile {
   std::string_view sha256;  // of the text, in hexadecimal digits
 };
 
-}  // namespace slip
+}  // namespace slip::base

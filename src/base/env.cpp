@@ -1,6 +1,5 @@
 #include "base/env.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,30 +8,29 @@
 #include <limits>
 #include <string_view>
 
+#include "base/fail.hpp"
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 namespace {
 
-std::string text(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value ? value : "";
-}
+constexpr const char* kCudaConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int kDefaultCudaConnections = 8;
 
 bool flag(const char* variable) {
-  const std::string value = text(variable);
+  const std::string value = env_text(variable);
   if (value.empty() || value == "0") return false;
   if (value == "1") return true;
-  throw Error(Code::kInvalidValue, fmt::format("{}={}: must be 0 or 1", variable, value), {});
+  fail(Code::kInvalidValue, {}, "{}={}: must be 0 or 1", variable, value);
 }
 
 int number(const char* variable, int low, int high) {
-  const std::string value = text(variable);
+  const std::string value = env_text(variable);
   if (value.empty()) return 0;
   int result = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
   if (error != std::errc() || end != value.data() + value.size() || result < low || result > high)
-    throw Error(Code::kInvalidValue, fmt::format("{}={}: must be {} to {}", variable, value, low, high), {});
+    fail(Code::kInvalidValue, {}, "{}={}: must be {} to {}", variable, value, low, high);
   return result;
 }
 
@@ -40,29 +38,29 @@ Env read() {
   Env result;
   result.launch_blocking = flag("SLIP_LAUNCH_BLOCKING");
   result.max_connections = number("SLIP_MAX_CONNECTIONS", 1, 32);
-  result.policy = text("SLIP_POLICY");
+  result.policy = env_text("SLIP_POLICY");
   result.strict = flag("SLIP_STRICT");
   result.check = flag("SLIP_CHECK");
-  result.trace = text("SLIP_TRACE");
-  result.topo_file = text("SLIP_TOPO_FILE");
-  if (!text("SLIP_TOPO_DEVICE").empty()) result.topo_device = number("SLIP_TOPO_DEVICE", 0, 1 << 20);
-  result.algorithm = text("SLIP_ALGORITHM");
-  result.transport = text("SLIP_TRANSPORT");
-  result.host_id = text("SLIP_HOST_ID");
+  result.trace = env_text("SLIP_TRACE");
+  result.topo_file = env_text("SLIP_TOPO_FILE");
+  if (!env_text("SLIP_TOPO_DEVICE").empty()) result.topo_device = number("SLIP_TOPO_DEVICE", 0, 1 << 20);
+  result.algorithm = env_text("SLIP_ALGORITHM");
+  result.transport = env_text("SLIP_TRANSPORT");
+  result.host_id = env_text("SLIP_HOST_ID");
   result.min_channels = number("SLIP_MIN_CHANNELS", 1, 32);
   result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);
   result.sockets = number("SLIP_SOCKETS", 1, 16);
   result.zero_copy = number("SLIP_ZERO_COPY", 1, std::numeric_limits<int>::max());
-  result.debug = text("SLIP_DEBUG");
+  result.debug = env_text("SLIP_DEBUG");
   return result;
 }
 
 }  // namespace
 
-bool Env::debugs(std::string_view word) const {
-  for (std::string_view rest = debug; !rest.empty();) {
+bool debugs(std::string_view topic) {
+  for (std::string_view rest = env().debug; !rest.empty();) {
     const std::size_t end = std::min(rest.find(','), rest.size());
-    if (rest.substr(0, end) == word) return true;
+    if (rest.substr(0, end) == topic) return true;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return false;
@@ -73,7 +71,15 @@ const Env& env() {
   return *kEnv;
 }
 
-std::string env_text(const char* variable) { return text(variable); }
+std::string env_text(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+std::string socket_interface_rule() {
+  const std::string own = env_text("SLIP_SOCKET_IFNAME");
+  return own.empty() ? env_text("NCCL_SOCKET_IFNAME") : own;
+}
 
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> result;
@@ -85,18 +91,13 @@ std::vector<std::string> env_with(const std::map<std::string, std::string>& chan
   return result;
 }
 
-namespace {
-constexpr const char* kCudaConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
-constexpr int kDefaultCudaConnections = 8;
-}  // namespace
-
 bool nvtx_wanted() {
-  static const bool kWanted = !text("NVTX_INJECTION64_PATH").empty();
+  static const bool kWanted = !env_text("NVTX_INJECTION64_PATH").empty();
   return kWanted;
 }
 
 int cuda_connections() {
-  const int set = std::atoi(text(kCudaConnections).c_str());
+  const int set = std::atoi(env_text(kCudaConnections).c_str());
   return set > 0 ? set : kDefaultCudaConnections;
 }
 
@@ -141,4 +142,4 @@ std::optional<JobRank> job_rank() {
   return read_job_rank([](const char* name) { return env_text(name); });
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace slip {
+namespace slip::base {
 
 struct Env {
   bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits until its work is done
@@ -29,17 +29,18 @@ struct Env {
   // SLIP_DEBUG=tune: prints the algorithm of each collective, and why it was chosen. SLIP_DEBUG=topo: prints the
   // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=tune,topo: both.
   std::string debug;
-
-  bool debugs(std::string_view word) const;
 };
 
 const Env& env();
+bool debugs(std::string_view topic);  // whether SLIP_DEBUG lists the topic
 
 bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached (it sets NVTX_INJECTION64_PATH)
 
-// The current value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and
-// SLIP_SOCKET_IFNAME.
+// The current value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and of
+// NCCL (nccl).
 std::string env_text(const char* variable);
+// Which network interfaces are used: SLIP_SOCKET_IFNAME, or else NCCL_SOCKET_IFNAME, which has the same syntax.
+std::string socket_interface_rule();
 // The environment of this process with `changes`, as "NAME=value" each: for a child process.
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
 
@@ -57,4 +58,4 @@ struct JobRank {
 std::optional<JobRank> read_job_rank(const std::function<std::string(const char*)>& variables);
 std::optional<JobRank> job_rank();  // reads this process's environment
 
-}  // namespace slip
+}  // namespace slip::base

@@ -8,11 +8,11 @@
 
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 
 inline std::string bare_text(const Error& error) {
   const std::string_view text = error.what();
   return std::string(text.substr(std::min(text.size(), std::string_view(code_name(error.code())).size() + 2)));
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -3,7 +3,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::base {
 
 // The list of all ForkMutexes. Constant-initialised and trivially destroyed, so that ForkMutexes of static lifetime may
 // be created and destroyed in any order.
@@ -62,4 +62,4 @@ ForkMutex::~ForkMutex() {
   *link = next_;
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -7,7 +7,7 @@
 
 #include "base/sync.hpp"
 
-namespace slip {
+namespace slip::base {
 
 class SLIP_CAPABILITY("mutex") ForkMutex {
  public:
@@ -26,4 +26,4 @@ class SLIP_CAPABILITY("mutex") ForkMutex {
   ForkMutex* next_ = nullptr;  // next in the list of all ForkMutexes; guarded by ForkMutexes::mutex
 };
 
-}  // namespace slip
+}  // namespace slip::base

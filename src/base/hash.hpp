@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace slip {
+namespace slip::base {
 
 class Hash {
  public:
@@ -29,4 +29,4 @@ inline std::uint64_t hash_of(std::string_view text) {
   return hash.value();
 }
 
-}  // namespace slip
+}  // namespace slip::base

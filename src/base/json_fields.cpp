@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <set>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::base {
 namespace {
 
 constexpr int kMaxDepth = 16;
@@ -29,7 +31,7 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
       in_string = !in_string;
     } else if (!in_string && (c == '{' || c == '[')) {
       if (++depth > kMaxDepth)
-        throw Error(Code::kParse, fmt::format("{}: nested deeper than {} at byte {}", file, kMaxDepth, i), here);
+        base::fail(Code::kParse, here, "{}: nested deeper than {} at byte {}", file, kMaxDepth, i);
     } else if (!in_string && (c == '}' || c == ']')) {
       --depth;
     }
@@ -39,26 +41,25 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here) {
-  if (text.size() > max_bytes)
-    throw Error(Code::kParse, fmt::format("{}: {} bytes; at most {}", file, text.size(), max_bytes), here);
+  if (text.size() > max_bytes) base::fail(Code::kParse, here, "{}: {} bytes; at most {}", file, text.size(), max_bytes);
   require_shallow(text, file, here);
   std::vector<std::set<std::string>> keys;  // keys of each object that is still open
   const auto no_key_twice = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw Error(Code::kParse, fmt::format("{}: key {} twice", file, short_text(value)), here);
+      base::fail(Code::kParse, here, "{}: key {} twice", file, short_text(value));
     return true;
   };
   try {
     return Json::parse(text, no_key_twice);
   } catch (const Json::exception& error) {
-    throw Error(Code::kParse, fmt::format("{}: {}", file, error.what()), here);
+    base::fail(Code::kParse, here, "{}: {}", file, error.what());
   }
 }
 
 void refuse_json(const std::string& place, const Json& value, std::string_view allowed, Here here) {
-  throw Error(Code::kParse, fmt::format("{} is {}: {}", place, short_text(value), allowed), here);
+  base::fail(Code::kParse, here, "{} is {}: {}", place, short_text(value), allowed);
 }
 
 JsonFields::JsonFields(const Json& object, std::string place, Here here)
@@ -68,9 +69,7 @@ JsonFields::JsonFields(const Json& object, std::string place, Here here)
 
 std::string JsonFields::path_of(std::string_view key) const { return fmt::format("{}.{}", place_, key); }
 
-void JsonFields::fail(std::string_view what) const {
-  throw Error(Code::kParse, fmt::format("{} {}", place_, what), here_);
-}
+void JsonFields::fail(std::string_view what) const { base::fail(Code::kParse, here_, "{} {}", place_, what); }
 
 bool JsonFields::has(const char* key) const {
   const auto found = object_.find(key);
@@ -82,8 +81,7 @@ const Json& JsonFields::raw(const char* key) {
   if (found == object_.end()) {
     std::string present;  // one of them may be this field, misspelt
     for (const auto& [name, value] : object_.items()) present += fmt::format("{}{}", present.empty() ? "" : ", ", name);
-    throw Error(Code::kParse, fmt::format("{} is missing; present are: {}", path_of(key), short_text(Json(present))),
-                here_);
+    base::fail(Code::kParse, here_, "{} is missing; present are: {}", path_of(key), short_text(Json(present)));
   }
   taken_.emplace_back(key);
   return *found;
@@ -147,4 +145,4 @@ void JsonFields::finish() const {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -14,7 +14,7 @@
 
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 
 using Json = nlohmann::json;
 
@@ -65,4 +65,4 @@ class JsonFields {
   std::vector<std::string> taken_;
 };
 
-}  // namespace slip
+}  // namespace slip::base

@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "base/fail.hpp"
 #include "base/json_text.hpp"
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // fits into the L2 cache
@@ -22,12 +22,6 @@ constexpr std::int64_t kMaxExponent = 1'000'000;
 constexpr std::uint64_t kMaxUnsigned = std::numeric_limits<std::uint64_t>::max();
 constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 constexpr std::size_t kMaxNumberBytes = std::size_t{1} << 20;
-
-constexpr std::array<std::uint64_t, 20> kTens = [] {
-  std::array<std::uint64_t, 20> tens{1};
-  for (std::size_t i = 1; i < tens.size(); ++i) tens[i] = tens[i - 1] * 10;
-  return tens;
-}();
 
 bool is_digit(int character) { return character >= '0' && character <= '9'; }
 
@@ -57,10 +51,8 @@ JsonInput::JsonInput(std::string name, Source source, Here here)
 }
 
 void JsonInput::fail_at(Position position, const std::string& what) const {
-  throw Error(Code::kParse,
-              fmt::format("'{}', line {}, byte {}: {}{}{}", name_, position.line, position.byte, within_,
-                          within_.empty() ? "" : ": ", what),
-              here_);
+  base::fail(Code::kParse, here_, "'{}', line {}, byte {}: {}{}{}", name_, position.line, position.byte, within_,
+             within_.empty() ? "" : ": ", what);
 }
 
 // Moves the text from `keep` on (from the mark on, if that is earlier) to the start of the window. Then reads more
@@ -335,12 +327,13 @@ JsonScalars::LongTime JsonScalars::long_micros() {
   if (found.exponent >= 0) {
     whole = scaled(found, "time in microseconds");
   } else {
-    for (; found.exponent < -static_cast<std::int64_t>(kTens.size() - 1) && found.digits != 0; ++found.exponent)
+    for (; found.exponent < -static_cast<std::int64_t>(kPowersOfTen.size() - 1) && found.digits != 0; ++found.exponent)
       found.digits /= 10;
     const auto decimals = static_cast<std::size_t>(found.digits == 0 ? 0 : -found.exponent);
-    whole = found.digits / kTens[decimals];
-    rest = found.digits % kTens[decimals];
-    rest = decimals <= 6 ? rest * kTens[6 - decimals] : (rest + kTens[decimals - 6] / 2) / kTens[decimals - 6];
+    whole = found.digits / kPowersOfTen[decimals];
+    rest = found.digits % kPowersOfTen[decimals];
+    rest = decimals <= 6 ? rest * kPowersOfTen[6 - decimals]
+                         : (rest + kPowersOfTen[decimals - 6] / 2) / kPowersOfTen[decimals - 6];
   }
   if (whole > kMaxSigned) fail("time in microseconds: too large");
   time.micros = static_cast<std::int64_t>(whole);
@@ -426,4 +419,4 @@ void JsonReader::skip_value(int depth) {
   skip_number();
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -22,7 +22,7 @@
 
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::base {
 
 // --- Scanning: eight bytes of text at a time. Little-endian throughout: byte 0 is the lowest. ---
 
@@ -47,28 +47,24 @@ inline std::uint64_t find_non_digit(std::uint64_t word) {
 
 inline std::size_t first_byte(std::uint64_t bits) { return static_cast<std::size_t>(std::countr_zero(bits)) / 8; }
 
-// Returns the address of the first quote, backslash or control character.
-inline const char* end_of_plain(const char* at) {
+// Returns the address of the first byte that is kFirst, kSecond or a control character.
+template <char kFirst, char kSecond>
+const char* find_either(const char* at) {
   for (;; at += 8) {
     const std::uint64_t word = load_word(at);
-    const std::uint64_t stop = find_zero(word ^ every_byte('"')) | find_zero(word ^ every_byte('\\')) |
+    const std::uint64_t stop = find_zero(word ^ every_byte(kFirst)) | find_zero(word ^ every_byte(kSecond)) |
                                ((word - every_byte(0x20)) & ~word & every_byte(0x80));
     if (stop != 0) return at + first_byte(stop);
   }
 }
+inline const char* end_of_plain(const char* at) { return find_either<'"', '\\'>(at); }
+inline const char* end_of_flat(const char* at) { return find_either<'}', '{'>(at); }
 
-// Returns the address of the first brace or control character.
-inline const char* end_of_flat(const char* at) {
-  for (;; at += 8) {
-    const std::uint64_t word = load_word(at);
-    const std::uint64_t stop = find_zero(word ^ every_byte('}')) | find_zero(word ^ every_byte('{')) |
-                               ((word - every_byte(0x20)) & ~word & every_byte(0x80));
-    if (stop != 0) return at + first_byte(stop);
-  }
-}
-
-inline constexpr std::array<std::uint64_t, 9> kPowersOfTen = {1,       10,        100,        1'000,      10'000,
-                                                              100'000, 1'000'000, 10'000'000, 100'000'000};
+inline constexpr std::array<std::uint64_t, 20> kPowersOfTen = [] {
+  std::array<std::uint64_t, 20> powers{1};
+  for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * 10;
+  return powers;
+}();
 
 // The value of eight decimal digits. Each byte is the value of a digit, the first digit in the lowest byte. Combines
 // neighbours in three steps: to pairs, fours and the whole number.
@@ -349,4 +345,4 @@ class JsonReader : public JsonScalars {
   std::string key_;     // holds a key that is not immediately followed by its colon
 };
 
-}  // namespace slip
+}  // namespace slip::base

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
@@ -98,24 +98,14 @@ std::string to_utf8(std::string_view text) {
 }
 
 void append_code_point(std::string& out, std::uint32_t code_point) {
-  const auto put = [&out](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
   if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point <= 0xDFFF)) {
     out += kReplacement;
-  } else if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | (code_point >> 6));
-    put(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    put(0xE0 | (code_point >> 12));
-    put(0x80 | ((code_point >> 6) & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  } else {
-    put(0xF0 | (code_point >> 18));
-    put(0x80 | ((code_point >> 12) & 0x3F));
-    put(0x80 | ((code_point >> 6) & 0x3F));
-    put(0x80 | (code_point & 0x3F));
+    return;
   }
+  constexpr std::uint32_t kFirst[] = {0, 0xC0, 0xE0, 0xF0};  // marks of the first byte, by the number of further bytes
+  int further = code_point < 0x80 ? 0 : code_point < 0x800 ? 1 : code_point < 0x10000 ? 2 : 3;
+  out.push_back(static_cast<char>(kFirst[further] | (code_point >> (6 * further))));
+  while (further-- > 0) out.push_back(static_cast<char>(0x80 | ((code_point >> (6 * further)) & 0x3F)));
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -8,7 +8,7 @@
 
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::base {
 
 // Appends the text as a JSON string with quotes. Bytes that are not UTF-8 become U+FFFD, so that the file is always
 // valid.
@@ -24,4 +24,4 @@ bool is_utf8(std::string_view text);
 std::string to_utf8(std::string_view text);
 void append_code_point(std::string& out, std::uint32_t code_point);
 
-}  // namespace slip
+}  // namespace slip::base

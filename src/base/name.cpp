@@ -8,7 +8,7 @@ namespace slip {
 namespace {
 
 struct Table {
-  ForkMutex mutex;
+  base::ForkMutex mutex;
   std::unordered_set<std::string> names;  // node-based, so the addresses of the names never change
 };
 
@@ -23,7 +23,7 @@ Table& table() {
 Name::Name(std::string_view text) {
   if (text.empty()) return;
   Table& names = table();
-  const LockGuard lock(names.mutex);
+  const base::LockGuard lock(names.mutex);
   text_ = &*names.names.emplace(text).first;
 }
 

@@ -13,7 +13,9 @@
 #include <memory>
 #include <utility>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::base {
 namespace {
 
 // relaxed: set once, before other threads write files.
@@ -75,7 +77,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::fail(const char* what, int error) const {
   const std::string where = path_ == "-" ? "the standard output" : fmt::format("'{}'", path_);
-  throw Error(Code::kIo, fmt::format("{} {}: {}", what, where, std::strerror(error)), here_);
+  base::fail(Code::kIo, here_, "{} {}: {}", what, where, std::strerror(error));
 }
 
 void OutputFile::write(std::string_view text) {
@@ -112,7 +114,7 @@ void check_output_path(const std::string& path, Here here) {
   const bool exists = path != "-" && ::stat(path.c_str(), &status) == 0;
   if (exists && S_ISFIFO(status.st_mode)) {
     if (::access(path.c_str(), W_OK) != 0)
-      throw Error(Code::kIo, fmt::format("cannot open for writing '{}': {}", path, std::strerror(errno)), here);
+      base::fail(Code::kIo, here, "cannot open for writing '{}': {}", path, std::strerror(errno));
     return;
   }
   const OutputFile file(path, here);
@@ -124,8 +126,8 @@ void reserve_standard_output() {
   const bool done = kept >= 0 && nowhere >= 0 && ::dup2(nowhere, STDOUT_FILENO) >= 0;
   const int error = errno;
   if (nowhere >= 0) ::close(nowhere);
-  if (!done) throw Error(Code::kIo, fmt::format("cannot write to the standard output: {}", std::strerror(error)), {});
+  if (!done) base::fail(Code::kIo, {}, "cannot write to the standard output: {}", std::strerror(error));
   g_standard_output.store(kept, std::memory_order_relaxed);
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -8,7 +8,7 @@
 
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 
 class OutputFile {
  public:
@@ -41,4 +41,4 @@ void check_output_path(const std::string& path, Here here);
 // discarded. REQUIRES: nothing was printed yet.
 void reserve_standard_output();
 
-}  // namespace slip
+}  // namespace slip::base

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <utility>
+#include <span>
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 struct Unit {
@@ -15,24 +14,34 @@ struct Unit {
   double size;
 };
 
-std::string scaled(double value, const Unit* units, std::size_t count) {
+std::string scaled(double value, std::span<const Unit> units) {
   std::size_t i = 0;
-  while (i + 1 < count && std::abs(value) < units[i].size) ++i;
+  while (i + 1 < units.size() && std::abs(value) < units[i].size) ++i;
   const double shown = value / units[i].size;
   const int decimals = shown == 0 || std::abs(shown) >= 99.95 ? 0 : std::abs(shown) >= 9.995 ? 1 : 2;
   return fmt::format("{:.{}f} {}", shown, decimals, units[i].name);
 }
 
-template <std::size_t N>
-std::string scaled(double value, const std::array<Unit, N>& units) {
-  return scaled(value, units.data(), N);
-}
+constexpr Unit kTimes[] = {{"s", 1e12}, {"ms", 1e9}, {"us", 1e6}, {"ns", 1e3}};
+constexpr Unit kRates[] = {{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}};
+constexpr Unit kFlops[] = {{"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"MFLOP/s", 1e6}};
 
-constexpr std::array kTimes = {Unit{"s", 1e12}, Unit{"ms", 1e9}, Unit{"us", 1e6}, Unit{"ns", 1e3}};
-constexpr std::array kRates = {Unit{"TB/s", 1e12}, Unit{"GB/s", 1e9}, Unit{"MB/s", 1e6}};
-constexpr std::array kFlops = {Unit{"TFLOP/s", 1e12}, Unit{"GFLOP/s", 1e9}, Unit{"MFLOP/s", 1e6}};
-constexpr std::array<std::pair<const char*, std::uint64_t>, 4> kBytes = {
-    {{"GiB", 1ULL << 30}, {"MiB", 1ULL << 20}, {"KiB", 1ULL << 10}, {"B", 1}}};
+struct ByteUnit {
+  std::string_view name;
+  std::uint64_t size;
+};
+constexpr ByteUnit kShownBytes[] = {{"GiB", 1ULL << 30}, {"MiB", 1ULL << 20}, {"KiB", 1ULL << 10}, {"B", 1}};
+constexpr ByteUnit kTypedBytes[] = {{"", 1},
+                                    {"B", 1},
+                                    {"K", 1ULL << 10},
+                                    {"KiB", 1ULL << 10},
+                                    {"M", 1ULL << 20},
+                                    {"MiB", 1ULL << 20},
+                                    {"G", 1ULL << 30},
+                                    {"GiB", 1ULL << 30},
+                                    {"KB", 1'000},
+                                    {"MB", 1'000'000},
+                                    {"GB", 1'000'000'000}};
 
 }  // namespace
 
@@ -43,7 +52,7 @@ std::string format_percent(double percent) { return fmt::format("{:.1f} %", perc
 std::string format_times(double factor) { return fmt::format("{:.2f}x", factor); }
 
 std::string format_bytes(std::uint64_t bytes) {
-  for (const auto& [name, size] : kBytes) {
+  for (const auto& [name, size] : kShownBytes) {
     if (bytes < size && size > 1) continue;
     if (bytes % size == 0) return fmt::format("{} {}", bytes / size, name);
     return fmt::format("{:.1f} {}", static_cast<double>(bytes) / static_cast<double>(size), name);
@@ -52,23 +61,12 @@ std::string format_bytes(std::uint64_t bytes) {
 }
 
 bool parse_bytes(std::string_view text, std::uint64_t& bytes) {
-  static constexpr std::array<std::pair<std::string_view, std::uint64_t>, 11> kUnits = {{{"", 1},
-                                                                                         {"B", 1},
-                                                                                         {"K", 1ULL << 10},
-                                                                                         {"KiB", 1ULL << 10},
-                                                                                         {"M", 1ULL << 20},
-                                                                                         {"MiB", 1ULL << 20},
-                                                                                         {"G", 1ULL << 30},
-                                                                                         {"GiB", 1ULL << 30},
-                                                                                         {"KB", 1'000},
-                                                                                         {"MB", 1'000'000},
-                                                                                         {"GB", 1'000'000'000}}};
   std::uint64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc()) return false;
   std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
-  for (const auto& [name, size] : kUnits) {
+  for (const auto& [name, size] : kTypedBytes) {
     if (unit != name) continue;
     if (count > UINT64_MAX / size) return false;
     bytes = count * size;
@@ -77,4 +75,4 @@ bool parse_bytes(std::string_view text, std::uint64_t& bytes) {
   return false;
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -7,7 +7,7 @@
 
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::base {
 
 std::string format_time(Picos time);                // "78.4 us"
 std::string format_bytes(std::uint64_t bytes);      // "4 MiB"
@@ -19,4 +19,4 @@ std::string format_times(double factor);            // "1.53x"
 // "4MiB", "64 KiB", "1000", "2GB" -> bytes. False: the text is not a size.
 bool parse_bytes(std::string_view text, std::uint64_t& bytes);
 
-}  // namespace slip
+}  // namespace slip::base

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 constexpr std::array<std::uint32_t, 64> kRound{
@@ -108,4 +108,4 @@ bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::b
   return difference == std::byte{0};
 }
 
-}  // namespace slip
+}  // namespace slip::base

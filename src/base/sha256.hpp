@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <span>
 
-namespace slip {
+namespace slip::base {
 
 class Sha256 {
  public:
@@ -42,4 +42,4 @@ class Hmac {
 // from it.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
-}  // namespace slip
+}  // namespace slip::base

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace slip {
+namespace slip::base {
 
 // bf16: the upper half of a float.
 struct Bf16 {
@@ -99,4 +99,4 @@ T from_float(float value) {
   return {static_cast<decltype(T::bits)>(result | sign)};
 }
 
-}  // namespace slip
+}  // namespace slip::base

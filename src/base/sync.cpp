@@ -5,7 +5,7 @@
 
 #include "base/clock.hpp"
 
-namespace slip {
+namespace slip::base {
 
 void yield_thread() { sched_yield(); }
 
@@ -37,4 +37,4 @@ void Parker::unpark() {
   condition_.notify_one();
 }
 
-}  // namespace slip
+}  // namespace slip::base

@@ -14,7 +14,7 @@
 #include "base/thread.hpp"
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 // How long an idle helper spins: longer than the gap between two kernels of a stream, and too short to delay other
@@ -288,14 +288,9 @@ bool team_is_busy() {
   return found && found->is_busy();
 }
 
-void detail::run_loop(const Loop& loop) {
-  if (loop.count > 1 && team().run(loop)) return;
+void detail::run_loop(const Loop& loop, bool between) {
+  if (loop.count > 1 && (between ? team().run_between(loop) : team().run(loop))) return;
   for (std::size_t index = 0; index < loop.count; ++index) loop.call(loop.body, index);
 }
 
-void detail::run_between(const Loop& loop) {
-  if (loop.count > 1 && team().run_between(loop)) return;
-  for (std::size_t index = 0; index < loop.count; ++index) loop.call(loop.body, index);
-}
-
-}  // namespace slip
+}  // namespace slip::base

@@ -16,20 +16,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace slip {
-
-// Calls body(index) once for each index below `count` and returns when all calls have returned. If a call throws,
-// indices that have not begun are skipped, and the first exception is thrown here.
-template <class Body>
-void for_each_index(std::size_t count, Body&& body);
-
-// The same for small pieces of background work. The threads of a running loop do some pieces after each index; while no
-// loop runs, the helpers do them. The calling thread sleeps meanwhile.
-template <class Body>
-void for_each_between(std::size_t count, Body&& body);
-
-// True: a loop uses all cores, so a spinning thread would slow it down. Only a hint.
-bool team_is_busy();
+namespace slip::base {
 
 namespace detail {
 
@@ -38,8 +25,7 @@ struct Loop {
   void* body = nullptr;
   void (*call)(void* body, std::size_t index) = nullptr;
 };
-void run_loop(const Loop& loop);
-void run_between(const Loop& loop);
+void run_loop(const Loop& loop, bool between);
 
 template <class Body>
 Loop loop_of(std::size_t count, Body&& body) {
@@ -50,14 +36,21 @@ Loop loop_of(std::size_t count, Body&& body) {
 
 }  // namespace detail
 
+// Calls body(index) once for each index below `count` and returns when all calls have returned. If a call throws,
+// indices that have not begun are skipped, and the first exception is thrown here.
 template <class Body>
 void for_each_index(std::size_t count, Body&& body) {
-  detail::run_loop(detail::loop_of(count, body));
+  detail::run_loop(detail::loop_of(count, body), false);
 }
 
+// The same for small pieces of background work. The threads of a running loop do some pieces after each index; while no
+// loop runs, the helpers do them. The calling thread sleeps meanwhile.
 template <class Body>
 void for_each_between(std::size_t count, Body&& body) {
-  detail::run_between(detail::loop_of(count, body));
+  detail::run_loop(detail::loop_of(count, body), true);
 }
 
-}  // namespace slip
+// True: a loop uses all cores, so a spinning thread would slow it down. Only a hint.
+bool team_is_busy();
+
+}  // namespace slip::base

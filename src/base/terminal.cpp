@@ -8,7 +8,7 @@
 
 #include "base/json_text.hpp"
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 std::uint32_t code_point_of(std::string_view character) {
@@ -65,4 +65,4 @@ std::string single_line_text(std::string_view text) {
 
 void log_line(std::string_view text) { fmt::print(stderr, "slip: {}\n", terminal_text(text)); }
 
-}  // namespace slip
+}  // namespace slip::base

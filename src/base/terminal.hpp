@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace slip {
+namespace slip::base {
 
 // Keeps newlines and tabs. Other control characters (C0 and C1), marks that change the text direction, and bytes that
 // are not UTF-8 are written as "\x1b".
@@ -18,4 +18,4 @@ std::string single_line_text(std::string_view text);
 // Writes "slip: text" to stderr. For errors that cannot be thrown: in destructors and at process exit.
 void log_line(std::string_view text);
 
-}  // namespace slip
+}  // namespace slip::base

@@ -1,18 +1,19 @@
 #include "base/thread.hpp"
 
-#include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <memory>
 
+#include "base/fail.hpp"
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::base {
 namespace {
 
 struct Start {
@@ -30,6 +31,31 @@ void* run(void* argument) {
 }
 
 }  // namespace
+
+CoreSet core_set() {
+  cpu_set_t set;
+  CoreSet cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores.set(0);
+  for (std::size_t core = 0; core < cores.size() && core < CPU_SETSIZE; ++core) cores.set(core, CPU_ISSET(core, &set));
+  return cores;
+}
+
+int current_core() { return sched_getcpu(); }
+
+void leave_core(int core) {
+  cpu_set_t all;
+  if (core < 0 || sched_getaffinity(0, sizeof(all), &all) != 0) return;
+  cpu_set_t others = all;
+  CPU_CLR(static_cast<std::size_t>(core), &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  sched_setaffinity(0, sizeof(all), &all);  // the thread stays on its new core until the system moves it
+}
+
+std::int64_t preemptions() {
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
+  return usage.ru_nivcsw;
+}
 
 int core_count() {
   cpu_set_t set;
@@ -52,7 +78,7 @@ void Thread::start(const std::string& name, std::function<void()> body, bool pre
   pthread_sigmask(SIG_SETMASK, &all, &old);
   const int error = pthread_create(&handle_, nullptr, run, start.get());
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  if (error != 0) throw Error(Code::kOutOfMemory, fmt::format("cannot start thread '{}': error {}", name, error), {});
+  if (error != 0) fail(Code::kOutOfMemory, {}, "cannot start thread '{}': error {}", name, error);
   static_cast<void>(start.release());  // the new thread owns it now
   started_ = true;
 }
@@ -87,4 +113,4 @@ void set_time_slice(TimeSlice slice) {
 
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }
 
-}  // namespace slip
+}  // namespace slip::base

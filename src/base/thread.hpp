@@ -1,16 +1,27 @@
-// Thread: starts and joins a thread. Also a unique number for each thread, its scheduler slice, and hooks around
-// fork().
+// Thread: starts and joins a thread. Also a unique number for each thread, its scheduler slice, the cores that it may
+// use, and hooks around fork(). A "core" is a CPU number of the operating system.
 #pragma once
 
 #include <pthread.h>
 
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <string>
 
-namespace slip {
+namespace slip::base {
 
-int core_count();  // cores that this process may use
+using CoreSet = std::bitset<1024>;
+CoreSet core_set();  // the cores that this process may use; processes of one host can compare their sets
+int core_count();    // their number
+
+// The core on which this thread runs: a hint, because it may move at any time. Takes a few nanoseconds.
+int current_core();
+// Moves this thread from `core` to another core that it may use, if there is one. The system may move it back. Takes
+// microseconds.
+void leave_core(int core);
+// The number of involuntary context switches of this thread. Costs a system call.
+std::int64_t preemptions();
 
 inline thread_local constinit std::uint64_t t_thread_index = 0;
 std::uint64_t make_thread_index();
@@ -47,4 +58,4 @@ void set_time_slice(TimeSlice slice);
 // Registers functions that run around fork(): before it in the parent, after it in the parent and in the child.
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
-}  // namespace slip
+}  // namespace slip::base

@@ -63,9 +63,9 @@ Json json_of(const CheckReport& report) {
                     {"times", found.times},
                     {"cost_ps", found.cost_known ? Json(found.cost) : Json()}});
   for (const Deadlock& deadlock : report.deadlocks) {
-    Json circle = Json::array();
-    for (const Deadlock::Step& step : deadlock.circle) circle.push_back(json_of(step.op));
-    deadlocks.push_back(std::move(circle));
+    Json cycle = Json::array();
+    for (const Deadlock::Step& step : deadlock.cycle) cycle.push_back(json_of(step.op));
+    deadlocks.push_back(std::move(cycle));
   }
   result["superfluous"] = std::move(superfluous);
   result["false_dependencies"] = std::move(held);

@@ -28,17 +28,15 @@ struct DevicesOptions {
   std::string json;
 };
 
-double seconds_of(const std::function<void()>& body) {
-  const std::int64_t start = now_ns();
-  body();
-  return static_cast<double>(std::max<std::int64_t>(now_ns() - start, 1)) * 1e-9;
-}
-
 // The fastest of several runs: other programs can only make a run slower.
 double best_seconds(int runs, const std::function<void()>& body) {
-  double best = seconds_of(body);
-  for (int i = 1; i < runs; ++i) best = std::min(best, seconds_of(body));
-  return best;
+  std::int64_t best = INT64_MAX;
+  for (int i = 0; i < runs; ++i) {
+    const std::int64_t start = base::now_ns();
+    body();
+    best = std::min(best, std::max<std::int64_t>(base::now_ns() - start, 1));
+  }
+  return static_cast<double>(best) * 1e-9;
 }
 
 // One of the copies that run concurrently; each has its own stream.
@@ -71,13 +69,8 @@ Table copy_table(const Device& device, std::size_t most, bool quick) {
   device.copy(memory, pinned);  // maps all pages
   device.copy(other, pinned);
   Table table("copies (both ways: each way's rate; within: bytes copied on the device)",
-              {{"size", "bytes"},
-               {"pinned up", "pinned_up"},
-               {"pinned down", "pinned_down"},
-               {"both ways", "both_ways"},
-               {"pageable up", "pageable_up"},
-               {"pageable down", "pageable_down"},
-               {"within", "within"}});
+              {"size=bytes", "pinned up=pinned_up", "pinned down=pinned_down", "both ways=both_ways",
+               "pageable up=pageable_up", "pageable down=pageable_down", "within"});
   for (std::size_t size = 64 << 10; size <= most; size *= size < (1 << 20) ? 16 : 4) {
     const Range near = memory.slice(0, size), aside = other.slice(0, size);
     const Range up = pinned.slice(0, size), down = back.slice(0, size), plain = pageable.slice(0, size);
@@ -128,11 +121,11 @@ struct CallCost {
 CallCost call_cost(const Stream& stream, int count, const std::function<void()>& call) {
   CallCost best{1e18, 1e18};
   for (int run = 0; run < 3; ++run) {
-    const std::int64_t start = now_ns();
+    const std::int64_t start = base::now_ns();
     for (int i = 0; i < count; ++i) call();
-    const std::int64_t issued = now_ns();
+    const std::int64_t issued = base::now_ns();
     stream.sync();
-    const std::int64_t done = now_ns();
+    const std::int64_t done = base::now_ns();
     best.issue = std::min(best.issue, static_cast<double>(issued - start) / count);
     best.whole = std::min(best.whole, static_cast<double>(done - start) / count);
   }
@@ -144,7 +137,7 @@ Table calls_table(const Device& device, bool quick) {
   const int count = quick ? 20'000 : 100'000;
   Event event;
   const auto cost = [](double ns) { return Cell{fmt::format("{:.0f} ns", ns), ns}; };
-  Table table("calls", {{"call", "call"}, {"host", "host_ns"}, {"and done", "done_ns"}});
+  Table table("calls", {"call", "host=host_ns", "and done=done_ns"});
   const auto add = [&](const char* name, const std::function<void()>& call) {
     const CallCost seen = call_cost(stream, count, call);
     table.row({word(name), cost(seen.issue), cost(seen.whole)});
@@ -161,14 +154,14 @@ Table calls_table(const Device& device, bool quick) {
 // The tables of a device in real time. Each of its kernels has `threads` threads.
 Json show_measured(const Device& device, const char* name, int kernels, double threads, bool quick) {
   const DeviceInfo& info = device.info();
-  fmt::print("{}: {}, {} of memory\n\n", name, info.description, format_bytes(info.memory_bytes));
+  fmt::print("{}: {}, {} of memory\n\n", name, info.description, base::format_bytes(info.memory_bytes));
   const bool gpu = device.stream().native() != nullptr;
   const Table copies = copy_table(device, quick ? 16 << 20 : gpu ? 256 << 20 : 64 << 20, quick);
   fmt::print("{}\n", copies.text());
-  Table compute("compute (multiply-adds in registers)", {{"kernels side by side", "kernels"}, {"rate", "flops"}});
+  Table compute("compute (multiply-adds in registers)", {"kernels side by side=kernels", "rate=flops"});
   for (int streams = 1; streams <= kernels; streams *= 2) {
     const double rate = flops_rate(device, streams, threads, quick);
-    compute.row({number(streams), {format_flops(rate), rate}});
+    compute.row({number(streams), {base::format_flops(rate), rate}});
   }
   fmt::print("{}\n", compute.text());
   const Table calls = calls_table(device, quick);
@@ -176,37 +169,25 @@ Json show_measured(const Device& device, const char* name, int kernels, double t
   return {{"copies", json_of(copies)}, {"compute", json_of(compute)}, {"calls", json_of(calls)}};
 }
 
-Json show_cpu(bool quick) {
-  const Device device = Device::open("cpu");
-  return show_measured(device, "cpu", device.info().compute_workers, 1, quick);
-}
-
 Json show_sim() {
   fmt::print("sim: virtual time, exact and repeatable; kernels take what they declare or what these rates give\n\n");
-  Table table("", {{"device", "name"},
-                   {"memory", "memory_bytes"},
-                   {"flops", "flops"},
-                   {"bandwidth", "bandwidth"},
-                   {"copies", "in"},
-                   {"", "out"},
-                   {"pageable", "pageable"},
-                   {"copy engines", "engines"},
-                   {"queues", "queues"},
-                   {"launch", "launch_ps"}});
+  Table table("", {"device=name", "memory=memory_bytes", "flops", "bandwidth", "copies=in", "=out", "pageable",
+                   "copy engines=engines", "queues", "launch=launch_ps"});
   std::string names;
-  for (const EmbeddedFile& file : embedded_devices()) {
+  for (const base::EmbeddedFile& file : sim::embedded_devices()) {
     const sim::Description device = sim::parse_description(file.text, file.name);
     const auto of = [](std::uint64_t value) { return rate(static_cast<double>(value)); };
-    table.row({word(fmt::format("sim:{}", file.name)),
-               {fmt::format("{} GB", device.memory / 1'000'000'000), static_cast<std::int64_t>(device.memory)},
-               {format_flops(static_cast<double>(device.compute.flops)), static_cast<double>(device.compute.flops)},
-               of(device.compute.bandwidth),
-               of(device.copies.in),
-               of(device.copies.out),
-               device.copies.pageable > 0 ? of(device.copies.pageable) : none(),
-               number(device.copies.engines),
-               number(device.queues),
-               time(device.host.launch)});
+    table.row(
+        {word(fmt::format("sim:{}", file.name)),
+         {fmt::format("{} GB", device.memory / 1'000'000'000), static_cast<std::int64_t>(device.memory)},
+         {base::format_flops(static_cast<double>(device.compute.flops)), static_cast<double>(device.compute.flops)},
+         of(device.compute.bandwidth),
+         of(device.copies.in),
+         of(device.copies.out),
+         device.copies.pageable > 0 ? of(device.copies.pageable) : none(),
+         number(device.copies.engines),
+         number(device.queues),
+         time(device.host.launch)});
     names += paragraph(fmt::format("{}: {}", device.name, device.source), 15,
                        fmt::format("  {:<13}", fmt::format("sim:{}", file.name)));
   }
@@ -231,7 +212,8 @@ Json show_cuda(bool quick) {
 
 int run_devices(const DevicesOptions& options) {
   Json found = {{"slip", SLIP_VERSION}};
-  found["cpu"] = show_cpu(options.quick);
+  const Device cpu = Device::open("cpu");
+  found["cpu"] = show_measured(cpu, "cpu", cpu.info().compute_workers, 1, options.quick);
   found["sim"] = show_sim();
   found["cuda"] = show_cuda(options.quick);
   if (!options.json.empty()) write_file(options.json, found.dump(2) + "\n");

@@ -89,7 +89,7 @@ std::vector<Choices> choices_of(const CLI::App& app) {
 
 std::string devices() {
   std::string text = "cpu cuda:0";
-  for (const EmbeddedFile& file : embedded_devices()) text += fmt::format(" sim:{}", file.name);
+  for (const base::EmbeddedFile& file : sim::embedded_devices()) text += fmt::format(" sim:{}", file.name);
   return text;
 }
 

@@ -58,9 +58,7 @@ std::string did_you_mean(std::string_view typed, const std::vector<std::string>&
 }
 
 std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  std::vector<const CLI::App*> commands =
-      app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
-  return commands;
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
 }
 
 std::vector<const CLI::Option*> options_of(const CLI::App& app) {

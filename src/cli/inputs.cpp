@@ -14,10 +14,10 @@ namespace {
 
 std::string allowed_devices() {
   std::string text;
-  for (const BackendEntry& entry : backends()) {
+  for (const runtime::BackendEntry& entry : runtime::backends()) {
     if (entry.prefix != "sim") text += fmt::format("{}, ", entry.prefix);
   }
-  for (const EmbeddedFile& file : embedded_devices()) text += fmt::format("sim:{}, ", file.name);
+  for (const base::EmbeddedFile& file : sim::embedded_devices()) text += fmt::format("sim:{}, ", file.name);
   return text + "or the path of a description (.json)";
 }
 
@@ -44,7 +44,8 @@ CLI::Validator number_between(double min, double max) {
 }
 
 bool has_backend(std::string_view prefix) {
-  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
+  return std::ranges::any_of(runtime::backends(),
+                             [&](const runtime::BackendEntry& entry) { return entry.prefix == prefix; });
 }
 
 Device open_device(const std::string& name, const DeviceOptions& options) {

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/env.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "transport/job/local_job.hpp"
@@ -14,13 +16,34 @@ namespace slip::cli {
 namespace {
 
 struct LaunchOptions {
-  LocalJob job;
+  transport::LocalJob job;
   double timeout = 0, grace = 5;  // seconds
+  bool nccl = false;              // preload libnccl.so.2
   std::vector<std::string> changes;
 };
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+// Our libnccl.so.2: beside the program in a build folder, in the library folder of an installation.
+std::string nccl_library() {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  std::string searched;
+  for (const char* const place : {SLIP_NCCL_BUILT, SLIP_NCCL_INSTALLED}) {
+    const fs::path found = (folder / place / "libnccl.so.2").lexically_normal();
+    if (fs::exists(found)) return found.string();
+    searched += fmt::format("{}{}", searched.empty() ? "" : ", ", found.string());
+  }
+  throw Error(Code::kIo, fmt::format("--nccl: there is no libnccl.so.2 of Slipstream; searched: {}", searched), {});
+}
+
+// The first library that is preloaded wins, so ours comes before those of the caller.
+void preload_nccl(std::map<std::string, std::string>& changes) {
+  const auto given = changes.find("LD_PRELOAD");
+  const std::string others = given != changes.end() ? given->second : base::env_text("LD_PRELOAD");
+  changes["LD_PRELOAD"] = nccl_library() + (others.empty() ? "" : ":" + others);
 }
 
 int run_launch(LaunchOptions& options) {
@@ -30,9 +53,10 @@ int run_launch(LaunchOptions& options) {
       throw UsageError(fmt::format("--env {}: NAME=VALUE is expected", change));
     options.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
   }
+  if (options.nccl) preload_nccl(options.job.changes);
   options.job.timeout = milliseconds(options.timeout);
   options.job.grace = milliseconds(options.grace);
-  return run_local_job(options.job);
+  return transport::run_local_job(options.job);
 }
 
 }  // namespace
@@ -46,6 +70,9 @@ std::function<int()> add_launch(CLI::App& app) {
       "\n"
       "  slip launch -n 4 --tag-output -- sh -c 'echo I am $SLIP_RANK of $SLIP_NRANKS'\n"
       "  slip launch -n 8 --timeout 60 -- ./train --steps 100\n"
+      "  slip launch -n 2 --nccl -- ./made_for_nccl\n"
+      "\n"
+      "With --nccl a program made for NCCL communicates by Slipstream: its libnccl.so.2 is preloaded (LD_PRELOAD).\n"
       "\n"
       "If a rank fails, the others get SIGTERM and, after the grace period, SIGKILL. A signal to this program goes\n"
       "to all ranks; a second one kills them. If this program is killed, all ranks and the processes that they have\n"
@@ -63,6 +90,7 @@ std::function<int()> add_launch(CLI::App& app) {
   launch->add_option("--grace", options->grace, "Seconds between SIGTERM and SIGKILL (5)")
       ->check(number_between(0.0, 1e6));
   launch->add_flag("--tag-output", options->job.tag_output, "Begin each line of output with the rank: [3] ...");
+  launch->add_flag("--nccl", options->nccl, "Preload Slipstream's libnccl.so.2, for programs made for NCCL");
   launch->add_option("--env", options->changes, "NAME=VALUE for the ranks' environment; may be repeated")
       ->allow_extra_args(false);
   launch->add_option("PROGRAM", options->job.command, "The program and its arguments, after --")->required();

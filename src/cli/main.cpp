@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -72,26 +73,19 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   if (const std::string option = option_that_took({}); required && !option.empty())
     text += fmt::format("; {} took an argument as its FILE: put it last, or write {}=FILE", option, option);
   if (dynamic_cast<const CLI::ConversionError*>(&error)) text += expected_number(*command, text);
-  for (char& c : text) {
-    if (c == '\n') c = ' ';
-  }
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 
 int complain(const std::string& text, int status) {
-  fmt::print(stderr, "slip: {}\n", terminal_text(text));
+  fmt::print(stderr, "slip: {}\n", base::terminal_text(text));
   return status;
 }
 
-struct Command {
-  const char* name;
-  std::function<int()> (*add)(CLI::App& app);
-};
-constexpr Command kCommands[] = {{"devices", add_devices}, {"lab", add_lab},          {"check", add_check},
-                                 {"stats", add_stats},     {"view", add_view},        {"model", add_model},
-                                 {"plan", add_plan},       {"run", add_run},          {"bench", add_bench},
-                                 {"launch", add_launch},   {"topo", add_topo},        {"ranks", add_ranks},
-                                 {"help", add_help},       {"generate", add_generate}};
+// In the order of the help text.
+constexpr std::function<int()> (*kCommands[])(CLI::App& app) = {
+    add_devices, add_lab,   add_check,  add_stats, add_view,  add_model, add_plan,
+    add_run,     add_bench, add_launch, add_topo,  add_ranks, add_help,  add_generate};
 
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "slip");
@@ -99,7 +93,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version_text(), "Print version, commit and CUDA support, and exit");
   app.require_subcommand(0, 1);
   std::vector<std::function<int()>> work;
-  for (const Command& command : kCommands) work.push_back(command.add(app));
+  for (const auto& add : kCommands) work.push_back(add(app));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -110,7 +104,7 @@ int run(int argc, char** argv) {
   escape_standard_output();
   open_outputs();
   for (std::size_t i = 0; i < work.size(); ++i) {
-    if (app.got_subcommand(kCommands[i].name)) return work[i]();
+    if (app.get_subcommand(static_cast<int>(i))->parsed()) return work[i]();
   }
   fmt::print("{}", app.help());
   return kSuccess;

@@ -59,9 +59,9 @@ void open_outputs() {
       throw UsageError(fmt::format("{} and {} cannot both go to {}", other->second, option,
                                    path == "-" ? "the standard output: name a FILE" : "'" + path + "'"));
     if (path == "-") reserve = reserve || output.use != OutputUse::kByChildren;
-    else if (output.use != OutputUse::kElsewhere) check_output_path(path, {});
+    else if (output.use != OutputUse::kElsewhere) base::check_output_path(path, {});
   }
-  if (reserve) reserve_standard_output();
+  if (reserve) base::reserve_standard_output();
 }
 
 std::string option_that_took(const std::string& value) {
@@ -74,7 +74,7 @@ std::string option_that_took(const std::string& value) {
 }
 
 void write_file(const std::string& path, std::string_view text) {
-  OutputFile file(path, {});
+  base::OutputFile file(path, {});
   file.write(text);
   file.finish();
 }

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kHeldUp = 3;  // exit status: a rank is stalled by another one
+constexpr int kBlocked = 3;  // exit status: a rank is stalled by another one
 
 struct RanksOptions {
   std::string json;  // path; empty: print a table
@@ -31,7 +31,7 @@ struct RanksOptions {
 };
 
 struct Seen {
-  RankState sight;
+  comm::RankState sight;
   std::string program;
 };
 
@@ -52,13 +52,14 @@ struct Host {
 Host look_around() {
   Host host;
   Found& found = host.found;
-  for (const ProcessLedger& ledger : read_ledgers()) {
-    for (const LedgerView& view : ledger.ranks)
+  for (const transport::ProcessLedger& ledger : transport::read_ledgers()) {
+    for (const transport::LedgerView& view : ledger.ranks)
       found[{ledger.user, view.communicator}].push_back({{view, ledger.process.state}, ledger.process.program});
     if (ledger.left_out > 0) host.left_out[ledger.user] += ledger.left_out;
   }
   std::erase_if(found, [](const auto& one) {
-    return std::ranges::all_of(one.second, [](const Seen& each) { return each.sight.view.life == LedgerLife::kLeft; });
+    return std::ranges::all_of(one.second,
+                               [](const Seen& each) { return each.sight.view.life == transport::LedgerLife::kLeft; });
   });
   for (auto& [id, ranks] : found)
     std::ranges::stable_sort(ranks, {}, [](const Seen& one) { return one.sight.view.rank; });
@@ -66,70 +67,63 @@ Host look_around() {
 }
 
 // For each user separately, because ranks never wait for ranks of another user.
-std::vector<Stall> stalls_of(const Found& found) {
-  std::map<std::uint32_t, std::vector<RankState>> by_user;
+std::vector<comm::Stall> stalls_of(const Found& found) {
+  std::map<std::uint32_t, std::vector<comm::RankState>> by_user;
   for (const auto& [id, ranks] : found) {
     for (const Seen& one : ranks) by_user[id.user].push_back(one.sight);
   }
-  std::vector<Stall> result;
+  std::vector<comm::Stall> result;
   for (const auto& [user, ranks] : by_user) {
-    for (Stall& one : find_stalls(ranks)) result.push_back(std::move(one));
+    for (comm::Stall& one : comm::find_stalls(ranks)) result.push_back(std::move(one));
   }
   return result;
 }
 
 Table table_of(const std::vector<Seen>& ranks) {
-  Table table("", {{"rank", ""},
-                   {"pid", ""},
-                   {"state", ""},
-                   {"for", ""},
-                   {"on", ""},
-                   {"done", ""},
-                   {"bytes", ""},
-                   {"in, or last in", ""}});
+  Table table("", {"rank", "pid", "state", "for", "on", "done", "bytes", "in, or last in"});
   for (const Seen& one : ranks) {
-    const LedgerView& view = one.sight.view;
-    const std::int64_t since = in_state_ns(one.sight);
-    table.row({number(view.rank), number(view.pid), word(state_word(one.sight)),
-               since > 0 ? word(seconds_text(since)) : none(),
+    const transport::LedgerView& view = one.sight.view;
+    const std::int64_t since = comm::in_state_ns(one.sight);
+    table.row({number(view.rank), number(view.pid), word(comm::state_word(one.sight)),
+               since > 0 ? word(comm::seconds_text(since)) : none(),
                one.sight.waits() ? word(fmt::format("rank {}", view.waits_for)) : none(),
                word(fmt::format("{}/{}", view.ended, view.enqueued)), bytes(view.bytes),
-               view.begun > 0 ? word(call_text(view)) : none()});
+               view.begun > 0 ? word(comm::call_text(view)) : none()});
   }
   return table;
 }
 
 Json json_of(const Seen& one) {
-  const LedgerView& view = one.sight.view;
+  const transport::LedgerView& view = one.sight.view;
   const bool waits = one.sight.waits();
   return {{"rank", view.rank},
           {"pid", view.pid},
           {"program", one.program},
           {"host", view.host},
           {"device", view.device},
-          {"state", state_word(one.sight)},
+          {"state", comm::state_word(one.sight)},
           {"stopped", one.sight.stopped()},
-          {"seconds", static_cast<double>(in_state_ns(one.sight)) / 1e9},
+          {"seconds", static_cast<double>(comm::in_state_ns(one.sight)) / 1e9},
           {"waits_for", waits ? Json(view.waits_for) : Json()},
-          {"call", view.begun > 0 ? Json(call_text(view)) : Json()},
+          {"call", view.begun > 0 ? Json(comm::call_text(view)) : Json()},
           {"enqueued", view.enqueued},
           {"begun", view.begun},
           {"ended", view.ended},
           {"bytes", view.bytes},
           {"text", view.text},
-          {"doing", doing(one.sight)}};
+          {"doing", comm::doing(one.sight)}};
 }
 
-void write_ranks_json(const std::string& path, const Host& host, const std::vector<Stall>& held) {
+void write_ranks_json(const std::string& path, const Host& host, const std::vector<comm::Stall>& held) {
   Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
     for (const Seen& one : ranks) all.push_back(json_of(one));
-    const LedgerView& view = ranks.front().sight.view;
+    const transport::LedgerView& view = ranks.front().sight.view;
     communicators.push_back(
-        {{"id", communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
+        {{"id", comm::communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
   }
-  for (const Stall& one : held) held_up.push_back({{"kind", stall_name(one.kind)}, {"text", one.text}});
+  for (const comm::Stall& one : held) held_up.push_back({{"kind", comm::stall_name(one.kind)}, {"text", one.text}});
   for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});
   const Json all{{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}};
   write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -138,31 +132,32 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
 int show(const RanksOptions& options) {
   const Host host = look_around();
   const Found& found = host.found;
-  const std::vector<Stall> held = stalls_of(found);
+  const std::vector<comm::Stall> held = stalls_of(found);
   if (!options.json.empty()) write_ranks_json(options.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
-    const LedgerView& view = ranks.front().sight.view;
+    const transport::LedgerView& view = ranks.front().sight.view;
     const std::string user = id.user == ::geteuid() ? "" : fmt::format(", user {}", id.user);
-    fmt::print("communicator {}: {} of {} ranks on host {}, program {}{}\n\n{}\n", communicator_text(view),
+    fmt::print("communicator {}: {} of {} ranks on host {}, program {}{}\n\n{}\n", comm::communicator_text(view),
                ranks.size(), view.nranks, view.host, ranks.front().program, user, table_of(ranks).text());
   }
-  for (const Stall& one : held) fmt::print("{}\n", paragraph(fmt::format("{}: {}", stall_name(one.kind), one.text), 4));
-  if (!found.empty() && held.empty()) fmt::print("nobody is held up\n");
+  for (const comm::Stall& one : held)
+    fmt::print("{}\n", paragraph(fmt::format("{}: {}", comm::stall_name(one.kind), one.text), 4));
+  if (!found.empty() && held.empty()) fmt::print("no rank is blocked\n");
   for (const auto& [user, entries] : host.left_out)
     fmt::print("left out: {} entries of user {}, whose ledgers hold more than is shown of one user\n", entries, user);
-  return held.empty() ? kSuccess : kHeldUp;
+  return held.empty() ? kSuccess : kBlocked;
 }
 
 int run_ranks(const RanksOptions& options) {
   if (!options.watch) return show(options);
-  Parker pause;
+  base::Parker pause;
   for (int turn = 1;; ++turn) {
     if (turn > 1) fmt::print("\n");
     const int status = show(options);
     std::fflush(stdout);
     if (turn == options.times) return status;
-    pause.park(now_ns() + 1'000'000'000);
+    pause.park(base::now_ns() + 1'000'000'000);
   }
 }
 
@@ -189,7 +184,7 @@ std::function<int()> add_ranks(CLI::App& app) {
       "  slip ranks --watch              every second, until interrupted\n"
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
-      "Status: 0 nobody is held up, or there are no ranks; 3 a rank is held up.");
+      "Status: 0 no rank is blocked, or there are no ranks; 3 a rank is blocked.");
   add_output(*ranks, "--json", options->json, "Write the ranks and stalls as JSON");
   ranks->add_flag("--watch", options->watch, "Repeat every second, until interrupted");
   ranks->add_option("--times", options->times, "With --watch: number of repetitions")->check(CLI::Range(1, 1'000'000));

@@ -105,6 +105,13 @@ nlohmann::ordered_json json_of(const Cell::Value& value) {
 
 }  // namespace
 
+Table::Table(std::string title, const std::vector<std::string>& columns) : title_(std::move(title)) {
+  for (const std::string& column : columns) {
+    const std::size_t equals = column.find('=');
+    columns_.push_back({column.substr(0, equals), column.substr(equals + 1)});  // without "=": all of it, from 0
+  }
+}
+
 std::string Table::text() const {
   std::vector<Shown> shown;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
@@ -133,18 +140,18 @@ std::string Table::text() const {
 
 Cell word(std::string text) { return {text, text}; }
 Cell number(std::int64_t value) { return {fmt::format("{}", value), value}; }
-Cell time(Picos value) { return {format_time(value), std::int64_t{value}}; }
-Cell bytes(std::uint64_t value) { return {format_bytes(value), static_cast<std::int64_t>(value)}; }
-Cell percent(double value) { return {format_percent(value), value}; }
-Cell times(double factor) { return {format_times(factor), factor}; }
-Cell rate(double bytes_per_second) { return {format_rate(bytes_per_second), bytes_per_second}; }
+Cell time(Picos value) { return {base::format_time(value), std::int64_t{value}}; }
+Cell bytes(std::uint64_t value) { return {base::format_bytes(value), static_cast<std::int64_t>(value)}; }
+Cell percent(double value) { return {base::format_percent(value), value}; }
+Cell times(double factor) { return {base::format_times(factor), factor}; }
+Cell rate(double bytes_per_second) { return {base::format_rate(bytes_per_second), bytes_per_second}; }
 Cell yes_no(bool value) { return {value ? "yes" : "no", value}; }
 Cell result(bool ok) { return {ok ? "ok" : "WRONG", ok}; }
 Cell none() { return {"-", {}}; }
 
 void Table::row(std::vector<Cell> cells) {
   cells.resize(columns_.size());
-  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are computed
+  for (Cell& cell : cells) cell.text = base::terminal_text(cell.text);  // before widths are computed
   rows_.push_back(std::move(cells));
 }
 

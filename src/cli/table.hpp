@@ -38,7 +38,8 @@ struct Column {
 
 class Table {
  public:
-  Table(std::string title, std::vector<Column> columns) : title_(std::move(title)), columns_(std::move(columns)) {}
+  // Columns: "time=time_ps" has the title "time" and the key "time_ps"; in "ops" both are the same.
+  Table(std::string title, const std::vector<std::string>& columns);
   void row(std::vector<Cell> cells);
 
   const std::string& title() const { return title_; }

@@ -42,7 +42,9 @@ ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
   const std::string text = left + std::string(data, size);
   const std::size_t cut = cut_character(text);
   left = text.substr(text.size() - cut);
-  return write_all(terminal_text(std::string_view(text).substr(0, text.size() - cut))) ? static_cast<ssize_t>(size) : 0;
+  return write_all(base::terminal_text(std::string_view(text).substr(0, text.size() - cut)))
+             ? static_cast<ssize_t>(size)
+             : 0;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/fail.hpp"
 #include "base/quantity_text.hpp"
 #include "flow/weights/step.hpp"
 #include "slip/gradient_report.hpp"
@@ -22,7 +23,7 @@ void sort_differences(Comparison& comparison) {
 
 // By op of the graph: the median of its run times in all steps but the first.
 std::vector<Picos> op_times(const TraceData& trace, std::uint64_t stream, std::size_t ops) {
-  const std::vector<TraceSpan> spans = kernel_spans(trace, stream);
+  const std::vector<TraceSpan> spans = flow::kernel_spans(trace, stream);
   const std::size_t steps = ops > 0 ? spans.size() / ops : 0;
   std::vector<Picos> times(ops, 0), samples;
   for (std::size_t op = 0; op < ops; ++op) {
@@ -43,10 +44,8 @@ void require_same_buckets(const GradientReport& predicted, const GradientReport&
   const bool same = std::ranges::equal(predicted.buckets, measured.buckets,
                                        [](const auto& one, const auto& other) { return one.bucket == other.bucket; });
   if (!same)
-    throw Error(Code::kMismatch,
-                fmt::format("two steps of other buckets cannot be compared: {} were predicted, {} measured",
-                            predicted.buckets.size(), measured.buckets.size()),
-                here);
+    base::fail(Code::kMismatch, here, "two steps of other buckets cannot be compared: {} were predicted, {} measured",
+               predicted.buckets.size(), measured.buckets.size());
 }
 
 std::string name_of(const GradientReport& measured, std::size_t bucket) {
@@ -69,7 +68,8 @@ double Comparison::error() const {
 
 std::string Comparison::text(std::size_t max_differences) const {
   const auto both = [](const std::string& what, Picos prediction, Picos measurement) {
-    return fmt::format("{}: predicted {}, measured {}", what, format_time(prediction), format_time(measurement));
+    return fmt::format("{}: predicted {}, measured {}", what, base::format_time(prediction),
+                       base::format_time(measurement));
   };
   std::string text = fmt::format("{}, {:.1f} % off\n", both("step", predicted, measured), 100 * error());
   text += both("exposed", predicted_exposed, measured_exposed);
@@ -86,7 +86,7 @@ std::string Comparison::text(std::size_t max_differences) const {
 Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,
                            std::uint64_t compute_stream) {
   const std::size_t ops = graph.ops().size();
-  const StepTimes times = step_times(measured, compute_stream, ops);
+  const flow::StepTimes times = flow::step_times(measured, compute_stream, ops);
   Comparison result;
   result.predicted = prediction.step;
   result.predicted_exposed = result.predicted_idle = prediction.exposed;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "slip/tensors.hpp"
@@ -9,42 +10,24 @@
 namespace slip {
 namespace {
 
-struct TypeRow {
-  DataType type;
-  const char* name;
-  std::size_t bytes;
-};
-
-constexpr std::array<TypeRow, 15> kTypes = {{{DataType::kBool, "BOOL", 1},
-                                             {DataType::kU8, "U8", 1},
-                                             {DataType::kI8, "I8", 1},
-                                             {DataType::kF8E4M3, "F8_E4M3", 1},
-                                             {DataType::kF8E5M2, "F8_E5M2", 1},
-                                             {DataType::kU16, "U16", 2},
-                                             {DataType::kI16, "I16", 2},
-                                             {DataType::kF16, "F16", 2},
-                                             {DataType::kBF16, "BF16", 2},
-                                             {DataType::kU32, "U32", 4},
-                                             {DataType::kI32, "I32", 4},
-                                             {DataType::kF32, "F32", 4},
-                                             {DataType::kU64, "U64", 8},
-                                             {DataType::kI64, "I64", 8},
-                                             {DataType::kF64, "F64", 8}}};
+// By DataType.
+constexpr std::array<const char*, 15> kNames = {"BOOL", "U8",  "I8",  "F8_E4M3", "F8_E5M2", "U16", "I16", "F16",
+                                                "BF16", "U32", "I32", "F32",     "U64",     "I64", "F64"};
+constexpr std::array<std::size_t, 15> kBytes = {1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8};
 
 }  // namespace
 
 // Another process may send an invalid type in the signature of its call, so an unknown value has a name, too.
 const char* data_type_name(DataType type) {
   const auto index = static_cast<std::size_t>(type);
-  return index < kTypes.size() ? kTypes[index].name : "unknown type";
+  return index < kNames.size() ? kNames[index] : "unknown type";
 }
 
-std::size_t bytes_of(DataType type) { return kTypes[static_cast<std::size_t>(type)].bytes; }
+std::size_t bytes_of(DataType type) { return kBytes[static_cast<std::size_t>(type)]; }
 
 std::optional<DataType> data_type_of(std::string_view name) {
-  for (const TypeRow& row : kTypes) {
-    if (row.name == name) return row.type;
-  }
+  const auto found = std::ranges::find(kNames, name);
+  if (found != kNames.end()) return static_cast<DataType>(found - kNames.begin());
   return std::nullopt;
 }
 

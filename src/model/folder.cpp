@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/fail.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/graph_file.hpp"
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::model {
 namespace {
 
 constexpr const char* kGraphFile = "graph.json";
@@ -47,17 +48,15 @@ std::vector<Shard> share_out(const Graph& graph, std::size_t count) {
 
 void require_empty(const std::string& folder, Here here) {
   for (const char* ending : {kGraphFile, ".safetensors", ".safetensors.index.json"}) {
-    const std::vector<std::string> names = files_in(folder, ending, here);
+    const std::vector<std::string> names = store::files_in(folder, ending, here);
     if (!names.empty())
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("'{}' holds '{}' already: name another folder, or remove this model first", folder, names[0]),
-          here);
+      base::fail(Code::kInvalidValue, here, "'{}' holds '{}' already: name another folder, or remove this model first",
+                 folder, names[0]);
   }
 }
 
 void write_text(const std::string& path, std::string_view text, Here here) {
-  OutputFile file(path, here);
+  base::OutputFile file(path, here);
   file.write(text);
   file.finish();
 }
@@ -71,7 +70,7 @@ std::string index_of(const Graph& graph, const std::vector<Shard>& shards) {
     for (const Value weight : shard.weights) {
       out.append(std::string_view(first ? "\n " : ",\n "));
       first = false;
-      append_string(out, graph[weight].name);
+      base::append_string(out, graph[weight].name);
       fmt::format_to(fmt::appender(out), ": \"{}\"", shard.name);
     }
   }
@@ -86,11 +85,9 @@ void require_weights(const Graph& graph, const TensorFiles& tensors, Here here) 
     if (value.role != ValueRole::kWeight) continue;
     const TensorInfo& tensor = tensors.at(value.name, here);
     if (tensor.type != value.type || tensor.shape != value.shape)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("weight '{}' is {} {} in the graph, and {} {} in '{}'", value.name,
-                              data_type_name(value.type), shape_text(value.shape), data_type_name(tensor.type),
-                              shape_text(tensor.shape), tensors.paths()[tensor.file]),
-                  here);
+      base::fail(Code::kInvalidValue, here, "weight '{}' is {} {} in the graph, and {} {} in '{}'", value.name,
+                 data_type_name(value.type), shape_text(value.shape), data_type_name(tensor.type),
+                 shape_text(tensor.shape), tensors.paths()[tensor.file]);
   }
 }
 
@@ -104,7 +101,7 @@ void write_model(const Graph& graph, const std::string& folder, const FillWeight
   const std::string text = graph_text(graph, here);
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
-  if (failed) throw Error(Code::kIo, fmt::format("cannot make the folder '{}': {}", folder, failed.message()), here);
+  if (failed) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", folder, failed.message());
   require_empty(folder, here);
   const std::vector<Shard> parts = share_out(graph, shards);
   for (const Shard& shard : parts) {
@@ -120,4 +117,4 @@ void write_model(const Graph& graph, const std::string& folder, const FillWeight
   write_text(folder + "/" + kGraphFile, text, here);
 }
 
-}  // namespace slip
+}  // namespace slip::model

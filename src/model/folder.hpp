@@ -6,7 +6,7 @@
 #include "slip/graph.hpp"
 #include "slip/tensors.hpp"
 
-namespace slip {
+namespace slip::model {
 
 struct Model {
   Graph graph;
@@ -25,4 +25,4 @@ using FillWeight = std::function<void(Value weight, std::uint64_t offset, std::s
 void write_model(const Graph& graph, const std::string& folder, const FillWeight& fill, std::size_t shards = 1,
                  Here here = Here::at());
 
-}  // namespace slip
+}  // namespace slip::model

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fail.hpp"
 #include "base/json_text.hpp"
 #include "model/kernels.hpp"
 
@@ -26,16 +27,48 @@ std::string text_of(const GraphValue& value) {
 std::uint64_t bytes_needed(const GraphValue& value, Here here) {
   std::uint64_t bytes = slip::bytes_of(value.type);
   for (const std::uint64_t size : value.shape) {
-    if (size == 0) throw Error(Code::kInvalidValue, fmt::format("value {} has a dimension of 0", text_of(value)), here);
+    if (size == 0) base::fail(Code::kInvalidValue, here, "value {} has a dimension of 0", text_of(value));
     if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > std::numeric_limits<std::int64_t>::max())
-      throw Error(Code::kInvalidValue, fmt::format("value {} takes more than 2^63 bytes", text_of(value)), here);
+      base::fail(Code::kInvalidValue, here, "value {} takes more than 2^63 bytes", text_of(value));
   }
   return bytes;
 }
 
 void check_name(const char* what, const std::string& name, Here here) {
-  if (name.empty()) throw Error(Code::kInvalidValue, fmt::format("{} without a name", what), here);
-  if (!is_utf8(name)) throw Error(Code::kInvalidValue, fmt::format("a name of {} that is not UTF-8", what), here);
+  if (name.empty()) base::fail(Code::kInvalidValue, here, "{} without a name", what);
+  if (!base::is_utf8(name)) base::fail(Code::kInvalidValue, here, "a name of {} that is not UTF-8", what);
+}
+
+constexpr std::uint64_t kMaxParts = 65536;  // limit for the parts of a linear: a graph file can request any number
+
+std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
+
+// Returns the product, or UINT64_MAX on overflow: flops may overflow although all sizes in bytes fit.
+std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
+}
+
+// The rows of each part but the last. Parts are about equally large and at most `part_bytes`, but have at least
+// kPartRows rows.
+std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
+  if (row_bytes * out <= part_bytes) return out;
+  const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / model::kPartRows, 1) * model::kPartRows;
+  const std::uint64_t parts = (out + most - 1) / most;
+  const std::uint64_t even = (out + parts - 1) / parts;
+  return (even + model::kPartRows - 1) / model::kPartRows * model::kPartRows;
+}
+
+// The kind and the cost of a built-in op that works row by row.
+struct RowOp {
+  model::BuiltIn kind = model::BuiltIn::kLinear;
+  std::uint64_t flops = 0;  // per element; exp, erf, a division or a root count as one
+  double epsilon = 0;
+};
+
+void check_epsilon(const std::string& name, double epsilon, Here here) {
+  if (!(epsilon >= 0 && std::isfinite(epsilon)))
+    base::fail(Code::kInvalidValue, here, "op '{}': epsilon is {}; it must be 0 or a little more", name, epsilon);
 }
 
 }  // namespace
@@ -46,14 +79,11 @@ Value Graph::declare(GraphValue value, Here here) {
   check_name("a value", value.name, here);
   value.bytes = bytes_needed(value, here);
   if (value.bytes > std::numeric_limits<std::int64_t>::max() - total_bytes_)
-    throw Error(Code::kInvalidValue, fmt::format("with value {} the graph takes more than 2^63 bytes", text_of(value)),
-                here);
+    base::fail(Code::kInvalidValue, here, "with value {} the graph takes more than 2^63 bytes", text_of(value));
   const auto index = static_cast<std::uint32_t>(values_.size());
   if (!value_names_.emplace(value.name, index).second)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("value {}: the name is taken by {}", text_of(value), text_of(values_[value_names_[value.name]])),
-        here);
+    base::fail(Code::kInvalidValue, here, "value {}: the name is taken by {}", text_of(value),
+               text_of(values_[value_names_[value.name]]));
   total_bytes_ += value.bytes;
   written_.emplace_back();
   values_.push_back(std::move(value));
@@ -78,20 +108,17 @@ Value Graph::activation(std::string name, DataType type, Shape shape, Here here)
 
 const GraphValue& Graph::checked(Value value, std::string_view user, Here here) const {
   if (value.index >= values_.size() || (value.graph != 0 && value.graph != id_))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: value {} is none of this graph's {}: it comes from another graph", user, value.index,
-                            values_.size()),
-                here);
+    base::fail(Code::kInvalidValue, here, "{}: value {} is none of this graph's {}: it comes from another graph", user,
+               value.index, values_.size());
   return values_[value.index];
 }
 
 void Graph::output(Value value, Here here) {
   const GraphValue& found = checked(value, "output", here);
   if (found.role != ValueRole::kActivation && found.role != ValueRole::kState)
-    throw Error(Code::kInvalidValue,
-                fmt::format("output {}: an input or a weight belongs to the caller", text_of(found)), here);
+    base::fail(Code::kInvalidValue, here, "output {}: an input or a weight belongs to the caller", text_of(found));
   if (!is_written(value, 0, found.bytes))
-    throw Error(Code::kInvalidValue, fmt::format("output {}: no op has written all of it yet", text_of(found)), here);
+    base::fail(Code::kInvalidValue, here, "output {}: no op has written all of it yet", text_of(found));
   values_[value.index].output = true;
 }
 
@@ -122,10 +149,8 @@ void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
 void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const {
   const GraphValue& value = checked(bytes.value, fmt::format("op '{}'", op.name), here);
   const auto refuse = [&](const std::string& why) {
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}' {} bytes {} to {} of {}: {}", op.name, write ? "writes" : "reads", bytes.offset,
-                            bytes.offset + bytes.bytes, text_of(value), why),
-                here);
+    base::fail(Code::kInvalidValue, here, "op '{}' {} bytes {} to {} of {}: {}", op.name, write ? "writes" : "reads",
+               bytes.offset, bytes.offset + bytes.bytes, text_of(value), why);
   };
   if (bytes.bytes == 0) refuse("this range is empty");
   if (bytes.offset > value.bytes || bytes.bytes > value.bytes - bytes.offset)
@@ -137,9 +162,9 @@ void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, 
 
 void Graph::add_op(GraphOp op, Here here) {
   check_name("an op", op.name, here);
-  if (!op.kernel) throw Error(Code::kInvalidValue, fmt::format("op '{}' has no kernel", op.name), here);
+  if (!op.kernel) base::fail(Code::kInvalidValue, here, "op '{}' has no kernel", op.name);
   if (op_names_.contains(op.name))
-    throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", op.name), here);
+    base::fail(Code::kInvalidValue, here, "op '{}': the name is taken by an earlier op", op.name);
   for (const ValueBytes& bytes : op.reads) check_bytes(op, bytes, false, here);
   for (const ValueBytes& bytes : op.writes) check_bytes(op, bytes, true, here);
   for (const ValueBytes& bytes : op.writes) written_[bytes.value.index].add(bytes.offset, bytes.offset + bytes.bytes);
@@ -162,37 +187,6 @@ std::uint64_t Graph::bytes_of(ValueRole role) const {
 // The built-in ops of a Graph: their checks, results and costs. All checks come before the first change, so that a call
 // that throws leaves the graph as it was.
 
-namespace {
-
-constexpr std::uint64_t kMaxParts = 65536;  // limit for the parts of a linear: a graph file can request any number
-
-std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
-
-// Returns the product, or UINT64_MAX on overflow: flops may overflow although all sizes in bytes fit.
-std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
-}
-
-// The rows of each part but the last. Parts are about equally large and at most `part_bytes`, but have at least
-// kPartRows rows.
-std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
-  if (row_bytes * out <= part_bytes) return out;
-  const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / kPartRows, 1) * kPartRows;
-  const std::uint64_t parts = (out + most - 1) / most;
-  const std::uint64_t even = (out + parts - 1) / parts;
-  return (even + kPartRows - 1) / kPartRows * kPartRows;
-}
-
-// The kind and the cost of a built-in op that works row by row.
-struct RowOp {
-  BuiltIn kind = BuiltIn::kLinear;
-  std::uint64_t flops = 0;  // per element; exp, erf, a division or a root count as one
-  double epsilon = 0;
-};
-
-}  // namespace
-
 // One call of a built-in op. The constructor checks its name; the caller then checks its values and adds it.
 class Graph::NewOp {
  public:
@@ -202,14 +196,14 @@ class Graph::NewOp {
 
   void check_free(const std::string& name) const {
     if (graph_.op_names_.contains(name))
-      throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here_);
+      base::fail(Code::kInvalidValue, here_, "op '{}': the name is taken by an earlier op", name);
   }
 
   // Checks x of a built-in op: it has a type that kernels support and at least one dimension, and an op has written it.
   const GraphValue& check_rows(Value x) const {
     const GraphValue& value = graph_.checked(x, fmt::format("op '{}'", name_), here_);
     const auto refuse = [&](const char* why) {
-      throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name_, text_of(value), why), here_);
+      base::fail(Code::kInvalidValue, here_, "op '{}' reads {}: {}", name_, text_of(value), why);
     };
     if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
     if (value.shape.empty()) refuse("it has no dimension");
@@ -222,23 +216,19 @@ class Graph::NewOp {
     const GraphValue& like = graph_.values_[x.index];
     const GraphValue& value = check_rows(other);
     if (value.type != like.type)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("op '{}': the types of {} and {} differ; it takes one type", name_, text_of(like),
-                              text_of(value)),
-                  here_);
+      base::fail(Code::kInvalidValue, here_, "op '{}': the types of {} and {} differ; it takes one type", name_,
+                 text_of(like), text_of(value));
     if (value.shape != shape)
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("op '{}': with {} it takes {}, not {}", name_, text_of(like), shape_text(shape), text_of(value)),
-          here_);
+      base::fail(Code::kInvalidValue, here_, "op '{}': with {} it takes {}, not {}", name_, text_of(like),
+                 shape_text(shape), text_of(value));
   }
 
   // The result has the type and shape of reads[0].
   Value add_row_op(const RowOp& op, std::span<const Value> reads) const {
     const GraphValue x = graph_.values_[reads.front().index];
     const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
-    const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
-    GraphOp made{.name = name_, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
+    const model::RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+    GraphOp made{.name = name_, .kernel = &model::kernel_of(op.kind), .scalars = sizes.scalars()};
     made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
     for (const Value value : reads) {
       made.reads.push_back(graph_.all_of(value));
@@ -250,14 +240,18 @@ class Graph::NewOp {
     return y;
   }
 
+  Value add_unary(const RowOp& op, Value x) const {
+    check_rows(x);
+    return add_row_op(op, {&x, 1});
+  }
+
   Value add_alike(const RowOp& op, Value a, Value b) const {
     const GraphValue& first = check_rows(a);
     check_like(a, b, first.shape);
     if (first.role == ValueRole::kWeight && graph_.values_[b.index].role == ValueRole::kWeight)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
-                              name_, text_of(first), text_of(graph_.values_[b.index])),
-                  here_);
+      base::fail(Code::kInvalidValue, here_,
+                 "op '{}': {} and {} are both weights, so its result never changes; store that instead", name_,
+                 text_of(first), text_of(graph_.values_[b.index]));
     const Value reads[] = {a, b};
     return add_row_op(op, reads);
   }
@@ -274,10 +268,8 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const GraphValue rows = op.check_rows(weight);
   const std::uint64_t in = from.shape.back();
   if (rows.shape.size() != 2)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("op '{}': a weight is [out, in], and {} has {} dimensions", name, text_of(rows), rows.shape.size()),
-        here);
+    base::fail(Code::kInvalidValue, here, "op '{}': a weight is [out, in], and {} has {} dimensions", name,
+               text_of(rows), rows.shape.size());
   const std::uint64_t out = rows.shape[0];
   op.check_like(x, weight, {out, in});
 
@@ -286,20 +278,18 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
   const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
   if (out / part >= kMaxParts)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}",
-                    name, text_of(rows), part, kMaxParts, options_.part_bytes),
-        here);
+    base::fail(Code::kInvalidValue, here,
+               "op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}", name,
+               text_of(rows), part, kMaxParts, options_.part_bytes);
   const auto part_name = [&](std::uint64_t first) {
     return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
   for (std::uint64_t first = 0; first < out; first += part) op.check_free(part_name(first));
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
   for (std::uint64_t first = 0; first < out; first += part) {
-    const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
+    const model::LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
     add_op({.name = part_name(first),
-            .kernel = &kernel_of(BuiltIn::kLinear),
+            .kernel = &model::kernel_of(model::BuiltIn::kLinear),
             .reads = {all_of(x), {weight, first * row_bytes, sizes.rows * row_bytes}},
             .writes = {all_of(y)},
             .scalars = sizes.scalars(),
@@ -311,54 +301,38 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
 }
 
 Value Graph::add(std::string name, Value a, Value b, Here here) {
-  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kAdd, 1}, a, b);
+  return NewOp(*this, std::move(name), here).add_alike({model::BuiltIn::kAdd, 1}, a, b);
 }
 
 Value Graph::multiply(std::string name, Value a, Value b, Here here) {
-  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kMultiply, 1}, a, b);
+  return NewOp(*this, std::move(name), here).add_alike({model::BuiltIn::kMultiply, 1}, a, b);
 }
 
 Value Graph::bias(std::string name, Value x, Value weight, Here here) {
   const NewOp op(*this, std::move(name), here);
   op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return op.add_row_op({BuiltIn::kBias, 1}, reads);
+  return op.add_row_op({model::BuiltIn::kBias, 1}, reads);
 }
 
 Value Graph::relu(std::string name, Value x, Here here) {
-  const NewOp op(*this, std::move(name), here);
-  op.check_rows(x);
-  return op.add_row_op({BuiltIn::kRelu, 1}, {&x, 1});
+  return NewOp(*this, std::move(name), here).add_unary({model::BuiltIn::kRelu, 1}, x);
 }
 
 Value Graph::gelu(std::string name, Value x, Here here) {
-  const NewOp op(*this, std::move(name), here);
-  op.check_rows(x);
-  return op.add_row_op({BuiltIn::kGelu, 5}, {&x, 1});
+  return NewOp(*this, std::move(name), here).add_unary({model::BuiltIn::kGelu, 5}, x);
 }
 
 Value Graph::silu(std::string name, Value x, Here here) {
-  const NewOp op(*this, std::move(name), here);
-  op.check_rows(x);
-  return op.add_row_op({BuiltIn::kSilu, 4}, {&x, 1});
+  return NewOp(*this, std::move(name), here).add_unary({model::BuiltIn::kSilu, 4}, x);
 }
-
-namespace {
-
-void check_epsilon(const std::string& name, double epsilon, Here here) {
-  if (!(epsilon >= 0 && std::isfinite(epsilon)))
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}': epsilon is {}; it must be 0 or a little more", name, epsilon), here);
-}
-
-}  // namespace
 
 Value Graph::rms_norm(std::string name, Value x, Value weight, double epsilon, Here here) {
   const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
   op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return op.add_row_op({BuiltIn::kRmsNorm, 4, epsilon}, reads);
+  return op.add_row_op({model::BuiltIn::kRmsNorm, 4, epsilon}, reads);
 }
 
 Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon, Here here) {
@@ -368,7 +342,7 @@ Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, dou
   op.check_like(x, weight, columns);
   op.check_like(x, bias, columns);
   const Value reads[] = {x, weight, bias};
-  return op.add_row_op({BuiltIn::kLayerNorm, 8, epsilon}, reads);
+  return op.add_row_op({model::BuiltIn::kLayerNorm, 8, epsilon}, reads);
 }
 
 }  // namespace slip

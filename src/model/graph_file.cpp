@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/kernels.hpp"
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::model {
 namespace {
 
 constexpr std::uint64_t kMaxGraphBytes = 256'000'000;
@@ -43,11 +44,12 @@ class List {
 };
 
 void append_op(fmt::memory_buffer& out, const Graph& graph, const GraphOp& op, BuiltIn kind) {
-  fmt::format_to(fmt::appender(out), "{{\"op\": \"{}\", \"name\": ", built_in_name(kind));
-  append_string(out, graph[op.writes.front().value].name);  // not op.name: a part of a linear has a number appended
+  fmt::format_to(fmt::appender(out), "{{\"op\": \"{}\", \"name\": ", kernel_of(kind).name.text());
+  // Not op.name: a part of a linear has a number appended.
+  base::append_string(out, graph[op.writes.front().value].name);
   for (std::size_t i = 0; i < op.reads.size(); ++i) {
     out.append(std::string_view(i == 0 ? ", \"reads\": [" : ", "));
-    append_string(out, graph[op.reads[i].value].name);
+    base::append_string(out, graph[op.reads[i].value].name);
   }
   out.append(std::string_view("]"));
   if (kind == BuiltIn::kRmsNorm || kind == BuiltIn::kLayerNorm)
@@ -56,8 +58,7 @@ void append_op(fmt::memory_buffer& out, const Graph& graph, const GraphOp& op, B
 }
 
 [[noreturn]] void refuse(const std::string& op, const char* why, Here here) {
-  throw Error(Code::kInvalidValue, fmt::format("op '{}' {}: only graphs of built-in ops can be written", op, why),
-              here);
+  base::fail(Code::kInvalidValue, here, "op '{}' {}: only graphs of built-in ops can be written", op, why);
 }
 
 void append_ops(fmt::memory_buffer& out, const Graph& graph, Here here) {
@@ -95,10 +96,8 @@ void require_same(const Graph& graph, const Graph& again, Here here) {
   for (const GraphValue& value : graph.values()) {
     const std::optional<Value> found = again.find(value.name);
     if (!found || again[*found].type != value.type || again[*found].shape != value.shape)
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("value '{}' is made by no op, or not as it was declared: it cannot be written", value.name),
-          here);
+      base::fail(Code::kInvalidValue, here,
+                 "value '{}' is made by no op, or not as it was declared: it cannot be written", value.name);
   }
 }
 
@@ -114,7 +113,7 @@ std::string graph_text(const Graph& graph, Here here) {
     if (value.role == ValueRole::kActivation) continue;
     values.next();
     out.append(std::string_view("{\"name\": "));
-    append_string(out, value.name);
+    base::append_string(out, value.name);
     fmt::format_to(fmt::appender(out), ", \"role\": \"{}\", \"type\": \"{}\", \"shape\": {}}}", role_name(value.role),
                    data_type_name(value.type), shape_text(value.shape));
   }
@@ -124,7 +123,7 @@ std::string graph_text(const Graph& graph, Here here) {
   for (const GraphValue& value : graph.values()) {
     if (!value.output) continue;
     outputs.next();
-    append_string(out, value.name);
+    base::append_string(out, value.name);
   }
   outputs.end();
   out.append(std::string_view("}\n"));
@@ -133,23 +132,12 @@ std::string graph_text(const Graph& graph, Here here) {
   return text;
 }
 
-void write_graph(const Graph& graph, const std::string& path, Here here) {
-  const std::string text = graph_text(graph, here);
-  OutputFile file(path, here);
-  file.write(text);
-  file.finish();
-}
-
-Graph read_graph(const std::string& path, Here here) {
-  return parse_graph(read_text(path, kMaxGraphBytes, "a graph", here), path, here);
-}
-
 // The reader collects values and ops first, since members may come in any order. Then it calls the functions of Graph,
 // as a program would. An error of such a call gets the position in the file.
 
 namespace {
 
-using Position = JsonReader::Position;
+using Position = base::JsonReader::Position;
 
 struct ValueText {
   Position position;
@@ -172,7 +160,7 @@ struct OutputText {
 class GraphReader {
  public:
   GraphReader(std::string_view text, const std::string& name, Here here)
-      : json_(name, JsonReader::from_text(text), here) {}
+      : json_(name, base::JsonReader::from_text(text), here) {}
 
   Graph read() {
     read_members();
@@ -207,7 +195,7 @@ class GraphReader {
     }
   }
 
-  JsonReader json_;
+  base::JsonReader json_;
   GraphOptions options_;
   std::vector<ValueText> values_;
   std::vector<OpText> ops_;
@@ -327,6 +315,22 @@ void GraphReader::make(Graph& graph, const OpText& op) {
 
 Graph parse_graph(std::string_view text, const std::string& name, Here here) {
   return GraphReader(text, name, here).read();
+}
+
+}  // namespace slip::model
+
+namespace slip {
+using namespace model;
+
+void write_graph(const Graph& graph, const std::string& path, Here here) {
+  const std::string text = graph_text(graph, here);
+  base::OutputFile file(path, here);
+  file.write(text);
+  file.finish();
+}
+
+Graph read_graph(const std::string& path, Here here) {
+  return parse_graph(store::read_text(path, kMaxGraphBytes, "a graph", here), path, here);
 }
 
 }  // namespace slip

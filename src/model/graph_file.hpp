@@ -12,11 +12,11 @@
 
 #include "slip/graph.hpp"
 
-namespace slip {
+namespace slip::model {
 
 // Throws kInvalidValue if the graph has an op that is not built in.
 std::string graph_text(const Graph& graph, Here here);
 // `name` is the file's, for errors. All errors are kParse, with the name, line and byte.
 Graph parse_graph(std::string_view text, const std::string& name, Here here);
 
-}  // namespace slip
+}  // namespace slip::model

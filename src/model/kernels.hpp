@@ -8,14 +8,13 @@
 #include "slip/kernel.hpp"
 #include "slip/tensors.hpp"
 
-namespace slip {
+namespace slip::model {
 
 enum class BuiltIn : std::uint8_t { kLinear, kBias, kAdd, kMultiply, kRelu, kGelu, kSilu, kRmsNorm, kLayerNorm };
 inline constexpr std::size_t kBuiltIns = 9;
 
-const char* built_in_name(BuiltIn op);  // as in graph files: "rms_norm"
 std::optional<BuiltIn> built_in_of(std::string_view name);
-const Kernel& kernel_of(BuiltIn op);
+const Kernel& kernel_of(BuiltIn op);                       // its name is as in graph files: "rms_norm"
 std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nullopt if the kernel is not a built-in one
 
 // Parts of a linear have a multiple of this many rows. The tile of every kernel divides it, so that no result depends
@@ -53,51 +52,26 @@ struct RowSizes {
   }
 };
 
-}  // namespace slip
+}  // namespace slip::model
 
 // The built-in ops on the cpu. Each op spreads its work over all cores (base/team.hpp); its bits do not depend on their
 // number.
-namespace slip::cpu {
+namespace slip::model::cpu {
 
-void linear(const Args& args);
-void bias(const Args& args);
-void add(const Args& args);
-void multiply(const Args& args);
-void relu(const Args& args);
-void gelu(const Args& args);
-void silu(const Args& args);
-void rms_norm(const Args& args);
-void layer_norm(const Args& args);
+using Function = void(const Args& args);
+Function linear, bias, add, multiply, relu, gelu, silu, rms_norm, layer_norm;
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu
 
 // The built-in ops on a GPU: null functions in a build without CUDA.
-namespace slip::cuda {
+namespace slip::model::cuda {
 
+using Function = void(const Args& args, CUstream_st* stream);
 #if SLIP_HAS_CUDA
-
-void linear(const Args& args, CUstream_st* stream);
-void bias(const Args& args, CUstream_st* stream);
-void add(const Args& args, CUstream_st* stream);
-void multiply(const Args& args, CUstream_st* stream);
-void relu(const Args& args, CUstream_st* stream);
-void gelu(const Args& args, CUstream_st* stream);
-void silu(const Args& args, CUstream_st* stream);
-void rms_norm(const Args& args, CUstream_st* stream);
-void layer_norm(const Args& args, CUstream_st* stream);
-
+Function linear, bias, add, multiply, relu, gelu, silu, rms_norm, layer_norm;
 #else
-
-inline constexpr void (*linear)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*bias)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*add)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*multiply)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*relu)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*gelu)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*silu)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*rms_norm)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*layer_norm)(const Args&, CUstream_st*) = nullptr;
-
+inline constexpr Function *linear = nullptr, *bias = nullptr, *add = nullptr, *multiply = nullptr, *relu = nullptr,
+                          *gelu = nullptr, *silu = nullptr, *rms_norm = nullptr, *layer_norm = nullptr;
 #endif
 
-}  // namespace slip::cuda
+}  // namespace slip::model::cuda

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <set>
 
+#include "base/fail.hpp"
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 
-namespace slip {
+namespace slip::model {
 namespace {
 
 constexpr std::size_t kMaxRank = 64;
@@ -17,7 +18,7 @@ constexpr std::size_t kMaxShownBytes = 200;
 class HeaderReader {
  public:
   HeaderReader(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here)
-      : json_(path, JsonReader::from_text(json), here),
+      : json_(path, base::JsonReader::from_text(json), here),
         data_begin_(8 + json.size()),
         data_bytes_(file_bytes - data_begin_),
         path_(path),
@@ -28,8 +29,8 @@ class HeaderReader {
     std::string_view key;
     while (json_.next_key(key)) {
       const std::string name(key);
-      if (has_control_characters(name)) fail(fmt::format("tensor {}: a name with control characters", shown(name)));
-      if (!names_.insert(name).second) fail(fmt::format("{} is there twice", shown(name)));
+      if (has_control_characters(name)) fail("tensor {}: a name with control characters", shown(name));
+      if (!names_.insert(name).second) fail("{} is there twice", shown(name));
       json_.within(name == "__metadata__" ? name : "tensor " + shown(name));
       if (name == "__metadata__") read_metadata();
       else read_tensor(name);
@@ -41,8 +42,9 @@ class HeaderReader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Code::kParse, fmt::format("'{}': {}", path_, what), here_);
+  template <class... Values>
+  [[noreturn]] void fail(fmt::format_string<Values...> what, Values&&... values) const {
+    base::fail(Code::kParse, here_, "'{}': {}", path_, fmt::format(what, std::forward<Values>(values)...));
   }
 
   void read_metadata() {
@@ -51,7 +53,7 @@ class HeaderReader {
     std::string_view key;
     while (json_.next_key(key)) {
       std::string name(key);
-      if (!known.insert(name).second) fail(fmt::format("__metadata__ has {} twice", shown(name)));
+      if (!known.insert(name).second) fail("__metadata__ has {} twice", shown(name));
       header_.metadata.emplace_back(std::move(name), std::string(json_.text()));
     }
   }
@@ -67,9 +69,9 @@ class HeaderReader {
       if (key == "dtype" && !type) type = read_type(name);
       else if (key == "shape" && !shaped) tensor.shape = read_shape(name), shaped = true;
       else if (key == "data_offsets" && !place) place = read_place(name);
-      else fail(fmt::format("tensor {} has {}, which is not known or is there twice", shown(name), shown(key)));
+      else fail("tensor {} has {}, which is not known or is there twice", shown(name), shown(key));
     }
-    if (!type || !shaped || !place) fail(fmt::format("tensor {} lacks its dtype, shape or data_offsets", shown(name)));
+    if (!type || !shaped || !place) fail("tensor {} lacks its dtype, shape or data_offsets", shown(name));
     tensor.type = *type;
     set_place(tensor, place->first, place->second);
     header_.tensors.push_back(std::move(tensor));
@@ -78,7 +80,7 @@ class HeaderReader {
   DataType read_type(const std::string& name) {
     const std::string text(json_.text());
     const std::optional<DataType> type = data_type_of(text);
-    if (!type) fail(fmt::format("tensor {} is of type {}, which is not known", shown(name), shown(text)));
+    if (!type) fail("tensor {} is of type {}, which is not known", shown(name), shown(text));
     return *type;
   }
 
@@ -86,7 +88,7 @@ class HeaderReader {
     Shape shape;
     json_.begin_array();
     while (json_.next_item()) {
-      if (shape.size() == kMaxRank) fail(fmt::format("tensor {} has more than {} dimensions", shown(name), kMaxRank));
+      if (shape.size() == kMaxRank) fail("tensor {} has more than {} dimensions", shown(name), kMaxRank);
       shape.push_back(json_.unsigned_number());
     }
     return shape;
@@ -96,47 +98,44 @@ class HeaderReader {
     std::vector<std::uint64_t> numbers;
     json_.begin_array();
     while (json_.next_item()) {
-      if (numbers.size() == 2) fail(fmt::format("tensor {}: data_offsets are two numbers", shown(name)));
+      if (numbers.size() == 2) fail("tensor {}: data_offsets are two numbers", shown(name));
       numbers.push_back(json_.unsigned_number());
     }
-    if (numbers.size() != 2) fail(fmt::format("tensor {}: data_offsets are two numbers", shown(name)));
+    if (numbers.size() != 2) fail("tensor {}: data_offsets are two numbers", shown(name));
     return {numbers[0], numbers[1]};
   }
 
   void set_place(TensorInfo& tensor, std::uint64_t begin, std::uint64_t end) const {
     if (begin > end || end > data_bytes_)
-      fail(fmt::format("tensor {} lies at {} to {}, and the file has {} bytes of data", shown(tensor.name), begin, end,
-                       data_bytes_));
+      fail("tensor {} lies at {} to {}, and the file has {} bytes of data", shown(tensor.name), begin, end,
+           data_bytes_);
     const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
-    if (!bytes)
-      fail(
-          fmt::format("tensor {} of shape {} is larger than 2^64 bytes", shown(tensor.name), shape_text(tensor.shape)));
+    if (!bytes) fail("tensor {} of shape {} is larger than 2^64 bytes", shown(tensor.name), shape_text(tensor.shape));
     if (*bytes != end - begin)
-      fail(fmt::format("tensor {} of {} {} takes {} bytes, and {} are set aside for it ({} to {})", shown(tensor.name),
-                       data_type_name(tensor.type), shape_text(tensor.shape), *bytes, end - begin, begin, end));
+      fail("tensor {} of {} {} takes {} bytes, and {} are set aside for it ({} to {})", shown(tensor.name),
+           data_type_name(tensor.type), shape_text(tensor.shape), *bytes, end - begin, begin, end);
     tensor.offset = data_begin_ + begin;
     tensor.bytes = *bytes;
   }
 
   void require_no_holes() {
-    std::stable_sort(header_.tensors.begin(), header_.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-      return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
-    });
+    std::ranges::stable_sort(header_.tensors, {},
+                             [](const TensorInfo& tensor) { return std::pair(tensor.offset, tensor.bytes); });
     std::uint64_t end = data_begin_;
     const TensorInfo* last = nullptr;
     for (const TensorInfo& tensor : header_.tensors) {
       if (tensor.offset != end)
-        fail(fmt::format("tensor {} begins {} bytes {} the end of {}", shown(tensor.name),
-                         tensor.offset < end ? end - tensor.offset : tensor.offset - end,
-                         tensor.offset < end ? "before" : "behind", last ? shown(last->name) : "the header"));
+        fail("tensor {} begins {} bytes {} the end of {}", shown(tensor.name),
+             tensor.offset < end ? end - tensor.offset : tensor.offset - end, tensor.offset < end ? "before" : "behind",
+             last ? shown(last->name) : "the header");
       end = tensor.offset + tensor.bytes;
       last = &tensor;
     }
     if (end != data_begin_ + data_bytes_)
-      fail(fmt::format("the last {} bytes belong to no tensor", data_begin_ + data_bytes_ - end));
+      fail("the last {} bytes belong to no tensor", data_begin_ + data_bytes_ - end);
   }
 
-  JsonReader json_;
+  base::JsonReader json_;
   std::uint64_t data_begin_, data_bytes_;
   const std::string& path_;
   Here here_;
@@ -148,7 +147,7 @@ class HeaderReader {
 
 std::string shown(std::string_view name) {
   fmt::memory_buffer text;
-  append_string(text, name.substr(0, kMaxShownBytes));
+  base::append_string(text, name.substr(0, kMaxShownBytes));
   const std::string inside(text.data() + 1, text.size() - 2);
   return fmt::format("'{}'{}", inside, name.size() > kMaxShownBytes ? "..." : "");
 }
@@ -159,17 +158,15 @@ bool has_control_characters(std::string_view text) {
 }
 
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
-  const auto fail = [&](const char* what) { throw Error(Code::kParse, fmt::format("'{}': {}", path, what), here); };
+  const auto fail = [&](const char* what) { base::fail(Code::kParse, here, "'{}': {}", path, what); };
   // Two rules of the format that the JSON reader does not check.
   if (!json.starts_with('{')) fail("its header does not begin with '{': not a safetensors file");
-  if (!is_utf8(json)) fail("its header is not UTF-8");
+  if (!base::is_utf8(json)) fail("its header is not UTF-8");
   return HeaderReader(json, file_bytes, path, here).read();
 }
 
-SafetensorsHeader read_header(const File& file, Here here) {
-  const auto fail = [&](const std::string& what) {
-    throw Error(Code::kParse, fmt::format("'{}': {}", file.path(), what), here);
-  };
+SafetensorsHeader read_header(const store::File& file, Here here) {
+  const auto fail = [&](const std::string& what) { base::fail(Code::kParse, here, "'{}': {}", file.path(), what); };
   unsigned char length[8];
   if (file.size() < sizeof length) fail(fmt::format("{} bytes are no safetensors file", file.size()));
   file.read(0, length, sizeof length, here);
@@ -185,4 +182,4 @@ SafetensorsHeader read_header(const File& file, Here here) {
   return parse_header(json, file.size(), file.path(), here);
 }
 
-}  // namespace slip
+}  // namespace slip::model

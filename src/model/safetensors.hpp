@@ -5,7 +5,7 @@
 #include "slip/tensors.hpp"
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::model {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
@@ -20,12 +20,16 @@ std::string shown(std::string_view name);
 bool has_control_characters(std::string_view text);
 
 // Throws kParse with the file, the tensor and the numbers.
-SafetensorsHeader read_header(const File& file, Here here);
+SafetensorsHeader read_header(const store::File& file, Here here);
 // The same from text, for tests; `file_bytes` is the size of the whole file.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here);
 
+}  // namespace slip::model
+
+namespace slip {
+
 // The open file of a tensor, for the loader, which reads it with a BlockReader. Throws kInvalidValue if the tensor does
 // not lie in these files.
-const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
+const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
 
 }  // namespace slip

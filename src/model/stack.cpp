@@ -8,7 +8,7 @@
 #include "base/team.hpp"
 #include "model/cpu/types.hpp"
 
-namespace slip {
+namespace slip::model {
 namespace {
 
 // Adds ops and weights with a common name prefix.
@@ -91,9 +91,9 @@ void fill(std::uint64_t key, const Spread& spread, std::uint64_t first, std::spa
   constexpr std::size_t kRun = 65536;
   T* const elements = reinterpret_cast<T*>(into.data());
   const std::size_t count = into.size() / sizeof(T);
-  for_each_index((count + kRun - 1) / kRun, [=](std::size_t run) {
+  base::for_each_index((count + kRun - 1) / kRun, [=](std::size_t run) {
     for (std::size_t i = run * kRun; i < std::min((run + 1) * kRun, count); ++i)
-      elements[i] = from_float<T>(noise(key, first + i) * spread.scale + spread.middle);
+      elements[i] = base::from_float<T>(noise(key, first + i) * spread.scale + spread.middle);
   });
 }
 
@@ -112,8 +112,8 @@ void fill_stack_weight(const Graph& graph, const StackOptions& options, Value we
   const GraphValue& value = graph[weight];
   const Spread spread = spread_of(value, options);
   const std::uint64_t key = key_of(options.seed, value.name), first = offset / bytes_of(value.type);
-  if (value.type == DataType::kBF16) fill<Bf16>(key, spread, first, into);
+  if (value.type == DataType::kBF16) fill<base::Bf16>(key, spread, first, into);
   else fill<float>(key, spread, first, into);
 }
 
-}  // namespace slip
+}  // namespace slip::model

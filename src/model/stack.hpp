@@ -9,7 +9,7 @@
 
 #include "slip/graph.hpp"
 
-namespace slip {
+namespace slip::model {
 
 struct StackOptions {
   std::uint64_t blocks = 4, hidden = 1024, intermediate = 2816, tokens = 64;
@@ -27,4 +27,4 @@ Graph stack_graph(const StackOptions& options, Here here = Here::at());
 void fill_stack_weight(const Graph& graph, const StackOptions& options, Value weight, std::uint64_t offset,
                        std::span<std::byte> into);
 
-}  // namespace slip
+}  // namespace slip::model

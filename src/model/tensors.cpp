@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/fail.hpp"
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
@@ -16,7 +17,7 @@
 namespace slip {
 
 struct TensorFiles::State {
-  std::vector<File> files;
+  std::vector<store::File> files;
   std::vector<std::string> paths;
   std::vector<TensorInfo> tensors;
   std::unordered_map<std::string_view, std::size_t> by_name;  // index into `tensors`
@@ -28,13 +29,13 @@ struct TensorFiles::State {
 };
 
 void TensorFiles::State::add(const std::string& path, Here here) {
-  files.push_back(File::open(path, here));
+  files.push_back(store::File::open(path, here));
   paths.push_back(path);
-  SafetensorsHeader header = read_header(files.back(), here);
+  model::SafetensorsHeader header = model::read_header(files.back(), here);
   for (TensorInfo& tensor : header.tensors) {
     tensor.file = static_cast<std::uint32_t>(files.size() - 1);
     if (__builtin_add_overflow(bytes, tensor.bytes, &bytes))
-      throw Error(Code::kParse, fmt::format("'{}' and those before it have more than 2^64 bytes", path), here);
+      base::fail(Code::kParse, here, "'{}' and those before it have more than 2^64 bytes", path);
     tensors.push_back(std::move(tensor));
   }
   for (auto& text : header.metadata) {  // every shard repeats the metadata that all shards share
@@ -46,10 +47,8 @@ void TensorFiles::State::index_names(Here here) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [other, first] = by_name.emplace(tensors[i].name, i);
     if (first) continue;
-    throw Error(Code::kParse,
-                fmt::format("tensor {} is in '{}' and in '{}'", shown(tensors[i].name),
-                            paths[tensors[other->second].file], paths[tensors[i].file]),
-                here);
+    base::fail(Code::kParse, here, "tensor {} is in '{}' and in '{}'", model::shown(tensors[i].name),
+               paths[tensors[other->second].file], paths[tensors[i].file]);
   }
 }
 
@@ -59,8 +58,8 @@ constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
 
 // Reads an index: the file of each tensor.
 std::vector<std::pair<std::string, std::string>> read_index(const std::string& path, Here here) {
-  const std::string text = read_text(path, kMaxIndexBytes, "an index", here);
-  JsonReader json(path, JsonReader::from_text(text), here);
+  const std::string text = store::read_text(path, kMaxIndexBytes, "an index", here);
+  base::JsonReader json(path, base::JsonReader::from_text(text), here);
   std::vector<std::pair<std::string, std::string>> result;
   std::set<std::string> names;
   bool found = false;
@@ -76,8 +75,8 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::string& p
     json.begin_object();
     while (json.next_key(key)) {
       std::string name(key);
-      if (!names.insert(name).second) json.fail(fmt::format("tensor {} is there twice", shown(name)));
-      json.within("tensor " + shown(name));
+      if (!names.insert(name).second) json.fail(fmt::format("tensor {} is there twice", model::shown(name)));
+      json.within("tensor " + model::shown(name));
       result.emplace_back(std::move(name), std::string(json.text()));
       json.within("");
     }
@@ -93,96 +92,14 @@ std::string folder_of(const std::string& path) { return path.substr(0, path.rfin
 // The file to open for a folder: its index if there is one, otherwise its only safetensors file.
 std::string main_file(const std::string& folder, Here here) {
   for (const char* ending : {".safetensors.index.json", ".safetensors"}) {
-    const std::vector<std::string> names = files_in(folder, ending, here);
+    const std::vector<std::string> names = store::files_in(folder, ending, here);
     if (names.size() == 1) return folder + "/" + names[0];
     if (names.size() > 1)
-      throw Error(Code::kIo,
-                  fmt::format("'{}' has {} files *{} ('{}', '{}', ...) and nothing says which: name one", folder,
-                              names.size(), ending, names[0], names[1]),
-                  here);
+      base::fail(Code::kIo, here, "'{}' has {} files *{} ('{}', '{}', ...) and nothing says which: name one", folder,
+                 names.size(), ending, names[0], names[1]);
   }
-  throw Error(Code::kIo, fmt::format("no *.safetensors file in '{}'", folder), here);
+  base::fail(Code::kIo, here, "no *.safetensors file in '{}'", folder);
 }
-
-}  // namespace
-
-TensorFiles::TensorFiles(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
-TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;
-TensorFiles::~TensorFiles() = default;
-
-TensorFiles TensorFiles::open(const std::string& path, Here here) {
-  auto state = std::make_unique<State>();
-  const std::string file = is_folder(path) ? main_file(path, here) : path;
-  if (!file.ends_with(".json")) {
-    state->add(file, here);
-    state->index_names(here);
-    return TensorFiles(std::move(state));
-  }
-  const auto index = read_index(file, here);
-  std::unordered_map<std::string_view, std::uint32_t> shards;
-  for (const auto& [tensor, shard] : index) {
-    if (shard.empty() || shard.find('/') != std::string::npos || has_control_characters(shard))
-      throw Error(Code::kParse,
-                  fmt::format("'{}': tensor {} in {}, which is no file's name", file, shown(tensor), shown(shard)),
-                  here);
-    if (!shards.emplace(shard, static_cast<std::uint32_t>(state->files.size())).second) continue;
-    state->add(folder_of(file) + shard, here);
-  }
-  state->index_names(here);
-  for (const auto& [tensor, shard] : index) {
-    const auto found = state->by_name.find(tensor);
-    if (found == state->by_name.end() || state->tensors[found->second].file != shards[shard])
-      throw Error(Code::kParse,
-                  fmt::format("'{}' says that tensor {} is in {}, where it is not", file, shown(tensor), shown(shard)),
-                  here);
-  }
-  return TensorFiles(std::move(state));
-}
-
-std::span<const TensorInfo> TensorFiles::tensors() const { return state_->tensors; }
-const std::vector<std::string>& TensorFiles::paths() const { return state_->paths; }
-std::uint64_t TensorFiles::bytes() const { return state_->bytes; }
-const std::vector<std::pair<std::string, std::string>>& TensorFiles::metadata() const { return state_->metadata; }
-
-const TensorInfo* TensorFiles::find(std::string_view name) const {
-  const auto found = state_->by_name.find(name);
-  return found == state_->by_name.end() ? nullptr : &state_->tensors[found->second];
-}
-
-const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
-  if (const TensorInfo* tensor = find(name)) return *tensor;
-  throw Error(Code::kInvalidValue,
-              fmt::format("no tensor '{}' among the {} of '{}'", name, state_->tensors.size(), state_->paths.front()),
-              here);
-}
-
-const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here) {
-  const std::vector<File>& all = files.state_->files;
-  if (tensor.file < all.size() && tensor.offset <= all[tensor.file].size() &&
-      tensor.bytes <= all[tensor.file].size() - tensor.offset)
-    return all[tensor.file];
-  throw Error(Code::kInvalidValue,
-              fmt::format("tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name, tensor.bytes,
-                          tensor.offset, tensor.file, files.paths().front()),
-              here);
-}
-
-void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
-  read(tensor, 0, into, tensor.bytes, here);
-}
-
-void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
-  if (offset > tensor.bytes || bytes > tensor.bytes - offset)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name, tensor.bytes),
-                here);
-  const File& file = file_of(*this, tensor, here);
-  file.read(tensor.offset + offset, into, bytes, here);
-  file.require_unchanged(here);
-}
-
-namespace {
 
 constexpr std::size_t kAlign = 64;
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
@@ -191,17 +108,15 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 // Refuses texts that JSON cannot hold.
 void require_text(const char* what, const std::string& text, Here here) {
-  if (!is_utf8(text)) throw Error(Code::kInvalidValue, fmt::format("{} is not UTF-8: {}", what, shown(text)), here);
+  if (!base::is_utf8(text)) base::fail(Code::kInvalidValue, here, "{} is not UTF-8: {}", what, model::shown(text));
 }
 
 template <class Tensor>
 std::uint64_t bytes_in(const Tensor& tensor, Here here) {
   const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
   if (!bytes)
-    throw Error(Code::kInvalidValue,
-                fmt::format("tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name, data_type_name(tensor.type),
-                            shape_text(tensor.shape)),
-                here);
+    base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name,
+               data_type_name(tensor.type), shape_text(tensor.shape));
   return *bytes;
 }
 
@@ -210,7 +125,7 @@ void require_texts(std::span<const Tensor> tensors, const Metadata& metadata, He
   std::set<std::string_view> names;
   for (const Tensor& tensor : tensors) {
     if (tensor.name == "__metadata__" || !names.insert(tensor.name).second)
-      throw Error(Code::kInvalidValue, fmt::format("tensor '{}': the name is taken", tensor.name), here);
+      base::fail(Code::kInvalidValue, here, "tensor '{}': the name is taken", tensor.name);
     require_text("a tensor's name", tensor.name, here);
   }
   for (const auto& [name, text] : metadata) {
@@ -224,8 +139,7 @@ template <class Tensor>
 std::vector<std::size_t> order_of(std::span<const Tensor> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return bytes_of(tensors[a].type) > bytes_of(tensors[b].type); });
+  std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return bytes_of(tensors[i].type); });
   return order;
 }
 
@@ -236,16 +150,16 @@ std::string header_of(std::span<const Tensor> tensors, const std::vector<std::si
   const auto put = [&json](std::string_view text) { json.append(text); };
   const auto next = [&](std::string_view name) {
     put(json.size() == 0 ? "{" : ",");
-    append_string(json, name);
+    base::append_string(json, name);
     put(":");
   };
   if (!metadata.empty()) {
     next("__metadata__");
     for (std::size_t i = 0; i < metadata.size(); ++i) {
       put(i == 0 ? "{" : ",");
-      append_string(json, metadata[i].first);
+      base::append_string(json, metadata[i].first);
       put(":");
-      append_string(json, metadata[i].second);
+      base::append_string(json, metadata[i].second);
     }
     put("}");
   }
@@ -264,13 +178,12 @@ std::string header_of(std::span<const Tensor> tensors, const std::vector<std::si
 }
 
 // Refuses a header that the reader would refuse.
-void write_header(OutputFile& out, const std::string& json, std::uint64_t bytes, const std::string& path, Here here) {
-  if (json.size() > kMaxHeaderBytes)
-    throw Error(Code::kInvalidValue,
-                fmt::format("'{}': a header of {} bytes, and at most {} are allowed: write several files", path,
-                            json.size(), kMaxHeaderBytes),
-                here);
-  static_cast<void>(parse_header(json, 8 + json.size() + bytes, path, here));
+void write_header(base::OutputFile& out, const std::string& json, std::uint64_t bytes, const std::string& path,
+                  Here here) {
+  if (json.size() > model::kMaxHeaderBytes)
+    base::fail(Code::kInvalidValue, here, "'{}': a header of {} bytes, and at most {} are allowed: write several files",
+               path, json.size(), model::kMaxHeaderBytes);
+  static_cast<void>(model::parse_header(json, 8 + json.size() + bytes, path, here));
   std::string length;
   for (std::size_t i = 0; i < 8; ++i) length += static_cast<char>(json.size() >> (8 * i) & 0xff);
   out.write(length);
@@ -283,20 +196,88 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+TensorFiles::TensorFiles(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
+TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;
+TensorFiles::~TensorFiles() = default;
+
+TensorFiles TensorFiles::open(const std::string& path, Here here) {
+  auto state = std::make_unique<State>();
+  const std::string file = store::is_folder(path) ? main_file(path, here) : path;
+  if (!file.ends_with(".json")) {
+    state->add(file, here);
+    state->index_names(here);
+    return TensorFiles(std::move(state));
+  }
+  const auto index = read_index(file, here);
+  std::unordered_map<std::string_view, std::uint32_t> shards;
+  for (const auto& [tensor, shard] : index) {
+    if (shard.empty() || shard.find('/') != std::string::npos || model::has_control_characters(shard))
+      base::fail(Code::kParse, here, "'{}': tensor {} in {}, which is no file's name", file, model::shown(tensor),
+                 model::shown(shard));
+    if (!shards.emplace(shard, static_cast<std::uint32_t>(state->files.size())).second) continue;
+    state->add(folder_of(file) + shard, here);
+  }
+  state->index_names(here);
+  for (const auto& [tensor, shard] : index) {
+    const auto found = state->by_name.find(tensor);
+    if (found == state->by_name.end() || state->tensors[found->second].file != shards[shard])
+      base::fail(Code::kParse, here, "'{}' says that tensor {} is in {}, where it is not", file, model::shown(tensor),
+                 model::shown(shard));
+  }
+  return TensorFiles(std::move(state));
+}
+
+std::span<const TensorInfo> TensorFiles::tensors() const { return state_->tensors; }
+const std::vector<std::string>& TensorFiles::paths() const { return state_->paths; }
+std::uint64_t TensorFiles::bytes() const { return state_->bytes; }
+const std::vector<std::pair<std::string, std::string>>& TensorFiles::metadata() const { return state_->metadata; }
+
+const TensorInfo* TensorFiles::find(std::string_view name) const {
+  const auto found = state_->by_name.find(name);
+  return found == state_->by_name.end() ? nullptr : &state_->tensors[found->second];
+}
+
+const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
+  if (const TensorInfo* tensor = find(name)) return *tensor;
+  base::fail(Code::kInvalidValue, here, "no tensor '{}' among the {} of '{}'", name, state_->tensors.size(),
+             state_->paths.front());
+}
+
+const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here) {
+  const std::vector<store::File>& all = files.state_->files;
+  if (tensor.file < all.size() && tensor.offset <= all[tensor.file].size() &&
+      tensor.bytes <= all[tensor.file].size() - tensor.offset)
+    return all[tensor.file];
+  base::fail(Code::kInvalidValue, here, "tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name,
+             tensor.bytes, tensor.offset, tensor.file, files.paths().front());
+}
+
+void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
+  read(tensor, 0, into, tensor.bytes, here);
+}
+
+void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
+  if (offset > tensor.bytes || bytes > tensor.bytes - offset)
+    base::fail(Code::kInvalidValue, here, "{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name,
+               tensor.bytes);
+  const store::File& file = file_of(*this, tensor, here);
+  file.read(tensor.offset + offset, into, bytes, here);
+  file.require_unchanged(here);
+}
+
 void write_tensors(const std::string& path, std::span<const TensorData> tensors, const Metadata& metadata, Here here) {
   require_texts(tensors, metadata, here);
   std::uint64_t total = 0;
   for (const TensorData& tensor : tensors) {
     const std::uint64_t bytes = bytes_in(tensor, here);
     if (bytes != tensor.bytes.size())
-      throw Error(Code::kInvalidValue,
-                  fmt::format("tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
-                              data_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.bytes.size()),
-                  here);
+      base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
+                 data_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.bytes.size());
     total += bytes;
   }
   const std::vector<std::size_t> order = order_of(tensors);
-  OutputFile out(path, here);
+  base::OutputFile out(path, here);
   write_header(out, header_of(tensors, order, metadata), total, path, here);
   for (const std::size_t index : order) out.write(as_text(tensors[index].bytes));
   out.finish();
@@ -308,13 +289,11 @@ void write_tensors(const std::string& path, std::span<const TensorShape> tensors
   std::uint64_t total = 0;
   for (const TensorShape& tensor : tensors) {
     if (__builtin_add_overflow(total, bytes_in(tensor, here), &total) || total > std::uint64_t{1} << 62)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("tensor '{}' of {} {} makes '{}' larger than a file can be", tensor.name,
-                              data_type_name(tensor.type), shape_text(tensor.shape), path),
-                  here);
+      base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} makes '{}' larger than a file can be", tensor.name,
+                 data_type_name(tensor.type), shape_text(tensor.shape), path);
   }
   const std::vector<std::size_t> order = order_of(tensors);
-  OutputFile out(path, here);
+  base::OutputFile out(path, here);
   write_header(out, header_of(tensors, order, metadata), total, path, here);
   std::vector<std::byte> piece(std::min<std::uint64_t>(kPieceBytes, total));
   for (const std::size_t index : order) {

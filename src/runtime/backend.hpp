@@ -16,7 +16,7 @@
 #include "slip/device.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 struct DeviceCore;
 
@@ -125,4 +125,4 @@ class Stamp : public EventState {
   std::atomic<Picos> at_{0};
 };
 
-}  // namespace slip
+}  // namespace slip::runtime

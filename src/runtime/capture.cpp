@@ -1,18 +1,17 @@
 #include "runtime/capture.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::runtime {
 namespace {
 
 struct Registry {
-  ForkMutex mutex;
+  base::ForkMutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<Capture>> captures;
   std::uint64_t last_id = 0;
 };
@@ -25,7 +24,7 @@ void forget_captures() { new std::unordered_map(std::exchange(registry().capture
 
 Registry& registry() {
   static Registry* const kRegistry = [] {
-    at_fork([] {}, [] {}, forget_captures);
+    base::at_fork([] {}, [] {}, forget_captures);
     return new Registry;
   }();
   return *kRegistry;
@@ -33,18 +32,18 @@ Registry& registry() {
 
 }  // namespace
 
-Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origin), thread_(thread_index()) {}
+Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origin), thread_(base::thread_index()) {}
 
 void Capture::begin(StreamState& origin, Here here) {
   if (origin.legacy) throw Error(Code::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
   if (origin.capture.load(std::memory_order_acquire))
-    throw Error(Code::kInvalidValue, fmt::format("stream {} is capturing already", origin.id.load()), here);
+    base::fail(Code::kInvalidValue, here, "stream {} is capturing already", origin.id.load());
   Registry& all = registry();
-  const LockGuard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
   std::shared_ptr<Capture> capture(new Capture(origin, id));
   {
-    const LockGuard own(capture->mutex_);
+    const base::LockGuard own(capture->mutex_);
     capture->branch(origin);
   }
   all.captures.emplace(id, std::move(capture));
@@ -52,7 +51,7 @@ void Capture::begin(StreamState& origin, Here here) {
 
 std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
   Registry& all = registry();
-  const LockGuard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   const auto found = all.captures.find(id);
   return found == all.captures.end() ? nullptr : found->second;
 }
@@ -71,7 +70,7 @@ Capture::Branch& Capture::branch(StreamState& stream) {
 }
 
 void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   if (invalid_) throw Error(Code::kCaptureInvalidated, invalid_, op.here);
   Branch& place = branch(stream);
   PlanNode node{.stream = place.index,
@@ -98,13 +97,13 @@ void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const Excha
 }
 
 std::uint64_t Capture::mark(StreamState& stream) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   marks_.push_back(branch(stream).last);
   return marks_.size() - 1;
 }
 
 void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   Frontier& last = branch(stream).last;
   for (const std::uint32_t node : marks_.at(mark_number)) {
     if (std::find(last.begin(), last.end(), node) == last.end()) last.push_back(node);
@@ -112,7 +111,7 @@ void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
 }
 
 void Capture::invalidate(const char* why) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   if (!invalid_) invalid_ = why;
 }
 
@@ -122,10 +121,10 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
     return stream.core == &core && (reach == Reach::kDevice || stream.blocking());
   };
   Registry& all = registry();
-  const LockGuard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   for (const auto& [id, capture] : all.captures) {
     Capture& each = *capture;
-    const LockGuard own(each.mutex_);
+    const base::LockGuard own(each.mutex_);
     if (!each.invalid_ && std::any_of(each.branches_.begin(), each.branches_.end(), reached)) each.invalid_ = why;
   }
 }
@@ -159,11 +158,10 @@ void Capture::forget(StreamState& stream) noexcept {
   const std::shared_ptr<Capture> capture = current ? find(current->id_) : nullptr;
   if (!capture) return;
   if (&capture->origin_ == &stream) {
-    Registry& all = registry();
-    const LockGuard lock(all.mutex);
-    all.captures.erase(capture->id_);
+    const base::LockGuard lock(registry().mutex);
+    registry().captures.erase(capture->id_);
   }
-  const LockGuard lock(capture->mutex_);
+  const base::LockGuard lock(capture->mutex_);
   if (&capture->origin_ == &stream) return capture->release_streams();
   if (!capture->invalid_) capture->invalid_ = "a stream of it was destroyed";
   capture->branches_.erase(&stream);
@@ -174,10 +172,10 @@ void Capture::forget_all(const DeviceCore& core) noexcept {
   if (core.captures.load(std::memory_order_relaxed) == 0) return;  // relaxed: no thread uses the device any more
   std::vector<std::shared_ptr<Capture>> ended;  // destroyed without the lock: captured functions may own buffers
   Registry& all = registry();
-  const LockGuard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   std::erase_if(all.captures, [&](const auto& entry) {
     Capture& capture = *entry.second;
-    const LockGuard own(capture.mutex_);
+    const base::LockGuard own(capture.mutex_);
     if (capture.origin_.core == &core) {
       capture.release_streams();
       ended.push_back(entry.second);
@@ -195,22 +193,19 @@ void Capture::forget_all(const DeviceCore& core) noexcept {
 
 Capture::Result Capture::end(StreamState& origin, Here here) {
   Capture* current = origin.capture.load(std::memory_order_acquire);
-  if (!current) throw Error(Code::kInvalidValue, fmt::format("stream {} is not capturing", origin.id.load()), here);
+  if (!current) base::fail(Code::kInvalidValue, here, "stream {} is not capturing", origin.id.load());
   const std::shared_ptr<Capture> capture = find(current->id_);
   if (&capture->origin_ != &origin)
-    throw Error(Code::kCaptureUnmatched,
-                fmt::format("stream {} joined a capture that began on stream {}: end it there", origin.id.load(),
-                            capture->origin_.id.load()),
-                here);
-  if (capture->thread_ != thread_index())
-    throw Error(Code::kCaptureWrongThread,
-                fmt::format("begun on thread {}, ended on thread {}", capture->thread_, thread_index()), here);
+    base::fail(Code::kCaptureUnmatched, here, "stream {} joined a capture that began on stream {}: end it there",
+               origin.id.load(), capture->origin_.id.load());
+  if (capture->thread_ != base::thread_index())
+    base::fail(Code::kCaptureWrongThread, here, "begun on thread {}, ended on thread {}", capture->thread_,
+               base::thread_index());
   {
-    Registry& all = registry();
-    const LockGuard lock(all.mutex);
-    all.captures.erase(capture->id_);
+    const base::LockGuard lock(registry().mutex);
+    registry().captures.erase(capture->id_);
   }
-  const LockGuard lock(capture->mutex_);
+  const base::LockGuard lock(capture->mutex_);
   capture->release_streams();
   if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
   Frontier ends = capture->branches_.at(&origin).last;
@@ -219,4 +214,4 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
   return {std::move(capture->nodes_), std::move(capture->stream_devices_), std::move(ends)};
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -10,7 +10,7 @@
 #include "runtime/core.hpp"
 #include "slip/plan.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 class Capture {
  public:
@@ -60,7 +60,7 @@ class Capture {
   const std::uint64_t id_;
   StreamState& origin_;
   const std::uint64_t thread_;
-  Mutex mutex_;
+  base::Mutex mutex_;
   std::vector<PlanNode> nodes_ SLIP_GUARDED_BY(mutex_);
   std::vector<Frontier> marks_ SLIP_GUARDED_BY(mutex_);
   std::unordered_map<StreamState*, Branch> branches_ SLIP_GUARDED_BY(mutex_);
@@ -71,4 +71,4 @@ class Capture {
 // Throws if `stream` is the legacy stream and a blocking stream of its device captures; that capture becomes invalid.
 void refuse_implicit_capture(const StreamState& stream, Here here);
 
-}  // namespace slip
+}  // namespace slip::runtime

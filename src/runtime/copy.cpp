@@ -1,14 +1,13 @@
 #include "runtime/copy.hpp"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
-namespace slip {
+namespace slip::runtime {
 namespace {
 
 const Name kCopyName("copy"), kFillName("fill");
@@ -28,14 +27,12 @@ void require_copy(const Range& to, const Range& from, Here here) {
   require_range(to, "copy destination", here);
   require_range(from, "copy source", here);
   if (to.bytes != from.bytes)
-    throw Error(Code::kInvalidValue, fmt::format("copy of {} bytes into {} bytes", from.bytes, to.bytes), here);
+    base::fail(Code::kInvalidValue, here, "copy of {} bytes into {} bytes", from.bytes, to.bytes);
   const std::byte* a = address(to);
   const std::byte* b = address(from);
   if (a < b + from.bytes && b < a + to.bytes)
-    throw Error(Code::kInvalidValue,
-                fmt::format("copy within buffer '{}' overlaps: {} bytes from {} to {}", to.block->name.text(), to.bytes,
-                            from.offset, to.offset),
-                here);
+    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from {} to {}",
+               to.block->name.text(), to.bytes, from.offset, to.offset);
 }
 
 namespace {
@@ -62,15 +59,9 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
 // the queued op holds addresses, not blocks.
 class StagedSource {
  public:
-  StagedSource(const StreamState& stream, const Range& from, std::byte* data) : block_(take_block()) {
-    block_->core = stream.core;
-    block_->data = data;
-    block_->bytes = from.bytes;
-    block_->kind = MemoryKind::kPinned;
-    block_->owned = true;  // not wrapped: its address has no meaning for observers
-    block_->origin = nullptr;
-    block_->name = from.block->name;
-  }
+  StagedSource(const StreamState& stream, const Range& from, std::byte* data)
+      // Not wrapped: its address has no meaning for observers.
+      : block_(take_block(stream.core, MemoryKind::kPinned, data, from.bytes, from.block->name)) {}
   ~StagedSource() { drop_block(block_); }
   StagedSource(const StagedSource&) = delete;
   StagedSource& operator=(const StagedSource&) = delete;
@@ -80,35 +71,13 @@ class StagedSource {
   Block* const block_;
 };
 
-// Reports to observers that the host accesses memory during a copy (rules 36, 38-40), from construction to destruction.
-class ToldAccess {
- public:
-  ToldAccess(const Range& range, bool writes, Here here)
-      : record_{.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
-                .device = range.block->core->id,
-                .thread = thread_index(),
-                .range = range,
-                .name = range.block->name,
-                .here = here} {
-    if (observed_by(record_.range.block->audience)) notify(record_, record_.range.block->audience);
-  }
-  ~ToldAccess() {
-    record_.kind = RecordKind::kHostEnd;
-    if (observed_by(record_.range.block->audience)) notify(record_, record_.range.block->audience);
-  }
-  ToldAccess(const ToldAccess&) = delete;
-  ToldAccess& operator=(const ToldAccess&) = delete;
-
- private:
-  Record record_;
-};
-
-// Copies the source to staging memory now, so the host may change the source as soon as this returns.
+// Copies the source to staging memory now, so the host may change the source as soon as this returns. HostAccess: for
+// observers, the host accesses memory during a copy (rules 36, 38-40).
 void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   Staging& staging = *stream.core->staging;
   std::byte* data = staging.take(from.bytes);
   {
-    const ToldAccess read(from, false, here);
+    const HostAccess read(from, false, here);
     std::memcpy(data, address(from), from.bytes);
   }
   std::uint64_t position = 0;
@@ -124,7 +93,7 @@ void upload_staged(StreamState& stream, const Range& to, const Range& from, Name
 // For native devices: the driver stages the data or blocks the host.
 void copy_pageable_natively(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   if (pageable(from)) {
-    const ToldAccess read(from, false, here);
+    const HostAccess read(from, false, here);
     submit_copy(stream, to, StagedSource(stream, from, address(from)).range(), name, here);
   } else {
     wait_for(*stream.core, &stream, submit_copy(stream, to, from, name, here), 0, here);
@@ -133,7 +102,7 @@ void copy_pageable_natively(StreamState& stream, const Range& to, const Range& f
 
 void refuse_capture(const StreamState& stream, const char* what, Here here) {
   if (stream.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported, fmt::format("{} while capturing: use pinned memory", what), here);
+    base::fail(Code::kCaptureUnsupported, here, "{} while capturing: use pinned memory", what);
 }
 
 // Both ends are host memory: the host copies (rule 36).
@@ -142,7 +111,7 @@ void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here 
   // The record gives the copy a position in the stream, ordered after work of the legacy stream. A wait for the stream
   // alone would miss that work.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
-  const ToldAccess read(from, false, here), write(to, true, here);
+  const HostAccess read(from, false, here), write(to, true, here);
   std::memcpy(address(to), address(from), to.bytes);
 }
 
@@ -232,7 +201,7 @@ void free_in_order(StreamState& stream, Range range, Here here) {
 void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
   Record record{.kind = kind,
                 .device = range.block->core->id,
-                .thread = thread_index(),
+                .thread = base::thread_index(),
                 .range = range,
                 .name = range.block->name,
                 .here = here};
@@ -242,10 +211,10 @@ void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here)
   // kRecord is enough. Only an allocation in the legacy stream needs a kAlloc, because there a kRecord would be a
   // barrier.
   const bool mark = !stream->core->native || (stream->legacy && kind == RecordKind::kAlloc);
-  const LockGuard lock(stream->observed);
+  const base::LockGuard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
   notify(record, range.block->audience);
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

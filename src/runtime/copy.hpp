@@ -4,7 +4,7 @@
 #include "runtime/core.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 // Throws if the ranges differ in size or overlap.
 void require_copy(const Range& to, const Range& from, Here here);
@@ -19,4 +19,4 @@ void fill_sync(StreamState& stream, Range to, unsigned char value, Here here);
 void free_in_order(StreamState& stream, Range range, Here here);
 void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here);
 
-}  // namespace slip
+}  // namespace slip::runtime

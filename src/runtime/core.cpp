@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 #include "base/terminal.hpp"
 #include "base/thread.hpp"
@@ -12,12 +13,12 @@
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 // --- failures ---
 
 bool Sticky::put(Failure failure) {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   if (set_.load(std::memory_order_relaxed)) return false;
   failure_ = std::move(failure);
   set_.store(true, std::memory_order_relaxed);
@@ -25,12 +26,12 @@ bool Sticky::put(Failure failure) {
 }
 
 Failure Sticky::value() const {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   return failure_;
 }
 
 void Sticky::clear() {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   set_.store(false, std::memory_order_relaxed);
   failure_ = {};
 }
@@ -47,7 +48,7 @@ void detail::raise_unusable(const DeviceCore& core, Here here) {
 // --- memory ---
 
 bool MemoryLedger::reserve(std::size_t bytes) {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   if (bytes > total_ || reserved_ > total_ - bytes) return false;
   reserved_ += bytes;
   if (reserved_ > peak_) peak_ = reserved_;
@@ -55,22 +56,22 @@ bool MemoryLedger::reserve(std::size_t bytes) {
 }
 
 void MemoryLedger::release(std::size_t bytes) {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   reserved_ -= bytes;
 }
 
 void MemoryLedger::use(std::ptrdiff_t bytes) {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   used_ = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(used_) + bytes);
 }
 
 void MemoryLedger::reset_peak() {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   peak_ = reserved_;
 }
 
 MemoryInfo MemoryLedger::info() const {
-  const LockGuard lock(lock_);
+  const base::LockGuard lock(lock_);
   return {used_, reserved_, peak_, total_};
 }
 
@@ -79,7 +80,7 @@ Staging::~Staging() {
 }
 
 std::byte* Staging::take(std::size_t bytes) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   Piece found;
   std::erase_if(pieces_, [&](const Piece& piece) {
     if (!backend_.reached(piece.until.stream, piece.until.position)) return false;
@@ -91,7 +92,7 @@ std::byte* Staging::take(std::size_t bytes) {
 }
 
 void Staging::give(std::byte* data, std::size_t bytes, Point until) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   pieces_.push_back({data, bytes, until});
 }
 
@@ -99,7 +100,7 @@ namespace {
 
 // Blocks are reused but never deleted. The table is never destroyed, because buffers may have static lifetime.
 struct BlockTable {
-  ForkMutex mutex;
+  base::ForkMutex mutex;
   std::vector<std::unique_ptr<Block>> all SLIP_GUARDED_BY(mutex);
   std::vector<Block*> idle SLIP_GUARDED_BY(mutex);
   std::uint64_t last_id SLIP_GUARDED_BY(mutex) = 0;
@@ -112,52 +113,52 @@ BlockTable& block_table() {
 
 }  // namespace
 
-Block* take_block() {
+Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t bytes, Name name) {
   BlockTable& table = block_table();
-  const LockGuard lock(table.mutex);
+  const base::LockGuard lock(table.mutex);
   if (table.idle.empty()) {
     table.all.push_back(std::make_unique<Block>());
     table.idle.push_back(table.all.back().get());
   }
   Block* block = table.idle.back();
   table.idle.pop_back();
+  block->core = core;
+  block->data = static_cast<std::byte*>(data);
+  block->bytes = bytes;
+  block->kind = kind;
+  block->owned = true;
   block->guests.store(0, std::memory_order_relaxed);
+  block->origin = nullptr;
   block->audience = current_audience();
+  block->name = name;
   block->id.store(++table.last_id, std::memory_order_relaxed);
   return block;
 }
 
 void drop_block(Block* block) {
   BlockTable& table = block_table();
-  const LockGuard lock(table.mutex);
+  const base::LockGuard lock(table.mutex);
   block->id.store(0, std::memory_order_relaxed);
   table.idle.push_back(block);
 }
 
-[[gnu::hot]] void require_range(const Range& range, const char* what, Here here) {
-  if (range.block == nullptr) throw Error(Code::kInvalidHandle, fmt::format("{}: empty range, no buffer", what), here);
-  // relaxed: freeing a buffer while another thread uses it is a race of the caller, which this check need not find.
-  if (range.block->id.load(std::memory_order_relaxed) != range.id)
-    throw Error(Code::kInvalidHandle, fmt::format("{}: the buffer (id {}) was freed", what, range.id), here);
-  if (range.offset > range.block->bytes || range.bytes > range.block->bytes - range.offset)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: bytes {} to {} of buffer '{}', which has {}", what, range.offset,
-                            range.offset + range.bytes, range.block->name.text(), range.block->bytes),
-                here);
+void raise_out_of_memory(const DeviceCore& core, std::size_t bytes, Name name, Here here) {
+  const MemoryInfo info = core.memory.info();
+  base::fail(Code::kOutOfMemory, here, "asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes,
+             core.info.label, name.text(), info.reserved, info.total, info.total - info.reserved);
 }
 
-Range Range::slice(std::size_t first, std::size_t count) const {
-  if (first > bytes || count > bytes - first)
-    throw Error(Code::kInvalidValue,
-                fmt::format("slice of {} bytes at {} of a range of {} bytes", count, first, bytes));
-  return {block, id, offset + first, count};
+[[gnu::hot]] void require_range(const Range& range, const char* what, Here here) {
+  if (range.block == nullptr) base::fail(Code::kInvalidHandle, here, "{}: empty range, no buffer", what);
+  // relaxed: freeing a buffer while another thread uses it is a race of the caller, which this check need not find.
+  if (range.block->id.load(std::memory_order_relaxed) != range.id)
+    base::fail(Code::kInvalidHandle, here, "{}: the buffer (id {}) was freed", what, range.id);
+  if (range.offset > range.block->bytes || range.bytes > range.block->bytes - range.offset)
+    base::fail(Code::kInvalidValue, here, "{}: bytes {} to {} of buffer '{}', which has {}", what, range.offset,
+               range.offset + range.bytes, range.block->name.text(), range.block->bytes);
 }
 
 // --- streams ---
-
-namespace {
-std::atomic<std::uint64_t> g_last_stream_id{0};
-}
 
 EventState* StreamState::make_timed_event() { return new Stamp; }
 
@@ -171,16 +172,21 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   Observer* const audience = spec.wire ? detail::nobody : current_audience();
   if (stream->audience != audience) stream->audience = audience;
   stream->failure.clear();
-  const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  static std::atomic<std::uint64_t> last_id{0};
+  const std::uint64_t id = last_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
   stream->id.store(id, std::memory_order_release);  // release: a thread that reads the id observes the fields above
   if (spec.name && !stream->audience) {
-    const LockGuard lock(core.named_mutex);
+    const base::LockGuard lock(core.named_mutex);
     core.named_streams[id] = spec.name;
   }
   if (observed_by(stream->audience)) {
     const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
-    notify({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name},
+    notify({.kind = RecordKind::kStreamOpen,
+            .device = core.id,
+            .stream = id,
+            .thread = base::thread_index(),
+            .name = name},
            stream->audience);
   }
   return stream;
@@ -196,7 +202,7 @@ void close_stream(StreamState& stream) noexcept {
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
   {
-    const LockGuard lock(core.named_mutex);
+    const base::LockGuard lock(core.named_mutex);
     core.named_streams.erase(id);
   }
   if (observed_by(stream.audience)) {
@@ -208,9 +214,9 @@ void close_stream(StreamState& stream) noexcept {
               .stream = core.legacy->last_id,
               .other_stream = id,
               .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
-              .thread = thread_index()},
+              .thread = base::thread_index()},
              stream.audience);
-    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()},
+    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = base::thread_index()},
            stream.audience);
   }
   core.backend->close_stream(stream);  // from here on another thread may reuse it
@@ -225,7 +231,7 @@ void fail_stream(StreamState& stream, Failure failure) {
             .device = stream.core->id,
             .stream = stream.last_id,
             .position = copy.position,
-            .thread = thread_index(),
+            .thread = base::thread_index(),
             .name = copy.text,
             .here = copy.here},
            stream.audience);
@@ -246,17 +252,13 @@ void drain(DeviceCore& core) noexcept {
 DeviceCore::~DeviceCore() {
   unregister_device(*this);
   if (!backend) return;
-  if (forked) {  // its threads do not exist here, and its locks may be held for ever: leak it
-    static_cast<void>(pool.release());
-    static_cast<void>(staging.release());
-    static_cast<void>(backend.release());
-    return;
-  }
-  if (detail::inside_op != 0) {
-    log_line(fmt::format(
+  if (!forked && detail::inside_op != 0)
+    base::log_line(fmt::format(
         "the last handle of device '{}' was destroyed inside a kernel or host function: the device stays open, "
         "because its thread cannot wait for itself",
         info.label));
+  // In a forked child the device's threads do not exist, and its locks may be held for ever: leak it.
+  if (forked || detail::inside_op != 0) {
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());
@@ -270,4 +272,4 @@ DeviceCore::~DeviceCore() {
   backend.reset();
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

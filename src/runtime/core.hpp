@@ -15,9 +15,12 @@
 #include "slip/device.hpp"
 
 namespace slip {
+class Observer;
+}  // namespace slip
+
+namespace slip::runtime {
 
 class Capture;
-class Observer;
 class StreamPool;
 
 // Why a stream or a device no longer works.
@@ -39,7 +42,7 @@ class Sticky {
 
  private:
   std::atomic<bool> set_{false};
-  mutable SpinLock lock_;
+  mutable base::SpinLock lock_;
   Failure failure_ SLIP_GUARDED_BY(lock_);
 };
 
@@ -57,7 +60,7 @@ struct StreamState {
   bool legacy = false;
   int priority = 0;
   Sticky failure;
-  SpinLock observed;             // makes submission and its record one step while an observer is attached
+  base::SpinLock observed;       // makes submission and its record one step while an observer is attached
   Observer* audience = nullptr;  // see PrivateScope
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
@@ -86,7 +89,7 @@ struct Block {
 class MemoryLedger {
  public:
   void set_total(std::size_t bytes) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     total_ = bytes;
   }
   bool reserve(std::size_t bytes);  // false: over the limit
@@ -96,7 +99,7 @@ class MemoryLedger {
   MemoryInfo info() const;
 
  private:
-  mutable SpinLock lock_;
+  mutable base::SpinLock lock_;
   std::size_t used_ SLIP_GUARDED_BY(lock_) = 0, reserved_ SLIP_GUARDED_BY(lock_) = 0;
   std::size_t peak_ SLIP_GUARDED_BY(lock_) = 0, total_ SLIP_GUARDED_BY(lock_) = 0;
 };
@@ -116,7 +119,7 @@ class Staging {
     Point until;
   };
   Backend& backend_;
-  Mutex mutex_;
+  base::Mutex mutex_;
   std::vector<Piece> pieces_ SLIP_GUARDED_BY(mutex_);
 };
 
@@ -148,10 +151,10 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   std::atomic<int> captures{0};           // streams of this device that are capturing
   std::atomic<int> blocking_captures{0};  // the blocking ones of them
 
-  Mutex mutex;
+  base::Mutex mutex;
   std::vector<std::uint32_t> peers SLIP_GUARDED_BY(mutex);  // devices whose memory this one's kernels may access
 
-  Mutex named_mutex;
+  base::Mutex named_mutex;
   // Open streams with a name, by id: for observers that are attached later.
   std::map<std::uint64_t, Name> named_streams SLIP_GUARDED_BY(named_mutex);
 };
@@ -214,8 +217,10 @@ inline void note_guest(Block& block, const DeviceCore& core) {
   block.guests.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
 }
 
-Block* take_block();            // with a new id
+// A block with a new id, not allocated in stream order. `core`: null for memory that belongs to no device.
+Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t bytes, Name name);
 void drop_block(Block* block);  // its ranges become invalid
+[[noreturn]] void raise_out_of_memory(const DeviceCore& core, std::size_t bytes, Name name, Here here);
 
 // issue() for records and waits between streams. They are so frequent and short that setting up a whole Op would take
 // most of their time. REQUIRES: the stream does not capture.
@@ -227,4 +232,4 @@ struct EventWait {
 };
 void issue_wait(StreamState& stream, const EventWait& wait, Here here);
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
@@ -20,16 +21,15 @@ namespace {
 constexpr int kMaxWorkers = 1024;
 
 DeviceOptions with_environment(DeviceOptions options, Here here) {
-  const Env& from = env();
+  const base::Env& from = base::env();
   options.launch_blocking |= from.launch_blocking;
   options.strict |= from.strict;
   if (from.max_connections > 0 && options.max_connections == 0) options.max_connections = from.max_connections;
   if (options.max_connections < 0 || options.max_connections > 32)
-    throw Error(Code::kInvalidValue,
-                fmt::format("max_connections {} is not 0 (default) to 32", options.max_connections), here);
+    base::fail(Code::kInvalidValue, here, "max_connections {} is not 0 (default) to 32", options.max_connections);
   if (options.compute_workers < 0 || options.compute_workers > kMaxWorkers)
-    throw Error(Code::kInvalidValue,
-                fmt::format("compute_workers {} is not 0 (default) to {}", options.compute_workers, kMaxWorkers), here);
+    base::fail(Code::kInvalidValue, here, "compute_workers {} is not 0 (default) to {}", options.compute_workers,
+               kMaxWorkers);
   if (from.policy.empty()) return options;
   if (from.policy == "concurrent") {
     options.policy = Policy::kConcurrent;
@@ -40,36 +40,35 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
     const std::string seed = from.policy.size() > 7 && from.policy[6] == ':' ? from.policy.substr(7) : "";
     const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.seed);
     if (from.policy != "random" && (error != std::errc() || end != seed.data() + seed.size()))
-      throw Error(Code::kInvalidValue, fmt::format("SLIP_POLICY={}: write random or random:SEED", from.policy), here);
+      base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: write random or random:SEED", from.policy);
   } else {
-    throw Error(Code::kInvalidValue, fmt::format("SLIP_POLICY={}: concurrent, single or random[:SEED]", from.policy),
-                here);
+    base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: concurrent, single or random[:SEED]", from.policy);
   }
   return options;
 }
 
-const BackendEntry& entry_for(std::string_view prefix, std::string_view name, Here here) {
+const runtime::BackendEntry& entry_for(std::string_view prefix, std::string_view name, Here here) {
   std::string known;
-  for (const BackendEntry& entry : backends()) {
+  for (const runtime::BackendEntry& entry : runtime::backends()) {
     if (entry.prefix == prefix) return entry;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.prefix);
   }
-  throw Error(Code::kInvalidDevice, fmt::format("no device '{}': this build knows {}", name, known), here);
+  base::fail(Code::kInvalidDevice, here, "no device '{}': this build knows {}", name, known);
 }
 
 // The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
 // is still open.
 struct PerThread {
   struct Entry {
-    std::weak_ptr<DeviceCore> core;
-    StreamState* state;
+    std::weak_ptr<runtime::DeviceCore> core;
+    runtime::StreamState* state;
     std::uint64_t id;
   };
   std::unordered_map<std::uint32_t, Entry> streams;
   ~PerThread() {
     for (auto& [device, entry] : streams) {
       const auto core = entry.core.lock();
-      if (core && entry.state->id.load(std::memory_order_acquire) == entry.id) close_stream(*entry.state);
+      if (core && entry.state->id.load(std::memory_order_acquire) == entry.id) runtime::close_stream(*entry.state);
     }
   }
 };
@@ -88,18 +87,22 @@ Device Device::open(std::string_view name, const DeviceOptions& options, Here he
 std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
   const std::size_t colon = name.find(':');
   const std::string_view rest = colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1);
-  const auto open = [&](std::span<DeviceCore* const> cores) {
+  const auto open = [&](std::span<runtime::DeviceCore* const> cores) {
     return entry_for(name.substr(0, colon), name, here).open(rest, cores);
   };
-  return DeviceCore::open_all(std::string(name), count, options, open, here);
+  return runtime::DeviceCore::open_all(std::string(name), count, options, open, here);
 }
+
+}  // namespace slip
+
+namespace slip::runtime {
 
 std::vector<Device> DeviceCore::open_all(const std::string& name, int count, const DeviceOptions& options,
                                          const Opener& opener, Here here) {
   if (detail::inside_op != 0)
     throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
   start_observers();  // first: exit handlers run in reverse order, and the observers must end last
-  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
+  if (count < 1 || count > 4096) base::fail(Code::kInvalidValue, here, "{} devices: 1 to 4096", count);
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
@@ -121,12 +124,17 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
       core.info.memory_bytes = std::min(core.info.memory_bytes, core.options.memory_limit);
     core.memory.set_total(core.info.memory_bytes);
     if (!core.native) core.pool = std::make_unique<StreamPool>(core);
-    core.legacy = slip::open_stream(core, {.legacy = true});
+    core.legacy = runtime::open_stream(core, {.legacy = true});
     register_device(core);
     devices.push_back(Device(cores[i]));
   }
   return devices;
 }
+
+}  // namespace slip::runtime
+
+namespace slip {
+using namespace runtime;
 
 Stream Device::stream(StreamFlags flags, int priority, Here here) const {
   return stream(StreamOptions{.flags = flags, .priority = priority}, here);
@@ -138,18 +146,18 @@ Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) con
 
 Stream Device::stream(const StreamOptions& options, Here here) const {
   const auto& [name, flags, priority] = options;
-  require_usable(*core_, here);
+  runtime::require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
-    throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
-  const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.min_priority);
-  StreamState* state = slip::open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
+    base::fail(Code::kInvalidValue, here, "stream flags {} (rule 17)", static_cast<int>(flags));
+  const int clamped = std::clamp(priority, core_->info.max_priority, core_->info.min_priority);
+  runtime::StreamState* state = slip::runtime::open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
 Stream Device::adopt(CUstream_st* native, Here here) const {
-  require_usable(*core_, here);
+  runtime::require_usable(*core_, here);
   if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
-  StreamState* state = slip::open_stream(*core_, {.adopted = native});
+  runtime::StreamState* state = slip::runtime::open_stream(*core_, {.adopted = native});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
@@ -158,11 +166,11 @@ Stream Stream::adopt(const Device& device, CUstream_st* native, Here here) { ret
 StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->last_id}; }
 
 StreamRef Device::per_thread_stream() const {
-  require_usable(*core_, {});
+  runtime::require_usable(*core_, {});
   auto& entry = per_thread().streams[core_->id];
   if (!entry.state) {
     entry.core = core_;
-    entry.state = slip::open_stream(*core_, {});
+    entry.state = slip::runtime::open_stream(*core_, {});
     entry.id = entry.state->last_id;
   }
   return {entry.state, entry.id};
@@ -173,63 +181,47 @@ StreamRef Device::default_stream() const {
 }
 
 Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) const {
-  require_usable(*core_, here);
+  runtime::require_usable(*core_, here);
   if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
   if (core_->options.legacy_implicit_sync && kind != MemoryKind::kPageable)
-    wait_for(*core_, nullptr, kEverything, 0, here);
+    runtime::wait_for(*core_, nullptr, runtime::kEverything, 0, here);
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
     core_->pool->trim(0);  // first returns the memory that the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
-  if (!fits) {
-    const MemoryInfo info = core_->memory.info();
-    throw Error(Code::kOutOfMemory,
-                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, core_->info.label,
-                            name.text(), info.reserved, info.total, info.total - info.reserved),
-                here);
-  }
-  Block* block = take_block();
+  if (!fits) runtime::raise_out_of_memory(*core_, bytes, name, here);
+  runtime::Block* block = runtime::take_block(core_.get(), kind, nullptr, bytes, name);
   try {
     block->data = static_cast<std::byte*>(core_->backend->allocate(kind, bytes));
   } catch (...) {
-    drop_block(block);
+    runtime::drop_block(block);
     if (counted) core_->memory.release(bytes);
     throw;
   }
-  block->core = core_.get();
-  block->bytes = bytes;
-  block->kind = kind;
-  block->owned = true;
-  block->origin = nullptr;
-  block->name = name;
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (runtime::observed_by(block->audience)) runtime::notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 
 Buffer Device::wrap(void* data, std::size_t bytes, MemoryKind kind, Name name, Here here) const {
-  if (!data || bytes == 0) throw Error(Code::kInvalidValue, fmt::format("wrap of {} bytes at {}", bytes, data), here);
-  Block* block = take_block();
-  block->core = core_.get();
-  block->data = static_cast<std::byte*>(data);
-  block->bytes = bytes;
-  block->kind = kind;
+  if (!data || bytes == 0) base::fail(Code::kInvalidValue, here, "wrap of {} bytes at {}", bytes, data);
+  runtime::Block* block = runtime::take_block(core_.get(), kind, data, bytes, name);
   block->owned = false;
-  block->origin = nullptr;
-  block->name = name;
   return Buffer(core_, block);
 }
 
-void Device::copy(Range to, Range from, Here here) const { copy_sync(*default_stream().state(here), to, from, here); }
-
-void Device::fill(Range to, unsigned char value, Here here) const {
-  fill_sync(*default_stream().state(here), to, value, here);
+void Device::copy(Range to, Range from, Here here) const {
+  runtime::copy_sync(*default_stream().state(here), to, from, here);
 }
 
-void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
+void Device::fill(Range to, unsigned char value, Here here) const {
+  runtime::fill_sync(*default_stream().state(here), to, value, here);
+}
+
+void Device::sync(Here here) const { runtime::wait_for(*core_, nullptr, runtime::kEverything, 0, here); }
 
 bool Device::can_access_peer(const Device& peer) const {
   if (core_->native && peer.core_->native) {
@@ -241,21 +233,20 @@ bool Device::can_access_peer(const Device& peer) const {
 }
 
 void Device::enable_peer_access(const Device& peer, Here here) const {
-  require_usable(*core_, here);
+  runtime::require_usable(*core_, here);
   if (!can_access_peer(peer))
-    throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.label, peer.info().label),
-                here);
-  const LockGuard lock(core_->mutex);
+    base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
+  const base::LockGuard lock(core_->mutex);
   if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
-    throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
+    base::fail(Code::kPeerAccessAlreadyEnabled, here, "device {} to device {}", id(), peer.id());
   core_->peers.push_back(peer.id());
 }
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
-  require_usable(*core_, here);
-  const LockGuard lock(core_->mutex);
+  runtime::require_usable(*core_, here);
+  const base::LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
-    throw Error(Code::kPeerAccessNotEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
+    base::fail(Code::kPeerAccessNotEnabled, here, "device {} to device {}", id(), peer.id());
 }
 
 MemoryInfo Device::memory() const { return core_->memory.info(); }
@@ -265,7 +256,8 @@ const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
 
 Picos Device::now() const {
-  if (core_->forked) raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
+  if (core_->forked)
+    runtime::raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
   return core_->backend->now();
 }
 

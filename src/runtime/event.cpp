@@ -1,7 +1,6 @@
 #include "slip/event.hpp"
 
-#include <fmt/format.h>
-
+#include "base/fail.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "slip/device.hpp"
@@ -11,15 +10,15 @@ namespace {
 
 void require_uncaptured(std::uint64_t capture_id, Here here) {
   if (capture_id == 0) return;
-  if (const auto capture = Capture::find(capture_id))
+  if (const auto capture = runtime::Capture::find(capture_id))
     capture->invalidate("a captured event was synchronised or queried");
   throw Error(Code::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)", here);
 }
 
 // The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
 // device may use the state of its stream by now.
-DeviceCore* core_of(const Point& point, std::uint32_t device) {
-  DeviceCore* core = point.stream ? point.stream->core : nullptr;
+runtime::DeviceCore* core_of(const Point& point, std::uint32_t device) {
+  runtime::DeviceCore* core = point.stream ? point.stream->core : nullptr;
   return core && core->id == device ? core : nullptr;
 }
 
@@ -35,22 +34,22 @@ Event::Event(const Device& device) : device_(device.id()) {}
 
 bool Event::query(Here here) const {
   require_uncaptured(capture_, here);
-  DeviceCore* core = core_of(point_, device_);
-  return !core || is_reached(*core, point_.stream, point_.position, here, stream_);  // rule 51
+  runtime::DeviceCore* core = core_of(point_, device_);
+  return !core || runtime::is_reached(*core, point_.stream, point_.position, here, stream_);  // rule 51
 }
 
 void Event::sync(Here here) const {
   require_uncaptured(capture_, here);
-  if (DeviceCore* core = core_of(point_, device_)) wait_for(*core, point_.stream, point_.position, 0, here, stream_);
+  if (runtime::DeviceCore* core = core_of(point_, device_))
+    runtime::wait_for(*core, point_.stream, point_.position, 0, here, stream_);
 }
 
 std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {
   if (!end.recorded() || !start.recorded())
     throw Error(Code::kInvalidHandle, "elapsed time of an event that was never recorded (rule 61)", {});
   if (end.device_ != start.device_)
-    throw Error(Code::kInvalidHandle,
-                fmt::format("elapsed time between events of devices {} and {} (rule 69)", start.device_, end.device_),
-                {});
+    base::fail(Code::kInvalidHandle, {}, "elapsed time between events of devices {} and {} (rule 69)", start.device_,
+               end.device_);
   if (!end.handle_.get() || !start.handle_.get())
     throw Error(Code::kInvalidHandle, "elapsed time of an event that was recorded without its time (rule 63)", {});
   if (!start.query() || !end.query())

@@ -7,12 +7,15 @@
 #include "base/sync.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 struct Failure;
 
 class Exchange {
  public:
+  // On a device with native streams the exchange enqueues its own work, in the order of the stream. The backend calls
+  // none of the functions below. Throws if the exchange has no such work.
+  virtual void put(CUstream_st*) { throw Error(Code::kUnsupported, "this exchange cannot run on a native stream", {}); }
   // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) has other work to
   // run. A thread that waits for this op (kWaiter) has not, so it spins longer. Returns true if the exchange is done,
   // with or without success. One thread at a time calls it, but not always the same thread.
@@ -28,7 +31,7 @@ class Exchange {
   // Subscribes after an advance() that returned false: until the next advance() or finish(), the exchange calls
   // Subscriber::wake_up() when can_advance() may have changed. Rare polls are still needed, because failures send no
   // notification. Returns false if the exchange sends no notifications.
-  virtual bool subscribe(Subscriber&) noexcept { return false; }
+  virtual bool subscribe(base::Subscriber&) noexcept { return false; }
   // Returns whether all ranks have joined, so that data moves. Until then a device that models hardware queues keeps
   // the exchange's queue blocked.
   virtual bool moves() noexcept { return true; }
@@ -57,4 +60,4 @@ class ExchangeSource {
   virtual const void* line() const = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -11,7 +11,7 @@
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 std::atomic<bool> detail::exit_expected{false};
 
@@ -20,14 +20,11 @@ namespace {
 std::atomic<bool> g_exiting{false};
 
 struct Devices {
-  ForkMutex mutex;
+  base::ForkMutex mutex;
   std::vector<DeviceCore*> open SLIP_GUARDED_BY(mutex);
 };
 
-Devices& devices() {
-  static Devices* const kDevices = new Devices;
-  return *kDevices;
-}
+Devices& devices();
 
 // A thread of the parent may have held locks of a device at the fork. The child renews the locks that its calls take
 // before they are refused.
@@ -43,12 +40,12 @@ void after_fork_in_child() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has on
   forget_notifiers();
 }
 
-void install() {
-  static const bool kInstalled = [] {
-    at_fork([] {}, [] {}, after_fork_in_child);
-    return true;
+Devices& devices() {
+  static Devices* const kDevices = [] {
+    base::at_fork([] {}, [] {}, after_fork_in_child);
+    return new Devices;
   }();
-  static_cast<void>(kInstalled);
+  return *kDevices;
 }
 
 }  // namespace
@@ -63,22 +60,21 @@ bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 // moment, the child would wait for the lock for ever. The ForkMutex makes fork() wait for this thread.
 void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
-  static ForkMutex* const kMutex = new ForkMutex;
-  const LockGuard lock(*kMutex);
+  static base::ForkMutex* const kMutex = new base::ForkMutex;
+  const base::LockGuard lock(*kMutex);
   // relaxed: the flag is a hint to stop soon; no data depends on it.
   std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });
 }
 
 void register_device(DeviceCore& core) {
-  install();
   detail::exit_expected.store(false, std::memory_order_relaxed);
-  const LockGuard lock(devices().mutex);
+  const base::LockGuard lock(devices().mutex);
   devices().open.push_back(&core);
 }
 
 std::vector<std::shared_ptr<DeviceCore>> open_devices() {
   std::vector<std::shared_ptr<DeviceCore>> result;
-  const LockGuard lock(devices().mutex);
+  const base::LockGuard lock(devices().mutex);
   for (DeviceCore* core : devices().open) {
     if (auto shared = core->weak_from_this().lock()) result.push_back(std::move(shared));
   }
@@ -86,8 +82,8 @@ std::vector<std::shared_ptr<DeviceCore>> open_devices() {
 }
 
 void unregister_device(DeviceCore& core) {
-  const LockGuard lock(devices().mutex);
+  const base::LockGuard lock(devices().mutex);
   std::erase(devices().open, &core);
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace slip {
+namespace slip::runtime {
 
 struct DeviceCore;
 
@@ -28,4 +28,4 @@ void register_device(DeviceCore& core);
 void unregister_device(DeviceCore& core);
 std::vector<std::shared_ptr<DeviceCore>> open_devices();
 
-}  // namespace slip
+}  // namespace slip::runtime

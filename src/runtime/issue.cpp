@@ -10,7 +10,7 @@
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 // Rule 98: the legacy stream would depend on captured work, which does not run. The call is refused and the capture is
 // invalidated, as on an H200.
@@ -55,12 +55,12 @@ struct Submission {
 
 // With an observer, submission and its record are one step, so that the records of a stream are in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
-  const LockGuard lock(stream.observed);
+  const base::LockGuard lock(stream.observed);
   Record record{.kind = RecordKind::kSubmit,
                 .engine = op.engine,
                 .device = stream.core->id,
                 .stream = stream.last_id,
-                .thread = thread_index(),
+                .thread = base::thread_index(),
                 .queued = stream.core->backend->now(),
                 .op = &op,
                 .name = op.name,
@@ -90,7 +90,7 @@ struct Submission {
 
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   if (position != kEverything) return;  // a point: its work was issued before the capture
-  Capture* capture = stream ? load_acquire(stream->capture) : nullptr;
+  Capture* capture = stream ? base::load_acquire(stream->capture) : nullptr;
   if (stream) refuse_implicit_capture(*stream, here);
   const bool enclosed = !stream && core.captures.load(std::memory_order_relaxed) > 0;
   if (!capture && !enclosed) return;
@@ -123,9 +123,16 @@ void notify_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, S
                           : stream ? stream->last_id
                                    : 0,
           .other_position = position,
-          .thread = thread_index(),
+          .thread = base::thread_index(),
           .here = here},
          audience);
+}
+
+[[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
+  // For kernels and exchanges require_kernel_range() has called note_guest().
+  if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
+    note_guests(*stream.core, op);
+  return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 
 }  // namespace
@@ -136,15 +143,6 @@ void detail::notify_submission(std::uint64_t position) {
   record->position = position;
   notify(*record, t_submission_audience);
 }
-
-namespace {
-[[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
-  // For kernels and exchanges require_kernel_range() has called note_guest().
-  if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
-    note_guests(*stream.core, op);
-  return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
-}
-}  // namespace
 
 std::uint64_t enqueue(StreamState& stream, const Op& op) { return submit_op(stream, op); }
 
@@ -199,7 +197,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   // An observer must know which ops the wait covers, even if other threads submit meanwhile.
   if (stream && position == kEverything && observed_by(stream->audience)) {
     // Under the lock: otherwise the point could be reported before a submission that it covers.
-    const LockGuard lock(stream->observed);
+    const base::LockGuard lock(stream->observed);
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   }
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
@@ -214,7 +212,7 @@ bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, H
   require_no_capture(core, stream, position, here);
   if (stream && position == kEverything && observed_by(stream->audience)) {
     // As in wait_for(), but the query comes before the record: the record itself need not be reached.
-    const LockGuard lock(stream->observed);
+    const base::LockGuard lock(stream->observed);
     if (!core.backend->reached(stream, kEverything)) return false;
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   } else if (!core.backend->reached(stream, position)) {
@@ -225,4 +223,4 @@ bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, H
   return true;
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -1,6 +1,7 @@
-// Names of enumerators, and the checked accessors of kernel arguments.
+// Names of enumerators, and the checked accessors of kernel arguments and ranges.
 #include <fmt/format.h>
 
+#include "base/fail.hpp"
 #include "slip/buffer.hpp"
 #include "slip/op.hpp"
 
@@ -47,16 +48,21 @@ const char* memory_kind_name(MemoryKind kind) {
 
 const Piece& Args::at(std::span<const Piece> pieces, std::size_t i, const char* which) {
   if (i >= pieces.size())
-    throw Error(Code::kInvalidValue, fmt::format("kernel asks for {}({}), the launch gave {}", which, i, pieces.size()),
-                {});
+    base::fail(Code::kInvalidValue, {}, "kernel asks for {}({}), the launch gave {}", which, i, pieces.size());
   return pieces[i];
 }
 
 const Scalar& Args::scalar_at(std::size_t i) const {
   if (i >= scalars_.size())
-    throw Error(Code::kInvalidValue, fmt::format("kernel asks for scalar({}), the launch gave {}", i, scalars_.size()),
-                {});
+    base::fail(Code::kInvalidValue, {}, "kernel asks for scalar({}), the launch gave {}", i, scalars_.size());
   return scalars_[i];
+}
+
+Range Range::slice(std::size_t first, std::size_t count) const {
+  if (first > bytes || count > bytes - first)
+    throw Error(Code::kInvalidValue,
+                fmt::format("slice of {} bytes at {} of a range of {} bytes", count, first, bytes));
+  return {block, id, offset + first, count};
 }
 
 }  // namespace slip

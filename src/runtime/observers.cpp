@@ -1,13 +1,12 @@
 #include "runtime/observers.hpp"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/biased_lock.hpp"
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
@@ -15,7 +14,7 @@
 #include "runtime/exit.hpp"
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 std::atomic<int> detail::observer_count{0};
 
@@ -31,7 +30,7 @@ constinit Nobody g_nobody;  // only its address is used, so it may be destroyed 
 constinit thread_local Observer* t_audience = nullptr;
 
 constexpr std::size_t kSlots = 8;
-ForkMutex g_mutex;  // guards changes of g_slots
+base::ForkMutex g_mutex;  // guards changes of g_slots
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
 
 // The state of a thread that notifies observers. Each thread has its own counter: with a common one all threads would
@@ -41,7 +40,7 @@ struct alignas(64) Notifier {
 };
 
 struct Notifiers {
-  ForkMutex mutex;
+  base::ForkMutex mutex;
   std::vector<std::unique_ptr<Notifier>> all SLIP_GUARDED_BY(mutex);
   std::vector<Notifier*> idle SLIP_GUARDED_BY(mutex);  // of threads that ended
 };
@@ -56,7 +55,7 @@ constinit thread_local Notifier* t_notifier = nullptr;
 // Returns the notifier of a thread that ends. If the thread notifies observers even later, it takes another one.
 struct NotifierReturn {
   ~NotifierReturn() {
-    const LockGuard lock(notifiers().mutex);
+    const base::LockGuard lock(notifiers().mutex);
     notifiers().idle.push_back(std::exchange(t_notifier, nullptr));
   }
 };
@@ -64,7 +63,7 @@ struct NotifierReturn {
 Notifier& take_notifier() {
   Notifiers& known = notifiers();
   {
-    const LockGuard lock(known.mutex);
+    const base::LockGuard lock(known.mutex);
     if (known.idle.empty()) {
       known.all.push_back(std::make_unique<Notifier>());
       known.idle.push_back(known.all.back().get());
@@ -76,13 +75,43 @@ Notifier& take_notifier() {
   return *t_notifier;
 }
 
+void take_slot(Observer& observer) {
+  const base::LockGuard lock(g_mutex);
+  for (auto& slot : g_slots) {
+    if (slot.load(std::memory_order_relaxed)) continue;
+    slot.store(&observer, std::memory_order_seq_cst);
+    detail::observer_count.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  base::fail(Code::kInvalidValue, {}, "{} observers are attached already: detach one first", kSlots);
+}
+
+bool leave_slot(const Observer& observer) {
+  const base::LockGuard lock(g_mutex);
+  for (auto& slot : g_slots) {
+    if (slot.load(std::memory_order_relaxed) != &observer) continue;
+    detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
+    slot.store(nullptr, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+// A thread that gets its notifier after this call sees the empty slot, because the mutex orders the two.
+std::vector<Notifier*> known_notifiers() {
+  std::vector<Notifier*> known;
+  const base::LockGuard lock(notifiers().mutex);
+  for (const auto& notifier : notifiers().all) known.push_back(notifier.get());
+  return known;
+}
+
 }  // namespace
 
 void notify(const Record& record) {
   Notifier& notifier = t_notifier ? *t_notifier : take_notifier();
   const int depth = notifier.depth.load(std::memory_order_relaxed);
   notifier.depth.store(depth + 1, std::memory_order_relaxed);
-  light_fence();  // either detach() sees this call in progress, or this call sees the empty slot
+  base::light_fence();  // either detach() sees this call in progress, or this call sees the empty slot
   for (auto& slot : g_slots) {
     // acquire: observes the constructed observer that attach() stored.
     if (Observer* observer = slot.load(std::memory_order_acquire)) observer->on(record);
@@ -110,75 +139,42 @@ PrivateScope::~PrivateScope() {
 
 Observer* current_audience() { return t_audience; }
 
-namespace {
-
-void take_slot(Observer& observer) {
-  const LockGuard lock(g_mutex);
-  for (auto& slot : g_slots) {
-    if (slot.load(std::memory_order_relaxed)) continue;
-    slot.store(&observer, std::memory_order_seq_cst);
-    detail::observer_count.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  throw Error(Code::kInvalidValue, fmt::format("{} observers are attached already: detach one first", kSlots), {});
+void forget_notifiers() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // in a child of fork(), which has one thread
+  for (const auto& notifier : notifiers().all) notifier->depth.store(0, std::memory_order_relaxed);
 }
 
-}  // namespace
+}  // namespace slip::runtime
+
+namespace slip {
+using namespace runtime;
 
 // The new observer gets a record of each stream that was opened earlier, if it is a legacy stream or has a name.
 void attach(Observer& observer) {
   take_slot(observer);
-  for (const auto& core : open_devices()) {
+  for (const auto& core : runtime::open_devices()) {
     if (!core->legacy || core->legacy->audience) continue;
     const auto notify_open = [&](std::uint64_t stream, Name name) {
       observer.on({.kind = RecordKind::kStreamOpen,
                    .device = core->id,
                    .stream = stream,
-                   .thread = thread_index(),
+                   .thread = base::thread_index(),
                    .name = name});
     };
     notify_open(core->legacy->last_id, "legacy");
-    const LockGuard lock(core->named_mutex);
+    const base::LockGuard lock(core->named_mutex);
     for (const auto& [id, name] : core->named_streams) notify_open(id, name);
   }
 }
-
-namespace {
-
-bool leave_slot(const Observer& observer) {
-  const LockGuard lock(g_mutex);
-  for (auto& slot : g_slots) {
-    if (slot.load(std::memory_order_relaxed) != &observer) continue;
-    detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
-    slot.store(nullptr, std::memory_order_relaxed);
-    return true;
-  }
-  return false;
-}
-
-// A thread that gets its notifier after this call sees the empty slot, because the mutex orders the two.
-std::vector<Notifier*> known_notifiers() {
-  std::vector<Notifier*> known;
-  const LockGuard lock(notifiers().mutex);
-  for (const auto& notifier : notifiers().all) known.push_back(notifier.get());
-  return known;
-}
-
-}  // namespace
 
 // Waits for running calls of the observer and holds no lock meanwhile, because such a call may need the lock, for
 // instance to fork.
 void detach(Observer& observer) {
   if (!leave_slot(observer)) return;
-  heavy_fence();  // see notify()
+  base::heavy_fence();  // see notify()
   for (const Notifier* notifier : known_notifiers()) {
     // acquire: pairs with the release in notify(); afterwards the caller may destroy the observer.
-    while (notifier->depth.load(std::memory_order_acquire) != 0) yield_thread();
+    while (notifier->depth.load(std::memory_order_acquire) != 0) base::yield_thread();
   }
-}
-
-void forget_notifiers() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // in a child of fork(), which has one thread
-  for (const auto& notifier : notifiers().all) notifier->depth.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace slip

@@ -6,7 +6,7 @@
 #include "slip/observer.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 namespace detail {
 extern std::atomic<int> observer_count;
@@ -62,4 +62,4 @@ inline void notify_submitted(std::uint64_t position) {
     detail::notify_submission(position);
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

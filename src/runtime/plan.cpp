@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
@@ -17,12 +18,12 @@ namespace slip {
 // The streams of forked branches, opened by the first launch and kept. One launch at a time (rule 100).
 struct Plan::Launches {
   struct Side {
-    std::shared_ptr<DeviceCore> core;
-    StreamState* stream = nullptr;
+    std::shared_ptr<runtime::DeviceCore> core;
+    runtime::StreamState* stream = nullptr;
   };
-  Mutex mutex;
+  base::Mutex mutex;
   // Devices of the captured streams; empty for plans built by hand, which use the launching device.
-  std::vector<std::weak_ptr<DeviceCore>> devices;
+  std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
   std::vector<Side> sides;        // index 0, the origin, stays empty
   Point last;                     // the end of the previous launch
   std::uint64_t last_stream = 0;  // the id of its stream, which may be closed by now
@@ -31,29 +32,30 @@ struct Plan::Launches {
   std::uint32_t compiled_by = 0;   // id of that device
   bool compiled_with_bindings = false;
 
-  std::vector<StreamState*> open(StreamState& main, std::uint32_t count, Here here);
-  bool compiles_for(const StreamState& main) const;
+  std::vector<runtime::StreamState*> open(runtime::StreamState& main, std::uint32_t count, Here here);
+  bool compiles_for(const runtime::StreamState& main) const;
   void forget_failure();
-  void wait_for_last(StreamState& main, Here here) const;
+  void wait_for_last(runtime::StreamState& main, Here here) const;
 
   ~Launches() {
     for (const Side& side : sides) {
-      if (side.stream) close_stream(*side.stream);
+      if (side.stream) runtime::close_stream(*side.stream);
     }
   }
 };
 
 // The streams of a launch in `main`.
-std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t count, Here here) {
+std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& main, std::uint32_t count, Here here) {
   sides.resize(count);
-  std::vector<StreamState*> streams(count, &main);
+  std::vector<runtime::StreamState*> streams(count, &main);
   for (std::uint32_t i = 1; i < count; ++i) {
     Side& side = sides[i];
-    const std::shared_ptr<DeviceCore> core = i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
-    if (!core) throw Error(Code::kInvalidDevice, fmt::format("the device of the plan's stream {} was closed", i), here);
+    const std::shared_ptr<runtime::DeviceCore> core =
+        i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
+    if (!core) base::fail(Code::kInvalidDevice, here, "the device of the plan's stream {} was closed", i);
     if (!side.stream || side.core != core || side.stream->failure.set()) {
-      if (side.stream) close_stream(*side.stream);
-      side = {core, open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
+      if (side.stream) runtime::close_stream(*side.stream);
+      side = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
     }
     streams[i] = side.stream;
   }
@@ -61,7 +63,7 @@ std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t 
 }
 
 // Returns whether the device of `main` can compile this plan: it compiles plans, and all streams of the plan are on it.
-bool Plan::Launches::compiles_for(const StreamState& main) const {
+bool Plan::Launches::compiles_for(const runtime::StreamState& main) const {
   return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
                                               [&main](const auto& device) { return device.lock().get() == main.core; });
 }
@@ -69,7 +71,7 @@ bool Plan::Launches::compiles_for(const StreamState& main) const {
 // The host waits for a launch that failed, because a wait for it in a stream would make the next launch fail, too.
 void Plan::Launches::forget_failure() {
   if (!last.stream || !last.stream->failure.set()) return;
-  if (DeviceCore* core = last.stream->core) core->backend->wait(last.stream, last.position, 0);
+  if (runtime::DeviceCore* core = last.stream->core) core->backend->wait(last.stream, last.position, 0);
   last = {};
 }
 
@@ -100,10 +102,9 @@ void require_node(const PlanNode& node) {
     default: good = false;
   }
   if (!good)
-    throw Error(Code::kInvalidValue,
-                fmt::format("plan op '{}', a {} in stream {}: its function, ranges or stream cannot be right",
-                            node.name.text(), kind_name(node.kind), node.stream),
-                node.here);
+    base::fail(Code::kInvalidValue, node.here,
+               "plan op '{}', a {} in stream {}: its function, ranges or stream cannot be right", node.name.text(),
+               kind_name(node.kind), node.stream);
 }
 
 }  // namespace
@@ -112,8 +113,8 @@ std::uint32_t Plan::add(PlanNode node) {
   require_node(node);
   for (const std::uint32_t before : node.waits) {
     if (before >= nodes_.size())
-      throw Error(Code::kInvalidValue,
-                  fmt::format("plan op {} waits for op {}, which comes later", nodes_.size(), before), node.here);
+      base::fail(Code::kInvalidValue, node.here, "plan op {} waits for op {}, which comes later", nodes_.size(),
+                 before);
   }
   streams_ = std::max(streams_, node.stream + 1);
   nodes_.push_back(std::move(node));
@@ -155,24 +156,24 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
       range = binding.actual.slice(offset, range.bytes);
       break;
     }
-    require_range(range, "plan", here);
+    runtime::require_range(range, "plan", here);
   }
   return result;
 }
 
 // Makes the checks of the calls that issue such ops, because bindings and plans built by hand have not passed them.
-void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
+void require_operands(runtime::DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
                       const std::vector<Range>& writes) {
   switch (node.kind) {
     case OpKind::kKernel:
     case OpKind::kExchange:
-      for (const Range& range : reads) require_kernel_range(core, range, node.name, node.here);
-      for (const Range& range : writes) require_kernel_range(core, range, node.name, node.here);
+      for (const Range& range : reads) runtime::require_kernel_range(core, range, node.name, node.here);
+      for (const Range& range : writes) runtime::require_kernel_range(core, range, node.name, node.here);
       if (node.exchange) node.exchange->require(core, reads, writes, node.here);
       break;
-    case OpKind::kCopy: require_copy(writes[0], reads[0], node.here); break;
-    case OpKind::kWaitValue: require_flag(reads[0], "wait_value", node.here); break;
-    case OpKind::kWriteValue: require_flag(writes[0], "write_value", node.here); break;
+    case OpKind::kCopy: runtime::require_copy(writes[0], reads[0], node.here); break;
+    case OpKind::kWaitValue: runtime::require_flag(reads[0], "wait_value", node.here); break;
+    case OpKind::kWriteValue: runtime::require_flag(writes[0], "write_value", node.here); break;
     default: break;
   }
 }
@@ -181,7 +182,7 @@ void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<
 
 // One launch: its streams, and the ranges and scalars of each op after binding.
 struct Plan::Bound {
-  std::vector<StreamState*> streams;
+  std::vector<runtime::StreamState*> streams;
   std::vector<std::vector<Range>> reads, writes;
   std::vector<std::vector<Scalar>> scalars;
   std::vector<std::function<void()>> hosts;
@@ -204,7 +205,9 @@ struct Plan::Bound {
 };
 
 // All checks come before the first op, so that a launch issues all ops or none.
-Plan::Bound Plan::bind(StreamState& main, const Bindings& use, Here here) {
+Plan::Bound Plan::bind(runtime::StreamState& main, const Bindings* bindings, Here here) {
+  static const Bindings kNone;
+  const Bindings& use = bindings ? *bindings : kNone;
   Bound bound;
   bound.streams = launches_->open(main, streams_, here);
   bound.hosts.resize(nodes_.size());
@@ -221,43 +224,45 @@ Plan::Bound Plan::bind(StreamState& main, const Bindings& use, Here here) {
 }
 
 void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
-  static const Bindings kNone;
-  StreamState& main = *origin.state(here);
+  runtime::StreamState& main = *origin.state(here);
   if (main.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
   if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
-  const LockGuard lock(launches_->mutex);
-  require_stream(main, here);
+  const base::LockGuard lock(launches_->mutex);
+  runtime::require_stream(main, here);
   // Observers must see each op, so with an observer the compiled plan is not used.
-  if (launches_->compiles_for(main) && !observed() && run_compiled(main, bindings, here)) return;
-  run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
+  // An exchange is enqueued anew by each launch, because each is another call of its communicator.
+  const bool exchanges =
+      std::any_of(nodes_.begin(), nodes_.end(), [](const PlanNode& node) { return node.exchange != nullptr; });
+  if (!exchanges && launches_->compiles_for(main) && !runtime::observed() && run_compiled(main, bindings, here)) return;
+  run_op_by_op(main, bind(main, bindings, here), here);
 }
 
 // Launches the plan as one op. The first launch compiles it, and later launches compile it again if bindings change it.
 // Returns false if another thread disturbed the compilation, for instance by cudaDeviceSynchronize; then nothing was
 // launched.
-bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
-  static const Bindings kNone;
-  PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
+bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, Here here) {
+  runtime::PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
   if (launches_->compiled_by != main.core->id) launches_->compiled.reset();
   launches_->compiled_by = main.core->id;
   Bound bound;
-  std::vector<PlanOps::Node> nodes;
+  std::vector<runtime::PlanOps::Node> nodes;
   if (!launches_->compiled || bindings || launches_->compiled_with_bindings) {
-    bound = bind(main, bindings ? *bindings : kNone, here);
+    bound = bind(main, bindings, here);
     for (std::size_t i = 0; i < nodes_.size(); ++i)
       nodes.push_back({bound.op(nodes_[i], i), nodes_[i].stream, nodes_[i].waits});
     ops.nodes = nodes;
     launches_->compiled_with_bindings = bindings != nullptr;
   } else {
     for (const PlanNode& node : nodes_) {  // the memory must still be allocated
-      for (const Range& range : node.reads) require_range(range, "plan", here);
-      for (const Range& range : node.writes) require_range(range, "plan", here);
+      for (const Range& range : node.reads) runtime::require_range(range, "plan", here);
+      for (const Range& range : node.writes) runtime::require_range(range, "plan", here);
     }
   }
   if (nodes_.empty()) return true;
   try {
-    issue(main, {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+    runtime::issue(main,
+                   {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
   } catch (const Error& error) {
     if (error.code() != Code::kCaptureInvalidated && error.code() != Code::kCaptureUnsupported) throw;
     return false;
@@ -267,36 +272,36 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
 
 // Rule 100: a launch waits for the previous one. If this stream reuses the stream state of the previous launch, no wait
 // is needed. But observers identify streams by their ids, so they get the edge as a record.
-void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
+void Plan::Launches::wait_for_last(runtime::StreamState& main, Here here) const {
   if (!last.stream || last_stream == main.last_id) return;
   if (last.stream != &main) {
-    enqueue(main,
-            {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
-  } else if (observed_by(main.audience)) {
-    notify({.kind = RecordKind::kBarrier,
-            .device = main.core->id,
-            .stream = main.last_id,
-            .other_stream = last_stream,
-            .other_position = last.position,
-            .thread = thread_index(),
-            .name = kLaunchName,
-            .here = here},
-           main.audience);
+    runtime::enqueue(
+        main, {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
+  } else if (runtime::observed_by(main.audience)) {
+    runtime::notify({.kind = RecordKind::kBarrier,
+                     .device = main.core->id,
+                     .stream = main.last_id,
+                     .other_stream = last_stream,
+                     .other_position = last.position,
+                     .thread = base::thread_index(),
+                     .name = kLaunchName,
+                     .here = here},
+                    main.audience);
   }
 }
 
 // An op of the plan may fail while later ones are being issued. The failure reaches the origin stream through the
 // waits, so ops are enqueued without checks.
-void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
+void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) {
   if (nodes_.empty()) return;  // an empty plan is no barrier in the legacy stream (rule 8)
   Launches& launches = *launches_;
   // A launch behaves as one op of its stream. The waits that ensure this are implicit.
-  const auto wait = [](StreamState& stream, Point point, bool launch_edge, Here place) {
+  const auto wait = [](runtime::StreamState& stream, Point point, bool launch_edge, Here place) {
     if (point.stream && point.stream != &stream)
-      enqueue(stream, {.kind = OpKind::kWait, .launch_edge = launch_edge, .here = place, .point = point});
+      runtime::enqueue(stream, {.kind = OpKind::kWait, .launch_edge = launch_edge, .here = place, .point = point});
   };
-  const auto end_of = [here](StreamState& stream) {
-    return Point{&stream, enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
+  const auto end_of = [here](runtime::StreamState& stream) {
+    return Point{&stream, runtime::enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches.forget_failure();
   launches.wait_for_last(main, here);
@@ -313,24 +318,24 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   std::vector<Point> ends(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
-    StreamState& stream = *bound.streams[node.stream];
+    runtime::StreamState& stream = *bound.streams[node.stream];
     for (const std::uint32_t before : node.waits) wait(stream, ends[before], false, node.here);
     const Op op = bound.op(node, i);
-    ends[i] = {&stream, node.exchange ? node.exchange->enqueue(stream, op) : enqueue(stream, op)};
+    ends[i] = {&stream, node.exchange ? node.exchange->enqueue(stream, op) : runtime::enqueue(stream, op)};
     if (marked[i]) ends[i] = end_of(stream);
   }
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);
   launches.last = end_of(main);
   launches.last_stream = main.last_id;
-  if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
+  if (main.core->options.launch_blocking) runtime::wait_for(*main.core, &main, launches.last.position, 0, here);
 }
 
 Plan StreamRef::end_capture(Here here) const {
-  Capture::Result result = Capture::end(*state(here), here);
+  runtime::Capture::Result result = runtime::Capture::end(*state(here), here);
   Plan plan;
   plan.nodes_ = std::move(result.nodes);
   plan.streams_ = static_cast<std::uint32_t>(result.stream_devices.size());
-  for (DeviceCore* core : result.stream_devices) plan.launches_->devices.push_back(core->weak_from_this());
+  for (runtime::DeviceCore* core : result.stream_devices) plan.launches_->devices.push_back(core->weak_from_this());
   return plan;
 }
 

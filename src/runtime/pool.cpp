@@ -1,11 +1,11 @@
 #include "runtime/pool.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::runtime {
 namespace {
 constexpr std::size_t kGranularity = 512;
 constexpr std::size_t kWaitsKept = 64;  // per stream; a dropped wait only prevents a reuse
@@ -29,18 +29,16 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   Point wait_for;
   FreeBlock memory{nullptr, size, {}};
   {
-    const LockGuard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     if (!reuse(stream, size, memory, wait_for)) {
       bool fits = core_.memory.reserve(size);
       if (!fits && release_reached(0)) fits = core_.memory.reserve(size);
       if (!fits) {
         const MemoryInfo info = core_.memory.info();
-        throw Error(
-            Code::kOutOfMemory,
-            fmt::format("asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
-                        "but not yet reusable",
-                        block.bytes, core_.info.label, info.reserved, info.total, free_bytes_),
-            here);
+        base::fail(Code::kOutOfMemory, here,
+                   "asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
+                   "but not yet reusable",
+                   block.bytes, core_.info.label, info.reserved, info.total, free_bytes_);
       }
       try {
         memory.data = static_cast<std::byte*>(core_.backend->allocate(MemoryKind::kDevice, size));
@@ -54,7 +52,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   try {
     if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
   } catch (...) {
-    const LockGuard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     free_.push_back({memory.data, memory.bytes, wait_for});
     free_bytes_ += memory.bytes;
     throw;
@@ -97,7 +95,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
   // Waits issued from now on must be recorded; earlier ones cannot cover this free.
   watching_.store(true, std::memory_order_relaxed);
   const std::uint64_t position = issue(stream, {.kind = OpKind::kRecord, .here = here});
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   free_.push_back({block.data, block.capacity, {&stream, position}});
   free_bytes_ += block.capacity;
   core_.memory.use(-static_cast<std::ptrdiff_t>(block.capacity));
@@ -105,7 +103,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
 
 void StreamPool::keep_wait(const StreamState& stream, Point point) {
   const std::uint64_t at = core_.backend->submit(const_cast<StreamState&>(stream), {.kind = OpKind::kRecord});
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   std::deque<Wait>& waits = waits_[&stream];
   waits.push_back({at, point});
   if (waits.size() > kWaitsKept) waits.pop_front();
@@ -145,8 +143,8 @@ bool StreamPool::release_reached(std::size_t keep) {
 
 void StreamPool::trim(std::size_t keep) {
   if (!watching_.load(std::memory_order_relaxed)) return;
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   if (free_bytes_ > keep) release_reached(keep);
 }
 
-}  // namespace slip
+}  // namespace slip::runtime

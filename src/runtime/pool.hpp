@@ -13,7 +13,7 @@
 
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::runtime {
 
 class StreamPool {
  public:
@@ -50,11 +50,11 @@ class StreamPool {
   bool release_reached(std::size_t keep) SLIP_REQUIRES(mutex_);
 
   DeviceCore& core_;
-  Mutex mutex_;
+  base::Mutex mutex_;
   std::vector<FreeBlock> free_ SLIP_GUARDED_BY(mutex_);
   std::size_t free_bytes_ SLIP_GUARDED_BY(mutex_) = 0;
   std::unordered_map<const StreamState*, std::deque<Wait>> waits_ SLIP_GUARDED_BY(mutex_);
   std::atomic<bool> watching_{false};  // some memory is free, so waits must be recorded
 };
 
-}  // namespace slip
+}  // namespace slip::runtime

@@ -1,10 +1,9 @@
 #include "slip/stream.hpp"
 
-#include <fmt/format.h>
-
-#include <cstring>
+#include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
@@ -12,7 +11,7 @@
 #include "runtime/pool.hpp"
 #include "slip/plan.hpp"
 
-namespace slip {
+namespace slip::runtime {
 namespace {
 
 const Name kHostName("host function"), kWaitName("wait value"), kWriteName("write value");
@@ -27,66 +26,64 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
   if (block.kind != MemoryKind::kPageable) note_guest(block, core);
   if (block.kind == MemoryKind::kPinned) return;
   if (block.kind == MemoryKind::kPageable)
-    throw Error(Code::kInvalidValue,
-                fmt::format("kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device",
-                            kernel.text(), block.name.text()),
-                here);
-  const LockGuard lock(core.mutex);
-  for (const std::uint32_t peer : core.peers) {
-    if (peer == block.core->id) return;
-  }
-  throw Error(Code::kPeerAccessNotEnabled,
-              fmt::format("kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first",
-                          kernel.text(), core.id, block.name.text(), block.core->id),
-              here);
+    base::fail(Code::kInvalidValue, here,
+               "kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device", kernel.text(),
+               block.name.text());
+  const base::LockGuard lock(core.mutex);
+  if (std::find(core.peers.begin(), core.peers.end(), block.core->id) != core.peers.end()) return;
+  base::fail(Code::kPeerAccessNotEnabled, here,
+             "kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first", kernel.text(), core.id,
+             block.name.text(), block.core->id);
 }
 
 void require_flag(const Range& flag, const char* what, Here here) {
   require_range(flag, what, here);
   if (flag.bytes != sizeof(std::uint32_t) ||
       reinterpret_cast<std::uintptr_t>(address(flag)) % sizeof(std::uint32_t) != 0)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("{}: a word has 4 bytes at a multiple of 4; given {} bytes at {}", what, flag.bytes, flag.offset),
-        here);
+    base::fail(Code::kInvalidValue, here, "{}: a flag has 4 bytes at a multiple of 4; given {} bytes at {}", what,
+               flag.bytes, flag.offset);
   if (flag.block->kind == MemoryKind::kPageable)
-    throw Error(Code::kInvalidValue, fmt::format("{}: the word must be in pinned or device memory", what), here);
+    base::fail(Code::kInvalidValue, here, "{}: the flag must be in pinned or device memory", what);
 }
 
-StreamState* StreamRef::state(Here here) const {
+}  // namespace slip::runtime
+
+namespace slip {
+using namespace runtime;
+
+runtime::StreamState* StreamRef::state(Here here) const {
   // relaxed: the program passed the reference from the opening thread to this one, which orders the other fields. On
   // aarch64 an acquire load would also wait for the release store of the last op, which made a submission 60 ns longer.
   if (!state_ || state_->id.load(std::memory_order_relaxed) != id_) [[unlikely]]
-    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", id_), here);
+    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", id_);
   return state_;
 }
 
 [[gnu::hot]] void StreamRef::launch(const Kernel& kernel, const Operands& operands, const Cost& cost, Here here) const {
-  StreamState& stream = *state(here);
+  runtime::StreamState& stream = *state(here);
   const Name name = operands.name ? operands.name : kernel.name;
-  for (const Range& range : operands.reads) require_kernel_range(*stream.core, range, name, here);
-  for (const Range& range : operands.writes) require_kernel_range(*stream.core, range, name, here);
+  for (const Range& range : operands.reads) runtime::require_kernel_range(*stream.core, range, name, here);
+  for (const Range& range : operands.writes) runtime::require_kernel_range(*stream.core, range, name, here);
   if (!(cost.width > 0.0 && cost.width <= 1.0)) [[unlikely]]
-    throw Error(Code::kInvalidValue, fmt::format("kernel '{}': width {} is not in (0, 1]", name.text(), cost.width),
-                here);
-  issue(stream, {.kind = OpKind::kKernel,
-                 .engine = Engine::kCompute,
-                 .opaque = operands.reads.empty() && operands.writes.empty(),
-                 .kernel = &kernel,
-                 .name = name,
-                 .here = here,
-                 .reads = operands.reads,
-                 .writes = operands.writes,
-                 .scalars = operands.scalars,
-                 .cost = cost});
+    base::fail(Code::kInvalidValue, here, "kernel '{}': width {} is not in (0, 1]", name.text(), cost.width);
+  runtime::issue(stream, {.kind = OpKind::kKernel,
+                          .engine = Engine::kCompute,
+                          .opaque = operands.reads.empty() && operands.writes.empty(),
+                          .kernel = &kernel,
+                          .name = name,
+                          .here = here,
+                          .reads = operands.reads,
+                          .writes = operands.writes,
+                          .scalars = operands.scalars,
+                          .cost = cost});
 }
 
 void StreamRef::copy(Range to, Range from, Name name, Here here) const {
-  copy_async(*state(here), to, from, name, here);
+  runtime::copy_async(*state(here), to, from, name, here);
 }
 
 void StreamRef::fill(Range to, unsigned char value, Name name, Here here) const {
-  fill_async(*state(here), to, value, name, here);
+  runtime::fill_async(*state(here), to, value, name, here);
 }
 
 void StreamRef::host(std::function<void()> function, Name name, Here here) const {
@@ -95,34 +92,33 @@ void StreamRef::host(std::function<void()> function, Name name, Here here) const
 
 void StreamRef::host(std::function<void()> function, const Operands& touches, const Cost& cost, Here here) const {
   if (!function) throw Error(Code::kInvalidValue, "empty host function", here);
-  for (const Range& range : touches.reads) require_range(range, "host", here);
-  for (const Range& range : touches.writes) require_range(range, "host", here);
+  for (const Range& range : touches.reads) runtime::require_range(range, "host", here);
+  for (const Range& range : touches.writes) runtime::require_range(range, "host", here);
   if (cost.time < 0)
-    throw Error(Code::kInvalidValue, fmt::format("host function '{}': a time of {} ps", touches.name.text(), cost.time),
-                here);
-  issue(*state(here), {.kind = OpKind::kHost,
-                       .engine = Engine::kHost,
-                       .opaque = touches.reads.empty() && touches.writes.empty(),
-                       .name = touches.name ? touches.name : kHostName,
-                       .here = here,
-                       .reads = touches.reads,
-                       .writes = touches.writes,
-                       .cost = cost,
-                       .host = &function});
+    base::fail(Code::kInvalidValue, here, "host function '{}': a time of {} ps", touches.name.text(), cost.time);
+  runtime::issue(*state(here), {.kind = OpKind::kHost,
+                                .engine = Engine::kHost,
+                                .opaque = touches.reads.empty() && touches.writes.empty(),
+                                .name = touches.name ? touches.name : kHostName,
+                                .here = here,
+                                .reads = touches.reads,
+                                .writes = touches.writes,
+                                .cost = cost,
+                                .host = &function});
 }
 
-void StreamRef::take_record(Event& event, EventState* native, Here here) const {
+void StreamRef::take_record(Event& event, runtime::EventState* native, Here here) const {
   EventHandle handle(native);
-  StreamState& stream = *state(here);
+  runtime::StreamState& stream = *state(here);
   if (event.device_ != 0 && event.device_ != stream.core->id)
-    throw Error(Code::kInvalidHandle,
-                fmt::format("an event of device {} cannot be recorded in stream {} of device {} (rule 67)",
-                            event.device_, id_, stream.core->id),
-                here);
-  Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
-  const std::uint64_t position = capture  ? capture->mark(stream)
-                                 : native ? issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})
-                                          : issue_record(stream, here);
+    base::fail(Code::kInvalidHandle, here,
+               "an event of device {} cannot be recorded in stream {} of device {} (rule 67)", event.device_, id_,
+               stream.core->id);
+  runtime::Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  const std::uint64_t position = capture ? capture->mark(stream)
+                                 : native
+                                     ? runtime::issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})
+                                     : runtime::issue_record(stream, here);
   event.point_ = {&stream, position};  // last: an event that could not be recorded stays unchanged
   event.capture_ = capture ? capture->id() : 0;
   event.device_ = stream.core->id;
@@ -145,31 +141,31 @@ TimedEvent StreamRef::record_timed(Here here) const {
 }
 
 void StreamRef::record(TimedEvent& event, Here here) const {
-  StreamState& stream = *state(here);
+  runtime::StreamState& stream = *state(here);
   // An event state without other owners is reused, so that a program which records the same events in each iteration
   // allocates nothing.
-  EventState* native = event.handle_.get();
+  runtime::EventState* native = event.handle_.get();
   if (native && event.device_ == stream.core->id && native->has_one_owner() && native->renewable()) native->retain();
   else native = stream.make_timed_event();
   take_record(event, native, here);
 }
 
 void StreamRef::wait(const Event& event, Here here) const {
-  StreamState& stream = *state(here);
+  runtime::StreamState& stream = *state(here);
   if (!event.recorded()) {  // rule 52: a wait on a never-recorded event waits for nothing
-    require_usable(*stream.core, here);
-    refuse_implicit_capture(stream, here);
+    runtime::require_usable(*stream.core, here);
+    runtime::refuse_implicit_capture(stream, here);
     return;
   }
-  Capture* current = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  runtime::Capture* current = stream.capture.load(std::memory_order_relaxed);  // see issue()
   if (event.capture_ != 0) {
-    const std::shared_ptr<Capture> capture = Capture::find(event.capture_);
+    const std::shared_ptr<runtime::Capture> capture = runtime::Capture::find(event.capture_);
     if (!capture)
       throw Error(Code::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
     if (current && current != capture.get()) {
       current->invalidate("it would have merged with another capture");
       capture->invalidate("another capture would have merged with it");
-      throw Error(Code::kCaptureMerge, fmt::format("stream {} belongs to another capture", id_), here);
+      base::fail(Code::kCaptureMerge, here, "stream {} belongs to another capture", id_);
     }
     if (stream.legacy) {
       capture->invalidate("the legacy stream waited for an event of it");
@@ -182,46 +178,39 @@ void StreamRef::wait(const Event& event, Here here) const {
     current->invalidate("it waited for an event from outside");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
-  issue_wait(stream, {event.point_, event.stream_, event.handle_.get()}, here);
+  runtime::issue_wait(stream, {event.point_, event.stream_, event.handle_.get()}, here);
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 
 void StreamRef::wait_value(Range flag, std::uint32_t value, Name name, Here here) const {
-  require_flag(flag, "wait_value", here);
+  runtime::require_flag(flag, "wait_value", here);
   const Range reads[] = {flag};
-  issue(*state(here), {.kind = OpKind::kWaitValue,
-                       .value = value,
-                       .name = name ? name : kWaitName,
-                       .here = here,
-                       .reads = std::span<const Range>(reads)});
+  runtime::issue(*state(here), {.kind = OpKind::kWaitValue,
+                                .value = value,
+                                .name = name ? name : kWaitName,
+                                .here = here,
+                                .reads = std::span<const Range>(reads)});
 }
 
 void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here here) const {
-  require_flag(flag, "write_value", here);
+  runtime::require_flag(flag, "write_value", here);
   const Range writes[] = {flag};
-  issue(*state(here), {.kind = OpKind::kWriteValue,
-                       .value = value,
-                       .name = name ? name : kWriteName,
-                       .here = here,
-                       .writes = std::span<const Range>(writes)});
+  runtime::issue(*state(here), {.kind = OpKind::kWriteValue,
+                                .value = value,
+                                .name = name ? name : kWriteName,
+                                .here = here,
+                                .writes = std::span<const Range>(writes)});
 }
 
 namespace {
 
 // For drivers that allocate in stream order: the runtime only enforces the memory limit.
-void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here) {
-  MemoryLedger& memory = stream.core->memory;
-  if (!memory.reserve(bytes)) {
-    const MemoryInfo info = memory.info();
-    throw Error(
-        Code::kOutOfMemory,
-        fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, stream.core->info.label,
-                    name.text(), info.reserved, info.total, info.total - info.reserved),
-        here);
-  }
+void* alloc_native(runtime::StreamState& stream, std::size_t bytes, Name name, Here here) {
+  runtime::MemoryLedger& memory = stream.core->memory;
+  if (!memory.reserve(bytes)) runtime::raise_out_of_memory(*stream.core, bytes, name, here);
   void* data = nullptr;
   try {
-    issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
+    runtime::issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
   } catch (...) {
     memory.release(bytes);
     throw;
@@ -233,74 +222,64 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
 }  // namespace
 
 Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
-  StreamState& stream = *state(here);
-  require_stream(stream, here);
+  runtime::StreamState& stream = *state(here);
+  runtime::require_stream(stream, here);
   if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
   if (stream.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "allocate before the capture, and bind the buffer", here);
-  Block* block = take_block();
+  runtime::Block* block = runtime::take_block(stream.core, MemoryKind::kDevice, nullptr, bytes, name);
+  block->origin = &stream;
+  block->origin_id = id_;
   try {
-    block->core = stream.core;
-    block->bytes = bytes;
-    block->kind = MemoryKind::kDevice;
-    block->owned = true;
-    block->name = name;
-    block->origin = &stream;
-    block->origin_id = id_;
-    if (stream.core->pool) {
-      stream.core->pool->alloc(stream, *block, here);
-    } else {
-      block->data = static_cast<std::byte*>(alloc_native(stream, bytes, name, here));
-    }
+    if (stream.core->pool) stream.core->pool->alloc(stream, *block, here);
+    else block->data = static_cast<std::byte*>(alloc_native(stream, bytes, name, here));
   } catch (...) {
-    drop_block(block);
+    runtime::drop_block(block);
     throw;
   }
   Buffer buffer(stream.core->shared_from_this(), block);
-  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
+  if (runtime::observed_by(block->audience)) runtime::notify_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
   return buffer;
 }
 
 void StreamRef::free(Buffer&& buffer, Here here) const {
-  StreamState& stream = *state(here);
+  runtime::StreamState& stream = *state(here);
   if (!buffer) throw Error(Code::kInvalidHandle, "free of an empty buffer", here);
-  require_range(buffer.range(), "free", here);
-  Block& block = *buffer.range().block;
+  runtime::require_range(buffer.range(), "free", here);
+  runtime::Block& block = *buffer.range().block;
   if (!block.origin)
-    throw Error(Code::kInvalidValue,
-                fmt::format("buffer '{}' was not allocated in stream order: let it go out of scope", block.name.text()),
-                here);
+    base::fail(Code::kInvalidValue, here, "buffer '{}' was not allocated in stream order: let it go out of scope",
+               block.name.text());
   if (block.core != stream.core)
-    throw Error(Code::kInvalidHandle,
-                fmt::format("buffer '{}' is of device {}, stream {} of device {}", block.name.text(), block.core->id,
-                            id_, stream.core->id),
-                here);
+    base::fail(Code::kInvalidHandle, here, "buffer '{}' is of device {}, stream {} of device {}", block.name.text(),
+               block.core->id, id_, stream.core->id);
   if (stream.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "free before or after the capture, not in it", here);
-  free_in_order(stream, buffer.range(), here);
+  runtime::free_in_order(stream, buffer.range(), here);
   buffer.range_ = {};
   buffer.core_.reset();
 }
 
 void StreamRef::sync(Here here) const {
-  StreamState& stream = *state(here);
-  wait_for(*stream.core, &stream, kEverything, 0, here);
+  runtime::StreamState& stream = *state(here);
+  runtime::wait_for(*stream.core, &stream, runtime::kEverything, 0, here);
 }
 
 bool StreamRef::sync_for(std::chrono::nanoseconds limit, Here here) const {
-  StreamState& stream = *state(here);
-  return wait_for(*stream.core, &stream, kEverything, deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
+  runtime::StreamState& stream = *state(here);
+  return runtime::wait_for(*stream.core, &stream, runtime::kEverything,
+                           base::deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
 }
 
 bool StreamRef::query(Here here) const {
-  StreamState& stream = *state(here);
-  return is_reached(*stream.core, &stream, kEverything, here);
+  runtime::StreamState& stream = *state(here);
+  return runtime::is_reached(*stream.core, &stream, runtime::kEverything, here);
 }
 
 void StreamRef::begin_capture(Here here) const {
-  StreamState& stream = *state(here);
-  require_usable(*stream.core, here);
-  Capture::begin(stream, here);
+  runtime::StreamState& stream = *state(here);
+  runtime::require_usable(*stream.core, here);
+  runtime::Capture::begin(stream, here);
 }
 
 bool StreamRef::capturing() const { return state()->capture.load(std::memory_order_acquire) != nullptr; }
@@ -310,7 +289,7 @@ int StreamRef::priority() const { return state()->priority; }
 CUstream_st* StreamRef::native() const { return state()->native(); }
 
 Stream::~Stream() {
-  if (state_ && id_ != 0 && state_->id.load(std::memory_order_acquire) == id_) close_stream(*state_);
+  if (state_ && id_ != 0 && state_->id.load(std::memory_order_acquire) == id_) runtime::close_stream(*state_);
 }
 
 }  // namespace slip

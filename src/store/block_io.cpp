@@ -1,13 +1,13 @@
 #include "store/block_io.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::store {
 
 using Cache = ReaderOptions::Cache;
 using Disk = ReaderOptions::Disk;
@@ -15,7 +15,7 @@ using Disk = ReaderOptions::Disk;
 BlockIo::BlockIo(const ReaderOptions& options, Here here) : options_(options) {
   const std::size_t bytes = options_.in_flight * options_.block_bytes;
   bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
-  if (!bounces_) throw Error(Code::kOutOfMemory, fmt::format("no {} bytes to read blocks into", bytes), here);
+  if (!bounces_) base::fail(Code::kOutOfMemory, here, "no {} bytes to read blocks into", bytes);
 }
 
 ReadRange BlockIo::range_of(const ReadRequest& request) const {
@@ -31,11 +31,11 @@ ReadRange BlockIo::range_of(const ReadRequest& request) const {
 }
 
 bool BlockIo::all_cached(const ReadRequest& request) const {
-  return options_.cache == Cache::kFirst && slip::all_cached(*request.file, request.offset, request.bytes);
+  return options_.cache == Cache::kFirst && store::all_cached(*request.file, request.offset, request.bytes);
 }
 
 bool BlockIo::none_cached(const ReadRange& range) const {
-  return options_.cache == Cache::kNever || slip::none_cached(*range.file, range.offset, range.bytes);
+  return options_.cache == Cache::kNever || store::none_cached(*range.file, range.offset, range.bytes);
 }
 
 bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
@@ -70,4 +70,4 @@ BlockReader::Counts BlockIo::counts() const {
   return {value(cached_), value(direct_), value(buffered_), value(bounced_)};
 }
 
-}  // namespace slip
+}  // namespace slip::store

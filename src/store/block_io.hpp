@@ -8,7 +8,7 @@
 
 #include "store/reader.hpp"
 
-namespace slip {
+namespace slip::store {
 
 class BlockIo {
  public:
@@ -40,4 +40,4 @@ class BlockIo {
   std::atomic<std::uint64_t> cached_{0}, direct_{0}, buffered_{0}, bounced_{0};
 };
 
-}  // namespace slip
+}  // namespace slip::store

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace slip {
+namespace slip::store {
 namespace {
 
 // Fallback if the file system refuses a direct read: through the page cache.
@@ -83,4 +83,4 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
   return Step::kFailed;
 }
 
-}  // namespace slip
+}  // namespace slip::store

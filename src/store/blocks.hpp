@@ -8,7 +8,7 @@
 
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::store {
 
 // The destination of a range, and the memory available there.
 struct Landing {
@@ -83,4 +83,4 @@ class ReadBlock {
   std::size_t got_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::store

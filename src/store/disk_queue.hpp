@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "store/block_io.hpp"
-#include "store/read_ring.hpp"
 
-namespace slip {
+namespace slip::store {
+
+class ReadRing;
 
 class DiskQueue {
  public:
@@ -66,4 +67,4 @@ class DiskQueue {
   std::size_t first_ = 0, count_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::store

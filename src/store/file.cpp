@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -12,37 +11,27 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::store {
 namespace {
 
 struct stat status_of(int descriptor, const std::string& path, Here here) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0)
-    throw Error(Code::kIo, fmt::format("cannot look at '{}': {}", path, std::strerror(errno)), here);
+    base::fail(Code::kIo, here, "cannot look at '{}': {}", path, std::strerror(errno));
   return status;
 }
 
-std::int64_t nanoseconds(const timespec& time) {
-  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-}
-
-FileState state_of(const struct stat& status) {
-  return {static_cast<std::uint64_t>(status.st_size),
-          status.st_dev,
-          status.st_ino,
-          status.st_nlink,
-          nanoseconds(status.st_mtim),
-          nanoseconds(status.st_ctim)};
-}
+bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
 // Compares the change time, too. Programs such as tar and rsync set the modification time back, but that updates the
 // change time, which no program can set. Adding or removing a hard link updates it as well, so then it is not compared.
 // If another file replaces this one at its path, the open file keeps its bytes.
-bool same_bytes(const FileState& a, const FileState& b) {
-  return a.size == b.size && a.device == b.device && a.inode == b.inode && a.written_ns == b.written_ns &&
-         (a.changed_ns == b.changed_ns || a.names != b.names);
+bool same_bytes(const struct stat& a, const struct stat& b) {
+  return a.st_size == b.st_size && a.st_dev == b.st_dev && a.st_ino == b.st_ino && same_time(a.st_mtim, b.st_mtim) &&
+         (same_time(a.st_ctim, b.st_ctim) || a.st_nlink != b.st_nlink);
 }
 
 // The alignment for direct I/O; 0: not supported. Kernels before 6.1 do not report it; then the page size is used,
@@ -65,11 +54,9 @@ File File::open(const std::string& path, Here here) {
   file.path_ = path;
   // O_NONBLOCK: opening a named pipe must fail instead of blocking. It has no effect on files.
   file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file.descriptor_ < 0)
-    throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
-  const struct stat status = status_of(file.descriptor_, path, here);
-  if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
-  file.state_ = state_of(status);
+  if (file.descriptor_ < 0) base::fail(Code::kIo, here, "cannot open '{}': {}", path, std::strerror(errno));
+  file.state_ = status_of(file.descriptor_, path, here);
+  if (!S_ISREG(file.state_.st_mode)) base::fail(Code::kIo, here, "'{}' is not a file", path);
   // BlockReader does its own read-ahead; the kernel's would only fill the page cache.
   ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
@@ -88,13 +75,6 @@ void File::open_direct() {
   direct_ = direct;
   direct_alignment_ = alignment;
 }
-
-File::File(File&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      direct_(std::exchange(other.direct_, -1)),
-      direct_alignment_(other.direct_alignment_),
-      state_(other.state_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
@@ -117,14 +97,10 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
     const ssize_t got = ::pread(descriptor_, at, left, static_cast<off_t>(offset + (bytes - left)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw Error(Code::kIo,
-                  fmt::format("cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(errno)),
-                  here);
+      base::fail(Code::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(errno));
     if (got == 0)
-      throw Error(Code::kIo,
-                  fmt::format("'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_,
-                              bytes - left, bytes, offset, size()),
-                  here);
+      base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_,
+                 bytes - left, bytes, offset, size());
     at += got;
     left -= static_cast<std::size_t>(got);
   }
@@ -132,17 +108,14 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
 
 void File::require_unchanged(Here here) const {
   const struct stat status = status_of(descriptor_, path_, here);
-  if (same_bytes(state_of(status), state_)) return;
-  if (static_cast<std::uint64_t>(status.st_size) == size())
-    throw Error(Code::kIo,
-                fmt::format("'{}' was changed while it was being used: it has the same {} bytes of size, but was "
-                            "written to, renamed or given other permissions since it was opened",
-                            path_, size()),
-                here);
-  throw Error(Code::kIo,
-              fmt::format("'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,
-                          status.st_size, size()),
-              here);
+  if (same_bytes(status, state_)) return;
+  if (status.st_size == state_.st_size)
+    base::fail(Code::kIo, here,
+               "'{}' was changed while it was being used: it has the same {} bytes of size, but was "
+               "written to, renamed or given other permissions since it was opened",
+               path_, size());
+  base::fail(Code::kIo, here, "'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,
+             status.st_size, size());
 }
 
 bool is_folder(const std::string& path) {
@@ -158,15 +131,14 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view en
     std::string name = at->path().filename().string();
     if (name.ends_with(ending)) result.push_back(std::move(name));
   }
-  if (error) throw Error(Code::kIo, fmt::format("cannot list '{}': {}", folder, error.message()), here);
+  if (error) base::fail(Code::kIo, here, "cannot list '{}': {}", folder, error.message());
   std::sort(result.begin(), result.end());
   return result;
 }
 
 std::string read_text(const std::string& path, std::uint64_t max_bytes, const char* what, Here here) {
   const File file = File::open(path, here);
-  if (file.size() > max_bytes)
-    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not {}", path, file.size(), what), here);
+  if (file.size() > max_bytes) base::fail(Code::kParse, here, "'{}' has {} bytes: not {}", path, file.size(), what);
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size(), here);
   return text;
@@ -237,4 +209,4 @@ std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std:
   return first + (more > 0 ? static_cast<std::size_t>(more) : 0);
 }
 
-}  // namespace slip
+}  // namespace slip::store

@@ -3,26 +3,21 @@
 // by BlockReader and by the readers of model, weight and topology files.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::store {
 
 // The maximum alignment for direct I/O that is supported. A file that needs more is read through the page cache.
 inline constexpr std::size_t kMaxDirectAlignment = std::size_t{64} << 10;
-
-// Identifies a file and its version.
-struct FileState {
-  std::uint64_t size = 0;
-  std::uint64_t device = 0, inode = 0;
-  std::uint64_t names = 0;  // number of hard links
-  std::int64_t written_ns = 0, changed_ns = 0;
-};
 
 class File {
  public:
@@ -30,7 +25,7 @@ class File {
   static File open(const std::string& path, Here here = Here::at());
 
   File() = default;
-  File(File&& other) noexcept;
+  File(File&& other) noexcept { *this = std::move(other); }
   File& operator=(File&& other) noexcept;
   ~File();
 
@@ -40,7 +35,7 @@ class File {
   void require_unchanged(Here here = Here::at()) const;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return state_.size; }
+  std::uint64_t size() const { return static_cast<std::uint64_t>(state_.st_size); }
   int descriptor() const { return descriptor_; }
   // For direct I/O, which bypasses the page cache: the descriptor (-1: not supported by the file system), and the
   // required alignment of offsets, lengths and addresses.
@@ -54,7 +49,7 @@ class File {
   int descriptor_ = -1;
   int direct_ = -1;
   std::size_t direct_alignment_ = 1;
-  FileState state_;  // at the time of opening
+  struct stat state_ {};  // at the time of opening
 };
 
 bool is_folder(const std::string& path);
@@ -74,4 +69,4 @@ bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes);
 // True: the system reports that no page of the range is in the page cache.
 bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes);
 
-}  // namespace slip
+}  // namespace slip::store

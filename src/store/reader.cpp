@@ -7,15 +7,16 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/team.hpp"
+#include "base/thread.hpp"
 #include "store/block_io.hpp"
 #include "store/disk_queue.hpp"
-#include "store/file.hpp"
-#include "store/thread_group.hpp"
 
-namespace slip {
+namespace slip::store {
 namespace {
 
 using Disk = ReaderOptions::Disk;
@@ -29,11 +30,10 @@ ReaderOptions checked(ReaderOptions options, Here here) {
   constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
   if (options.block_bytes == 0 || options.block_bytes > kMaxBlock || options.in_flight == 0 ||
       options.in_flight > 1024 || options.threads == 0 || options.threads > 256)
-    throw Error(Code::kInvalidValue,
-                fmt::format("a reader of {} blocks of {} bytes by {} threads: 1 to 1024 blocks, 1 to {} bytes and 1 to "
-                            "256 threads can be",
-                            options.in_flight, options.block_bytes, options.threads, kMaxBlock),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "a reader of {} blocks of {} bytes by {} threads: 1 to 1024 blocks, 1 to {} bytes and 1 to "
+               "256 threads can be",
+               options.in_flight, options.block_bytes, options.threads, kMaxBlock);
   options.block_bytes = (options.block_bytes + kMaxDirectAlignment - 1) / kMaxDirectAlignment * kMaxDirectAlignment;
   options.in_flight = std::max(options.in_flight, options.threads);  // each thread has its own block
   return options;
@@ -43,6 +43,73 @@ bool fits(const ReadRequest& request) {
   return request.offset <= request.file->size() && request.bytes <= request.file->size() - request.offset &&
          request.bytes <= request.landing.capacity;
 }
+
+// Threads that run one function together with the calling thread, and sleep between two runs.
+class ThreadGroup {
+ public:
+  // `work` runs once on every member; the caller of run() is member 0. It must not throw.
+  ThreadGroup(unsigned members, std::function<void(unsigned member)> work) : work_(std::move(work)) {
+    threads_.reserve(members - 1);
+    try {
+      for (unsigned member = 1; member < members; ++member) {
+        base::Thread thread;
+        thread.start(fmt::format("slip-read-{}", member), [this, member] { serve(member); });
+        threads_.push_back(thread);
+      }
+    } catch (...) {
+      stop();  // end the threads that were started: they use this object
+      throw;
+    }
+  }
+  ~ThreadGroup() { stop(); }
+  ThreadGroup(const ThreadGroup&) = delete;
+  ThreadGroup& operator=(const ThreadGroup&) = delete;
+
+  // Returns when `work` has returned on all members; one caller at a time.
+  void run() {
+    {
+      const base::LockGuard lock(mutex_);
+      ++round_;
+      busy_ = threads_.size();
+    }
+    begin_.notify_all();
+    work_(0);
+    const base::LockGuard lock(mutex_);
+    while (busy_ != 0) end_.wait(mutex_);
+  }
+
+ private:
+  void serve(unsigned member) {
+    for (std::uint64_t seen = 0;;) {
+      {
+        const base::LockGuard lock(mutex_);
+        while (!stopping_ && round_ == seen) begin_.wait(mutex_);
+        if (stopping_) return;
+        seen = round_;
+      }
+      work_(member);
+      const base::LockGuard lock(mutex_);
+      if (--busy_ == 0) end_.notify_one();
+    }
+  }
+
+  void stop() {
+    {
+      const base::LockGuard lock(mutex_);
+      stopping_ = true;
+    }
+    begin_.notify_all();
+    for (base::Thread& thread : threads_) thread.join();
+  }
+
+  const std::function<void(unsigned)> work_;
+  std::vector<base::Thread> threads_;  // constant after construction
+  base::Mutex mutex_;
+  base::CondVar begin_, end_;
+  std::uint64_t round_ SLIP_GUARDED_BY(mutex_) = 0;  // number of calls of run()
+  std::size_t busy_ SLIP_GUARDED_BY(mutex_) = 0;     // members that have not finished this round
+  bool stopping_ SLIP_GUARDED_BY(mutex_) = false;
+};
 
 }  // namespace
 
@@ -65,16 +132,16 @@ class BlockReader::State {
   [[noreturn]] void throw_fault(Here here) const;
 
   BlockIo io_;
-  Mutex reading_;  // held for a whole read
+  base::Mutex reading_;  // held for a whole read
   std::unique_ptr<DiskQueue> queue_;
   bool held_back_ = false;  // the next request is read by threads, so the queue must not read past it
 
   ReadRange range_;  // the range that is being read
   std::atomic<std::uint64_t> next_block_{0};
   std::atomic<bool> failed_{false};
-  Mutex fault_mutex_;
-  ReadFault fault_;                       // the first fault; under fault_mutex_
-  std::unique_ptr<ThreadGroup> threads_;  // last member: its threads use all others
+  mutable base::Mutex fault_mutex_;
+  ReadFault fault_ SLIP_GUARDED_BY(fault_mutex_);  // the first fault
+  std::unique_ptr<ThreadGroup> threads_;           // last member: its threads use all others
 };
 
 BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(asked, here), here) {
@@ -83,25 +150,22 @@ BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(a
   if (disk == Disk::kRing && !queue_)
     throw Error(Code::kUnsupported,
                 "no io_uring: the kernel is older than 5.6 or a filter refuses it; Disk::kThreads needs none", here);
-  threads_ =
-      std::make_unique<ThreadGroup>("slip-read", io_.options().threads, [this](unsigned member) { work_off(member); });
+  threads_ = std::make_unique<ThreadGroup>(io_.options().threads, [this](unsigned member) { work_off(member); });
 }
 
 void BlockReader::State::fail(const ReadFault& found) {
-  const LockGuard lock(fault_mutex_);
+  const base::LockGuard lock(fault_mutex_);
   if (!failed()) fault_ = found;
   failed_.store(true, std::memory_order_relaxed);  // relaxed: fault_ is read when all threads have stopped
 }
 
 void BlockReader::State::throw_fault(Here here) const {
+  const base::LockGuard lock(fault_mutex_);
   const std::string where = fmt::format("{} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
   if (fault_.error != 0)
-    throw Error(Code::kIo, fmt::format("cannot read {}, got {}: {}", where, fault_.got, std::strerror(fault_.error)),
-                here);
-  throw Error(Code::kIo,
-              fmt::format("{}: got {}, then the file ends: it was cut short (it had {})", where, fault_.got,
-                          range_.file->size()),
-              here);
+    base::fail(Code::kIo, here, "cannot read {}, got {}: {}", where, fault_.got, std::strerror(fault_.error));
+  base::fail(Code::kIo, here, "{}: got {}, then the file ends: it was cut short (it had {})", where, fault_.got,
+             range_.file->size());
 }
 
 std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
@@ -140,7 +204,7 @@ void BlockReader::State::read_by_threads() {
 bool BlockReader::State::copy_between_loops() {
   const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<bool> whole{true};
-  for_each_between(pieces, [&](std::size_t index) {
+  base::for_each_between(pieces, [&](std::size_t index) {
     const std::size_t at = index * kPieceBytes, bytes = std::min(kPieceBytes, range_.bytes - at);
     const std::size_t got = read_cached(*range_.file, range_.offset + at, range_.target + at, bytes);
     io_.took_cached(got);
@@ -166,7 +230,7 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
 }
 
 std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next, Here here) {
-  const LockGuard turn(reading_);
+  const base::LockGuard turn(reading_);
   range_ = io_.range_of(request);
   const bool direct = range_.descriptor != range_.file->descriptor();
   failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
@@ -204,15 +268,13 @@ std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here 
   const File& file = *at;
   if (fits(request)) return state_->read(request, next, here);
   if (bytes > landing.capacity)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("{} bytes at {} of '{}' into {} bytes of memory", bytes, offset, file.path(), landing.capacity),
-        here);
-  throw Error(Code::kInvalidValue,
-              fmt::format("{} bytes at {} of '{}', which has {}", bytes, offset, file.path(), file.size()), here);
+    base::fail(Code::kInvalidValue, here, "{} bytes at {} of '{}' into {} bytes of memory", bytes, offset, file.path(),
+               landing.capacity);
+  base::fail(Code::kInvalidValue, here, "{} bytes at {} of '{}', which has {}", bytes, offset, file.path(),
+             file.size());
 }
 
 BlockReader::Counts BlockReader::counts() const { return state_->counts(); }
 bool BlockReader::has_ring() const { return state_->has_ring(); }
 
-}  // namespace slip
+}  // namespace slip::store

@@ -15,7 +15,7 @@
 #include "store/blocks.hpp"
 #include "store/file.hpp"
 
-namespace slip {
+namespace slip::store {
 
 struct ReaderOptions {
   enum class Cache { kFirst, kNever };
@@ -77,4 +77,4 @@ class BlockReader {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace slip
+}  // namespace slip::store

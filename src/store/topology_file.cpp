@@ -5,13 +5,12 @@
 #include <cstdint>
 #include <fstream>
 #include <optional>
-#include <string>
 
 #include "base/env.hpp"
 #include "store/file.hpp"
 #include "topo/probe.hpp"
 
-namespace slip {
+namespace slip::store {
 namespace {
 
 constexpr std::uint64_t kMaxBytes = 4 << 20;  // the files of the largest machines have about 100 KB
@@ -26,32 +25,13 @@ std::optional<std::string> kernel_text(const std::string& path) {
 
 }  // namespace
 
-TopoSystem read_topology(const std::string& path, Here here) {
-  return parse_topology(read_text(path, kMaxBytes, "a topology file", here), path, here);
-}
-
 const TopoSystem& probed_topology(Here here) {
   static const TopoSystem kMachine = parse_topology(topo::probe_xml({"", kernel_text}, here), "this machine", here);
   return kMachine;
 }
 
-TopoSystem this_topology(Here here) {
-  return env().topo_file.empty() ? probed_topology(here) : read_topology(env().topo_file, here);
-}
-
-namespace {
-
-std::string line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-}  // namespace
-
-CoreSet read_core_list(const std::string& text) {
-  CoreSet result;
+base::CoreSet read_core_list(const std::string& text) {
+  base::CoreSet result;
   const char *at = text.data(), *const end = at + text.size();
   while (at < end) {
     std::size_t first = 0, last = 0;
@@ -70,15 +50,28 @@ CoreSet read_core_list(const std::string& text) {
   return result;
 }
 
-int numa_node_of(const CoreSet& cores, const std::string& root) {
-  const CoreSet nodes = read_core_list(line_of(root + "/online"));
+int numa_node_of(const base::CoreSet& cores, const std::string& root) {
+  const base::CoreSet nodes = read_core_list(kernel_text(root + "/online").value_or(""));
   if (nodes.count() < 2 || cores.none()) return -1;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     if (!nodes.test(node)) continue;
-    const CoreSet own = read_core_list(line_of(root + "/node" + std::to_string(node) + "/cpulist"));
+    const base::CoreSet own =
+        read_core_list(kernel_text(root + "/node" + std::to_string(node) + "/cpulist").value_or(""));
     if ((cores & ~own).none()) return static_cast<int>(node);
   }
   return -1;
+}
+
+}  // namespace slip::store
+
+namespace slip {
+
+TopoSystem read_topology(const std::string& path, Here here) {
+  return parse_topology(store::read_text(path, store::kMaxBytes, "a topology file", here), path, here);
+}
+
+TopoSystem this_topology(Here here) {
+  return base::env().topo_file.empty() ? store::probed_topology(here) : read_topology(base::env().topo_file, here);
 }
 
 }  // namespace slip

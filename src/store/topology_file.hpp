@@ -3,19 +3,19 @@
 
 #include <string>
 
-#include "base/cores.hpp"
+#include "base/thread.hpp"
 #include "slip/topology.hpp"
 
-namespace slip {
+namespace slip::store {
 
 // This machine as hwloc sees it, without SLIP_TOPO_FILE. Probed once per process, because probing takes some
 // milliseconds.
 const TopoSystem& probed_topology(Here here);
 
 // The number of the NUMA node that has all these cores; -1: they are in several nodes, or the machine has only one.
-int numa_node_of(const CoreSet& cores, const std::string& root = "/sys/devices/system/node");
+int numa_node_of(const base::CoreSet& cores, const std::string& root = "/sys/devices/system/node");
 
 // Parses a set of cores as the kernel writes it, "0-3,8,10-11"; empty if the text is malformed.
-CoreSet read_core_list(const std::string& text);
+base::CoreSet read_core_list(const std::string& text);
 
-}  // namespace slip
+}  // namespace slip::store

@@ -1,9 +1,8 @@
 // plan_channels(): the rings and trees of each channel. The ring search finds the rings. The trees use the order of the
 // rings, and their rate is computed from the load that they put on each link.
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/fabric.hpp"
 #include "topo/rates.hpp"
@@ -26,18 +25,16 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
     topo::RingMembers members{&fabric.system(node), &fabric.paths(node), {}, several};
     for (const int rank : fabric.ranks_of(node)) members.nodes.push_back(fabric.device_of(rank));
     if (several && members.system->nets.empty())
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("node {} ('{}') has no net, and {} nodes must reach each other: add <nic><net .../></nic> "
-                      "to its <cpu>",
-                      node, members.system->name, fabric.used_nodes().size()),
-          here);
+      base::fail(Code::kInvalidValue, here,
+                 "node {} ('{}') has no net, and {} nodes must reach each other: add <nic><net .../></nic> "
+                 "to its <cpu>",
+                 node, members.system->name, fabric.used_nodes().size());
     machines.push_back(std::move(members));
   }
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
-    throw Error(Code::kInvalidValue,
-                fmt::format("no ring joins the {} ranks: no path joins some of their devices", fabric.ranks()), here);
+    base::fail(Code::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
+               fabric.ranks());
   // Ranks that all share one device use no link, so more channels gain nothing.
   const bool local = rings.within == PathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);
@@ -59,14 +56,14 @@ Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t c
 
 void set_parents(const std::vector<int>& order, const std::vector<int>& places, std::vector<int>& parent) {
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (places[i] != kNobody) parent[static_cast<std::size_t>(order[i])] = order[static_cast<std::size_t>(places[i])];
+    if (places[i] != kNoRank) parent[static_cast<std::size_t>(order[i])] = order[static_cast<std::size_t>(places[i])];
   }
 }
 
 // The parent of each rank within its machine. The first rank of a machine's order is its root: the ring enters the
 // machine there, so this rank is near the net.
 std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, TreeShape shape) {
-  std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNobody);
+  std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNoRank);
   for (const std::vector<int>& order : orders) {
     const auto count = static_cast<int>(order.size());
     set_parents(order, shape == TreeShape::kChain ? topo::chain_parents(count) : topo::heap_parents(count), parent);
@@ -80,7 +77,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
   std::vector<CommTree> trees;
   if (orders.size() == 1) {
     for (const std::vector<int>& places : topo::double_binary_parents(static_cast<int>(orders[0].size()))) {
-      std::vector<int> parent(within.size(), kNobody);
+      std::vector<int> parent(within.size(), kNoRank);
       set_parents(orders[0], places, parent);
       trees.push_back(topo::tree_of(std::move(parent)));
     }
@@ -90,7 +87,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
     std::vector<int> parent = within;
     std::vector<std::size_t> taken(orders.size(), 0);
     for (std::size_t m = 0; m < orders.size(); ++m) {
-      if (places[m] == kNobody) continue;
+      if (places[m] == kNoRank) continue;
       // The second child machine is attached to the second rank, so that two devices share the traffic of the net.
       const auto up = static_cast<std::size_t>(places[m]);
       const std::size_t at = std::min(taken[up]++, orders[up].size() - 1);
@@ -159,10 +156,9 @@ Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Order
 
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, Here here) {
   if (limits.max_channels < 1 || limits.max_channels > 64 || !(limits.max_gbps > 0))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} channels of at most {} GB/s: 1 to 64 channels of more than 0 are possible",
-                            limits.max_channels, limits.max_gbps),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "{} channels of at most {} GB/s: 1 to 64 channels of more than 0 are possible", limits.max_channels,
+               limits.max_gbps);
   const Fabric fabric(cluster, here);
   const topo::RingSet rings = search(fabric, limits, here);
   ChannelPlan plan;

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/fail.hpp"
 #include "topo/rates.hpp"
 #include "topo/xml.hpp"
 
@@ -40,7 +41,7 @@ Topology load(const std::string& synthetic, Here here) {
   if (hwloc_topology_init(&raw) != 0) throw Error(Code::kOutOfMemory, "hwloc cannot describe this machine", here);
   Topology topology(raw);
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0)
-    throw Error(Code::kInvalidValue, fmt::format("hwloc does not understand the machine '{}'", synthetic), here);
+    base::fail(Code::kInvalidValue, here, "hwloc does not understand the machine '{}'", synthetic);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   // hwloc reads PCI devices from /sys. The component "pci" would read the same through libpciaccess, which leaks
   // memory. The other two would load an OpenCL driver and connect to an X server, and their results are not used.

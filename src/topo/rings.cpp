@@ -110,17 +110,18 @@ MachineRoutes::MachineRoutes(const RingMembers& members)
 }
 
 void MachineRoutes::sort_members() {
+  const auto sort = [](std::vector<int>& order, const Route* row) {
+    std::ranges::stable_sort(order, [&](int x, int y) { return nearer(row[x], row[y]); });
+  };
   for (std::size_t a = 0; a < count_; ++a) {
     std::vector<int>& order = after_.emplace_back();
     for (std::size_t i = 1; i < count_; ++i) order.push_back(static_cast<int>((a + i) % count_));
-    const Route* row = &between_[a * count_];
-    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return nearer(row[x], row[y]); });
+    sort(order, &between_[a * count_]);
   }
   for (std::size_t port = 0; port < ports_; ++port) {
     std::vector<int>& order = beside_.emplace_back();
     for (std::size_t i = 0; i < count_; ++i) order.push_back(static_cast<int>(i));
-    const Route* row = &in_[port * count_];
-    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return nearer(row[x], row[y]); });
+    sort(order, &in_[port * count_]);
   }
 }
 

@@ -1,13 +1,12 @@
 // Routes that rings and trees do not cover. rail_routes(): from the ranks of a machine to the ranks of other machines,
 // along the rails. A rail is the set of nets with the same number on all machines. relieve_nics(): around the
 // overloaded PCI switch of a NIC.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <string_view>
 #include <tuple>
 
+#include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/fabric.hpp"
 
@@ -189,10 +188,10 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
   const Fabric fabric(cluster, here);
   if (std::find(fabric.used_nodes().begin(), fabric.used_nodes().end(), from_node) == fabric.used_nodes().end())
-    throw Error(Code::kInvalidValue, fmt::format("no ranks on node {}", from_node), here);
+    base::fail(Code::kInvalidValue, here, "no ranks on node {}", from_node);
   for (const int node : fabric.used_nodes()) {
     if (fabric.system(node).nets.empty())
-      throw Error(Code::kInvalidValue, fmt::format("node {} ('{}') has no net", node, fabric.system(node).name), here);
+      base::fail(Code::kInvalidValue, here, "node {} ('{}') has no net", node, fabric.system(node).name);
   }
   std::vector<RailRoute> routes;
   SwitchRelief relief(fabric);

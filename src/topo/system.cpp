@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/rates.hpp"
 #include "topo/xml.hpp"
@@ -54,7 +55,7 @@ class GraphBuilder {
 
  private:
   [[noreturn]] void fail(const XmlElement& at, const std::string& what) const {
-    throw Error(Code::kParse, fmt::format("'{}', line {}: {}", file_, at.line, what), here_);
+    base::fail(Code::kParse, here_, "'{}', line {}: {}", file_, at.line, what);
   }
   XmlAttributes of(const XmlElement& element) const { return {element, file_, here_}; }
 

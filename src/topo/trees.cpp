@@ -7,13 +7,13 @@ namespace slip::topo {
 
 std::vector<int> chain_parents(int count) {
   std::vector<int> parent(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNobody : i - 1;
+  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNoRank : i - 1;
   return parent;
 }
 
 std::vector<int> heap_parents(int count) {
   std::vector<int> parent(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNobody : (i - 1) / 2;
+  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNoRank : (i - 1) / 2;
   return parent;
 }
 
@@ -25,7 +25,7 @@ std::vector<int> binary_parents(int count) {
     const int bit = number & -number;
     int up = (number ^ bit) | (bit << 1);
     if (up > count) up = number ^ bit;
-    parent.push_back(up == 0 ? kNobody : up - 1);
+    parent.push_back(up == 0 ? kNoRank : up - 1);
   }
   return parent;
 }
@@ -39,7 +39,7 @@ std::array<std::vector<int>, 2> double_binary_parents(int count) {
   std::vector<int> second;
   for (int rank = 0; rank < count; ++rank) {
     const int up = first[static_cast<std::size_t>(position(rank))];
-    second.push_back(up == kNobody ? kNobody : rank_at(up));
+    second.push_back(up == kNoRank ? kNoRank : rank_at(up));
   }
   return {first, second};
 }

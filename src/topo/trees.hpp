@@ -1,4 +1,4 @@
-// Trees over the positions 0 to count - 1, given by the parent of each position. The parent of the root is kNobody.
+// Trees over the positions 0 to count - 1, given by the parent of each position. The parent of the root is kNoRank.
 // plan_channels() and CommGraph use them.
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/fail.hpp"
 #include "base/json_text.hpp"
 
 namespace slip::topo {
@@ -34,7 +35,7 @@ class XmlReader {
  private:
   [[noreturn]] void fail(const std::string& what) const { fail_at(line_, what); }
   [[noreturn]] void fail_at(int line, const std::string& what) const {
-    throw Error(Code::kParse, fmt::format("'{}', line {}: {}", file_, line, what), here_);
+    base::fail(Code::kParse, here_, "'{}', line {}: {}", file_, line, what);
   }
   std::string shown() const {
     if (at_ >= text_.size()) return "the end of the file";
@@ -95,7 +96,7 @@ class XmlReader {
     const bool surrogate = code >= 0xD800 && code < 0xE000;
     if (error != std::errc() || stop != text_.data() + end || code == 0 || code > 0x10FFFF || surrogate)
       fail(fmt::format("'{}' is no character", text_.substr(at_, std::min<std::size_t>(end + 1 - at_, 16))));
-    append_code_point(out, code);
+    base::append_code_point(out, code);
     at_ = end + 1;
   }
 
@@ -115,7 +116,7 @@ class XmlReader {
     }
     if (at_ >= text_.size()) fail_at(line, fmt::format("attribute '{}': its value does not end", attribute));
     ++at_;
-    if (!is_utf8(result)) fail_at(line, fmt::format("attribute '{}': its value is not UTF-8", attribute));
+    if (!base::is_utf8(result)) fail_at(line, fmt::format("attribute '{}': its value is not UTF-8", attribute));
     return result;
   }
 
@@ -238,10 +239,8 @@ std::string write_xml(const XmlElement& root) {
 void XmlAttributes::refuse(std::string_view attribute, const std::string& why) const {
   const std::string* value = element_.find(attribute);
   const std::string shown = value ? fmt::format("=\"{}\"", std::string_view(*value).substr(0, kMaxShown)) : "";
-  throw Error(Code::kParse,
-              fmt::format("'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name, attribute,
-                          shown, why),
-              here_);
+  base::fail(Code::kParse, here_, "'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name,
+             attribute, shown, why);
 }
 
 const std::string& XmlAttributes::text(std::string_view attribute) const {

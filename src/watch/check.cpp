@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <unordered_map>
 
 #include "slip/analysis.hpp"
 #include "watch/analysis/op_graph.hpp"
@@ -43,7 +42,7 @@ std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span
     const TraceSpan& held = spans[i];
     const TraceSpan& by = spans[start.after];
     const auto [found, first] = index.try_emplace({source_of(held), source_of(by)}, result.size());
-    if (first) result.push_back({place_of(held), place_of(by), true, 0, 0});
+    if (first) result.push_back({watch::place_of(held), watch::place_of(by), true, 0, 0});
     ++result[found->second].times;
     result[found->second].cost += held.started - start.ready;
   }
@@ -57,12 +56,12 @@ CheckReport check_trace(const TraceData& trace) {
   report.foreign = trace.foreign;
   if (report.foreign) return report;
   const std::vector<TraceSpan> spans = trace.spans();
-  NeededEdges needed;
-  report.races = check_races(trace, false, &needed);
-  report.deadlocks = find_deadlocks(trace, spans);
+  watch::NeededEdges needed;
+  report.races = watch::check_races(trace, false, &needed);
+  report.deadlocks = watch::find_deadlocks(trace, spans);
   // In a racy or incomplete trace it is undefined which waits are needed.
   if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
-    Superfluous found = find_superfluous(trace, spans, needed);
+    watch::Superfluous found = watch::find_superfluous(trace, spans, needed);
     report.superfluous = std::move(found.waits);
     report.false_dependencies = std::move(found.legacy_barriers);
   }
@@ -109,10 +108,10 @@ std::string text_of(const FalseDependency& found) {
 }
 
 std::string text_of(const Deadlock& deadlock) {
-  std::string result = fmt::format("deadlock: {} ops wait for each other\n", deadlock.circle.size());
-  for (const Deadlock::Step& step : deadlock.circle)
+  std::string result = fmt::format("deadlock: {} ops wait for each other\n", deadlock.cycle.size());
+  for (const Deadlock::Step& step : deadlock.cycle)
     result += fmt::format("  {}\n    {}\n", step.op.text(), step.because);
-  return result + fmt::format("  {}\n", deadlock.circle.front().op.text());
+  return result + fmt::format("  {}\n", deadlock.cycle.front().op.text());
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string>
 #include <string_view>
 
 #include "base/env.hpp"
@@ -15,45 +14,37 @@
 #include "slip/race.hpp"
 #include "slip/trace.hpp"
 
-namespace slip {
+namespace slip::runtime {
 namespace {
 
 constexpr int kRaceStatus = 66;  // exit status of a program with a race; a thread sanitizer uses the same
 
-// Never destroyed: streams of static lifetime may still notify it while the process exits.
-struct ProcessTrace {
-  Trace trace;
-  pid_t process = ::getpid();
-};
-ProcessTrace* g_trace = nullptr;
+// Never destroyed: streams of static lifetime may still notify them while the process exits.
+Trace* g_trace = nullptr;
+RaceChecker* g_check = nullptr;
+pid_t g_process = 0;  // the process that started them
 
 void write_process_trace() {
-  if (::getpid() != g_trace->process) return;  // a forked child must not overwrite its parent's file
+  if (::getpid() != g_process) return;  // a forked child must not overwrite its parent's file
   try {
-    g_trace->trace.stop();
-    const TraceData data = g_trace->trace.data();
-    write_trace(data, trace_path(env().trace, job_rank(), ::getpid()), {});
-    if (data.dropped > 0) log_line(fmt::format("SLIP_TRACE: memory was full, {} records are missing", data.dropped));
+    g_trace->stop();
+    const TraceData data = g_trace->data();
+    write_trace(data, watch::trace_path(base::env().trace, base::job_rank(), ::getpid()), {});
+    if (data.dropped > 0)
+      base::log_line(fmt::format("SLIP_TRACE: memory was full, {} records are missing", data.dropped));
   } catch (const std::exception& error) {
-    log_line(fmt::format("SLIP_TRACE: {}", error.what()));
+    base::log_line(fmt::format("SLIP_TRACE: {}", error.what()));
   }
 }
 
-// Never destroyed, for the same reason as ProcessTrace.
-struct ProcessCheck {
-  RaceChecker checker;
-  pid_t process = ::getpid();
-};
-ProcessCheck* g_check = nullptr;
-
 // Runs as our last exit handler. A race changes the exit status, and in a handler only _exit can do that.
 void report_process_races() {
-  if (::getpid() != g_check->process) return;
-  g_check->checker.stop();
-  const RaceReport report = g_check->checker.report();
-  log_line("SLIP_CHECK: " + report.text());
-  if (env().launch_blocking)
-    log_line(
+  if (::getpid() != g_process) return;
+  g_check->stop();
+  const RaceReport report = g_check->report();
+  base::log_line("SLIP_CHECK: " + report.text());
+  if (base::env().launch_blocking)
+    base::log_line(
         "SLIP_CHECK: SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op, so races between ops cannot be "
         "found: check again without it");
   if (report.races.empty()) return;
@@ -61,36 +52,33 @@ void report_process_races() {
   ::_exit(kRaceStatus);
 }
 
-void start_check() {
-  if (!env().check) return;
+template <class Observing>
+void start(Observing*& observer, void (*at_exit)(), const char* variable, const char* result) {
   try {
-    g_check = new ProcessCheck;
-    if (std::atexit(report_process_races) != 0)
-      log_line("SLIP_CHECK: the exit handler could not be registered, so no races will be reported");
+    observer = new Observing;
+    if (std::atexit(at_exit) != 0)
+      base::log_line(fmt::format("{}: the exit handler could not be registered, so no {}", variable, result));
   } catch (const std::exception& error) {
-    log_line(fmt::format("SLIP_CHECK: {}", error.what()));
+    base::log_line(fmt::format("{}: {}", variable, error.what()));
   }
-}
-
-bool start() {
-  start_check();  // first, so that its exit handler runs last
-  if (env().trace.empty()) return true;
-  try {
-    g_trace = new ProcessTrace;
-    if (std::atexit(write_process_trace) != 0)
-      log_line("SLIP_TRACE: the exit handler could not be registered, so no trace will be written");
-  } catch (const std::exception& error) {
-    log_line(fmt::format("SLIP_TRACE: {}", error.what()));
-  }
-  return true;
 }
 
 }  // namespace
 
 void start_observers() {
-  static const bool kStarted = start();
+  static const bool kStarted = [] {
+    g_process = ::getpid();
+    // The check first, so that its exit handler runs last.
+    if (base::env().check) start(g_check, report_process_races, "SLIP_CHECK", "races will be reported");
+    if (!base::env().trace.empty()) start(g_trace, write_process_trace, "SLIP_TRACE", "trace will be written");
+    return true;
+  }();
   static_cast<void>(kStarted);
 }
+
+}  // namespace slip::runtime
+
+namespace slip::watch {
 
 namespace {
 
@@ -105,7 +93,7 @@ bool replace_all(std::string& text, std::string_view what, const std::string& by
 
 }  // namespace
 
-std::string trace_path(const std::string& pattern, std::optional<JobRank> rank, int process) {
+std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process) {
   std::string path = pattern;
   const std::string number = std::to_string(rank ? rank->rank : 0);
   const bool ranked = replace_all(path, "%r", number);
@@ -117,4 +105,4 @@ std::string trace_path(const std::string& pattern, std::optional<JobRank> rank, 
   return path.insert(dot, "." + number);
 }
 
-}  // namespace slip
+}  // namespace slip::watch

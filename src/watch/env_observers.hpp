@@ -7,10 +7,10 @@
 
 #include "base/env.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // The file that SLIP_TRACE names for this process. "%r" becomes the rank (0 outside a job) and "%p" the process id. If
 // the pattern has neither, each rank of a job gets its own file: run.json -> run.0.json.
-std::string trace_path(const std::string& pattern, std::optional<JobRank> rank, int process);
+std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process);
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -266,8 +266,9 @@ TEST(Engines, AWaitingKernelOfHigherPriorityGoesFirst) {
   ASSERT_TRUE(test::eventually([&] { return held.load(); }));
   for (const Stream& stream : streams) {
     bodies.launch(stream, [&order, priority = stream.priority()] { order.push_back(priority); });
-    const Lane& lane = static_cast<const Lane&>(*stream.state());
-    ASSERT_TRUE(test::eventually([&] { return lane.state.load() == LaneState::kParked; })) << "it waits for the engine";
+    const backend::Lane& lane = static_cast<const backend::Lane&>(*stream.state());
+    ASSERT_TRUE(test::eventually([&] { return lane.state.load() == backend::LaneState::kParked; }))
+        << "it waits for the engine";
   }
   release.store(true);
   device.sync();

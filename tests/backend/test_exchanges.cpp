@@ -18,7 +18,7 @@ namespace {
 using test::fails;
 
 // Ends in its first step, by whomever that is done.
-class Prompt final : public Exchange {
+class Prompt final : public runtime::Exchange {
  public:
   bool begin() noexcept override {
     ++begun;
@@ -30,7 +30,7 @@ class Prompt final : public Exchange {
   }
   bool can_advance() noexcept override { return true; }
   std::int64_t began_ns() const noexcept override { return 0; }
-  void finish(const Failure* cause) override {
+  void finish(const runtime::Failure* cause) override {
     ++finished;
     if (!cause && wrong) throw Error(Code::kRankLost, "as asked", {});
   }
@@ -41,8 +41,9 @@ class Prompt final : public Exchange {
   bool wrong = false;
 };
 
-std::uint64_t submit(const Stream& stream, Exchange& exchange, const Ranges& reads = {}) {
-  return issue(*stream.state(), {.kind = OpKind::kExchange, .name = "exchange", .reads = reads, .exchange = &exchange});
+std::uint64_t submit(const Stream& stream, runtime::Exchange& exchange, const Ranges& reads = {}) {
+  return runtime::issue(*stream.state(),
+                        {.kind = OpKind::kExchange, .name = "exchange", .reads = reads, .exchange = &exchange});
 }
 
 TEST(Exchanges, AreDoneWhenTheyEndedWhileTheyWereSubmitted) {
@@ -101,7 +102,7 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
     stream.launch(kernel, {});
     const Event event = stream.record();
     // So long that a thread of the device takes the op; it leaves the stream while the next one is submitted.
-    for (int look = 0; look < turn % 512 && !event.query(); ++look) cpu_relax();
+    for (int look = 0; look < turn % 512 && !event.query(); ++look) base::cpu_relax();
     submit(stream, prompt);
     submit(stream, prompt);
     if (turn % 16 == 0) stream.sync();
@@ -118,32 +119,32 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
 }
 
 // An exchange that waits for `come` and notifies its subscriber.
-class Told final : public Exchange {
+class Told final : public runtime::Exchange {
  public:
   bool advance(By) noexcept override { return come.load(std::memory_order_acquire); }
   bool can_advance() noexcept override {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = base::now_ns();
     if (looks++ % kWindow == 0) longest = std::max(longest.load(), now - std::exchange(window, now));
     return come.load(std::memory_order_acquire);
   }
-  bool subscribe(Subscriber& whom) noexcept override {
+  bool subscribe(base::Subscriber& whom) noexcept override {
     subscriber.store(&whom, std::memory_order_release);
     return true;
   }
   std::int64_t began_ns() const noexcept override { return 0; }
-  void finish(const Failure*) override {}
+  void finish(const runtime::Failure*) override {}
 
   std::atomic<bool> come{false};
-  std::atomic<Subscriber*> subscriber{nullptr};
+  std::atomic<base::Subscriber*> subscriber{nullptr};
   static constexpr int kWindow = 10;  // looks
   int looks = 0;
-  std::int64_t window = now_ns();  // when one began
+  std::int64_t window = base::now_ns();  // when one began
   std::atomic<std::int64_t> longest{0};
 };
 
-Subscriber* subscriber_of(const Told& told) {
-  const std::int64_t until = now_ns() + 60'000'000'000;
-  while (!told.subscriber.load(std::memory_order_acquire) && now_ns() < until) yield_thread();
+base::Subscriber* subscriber_of(const Told& told) {
+  const std::int64_t until = base::now_ns() + 60'000'000'000;
+  while (!told.subscriber.load(std::memory_order_acquire) && base::now_ns() < until) base::yield_thread();
   return told.subscriber.load(std::memory_order_acquire);
 }
 
@@ -153,7 +154,7 @@ TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
   for (int turn = 0; turn < 300; ++turn) {
     Told told;
     submit(stream, told);
-    Subscriber* const subscriber = subscriber_of(told);
+    base::Subscriber* const subscriber = subscriber_of(told);
     ASSERT_NE(subscriber, nullptr) << turn;
     told.come.store(true, std::memory_order_release);
     if (turn % 3 != 0) subscriber->wake_up();  // else it is found by and by, as failures are
@@ -168,10 +169,10 @@ TEST(Exchanges, ThatAreToldOfAreSeldomLookedAt) {
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   Told told;
   submit(stream, told);
-  Subscriber* const subscriber = subscriber_of(told);
+  base::Subscriber* const subscriber = subscriber_of(told);
   ASSERT_NE(subscriber, nullptr);
-  const std::int64_t until = now_ns() + 60'000'000'000;
-  while (told.longest < 18'000'000 && now_ns() < until) yield_thread();
+  const std::int64_t until = base::now_ns() + 60'000'000'000;
+  while (told.longest < 18'000'000 && base::now_ns() < until) base::yield_thread();
   EXPECT_GE(told.longest, 18'000'000);
   told.come.store(true, std::memory_order_release);
   subscriber->wake_up();
@@ -185,14 +186,14 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
                second = device.stream(StreamFlags::kNonBlocking);
   Told told;
   submit(stream, told);
-  Subscriber* const subscriber = subscriber_of(told);
+  base::Subscriber* const subscriber = subscriber_of(told);
   ASSERT_NE(subscriber, nullptr);
   static std::atomic<int> count;
   static std::atomic<bool> gate;
   count = 0;
   const Kernel quick{"quick", [](const Args&) { count.fetch_add(1); }};
   const Kernel held{"held", [](const Args&) {
-                      while (!gate.load()) yield_thread();
+                      while (!gate.load()) base::yield_thread();
                     }};
   for (int turn = 0; turn < 200; ++turn) {
     gate = false;
@@ -200,8 +201,8 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
     second.wait(first.record());
     second.launch(quick, {});
     first.launch(held, {});  // the thread that runs it may have the other stream in its own queue
-    const std::int64_t until = now_ns() + 60'000'000'000;
-    while (!second.query() && now_ns() < until) yield_thread();
+    const std::int64_t until = base::now_ns() + 60'000'000'000;
+    while (!second.query() && base::now_ns() < until) base::yield_thread();
     EXPECT_TRUE(second.query()) << turn;
     gate = true;
     first.sync();

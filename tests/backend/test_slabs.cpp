@@ -36,17 +36,18 @@ void use_and_close(const std::string& name, Policy policy) {
 template <class State, class Check>
 void each_idle(const Check& check) {
   std::vector<State*> states;
-  for (int i = 0; i < 16; ++i) states.push_back(Slab<State>::take());
+  for (int i = 0; i < 16; ++i) states.push_back(backend::Slab<State>::take());
   for (State* state : states) check(*state);
-  for (State* state : states) Slab<State>::give(state);
+  for (State* state : states) backend::Slab<State>::give(state);
 }
 
 TEST(Slabs, ALaneComesBackAsNew) {
   for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
     use_and_close("cpu", policy);
-    each_idle<Lane>([&](const Lane& lane) {
+    each_idle<backend::Lane>([&](const backend::Lane& lane) {
       SCOPED_TRACE("policy " + std::to_string(int(policy)));
-      EXPECT_EQ(lane.state.load(), LaneState::kRunning) << "a thread that waits could claim it while it is idle";
+      EXPECT_EQ(lane.state.load(), backend::LaneState::kRunning)
+          << "a thread that waits could claim it while it is idle";
       EXPECT_TRUE(lane.idle.load());
       EXPECT_EQ(lane.leaving.load(), 0);
       EXPECT_EQ(lane.id.load(), 0u);

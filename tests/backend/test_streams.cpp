@@ -29,7 +29,7 @@ TEST(Streams, AThousandClosedWhilePendingAllRun) {
 TEST(Streams, OpenedAndClosedInALoopReuseTheirState) {
   for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
     const Device device = Device::open("cpu", {.policy = policy});
-    std::vector<StreamState*> states;
+    std::vector<runtime::StreamState*> states;
     for (int i = 0; i < 200; ++i) {
       const Stream stream = device.stream();
       stream.launch(test::nothing());

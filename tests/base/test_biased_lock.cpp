@@ -11,7 +11,7 @@
 #include "base/biased_lock.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::base {
 
 // The two steps of lock_if_biased, and what the others look at.
 struct BiasedLockSteps {
@@ -24,6 +24,9 @@ struct BiasedLockSteps {
   }
 };
 
+}  // namespace slip::base
+
+namespace slip {
 namespace {
 
 [[maybe_unused]] const bool kWatched = test::TestAlarm::install();
@@ -48,14 +51,14 @@ TEST(Fences, OneOfTwoSeesTheOther) {
     for (int round = 1; round <= rounds; ++round) {
       meet(light_ready, heavy_ready, round);
       light.value.store(round, std::memory_order_relaxed);
-      light_fence();
+      base::light_fence();
       light_saw[static_cast<std::size_t>(round)] = heavy.value.load(std::memory_order_relaxed);
     }
   });
   for (int round = 1; round <= rounds; ++round) {
     meet(heavy_ready, light_ready, round);
     heavy.value.store(round, std::memory_order_relaxed);
-    heavy_fence();
+    base::heavy_fence();
     heavy_saw[static_cast<std::size_t>(round)] = light.value.load(std::memory_order_relaxed);
   }
   other.join();
@@ -66,13 +69,13 @@ TEST(Fences, OneOfTwoSeesTheOther) {
 }
 
 TEST(BiasedLock, LeansToAThreadThatUsesItAlone) {
-  BiasedLock lock;
+  base::BiasedLock lock;
   EXPECT_FALSE(lock.lock_if_biased()) << "nobody used it yet";
   for (int i = 0; i < 100; ++i) {
     lock.lock();
     lock.unlock();
   }
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
+  if (!base::g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
   ASSERT_TRUE(lock.lock_if_biased());
   lock.unlock();
   std::thread([&] { EXPECT_FALSE(lock.lock_if_biased()) << "it is biased to the other thread"; }).join();
@@ -81,7 +84,7 @@ TEST(BiasedLock, LeansToAThreadThatUsesItAlone) {
 }
 
 TEST(BiasedLock, KeepsOthersOutWhileItLeansToOneThread) {
-  BiasedLock lock;
+  base::BiasedLock lock;
   std::uint64_t sum = 0;  // not atomic: only the lock protects it
   const int times = test::rounds(500'000);
   const int visits = test::rounds(500);
@@ -104,9 +107,9 @@ TEST(BiasedLock, KeepsOthersOutWhileItLeansToOneThread) {
 
 // Short bursts in alternation: the bias moves from thread to thread while others wait for the lock.
 TEST(BiasedLock, KeepsOthersOutWhileTheFavourMoves) {
-  std::vector<std::unique_ptr<BiasedLock>> locks;  // fresh ones: an old one no longer becomes biased
+  std::vector<std::unique_ptr<base::BiasedLock>> locks;  // fresh ones: an old one no longer becomes biased
   constexpr int kLocks = 64;
-  for (int i = 0; i < kLocks; ++i) locks.push_back(std::make_unique<BiasedLock>());
+  for (int i = 0; i < kLocks; ++i) locks.push_back(std::make_unique<base::BiasedLock>());
   std::vector<std::uint64_t> sums(kLocks, 0);
   constexpr int kThreads = 3;
   const int burst = test::rounds(2'000);
@@ -129,44 +132,44 @@ TEST(BiasedLock, KeepsOthersOutWhileTheFavourMoves) {
 // A former bias owner saw that the lock is biased to it and is late: it writes its flag when another thread is inside.
 // That must not open the door which the other one closed.
 TEST(BiasedLock, KeepsOthersOutWhileAnOldFavouriteIsLate) {
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
-  BiasedLock lock;
+  if (!base::g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
+  base::BiasedLock lock;
   const auto become_biased = [&lock] {
     for (int i = 0; i < 200; ++i) lock.lock(), lock.unlock();
   };
   become_biased();
-  const std::uint64_t bias = BiasedLockSteps::own_bias(lock);
+  const std::uint64_t bias = base::BiasedLockSteps::own_bias(lock);
   ASSERT_NE(bias, 0u) << "it is biased to this thread";
   std::promise<void> inside, leave;
   std::thread other([&] {
     become_biased();
-    EXPECT_NE(BiasedLockSteps::own_bias(lock), 0u) << "it is biased to the other thread now";
+    EXPECT_NE(base::BiasedLockSteps::own_bias(lock), 0u) << "it is biased to the other thread now";
     lock.lock();
     inside.set_value();
     leave.get_future().wait();
     lock.unlock();
   });
   inside.get_future().wait();
-  EXPECT_TRUE(BiasedLockSteps::has_owner_inside(lock));
-  EXPECT_FALSE(BiasedLockSteps::enter_with(lock, bias)) << "too late";
-  EXPECT_TRUE(BiasedLockSteps::has_owner_inside(lock)) << "a third thread would not wait for the one inside";
+  EXPECT_TRUE(base::BiasedLockSteps::has_owner_inside(lock));
+  EXPECT_FALSE(base::BiasedLockSteps::enter_with(lock, bias)) << "too late";
+  EXPECT_TRUE(base::BiasedLockSteps::has_owner_inside(lock)) << "a third thread would not wait for the one inside";
   leave.set_value();
   other.join();
-  EXPECT_FALSE(BiasedLockSteps::has_owner_inside(lock));
+  EXPECT_FALSE(base::BiasedLockSteps::has_owner_inside(lock));
   become_biased();
 }
 
 TEST(BiasedLock, LeansToSoManyThreadsAndThenToNobodyElse) {
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
-  BiasedLock lock;
+  if (!base::g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
+  base::BiasedLock lock;
   int biased = 0;
-  for (int thread = 0; thread < BiasedLockSteps::kSlots + 2; ++thread) {
+  for (int thread = 0; thread < base::BiasedLockSteps::kSlots + 2; ++thread) {
     std::thread([&] {
       for (int i = 0; i < 1 << 15; ++i) lock.lock(), lock.unlock();  // its patience grows each time
-      biased += BiasedLockSteps::own_bias(lock) != 0;
+      biased += base::BiasedLockSteps::own_bias(lock) != 0;
     }).join();
   }
-  EXPECT_EQ(biased, BiasedLockSteps::kSlots);
+  EXPECT_EQ(biased, base::BiasedLockSteps::kSlots);
 }
 
 }  // namespace

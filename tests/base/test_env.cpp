@@ -26,7 +26,7 @@ int with(std::initializer_list<Setting> settings, const Body& body) {
 // 0: env() throws kInvalidValue with the variable and its value in the text.
 int refuses(const char* name, const char* value) {
   return with({{name, value}}, [&] {
-    const std::string text = test::text_of([] { env(); });
+    const std::string text = test::text_of([] { base::env(); });
     if (text.empty()) return 1;
     return test::contains(text, std::string(name) + "=" + value) ? 0 : 2;
   });
@@ -34,7 +34,7 @@ int refuses(const char* name, const char* value) {
 
 TEST(Env, DefaultsWhenNothingIsSet) {
   EXPECT_EQ(0, with({}, [] {
-              const Env& read = env();
+              const base::Env& read = base::env();
               return !read.launch_blocking && read.max_connections == 0 && read.policy.empty() && !read.strict &&
                              !read.check && read.trace.empty()
                          ? 0
@@ -50,7 +50,7 @@ TEST(Env, ReadsEveryVariable) {
                      {"SLIP_CHECK", "1"},
                      {"SLIP_TRACE", "a b.json"}},
                     [] {
-                      const Env& read = env();
+                      const base::Env& read = base::env();
                       return read.launch_blocking && read.max_connections == 8 && read.policy == "random:7" &&
                                      !read.strict && read.check && read.trace == "a b.json"
                                  ? 0
@@ -60,9 +60,9 @@ TEST(Env, ReadsEveryVariable) {
 
 TEST(Env, IsReadOnce) {
   EXPECT_EQ(0, with({{"SLIP_MAX_CONNECTIONS", "2"}}, [] {
-              if (env().max_connections != 2) return 1;
+              if (base::env().max_connections != 2) return 1;
               setenv("SLIP_MAX_CONNECTIONS", "9", 1);
-              return env().max_connections == 2 ? 0 : 2;
+              return base::env().max_connections == 2 ? 0 : 2;
             }));
 }
 
@@ -75,12 +75,13 @@ TEST(Env, RefusesNumbersOutOfRange) {
   for (const char* value : {"0", "33", "-1", "8x", "0x8", "99999999999999999999", "1.5", "+4"})
     EXPECT_EQ(0, refuses("SLIP_MAX_CONNECTIONS", value)) << value;
   for (const char* value : {"1", "32"})
-    EXPECT_EQ(0, with({{"SLIP_MAX_CONNECTIONS", value}}, [&] { return env().max_connections == atoi(value) ? 0 : 1; }));
+    EXPECT_EQ(
+        0, with({{"SLIP_MAX_CONNECTIONS", value}}, [&] { return base::env().max_connections == atoi(value) ? 0 : 1; }));
 }
 
 TEST(Env, EmptyIsLikeUnset) {
   EXPECT_EQ(0, with({{"SLIP_MAX_CONNECTIONS", ""}, {"SLIP_STRICT", ""}},
-                    [] { return env().max_connections == 0 && !env().strict ? 0 : 1; }));
+                    [] { return base::env().max_connections == 0 && !base::env().strict ? 0 : 1; }));
 }
 
 TEST(Env, ADeviceFollowsThePolicy) {

@@ -11,7 +11,7 @@ namespace {
 
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-std::string hex(const Sha256::Digest& digest) {
+std::string hex(const base::Sha256::Digest& digest) {
   std::string result;
   for (const std::byte byte : digest) {
     for (const int shift : {4, 0}) result += "0123456789abcdef"[static_cast<int>(byte) >> shift & 15];
@@ -20,13 +20,13 @@ std::string hex(const Sha256::Digest& digest) {
 }
 
 std::string sha256(const std::string& text) {
-  Sha256 hash;
+  base::Sha256 hash;
   hash.add(as_bytes(text));
   return hex(hash.finish());
 }
 
 std::string hmac(const std::string& key, const std::string& text) {
-  return hex(Hmac(as_bytes(key)).of({as_bytes(text)}));
+  return hex(base::Hmac(as_bytes(key)).of({as_bytes(text)}));
 }
 
 // FIPS 180-4's examples, and the million letters.
@@ -47,7 +47,7 @@ TEST(Sha256, PiecesOfAnySizeAreOneText) {
   for (std::size_t length = 0; length <= text.size(); ++length) {
     const std::string part = text.substr(0, length);
     for (const std::size_t cut : {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{65}}) {
-      Sha256 hash;
+      base::Sha256 hash;
       for (std::size_t at = 0; at < length; at += cut) hash.add(as_bytes(part).subspan(at, std::min(cut, length - at)));
       ASSERT_EQ(hex(hash.finish()), sha256(part)) << length << " bytes in pieces of " << cut;
     }
@@ -72,7 +72,7 @@ TEST(Hmac, PublishedVectors) {
 }
 
 TEST(Hmac, PartsAreOneText) {
-  const Hmac key(as_bytes("a key"));
+  const base::Hmac key(as_bytes("a key"));
   EXPECT_EQ(key.of({as_bytes("one"), as_bytes(""), as_bytes("two")}), key.of({as_bytes("onetwo")}));
   EXPECT_NE(key.of({as_bytes("one")}), key.of({as_bytes("two")}));
 }
@@ -82,10 +82,10 @@ TEST(Hmac, ComparesAllBytes) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     std::string b = a;
     b[i] = 'x';
-    EXPECT_FALSE(equal_in_constant_time(as_bytes(a), as_bytes(b)));
+    EXPECT_FALSE(base::equal_in_constant_time(as_bytes(a), as_bytes(b)));
   }
-  EXPECT_TRUE(equal_in_constant_time(as_bytes(a), as_bytes(a)));
-  EXPECT_FALSE(equal_in_constant_time(as_bytes(a), as_bytes(a).first(3)));
+  EXPECT_TRUE(base::equal_in_constant_time(as_bytes(a), as_bytes(a)));
+  EXPECT_FALSE(base::equal_in_constant_time(as_bytes(a), as_bytes(a).first(3)));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMillisecond = 1'000'000;
 
 TEST(SpinLock, KeepsOthersOut) {
-  SpinLock lock;
+  base::SpinLock lock;
   std::uint64_t sum = 0;  // not atomic: only the lock protects it
   constexpr int kThreads = 4;
   const int times = test::rounds(100'000);
@@ -33,7 +33,7 @@ TEST(SpinLock, KeepsOthersOut) {
 }
 
 TEST(SpinLock, TryLockFailsWhileHeld) {
-  SpinLock lock;
+  base::SpinLock lock;
   ASSERT_TRUE(lock.try_lock());
   EXPECT_FALSE(lock.try_lock());
   std::thread([&] { EXPECT_FALSE(lock.try_lock()); }).join();
@@ -43,7 +43,7 @@ TEST(SpinLock, TryLockFailsWhileHeld) {
 }
 
 TEST(SpinLock, UnlockPublishesWhatWasWritten) {
-  SpinLock lock;
+  base::SpinLock lock;
   int data[16] = {};
   std::atomic<bool> stop{false};
   std::thread writer([&] {
@@ -61,36 +61,36 @@ TEST(SpinLock, UnlockPublishesWhatWasWritten) {
 }
 
 TEST(Parker, KeepsATokenGivenEarly) {
-  Parker parker;
+  base::Parker parker;
   parker.unpark();
-  EXPECT_TRUE(parker.park(now_ns() + 1));
-  EXPECT_FALSE(parker.park(now_ns() + kMillisecond)) << "the token was taken by the first call";
+  EXPECT_TRUE(parker.park(base::now_ns() + 1));
+  EXPECT_FALSE(parker.park(base::now_ns() + kMillisecond)) << "the token was taken by the first call";
 }
 
 TEST(Parker, TokensDoNotAddUp) {
-  Parker parker;
+  base::Parker parker;
   parker.unpark();
   parker.unpark();
-  EXPECT_TRUE(parker.park(now_ns() + 1));
-  EXPECT_FALSE(parker.park(now_ns() + 1));
+  EXPECT_TRUE(parker.park(base::now_ns() + 1));
+  EXPECT_FALSE(parker.park(base::now_ns() + 1));
 }
 
 TEST(Parker, EndsAtItsDeadline) {
-  Parker parker;
-  const std::int64_t begun = now_ns();
+  base::Parker parker;
+  const std::int64_t begun = base::now_ns();
   EXPECT_FALSE(parker.park(begun + 2 * kMillisecond));
-  EXPECT_GE(now_ns() - begun, 2 * kMillisecond);
+  EXPECT_GE(base::now_ns() - begun, 2 * kMillisecond);
   EXPECT_FALSE(parker.park(begun)) << "a deadline in the past does not block";
 }
 
 TEST(Parker, ATokenInThePastDeadlineIsStillTaken) {
-  Parker parker;
+  base::Parker parker;
   parker.unpark();
-  EXPECT_TRUE(parker.park(now_ns() - kMillisecond));
+  EXPECT_TRUE(parker.park(base::now_ns() - kMillisecond));
 }
 
 TEST(Parker, HandsOverBackAndForth) {
-  Parker here, there;
+  base::Parker here, there;
   const int times = test::rounds(2'000);
   int value = 0;  // handed over by the tokens
   std::thread other([&] {
@@ -103,28 +103,29 @@ TEST(Parker, HandsOverBackAndForth) {
   for (int i = 0; i < times; ++i) {
     ++value;
     there.unpark();
-    ASSERT_TRUE(here.park(now_ns() + 30'000 * kMillisecond)) << "a wake-up was lost in round " << i;
+    ASSERT_TRUE(here.park(base::now_ns() + 30'000 * kMillisecond)) << "a wake-up was lost in round " << i;
     ASSERT_EQ(value, 2 * (i + 1));
   }
   other.join();
 }
 
 TEST(Clock, DeadlinesSaturate) {
-  EXPECT_EQ(deadline_after(-1), 0);
-  EXPECT_EQ(deadline_after(std::numeric_limits<std::int64_t>::max()), 0) << "no overflow into the past";
-  const std::int64_t before = now_ns();
-  const std::int64_t deadline = deadline_after(kMillisecond);
+  EXPECT_EQ(base::deadline_after(-1), 0);
+  EXPECT_EQ(base::deadline_after(std::numeric_limits<std::int64_t>::max()), 0) << "no overflow into the past";
+  const std::int64_t before = base::now_ns();
+  const std::int64_t deadline = base::deadline_after(kMillisecond);
   EXPECT_GE(deadline, before + kMillisecond);
-  EXPECT_LE(deadline, now_ns() + kMillisecond);
+  EXPECT_LE(deadline, base::now_ns() + kMillisecond);
 }
 
 TEST(Clock, TicksGoForwardAtTheirRate) {
-  const std::uint64_t first = ticks();
-  const std::int64_t begun = now_ns();
-  while (now_ns() - begun < 5 * kMillisecond) cpu_relax();
-  const double measured = static_cast<double>(ticks() - first) / (static_cast<double>(now_ns() - begun) / 1e3);
-  EXPECT_GT(measured, 0.5 * ticks_per_us());
-  EXPECT_LT(measured, 2.0 * ticks_per_us());
+  const std::uint64_t first = base::ticks();
+  const std::int64_t begun = base::now_ns();
+  while (base::now_ns() - begun < 5 * kMillisecond) base::cpu_relax();
+  const double measured =
+      static_cast<double>(base::ticks() - first) / (static_cast<double>(base::now_ns() - begun) / 1e3);
+  EXPECT_GT(measured, 0.5 * base::ticks_per_us());
+  EXPECT_LT(measured, 2.0 * base::ticks_per_us());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 // How often each index was called.
 std::vector<int> calls_of(std::size_t count) {
   std::vector<int> calls(count);
-  for_each_index(count, [&](std::size_t index) { ++calls[index]; });
+  base::for_each_index(count, [&](std::size_t index) { ++calls[index]; });
   return calls;
 }
 
@@ -27,7 +27,7 @@ TEST(Team, CallsEveryIndexOnce) {
 TEST(Team, WhatBodiesWroteIsSeen) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<int> values(7, -1);
-    for_each_index(values.size(), [&](std::size_t index) { values[index] = round; });
+    base::for_each_index(values.size(), [&](std::size_t index) { values[index] = round; });
     EXPECT_EQ(values, std::vector<int>(7, round));
   }
 }
@@ -35,10 +35,10 @@ TEST(Team, WhatBodiesWroteIsSeen) {
 TEST(Team, LoopsWithinLoopsRunOnTheirThread) {
   std::vector<std::vector<int>> inner(20);
   std::atomic<int> elsewhere{0};
-  for_each_index(inner.size(), [&](std::size_t index) {
+  base::for_each_index(inner.size(), [&](std::size_t index) {
     const std::thread::id self = std::this_thread::get_id();
     inner[index].assign(50, 0);
-    for_each_index(50, [&](std::size_t i) {
+    base::for_each_index(50, [&](std::size_t i) {
       ++inner[index][i];
       if (std::this_thread::get_id() != self) elsewhere.fetch_add(1, std::memory_order_relaxed);  // read after the loop
     });
@@ -65,7 +65,7 @@ TEST(Team, TheFirstExceptionComesBack) {
   for (int round = 0; round < 100; ++round) {
     std::atomic<int> begun{0};
     const auto fail = [&] {
-      for_each_index(100000, [&](std::size_t) {
+      base::for_each_index(100000, [&](std::size_t) {
         begun.fetch_add(1, std::memory_order_relaxed);  // read after the loop
         throw std::runtime_error("on purpose");
       });
@@ -91,7 +91,7 @@ TEST(Team, AChildOfForkHasItsOwn) {
 
 TEST(Team, WorkBetweenLoopsIsDoneOnceWithAndWithoutLoops) {
   std::vector<int> alone(1000, 0);
-  for_each_between(alone.size(), [&](std::size_t index) { ++alone[index]; });
+  base::for_each_between(alone.size(), [&](std::size_t index) { ++alone[index]; });
   EXPECT_EQ(alone, std::vector<int>(1000, 1));
   std::atomic<bool> stop{false};
   std::thread loops([&] {
@@ -99,7 +99,7 @@ TEST(Team, WorkBetweenLoopsIsDoneOnceWithAndWithoutLoops) {
   });
   for (int round = 0; round < 300; ++round) {
     std::vector<int> calls(50, 0);
-    for_each_between(calls.size(), [&](std::size_t index) { ++calls[index]; });
+    base::for_each_between(calls.size(), [&](std::size_t index) { ++calls[index]; });
     EXPECT_EQ(calls, std::vector<int>(50, 1));
   }
   stop.store(true);
@@ -112,16 +112,16 @@ TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
   std::atomic<int> by_others{0};
   std::atomic<bool> runs{false};
   std::thread loop([&] {
-    EXPECT_THROW(for_each_index(std::size_t{1} << 40,
-                                [&](std::size_t) {
-                                  runs.store(true);
-                                  if (done.load()) throw std::runtime_error("enough");
-                                }),
+    EXPECT_THROW(base::for_each_index(std::size_t{1} << 40,
+                                      [&](std::size_t) {
+                                        runs.store(true);
+                                        if (done.load()) throw std::runtime_error("enough");
+                                      }),
                  std::runtime_error);
   });
   while (!runs.load()) std::this_thread::yield();
   const std::thread::id self = std::this_thread::get_id();
-  for_each_between(20, [&](std::size_t) {
+  base::for_each_between(20, [&](std::size_t) {
     if (std::this_thread::get_id() != self) by_others.fetch_add(1);
   });
   done.store(true);
@@ -130,10 +130,10 @@ TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
 }
 
 TEST(Team, WorkBetweenLoopsThatThrowsIsToldToItsCaller) {
-  EXPECT_THROW(for_each_between(10,
-                                [](std::size_t index) {
-                                  if (index == 3) throw std::runtime_error("no");
-                                }),
+  EXPECT_THROW(base::for_each_between(10,
+                                      [](std::size_t index) {
+                                        if (index == 3) throw std::runtime_error("no");
+                                      }),
                std::runtime_error);
   EXPECT_EQ(calls_of(10), std::vector<int>(10, 1));
 }

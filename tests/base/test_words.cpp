@@ -109,7 +109,7 @@ TEST(LastError, BelongsToItsThread) {
 }
 
 TEST(Thread, RunsItsBodyUnderItsName) {
-  Thread thread;
+  base::Thread thread;
   EXPECT_FALSE(thread.started());
   char name[32] = {};
   thread.start("a name longer than fifteen", [&] { pthread_getname_np(pthread_self(), name, sizeof(name)); });
@@ -120,7 +120,7 @@ TEST(Thread, RunsItsBodyUnderItsName) {
 }
 
 TEST(Thread, JoinWithoutStartAndTwiceDoNothing) {
-  Thread thread;
+  base::Thread thread;
   bool ran = false;
   thread.join();
   EXPECT_FALSE(thread.started());
@@ -136,7 +136,7 @@ TEST(Thread, LeavesSignalsToTheProgram) {
   sigset_t before;
   sigset_t after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
-  Thread thread;
+  base::Thread thread;
   thread.start("signals", [&] { pthread_sigmask(SIG_SETMASK, nullptr, &inside); });
   thread.join();
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
@@ -148,14 +148,14 @@ TEST(Thread, LeavesSignalsToTheProgram) {
 }
 
 TEST(Thread, IndicesAreUniqueAndStay) {
-  const std::uint64_t mine = thread_index();
-  EXPECT_EQ(thread_index(), mine);
+  const std::uint64_t mine = base::thread_index();
+  EXPECT_EQ(base::thread_index(), mine);
   std::set<std::uint64_t> seen{mine};
   for (int i = 0; i < 4; ++i) {
-    std::thread([&] { seen.insert(thread_index()); }).join();
+    std::thread([&] { seen.insert(base::thread_index()); }).join();
   }
   EXPECT_EQ(seen.size(), 5U);
-  EXPECT_GE(core_count(), 1);
+  EXPECT_GE(base::core_count(), 1);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ std::string part_of(const std::string& table, const std::string& id) {
 
 // Meets the other; rank 1 then stays outside until it is told to come, rank 0 goes to the next call at once.
 SLIP_CHILD(CliRanks, HoldUp) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();
@@ -91,11 +91,11 @@ TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
       EXPECT_EQ(found["ranks"][0]["call"], "barrier, call 2");
     }
   }
-  EXPECT_EQ(said.find("held up: rank 1 of " + name + " has not come to barrier, call 2: it ended barrier, call 1"), 0U)
+  EXPECT_EQ(said.find("blocked: rank 1 of " + name + " has not come to barrier, call 2: it ended barrier, call 1"), 0U)
       << said;
   EXPECT_NE(said.find("outside Slipstream since"), std::string::npos) << said;
   ranks[1].signal(SIGSTOP);
-  while (process_state(std::to_string(ranks[1].pid())).state != 'T') std::this_thread::yield();
+  while (transport::process_state(std::to_string(ranks[1].pid())).state != 'T') std::this_thread::yield();
   const Outcome table = run("ranks");
   EXPECT_EQ(table.status, 3);
   const std::string own = part_of(table.out, name);  // other jobs of this host may have wider ones
@@ -128,12 +128,12 @@ TEST(CliRanks, HostileLedgersHideNothingAndBreakNothing) {
   for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.HoldUp", id, 2, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   test::LedgerImage image;
-  for (std::int32_t i = 0; i < kLedgerEntries; ++i) {
-    LedgerEntry& entry = image.add(0xbadc0de, i, -5);
+  for (std::int32_t i = 0; i < transport::kLedgerEntries; ++i) {
+    transport::LedgerEntry& entry = image.add(0xbadc0de, i, -5);
     test::put_words(entry.text, "\x1b[2J\x1b]0;owned\x07\xff\xc3\n\"}");
     test::put_words(entry.device, "\x1b[31m\xff");
     entry.call[1].store(~std::uint64_t{0});
-    entry.check.store(check_of_call(1, 0, ~std::uint64_t{0}));
+    entry.check.store(transport::check_of_call(1, 0, ~std::uint64_t{0}));
     entry.waits_for.store(std::uint64_t{1} << 31);
     entry.life.store(static_cast<std::uint64_t>(i % 5));
   }
@@ -162,7 +162,7 @@ TEST_P(CliLabDeadlock, IsForetoldAndNamedByTheLedger) {
   ASSERT_EQ(rows.size(), 4U);
   const char* verdicts[] = {"proven", "deadlock", "proven"};
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(rows.at(i).at("verdict"), verdicts[i]) << rows.at(i);
-  const char* seen[] = {"went through", "deadlock", "went through", "held up"};
+  const char* seen[] = {"went through", "deadlock", "went through", "blocked"};
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(rows.at(i).at("seen"), seen[i]) << rows.at(i);
     EXPECT_EQ(rows.at(i).at("end"), i % 2 == 0 ? "done" : "error at the deadline") << rows.at(i);

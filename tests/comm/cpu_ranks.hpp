@@ -68,7 +68,7 @@ inline Bytes reduced(DataType type, ReduceOp op, const std::vector<Bytes>& from)
   for (const Bytes& one : from) sources.push_back(one.data());
   if (!to.empty()) {
     const std::uint64_t divisor = op == ReduceOp::kAvg ? from.size() : 1;
-    reduce({type, op, divisor, {}}, to.data(), sources, to.size() / bytes_of(type));
+    comm::reduce({type, op, divisor, {}}, to.data(), sources, to.size() / bytes_of(type));
   }
   return to;
 }

@@ -43,7 +43,7 @@ std::uint64_t wrapped(DataType type, Wide value) {
   return static_cast<std::uint64_t>(static_cast<Unsigned>(value) & ((static_cast<Unsigned>(1) << width) - 1));
 }
 
-std::uint64_t combine_integers(const Reduction& how, std::uint64_t a, std::uint64_t b) {
+std::uint64_t combine_integers(const comm::Reduction& how, std::uint64_t a, std::uint64_t b) {
   const Wide x = integer(how.type, a), y = integer(how.type, b);
   switch (how.op) {
     case ReduceOp::kProd: {
@@ -56,7 +56,7 @@ std::uint64_t combine_integers(const Reduction& how, std::uint64_t a, std::uint6
   }
 }
 
-std::uint64_t combine_floats(const Reduction& how, std::uint64_t a, std::uint64_t b) {
+std::uint64_t combine_floats(const comm::Reduction& how, std::uint64_t a, std::uint64_t b) {
   if (how.op == ReduceOp::kMin || how.op == ReduceOp::kMax) {
     if (is_nan_bits(how.type, a)) return b;
     if (is_nan_bits(how.type, b)) return a;
@@ -114,7 +114,7 @@ bool same_bits(DataType type, std::uint64_t a, std::uint64_t b) {
   return a == b || (is_float(type) && is_nan_bits(type, a) && is_nan_bits(type, b));
 }
 
-std::uint64_t reference(const Reduction& how, const std::vector<std::uint64_t>& ranks) {
+std::uint64_t reference(const comm::Reduction& how, const std::vector<std::uint64_t>& ranks) {
   const bool floats = is_float(how.type);
   std::uint64_t result = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {

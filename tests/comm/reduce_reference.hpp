@@ -16,7 +16,7 @@ std::uint64_t encode(DataType type, double value);                // floats: rou
 bool same_bits(DataType type, std::uint64_t a, std::uint64_t b);  // any NaN is any other
 
 // The result for one element of each rank, in order.
-std::uint64_t reference(const Reduction& how, const std::vector<std::uint64_t>& ranks);
+std::uint64_t reference(const comm::Reduction& how, const std::vector<std::uint64_t>& ranks);
 
 constexpr DataType kReducedTypes[] = {DataType::kI8,  DataType::kU8,  DataType::kI32,    DataType::kU32,
                                       DataType::kI64, DataType::kU64, DataType::kF16,    DataType::kBF16,

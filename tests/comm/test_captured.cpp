@@ -147,9 +147,9 @@ TEST(CapturedCalls, RunBesideCompute) {
 }
 
 bool comes_true(const std::function<bool()>& condition) {
-  const std::int64_t deadline = now_ns() + 30'000'000'000;
-  for (Backoff backoff; !condition(); backoff.pause()) {
-    if (now_ns() > deadline) return false;
+  const std::int64_t deadline = base::now_ns() + 30'000'000'000;
+  for (base::Backoff backoff; !condition(); backoff.pause()) {
+    if (base::now_ns() > deadline) return false;
   }
   return true;
 }

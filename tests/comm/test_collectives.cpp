@@ -326,7 +326,7 @@ TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
 
 // One rank; each rank is a process.
 SLIP_CHILD(Collectives, Sum) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);  // as the launcher says
     if (comm.rank() != info.rank || comm.nranks() != info.nranks) return "another rank";
@@ -354,7 +354,7 @@ TEST(Collectives, RanksAreProcesses) {
 }
 
 SLIP_CHILD(Collectives, SumUntilOneIsKilled) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();

@@ -23,16 +23,17 @@ using test::kShare;
 using test::Met;
 using test::RankProcess;
 
-constexpr Collective kKinds[] = {Collective::kAllReduce,     Collective::kReduce,   Collective::kBroadcast,
-                                 Collective::kAllGather,     Collective::kAllToAll, Collective::kGather,
-                                 Collective::kReduceScatter, Collective::kScatter};
+constexpr comm::Collective kKinds[] = {comm::Collective::kAllReduce,     comm::Collective::kReduce,
+                                       comm::Collective::kBroadcast,     comm::Collective::kAllGather,
+                                       comm::Collective::kAllToAll,      comm::Collective::kGather,
+                                       comm::Collective::kReduceScatter, comm::Collective::kScatter};
 
 unsigned char value(int rank, std::size_t i) {
   return static_cast<unsigned char>(static_cast<std::size_t>(rank) * 31 + i * 7 + i / 251);
 }
 
 // Bytes allow any size and any alignment, and their sums are exact.
-unsigned char expected(const Call& call, int rank, int nranks, std::size_t i) {
+unsigned char expected(const comm::Call& call, int rank, int nranks, std::size_t i) {
   const std::size_t block = call.elements, own = static_cast<std::size_t>(rank) * block;
   const auto sum = [&](std::size_t at) {
     unsigned total = 0;
@@ -40,32 +41,32 @@ unsigned char expected(const Call& call, int rank, int nranks, std::size_t i) {
     return static_cast<unsigned char>(total);
   };
   switch (call.kind) {
-    case Collective::kAllReduce:
-    case Collective::kReduce: return sum(i);
-    case Collective::kReduceScatter: return sum(own + i);
-    case Collective::kBroadcast: return value(call.root, i);
-    case Collective::kScatter: return value(call.root, own + i);
-    case Collective::kAllGather:
-    case Collective::kGather: return value(static_cast<int>(i / block), i % block);
-    case Collective::kAllToAll: return value(static_cast<int>(i / block), own + i % block);
-    case Collective::kBarrier:
-    case Collective::kMessage: break;
+    case comm::Collective::kAllReduce:
+    case comm::Collective::kReduce: return sum(i);
+    case comm::Collective::kReduceScatter: return sum(own + i);
+    case comm::Collective::kBroadcast: return value(call.root, i);
+    case comm::Collective::kScatter: return value(call.root, own + i);
+    case comm::Collective::kAllGather:
+    case comm::Collective::kGather: return value(static_cast<int>(i / block), i % block);
+    case comm::Collective::kAllToAll: return value(static_cast<int>(i / block), own + i % block);
+    case comm::Collective::kBarrier:
+    case comm::Collective::kMessage: break;
   }
   return 0;
 }
 
-void issue(Communicator& comm, const Call& call, Range to, Range from, const Stream& stream) {
+void issue(Communicator& comm, const comm::Call& call, Range to, Range from, const Stream& stream) {
   switch (call.kind) {
-    case Collective::kAllReduce: return comm.all_reduce(to, from, call.type, call.op, stream);
-    case Collective::kReduce: return comm.reduce(to, from, call.type, call.op, call.root, stream);
-    case Collective::kReduceScatter: return comm.reduce_scatter(to, from, call.type, call.op, stream);
-    case Collective::kBroadcast: return comm.broadcast(to, from, call.root, stream);
-    case Collective::kScatter: return comm.scatter(to, from, call.root, stream);
-    case Collective::kAllGather: return comm.all_gather(to, from, stream);
-    case Collective::kGather: return comm.gather(to, from, call.root, stream);
-    case Collective::kAllToAll: return comm.all_to_all(to, from, stream);
-    case Collective::kBarrier: return comm.barrier(stream);
-    case Collective::kMessage: break;
+    case comm::Collective::kAllReduce: return comm.all_reduce(to, from, call.type, call.op, stream);
+    case comm::Collective::kReduce: return comm.reduce(to, from, call.type, call.op, call.root, stream);
+    case comm::Collective::kReduceScatter: return comm.reduce_scatter(to, from, call.type, call.op, stream);
+    case comm::Collective::kBroadcast: return comm.broadcast(to, from, call.root, stream);
+    case comm::Collective::kScatter: return comm.scatter(to, from, call.root, stream);
+    case comm::Collective::kAllGather: return comm.all_gather(to, from, stream);
+    case comm::Collective::kGather: return comm.gather(to, from, call.root, stream);
+    case comm::Collective::kAllToAll: return comm.all_to_all(to, from, stream);
+    case comm::Collective::kBarrier: return comm.barrier(stream);
+    case comm::Collective::kMessage: break;
   }
 }
 
@@ -76,8 +77,8 @@ class Trial {
       : comm_(comm), stream_(stream), first_(first), second_(second) {}
 
   // What is wrong with the result; "": nothing.
-  std::string run(const Call& call, bool in_place, std::size_t shift) {
-    const Blocks blocks = blocks_of(call, comm_.rank(), comm_.nranks());
+  std::string run(const comm::Call& call, bool in_place, std::size_t shift) {
+    const comm::Blocks blocks = comm::blocks_of(call, comm_.rank(), comm_.nranks());
     const std::size_t in = blocks.in * call.elements, out = blocks.out * call.elements;
     const std::size_t own = static_cast<std::size_t>(comm_.rank()) * call.elements;
     const std::size_t from_at = shift + (in_place && in > 0 && in < out ? own : 0);
@@ -106,8 +107,8 @@ class Trial {
   }
 
  private:
-  std::string text(const Call& call, bool in_place, std::size_t shift) const {
-    return std::string(collective_name(call.kind)) + " of " + std::to_string(call.elements) + " bytes on rank " +
+  std::string text(const comm::Call& call, bool in_place, std::size_t shift) const {
+    return std::string(comm::collective_name(call.kind)) + " of " + std::to_string(call.elements) + " bytes on rank " +
            std::to_string(comm_.rank()) + (in_place ? " in place" : "") + ", shift " + std::to_string(shift) + ": ";
   }
 
@@ -132,10 +133,10 @@ std::string every_call(Communicator& comm, const Device& device, bool registered
   Trial trial(comm, stream, registered ? shared[0].buffer() : own[0], registered ? shared[1].buffer() : own[1]);
   for (const std::size_t size : kSizes) {
     if (kShare > 1 && size == kMax) continue;
-    for (const Collective kind : kKinds) {
+    for (const comm::Collective kind : kKinds) {
       for (const bool in_place : {false, true}) {
         const std::size_t shift = size % 3 * 13 + (in_place ? 5 : 0);
-        const Call call{.kind = kind, .type = DataType::kU8, .root = comm.nranks() - 1, .elements = size};
+        const comm::Call call{.kind = kind, .type = DataType::kU8, .root = comm.nranks() - 1, .elements = size};
         const std::string wrong = trial.run(call, in_place, shift);
         if (!wrong.empty()) return wrong;
       }
@@ -173,8 +174,8 @@ std::size_t mappings_of_shared_memory() {
 constexpr const char* kSetting = "SLIP_TEST_SETTING";
 
 SLIP_CHILD(RanksThatOffer, Process) {
-  const int setting = std::stoi(env_text(kSetting));
-  test::play([setting](const LaunchInfo& info) -> std::string {
+  const int setting = std::stoi(base::env_text(kSetting));
+  test::play([setting](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     return every_call(comm, device, is_among(setting, info.rank));
@@ -203,7 +204,7 @@ std::vector<std::string> reports(const std::string& test, int nranks) {
 
 // The ranks allocate different sizes and free in different orders. A segment that all have freed is unmapped.
 SLIP_CHILD(SharedBuffers, ManyTimes) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();
@@ -239,7 +240,7 @@ TEST(SharedBuffers, AllocatedAndFreedManyTimes) {
 }
 
 SLIP_CHILD(SharedBuffers, Elsewhere) {
-  test::play([](const LaunchInfo&) -> std::string {
+  test::play([](const transport::LaunchInfo&) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     const Stream stream = device.stream();
     SharedBuffer buffer;
@@ -276,7 +277,7 @@ TEST(SharedBuffers, InOtherCommunicatorsAndAfterTheirOwn) {
 }
 
 SLIP_CHILD(SharedBuffers, UntilOneIsKilled) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();

@@ -206,7 +206,7 @@ TEST_P(Groups, FollowACommunicatorThatMoves) {
 
 // Rank 1 is gone. Rank 0 must not take the content of its buffer for a message of rank 1.
 SLIP_CHILD(GroupsOfADeadPeer, Exchange) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();

@@ -28,7 +28,7 @@ unsigned new_seed() {
 
 // Endless calls of all sizes. Each one sends the test a byte, so that the test can interrupt it anywhere.
 SLIP_CHILD(Hangs, SumForEver) {
-  play([](const LaunchInfo& info) -> std::string {
+  play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();
@@ -54,12 +54,12 @@ void expect_error_after(int number, const char* words) {
   ASSERT_EQ(ranks[1].hear(calls).size(), calls) << "seed " << seed;
   for (unsigned spins = random() % 20'000; spins > 0; --spins) std::this_thread::yield();
   ranks[1].signal(number);
-  const std::int64_t begun = now_ns();
+  const std::int64_t begun = base::now_ns();
   for (const std::size_t rank : {0U, 2U}) {
     const std::string report = ranks[rank].report();
     EXPECT_NE(report.find(words), std::string::npos) << "seed " << seed << ": " << report;
   }
-  std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("known to all after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
 }
 
 TEST(Hangs, AKilledRankIsAnErrorOnAllOthers) {
@@ -70,7 +70,7 @@ TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { expect_error_after(SIGSTOP, "ran
 
 // Rank 1 computes, in its only thread, until it is told to stop; the other waits for it in a call.
 SLIP_CHILD(Hangs, ComputeForLong) {
-  play([](const LaunchInfo& info) -> std::string {
+  play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();
@@ -110,7 +110,7 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
 
 // Rank 0 aborts in the middle of a call that rank 2 never joins.
 SLIP_CHILD(Hangs, GiveUp) {
-  play([](const LaunchInfo& info) -> std::string {
+  play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
     const Stream stream = device.stream();
@@ -134,13 +134,13 @@ TEST(Hangs, AnAbortEndsTheCallOnAllRanks) {
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.GiveUp", id, 3, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
-  const std::int64_t begun = now_ns();
+  const std::int64_t begun = base::now_ns();
   ranks[0].tell('x');
   for (const std::size_t rank : {0U, 1U}) {
     const std::string report = ranks[rank].report();
     for (const char* words : {"aborted", "rank 0"}) EXPECT_NE(report.find(words), std::string::npos) << report;
   }
-  std::printf("known to both after %.3f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("known to both after %.3f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
   ranks[2].tell('x');
   const std::string late = ranks[2].report();
   EXPECT_NE(late.find("aborted"), std::string::npos) << late;
@@ -195,9 +195,10 @@ TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
 
 // All entries of this process's ledger are taken, so reports must ask the ranks instead of reading their entries.
 TEST(Hangs, WhoCannotBeReadIsAsked) {
-  std::vector<std::unique_ptr<LedgerSlot>> seats;
-  for (int i = 0; i < kLedgerEntries; ++i)
-    seats.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{1, i, kLedgerEntries, "none"}));
+  std::vector<std::unique_ptr<transport::LedgerSlot>> seats;
+  for (int i = 0; i < transport::kLedgerEntries; ++i)
+    seats.push_back(std::make_unique<transport::LedgerSlot>(
+        transport::LedgerSlot::Identity{1, i, transport::kLedgerEntries, "none"}));
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(100);

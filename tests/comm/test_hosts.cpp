@@ -33,7 +33,7 @@ CommunicatorOptions short_beats() {
 
 void play_every_call(CommunicatorOptions options) {
   options.silence = std::chrono::seconds(30);  // only results count here
-  test::play([&](const LaunchInfo& info) -> std::string {
+  test::play([&](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, options);
     std::string wrong;
@@ -69,10 +69,10 @@ void expect_every_call(int count, int each, const Play& play) {
   Hosts hosts(count, play.family);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   hosts.shape(play.quality);
-  const std::int64_t begun = now_ns();
+  const std::int64_t begun = base::now_ns();
   Job job(hosts, count, each, play.part, play.variables);
   for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
-  std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(base::now_ns() - begun) / 1e9);
 }
 
 void expect_every_call_over(const WireQuality& quality, int count, int each) {
@@ -114,8 +114,10 @@ TEST(Hosts, AHostWithoutIpv4) {
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   std::string over_unix, outside;
   hosts.within(0, [&] {
-    over_unix = own_address_towards(SocketAddress::unix_name("name"), InterfaceFilter("")).host();
-    outside = own_address(InterfaceFilter("")).host();
+    over_unix =
+        transport::own_address_towards(transport::SocketAddress::unix_name("name"), transport::InterfaceFilter(""))
+            .host();
+    outside = transport::own_address(transport::InterfaceFilter("")).host();
   });
   EXPECT_EQ(over_unix, "::1");
   EXPECT_EQ(outside, hosts.address(0));
@@ -123,7 +125,7 @@ TEST(Hosts, AHostWithoutIpv4) {
 
 // The first call that needs new links, before any rank knows of the cut.
 SLIP_CHILD(Hosts, FirstCallAfterACut) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
     char byte = 'x';
@@ -143,18 +145,18 @@ TEST(Hosts, ACutBeforeTheFirstCall) {
   Job job(hosts, 3, 1, "Hosts.FirstCallAfterACut");
   for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   hosts.cut(2);
-  const std::int64_t begun = now_ns();
+  const std::int64_t begun = base::now_ns();
   for (int rank = 0; rank < 3; ++rank) job[rank].tell('x');
   for (int rank = 0; rank < 3; ++rank) {
     const std::string report = job[rank].report();
     EXPECT_NE(report.find("gives no sign of life"), std::string::npos) << "rank " << rank << ": " << report;
   }
-  std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("known to all after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
 }
 
 // Adds large arrays until a rank is lost, then continues with the remaining ranks.
 SLIP_CHILD(Hosts, AddUntilTrouble) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
     std::string met;
@@ -186,13 +188,13 @@ void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::
   const auto skipped = [&](int rank) { return expected[static_cast<std::size_t>(rank)].nranks == 0; };
   for (int rank = 0; rank < job.size(); ++rank) ASSERT_EQ(job[rank].hear(3), "xxx") << "rank " << rank;
   strike();
-  const std::int64_t begun = now_ns();
+  const std::int64_t begun = base::now_ns();
   for (int rank = 0; rank < job.size(); ++rank) {
     std::string word = skipped(rank) ? "!" : "x";
     while (word == "x") word = job[rank].hear(1);
     EXPECT_EQ(word, "!") << "rank " << rank << job[rank].report();
   }
-  std::printf("known to all after %.2f s, ", static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("known to all after %.2f s, ", static_cast<double>(base::now_ns() - begun) / 1e9);
   for (int rank = 0; rank < job.size(); ++rank) {
     if (skipped(rank)) continue;
     const Expected& want = expected[static_cast<std::size_t>(rank)];
@@ -202,11 +204,11 @@ void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::
     const std::string met = report.substr(std::min(report.size(), report.find(" after")));
     EXPECT_TRUE(std::regex_search(met, std::regex("rank [0-9]"))) << report;
   }
-  std::printf("all go on after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+  std::printf("all go on after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
 }
 
-void trouble(int count, int each, const std::vector<Expected>& expected,
-             const std::function<void(Hosts&, Job&)>& strike, const Variables& variables = {}) {
+void expect_groups_after(int count, int each, const std::vector<Expected>& expected,
+                         const std::function<void(Hosts&, Job&)>& strike, const Variables& variables = {}) {
   Hosts hosts(count);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   Job job(hosts, count, each, "Hosts.AddUntilTrouble", variables);
@@ -214,27 +216,27 @@ void trouble(int count, int each, const std::vector<Expected>& expected,
 }
 
 TEST(Hosts, ACutWireMakesTwoGroups) {
-  trouble(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
-  trouble(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, [](Hosts& hosts, Job&) { hosts.cut(0); });
+  expect_groups_after(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
+  expect_groups_after(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, [](Hosts& hosts, Job&) { hosts.cut(0); });
 }
 
 TEST(Hosts, AnInterfaceThatGoesDownMakesTwoGroups) {
-  trouble(3, 1, {{0, 2}, {1, 2}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.take_down(2); });
+  expect_groups_after(3, 1, {{0, 2}, {1, 2}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.take_down(2); });
 }
 
 TEST(Hosts, AKilledRankOfAnotherHost) {
-  trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
-  trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
+  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
 }
 
 TEST(Hosts, AKilledRankWhileSeveralChannelsWaitForOthers) {
-  trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); },
-          {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}});
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); },
+                      {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}});
 }
 
 TEST(Hosts, AStoppedRankOfAnotherHost) {
-  trouble(2, 2, {{0, 3}, {1, 3}, {}, {2, 3}}, [](Hosts&, Job& job) { job[2].signal(SIGSTOP); });
-  trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGSTOP); });
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {}, {2, 3}}, [](Hosts&, Job& job) { job[2].signal(SIGSTOP); });
+  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGSTOP); });
 }
 
 }  // namespace

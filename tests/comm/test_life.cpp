@@ -65,7 +65,7 @@ void use_rows_and_columns(Communicator& comm, const Adder& adder) {
 TEST(Split, RowsAndColumnsAtOnce) { expect_no_errors(with_comms(6, use_rows_and_columns)); }
 
 SLIP_CHILD(Split, RowsAndColumns) {
-  test::play([](const LaunchInfo&) -> std::string {
+  test::play([](const transport::LaunchInfo&) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(adder.device());
     use_rows_and_columns(comm, adder);
@@ -152,8 +152,8 @@ TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
     EXPECT_EQ(adder.wrong_sum(comm), "");
     summed.fetch_add(1);
     // A rank that is still in that call would get the abort there.
-    const std::int64_t deadline = deadline_after(60'000'000'000);
-    while (summed.load() < 3 && now_ns() < deadline) std::this_thread::yield();
+    const std::int64_t deadline = base::deadline_after(60'000'000'000);
+    while (summed.load() < 3 && base::now_ns() < deadline) std::this_thread::yield();
     // A call that rank 1 never makes.
     if (comm.rank() == 1) {
       comm.abort();
@@ -191,7 +191,7 @@ TEST(Errors, OfAPartStayThere) {
 
 // The other rank, which will be stopped.
 SLIP_CHILD(Abort, WaitToBeStopped) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     CommunicatorOptions options;
     options.silence = seconds(80);  // so that only abort ends anything
     const Adder adder;

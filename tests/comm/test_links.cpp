@@ -24,7 +24,7 @@ constexpr std::ptrdiff_t kMoreThanSocketsHold = 64 << 20;
 bool untouched(const Bytes& bytes) { return bytes == Bytes(bytes.size()); }
 
 // Until the line reports its end, or everything was moved.
-bool ends_early(ProxyConnection& line, std::span<std::byte> bytes) {
+bool ends_early(transport::ProxyConnection& line, std::span<std::byte> bytes) {
   try {
     static_cast<void>(line.post(bytes));
     line.wait(1, test::long_deadline());
@@ -36,8 +36,8 @@ bool ends_early(ProxyConnection& line, std::span<std::byte> bytes) {
 
 TEST(ClosedLinks, TheProxyNoLongerReceives) {
   Ends ends;
-  ProxyConnection sender(Proxy::of_process(), std::move(ends.sender));
-  NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
+  transport::ProxyConnection sender(transport::Proxy::of_process(), std::move(ends.sender));
+  comm::NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   inlet.begin(in.data(), in.size(), nullptr);
   static_cast<void>(inlet.drive());
@@ -49,8 +49,8 @@ TEST(ClosedLinks, TheProxyNoLongerReceives) {
 
 TEST(ClosedLinks, TheProxyNoLongerSends) {
   Ends ends;
-  ProxyConnection receiver(Proxy::of_process(), std::move(ends.receiver));
-  NetOutlet outlet([&] { return std::move(ends.sender); });
+  transport::ProxyConnection receiver(transport::Proxy::of_process(), std::move(ends.receiver));
+  comm::NetOutlet outlet([&] { return std::move(ends.sender); });
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   outlet.begin(out.data(), out.size(), nullptr);
   outlet.set_driven(false);
@@ -62,9 +62,9 @@ TEST(ClosedLinks, TheProxyNoLongerSends) {
 
 // A pipe between two threads, and a message in it that travels by address.
 struct Threads {
-  std::unique_ptr<PipeMemory> memory = std::make_unique<PipeMemory>();
-  PipeOutlet outlet{*memory, PipeReach::kThreads};
-  PipeInlet inlet{*memory, 0, 1, 0};
+  std::unique_ptr<comm::PipeMemory> memory = std::make_unique<comm::PipeMemory>();
+  comm::PipeOutlet outlet{*memory, comm::PipeReach::kThreads};
+  comm::PipeInlet inlet{*memory, 0, 1, 0};
   Bytes in, out;
 
   explicit Threads(std::size_t bytes) : in(bytes), out(bytes, std::byte{1}) {
@@ -93,7 +93,7 @@ TEST(ClosedLinks, WhoReadsIsWaitedFor) {
       }
     });
     while (!goes.load(std::memory_order_relaxed)) continue;
-    for (const std::int64_t until = now_ns() + round * 1'000; now_ns() < until;) cpu_relax();
+    for (const std::int64_t until = base::now_ns() + round * 1'000; base::now_ns() < until;) base::cpu_relax();
     pipe.outlet.close();
     std::memset(pipe.out.data() + pipe.out.size() / 2, 2, pipe.out.size() / 2);  // ahead of the reader
     receiver.join();
@@ -104,7 +104,7 @@ TEST(ClosedLinks, WhoReadsIsWaitedFor) {
 class AbortedCalls : public testing::TestWithParam<Transport> {};
 
 void wait_until(std::int64_t time_ns) {
-  while (now_ns() < time_ns) cpu_relax();
+  while (base::now_ns() < time_ns) base::cpu_relax();
 }
 
 // The proxy drives the receiver's call when the sender joins, and the receiver gives up in the middle. The sender
@@ -124,7 +124,7 @@ TEST_P(AbortedCalls, LeaveTheBufferAlone) {
       };
       call(8);  // so that they are connected
       rank.stream.sync();
-      const std::int64_t begun = now_ns();
+      const std::int64_t begun = base::now_ns();
       if (rank.comm.rank() == 1) wait_until(begun + 5'000'000);
       try {
         call(own.size());

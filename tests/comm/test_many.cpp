@@ -29,14 +29,14 @@ CommunicatorOptions long_timeouts() {
 class Times {
  public:
   void note(const char* what) {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = base::now_ns();
     text_ += fmt::format("{}{} {:.1f} ms", text_.empty() ? "" : ", ", what, static_cast<double>(now - begun_) / 1e6);
     begun_ = now;
   }
   const std::string& text() const { return text_; }
 
  private:
-  std::int64_t begun_ = now_ns();
+  std::int64_t begun_ = base::now_ns();
   std::string text_;
 };
 
@@ -67,7 +67,7 @@ std::string use(Communicator& comm, const Adder& adder, Times& times) {
 }
 
 SLIP_CHILD(Many, UseAll) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     Times times;
     const Adder adder;
     CommunicatorOptions options = long_timeouts();
@@ -91,11 +91,11 @@ TEST(Many, RanksAreProcesses) {
   }
 }
 
-void use_in_threads(const CommunicatorOptions& options, const char* what) {
-  const std::int64_t begun = now_ns();
+void expect_right_in_threads(const CommunicatorOptions& options, const char* what) {
+  const std::int64_t begun = base::now_ns();
   const std::vector<Device> devices(static_cast<std::size_t>(kMany), Device::open("cpu", {.compute_workers = 2}));
   std::vector<Communicator> comms = Communicator::init_all(devices, options);
-  std::printf("%d threads%s: init %.1f ms, ", kMany, what, static_cast<double>(now_ns() - begun) / 1e6);
+  std::printf("%d threads%s: init %.1f ms, ", kMany, what, static_cast<double>(base::now_ns() - begun) / 1e6);
   std::string text;
   test::expect_no_errors(as_ranks(kMany, [&](int rank) {
     Times times;
@@ -105,14 +105,14 @@ void use_in_threads(const CommunicatorOptions& options, const char* what) {
   std::printf("%s\n", text.c_str());
 }
 
-TEST(Many, RanksAreThreads) { use_in_threads(long_timeouts(), ""); }
+TEST(Many, RanksAreThreads) { expect_right_in_threads(long_timeouts(), ""); }
 
 TEST(Many, RanksAreThreadsThatExchangeMessages) {
   CommunicatorOptions options = long_timeouts();
   options.algorithm = Algorithm::kRing;
-  use_in_threads(options, " in a ring");
+  expect_right_in_threads(options, " in a ring");
   options.transport = Transport::kNet;
-  use_in_threads(options, " over the network");
+  expect_right_in_threads(options, " over the network");
 }
 
 }  // namespace

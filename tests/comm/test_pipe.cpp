@@ -26,15 +26,16 @@ Bytes random_bytes(std::mt19937_64& random, std::size_t bytes) {
 
 // Sizes for all paths: in the head, in one cell and in several.
 std::size_t random_size(std::mt19937_64& random) {
-  const std::size_t most[] = {PipeMemory::kInHead, 3000, PipeMemory::kCellBytes + 1, 3 * PipeMemory::kCellBytes};
+  const std::size_t most[] = {comm::PipeMemory::kInHead, 3000, comm::PipeMemory::kCellBytes + 1,
+                              3 * comm::PipeMemory::kCellBytes};
   return random() % (most[random() % 4] + 1);
 }
 
 class Pipes : public testing::TestWithParam<std::int32_t> {
  protected:
-  const std::unique_ptr<PipeMemory> memory_ = std::make_unique<PipeMemory>();
-  PipeOutlet outlet_{*memory_, kByAddress};
-  PipeInlet inlet_{*memory_, 1, 0, GetParam()};
+  const std::unique_ptr<comm::PipeMemory> memory_ = std::make_unique<comm::PipeMemory>();
+  comm::PipeOutlet outlet_{*memory_, kByAddress};
+  comm::PipeInlet inlet_{*memory_, 1, 0, GetParam()};
 };
 
 // One thread drives a random end, or begins another message.
@@ -69,7 +70,7 @@ TEST_P(Pipes, CarryMessagesInTheirOrder) {
 // A send is done when the receiver has the bytes, and not before.
 TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
   std::mt19937_64 random(1);
-  Bytes first = random_bytes(random, kByAddress), second = random_bytes(random, 2 * PipeMemory::kCellBytes);
+  Bytes first = random_bytes(random, kByAddress), second = random_bytes(random, 2 * comm::PipeMemory::kCellBytes);
   Bytes in(first.size()), wanted = second;
   outlet_.begin(first.data(), first.size(), nullptr);  // one goes through cells, so that its time is measured
   static_cast<void>(outlet_.drive());
@@ -101,19 +102,19 @@ TEST_P(Pipes, CarryMessagesBetweenThreads) {
     out.push_back(random_bytes(random, random_size(random)));
     in.push_back(Bytes(out.back().size()));
   }
-  const auto all = [&](LinkEnd& end, std::vector<Bytes>& messages) {
+  const auto all = [&](comm::LinkEnd& end, std::vector<Bytes>& messages) {
     for (int turn = 0; end.done() < kMessages; ++turn) {
       if (end.begun() < kMessages && !end.full()) {
         Bytes& next = messages[end.begun()];
         end.begin(next.data(), next.size(), nullptr);
       }
       if (end.drive()) turn = 0;
-      else if (turn < kLockWait.spins) cpu_relax();
-      else yield_thread();
+      else if (turn < base::kLockWait.spins) base::cpu_relax();
+      else base::yield_thread();
       if (turn > 50'000'000) break;  // the test below says what is missing
     }
   };
-  Thread sender;
+  base::Thread sender;
   sender.start("sender", [&] { all(outlet_, out); });
   all(inlet_, in);
   sender.join();

@@ -62,7 +62,7 @@ TEST(PlacesErrors, TooFewDevices) {
   options[1].topo_device = 9;
   expect_on_all(options, Code::kInvalidValue, {"rank 1 stands for device 9", "topo_device"});
   options[1].topo_device = -2;
-  EXPECT_TRUE(test::fails([&] { check_options(options[1], 3, {}); }, Code::kInvalidValue, {"topo_device", "-2"}));
+  EXPECT_TRUE(test::fails([&] { comm::check_options(options[1], 3, {}); }, Code::kInvalidValue, {"topo_device", "-2"}));
 }
 
 TEST(PlacesErrors, RanksOfAHostWithDifferentFiles) {

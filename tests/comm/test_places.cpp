@@ -27,16 +27,16 @@ using test::RankProcess;
 
 // What a rank finds, of a communicator with these options; the way of Communicator::State, as far as it goes here.
 struct Result {
-  RankPlacement places;
-  std::vector<CommGraph> graphs;
+  comm::RankPlacement places;
+  std::vector<comm::CommGraph> graphs;
 };
 
-Result find(Bootstrap& bootstrap, const CommunicatorOptions& options, int channels) {
-  const std::vector<RequestedOptions> requested = bootstrap.all_gather(RequestedOptions::of(options, {}));
+Result find(transport::Bootstrap& bootstrap, const CommunicatorOptions& options, int channels) {
+  const std::vector<comm::RequestedOptions> requested = bootstrap.all_gather(comm::RequestedOptions::of(options, {}));
   Result result;
-  result.places = find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), requested),
-                                      RankLocation::own(options, -1), topology_file(options), {});
-  result.graphs = agree_on_comm_graphs(bootstrap, result.places, channels, {});
+  result.places = comm::find_rank_placement(bootstrap, comm::hosts_of(bootstrap.placements(), requested),
+                                            comm::RankLocation::own(options, -1), comm::topology_file(options), {});
+  result.graphs = comm::agree_on_comm_graphs(bootstrap, result.places, channels, {});
   return result;
 }
 
@@ -46,19 +46,19 @@ std::vector<Result> find_all(const std::vector<CommunicatorOptions>& options, in
   const UniqueId id = test::local_id();
   std::vector<Result> results(options.size());
   expect_no_errors(as_ranks(nranks, [&](int rank) {
-    Bootstrap bootstrap(id, nranks, rank);
+    transport::Bootstrap bootstrap(id, nranks, rank);
     results[static_cast<std::size_t>(rank)] = find(bootstrap, options[static_cast<std::size_t>(rank)], channels);
     bootstrap.barrier();
   }));
-  for (const Result& one : results) EXPECT_EQ(digest(one.graphs), digest(results[0].graphs));
+  for (const Result& one : results) EXPECT_EQ(comm::digest(one.graphs), comm::digest(results[0].graphs));
   return results;
 }
 
 void expect_same_as_search(const Result& found, const Cluster& cluster, int channels) {
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = channels});
-  const std::vector<CommGraph> expected = comm_graphs(cluster, plan, channels);
+  const std::vector<comm::CommGraph> expected = comm::comm_graphs(cluster, plan, channels);
   ASSERT_EQ(found.graphs.size(), static_cast<std::size_t>(channels));
-  EXPECT_EQ(digest(found.graphs), digest(expected));
+  EXPECT_EQ(comm::digest(found.graphs), comm::digest(expected));
   for (std::size_t c = 0; c < plan.channels.size(); ++c) EXPECT_EQ(found.graphs[c].order, plan.channels[c].ring);
 }
 
@@ -101,9 +101,9 @@ TEST(RankPlacement, SeveralHostsFollowTheirRails) {
       for (const int sender : route.senders) EXPECT_EQ(found[0].graphs[0].relays.via(sender, route.to), route.relay);
       EXPECT_EQ(found[0].graphs[0].relays.arrival(route.to), route.arrival);
     }
-    EXPECT_NE(relays_text(found[0].places, found[0].graphs[0].relays).find("mlx5_0"), std::string::npos);
-    const std::vector<Placement> placements(cluster.ranks.size());
-    EXPECT_NE(placement_text(found[0].places, placements).find("(GPU 1)"), std::string::npos);
+    EXPECT_NE(comm::relays_text(found[0].places, found[0].graphs[0].relays).find("mlx5_0"), std::string::npos);
+    const std::vector<transport::Placement> placements(cluster.ranks.size());
+    EXPECT_NE(comm::placement_text(found[0].places, placements).find("(GPU 1)"), std::string::npos);
   }
 }
 
@@ -112,7 +112,7 @@ TEST(RankPlacement, HostsMayDiffer) {
   std::vector<CommunicatorOptions> options = options_of(2, 4, data_file("crossed4.xml"));
   for (std::size_t rank = 4; rank < 8; ++rank) options[rank].topology.clear();
   const Result plain = find_all(options)[0];
-  EXPECT_EQ(plain.places.cluster->nodes[1].xml, plain_machine().xml);
+  EXPECT_EQ(plain.places.cluster->nodes[1].xml, comm::plain_machine().xml);
   for (std::size_t rank = 4; rank < 8; ++rank) options[rank].topology = data_file("host_memory.xml");
   const std::vector<Result> two = find_all(options, 2);
   Cluster cluster = cluster_of(read_topology(data_file("crossed4.xml")), 1);
@@ -123,7 +123,7 @@ TEST(RankPlacement, HostsMayDiffer) {
 
 // A NIC that reaches the CPU's memory only, and shares its switch with GPUs 0 and 1: 2 and 3 send and take for them.
 TEST(RankPlacement, ANicsSwitchIsSpared) {
-  const Relays relays = relays_of(cluster_of(read_topology(data_file("host_memory.xml")), 2));
+  const comm::Relays relays = comm::relays_of(cluster_of(read_topology(data_file("host_memory.xml")), 2));
   for (int from = 0; from < 4; ++from) {
     for (int to = 4; to < 8; ++to) EXPECT_GE(relays.via(from, to), 2) << from << " to " << to;
   }
@@ -131,7 +131,7 @@ TEST(RankPlacement, ANicsSwitchIsSpared) {
   for (const int to : {4, 5}) EXPECT_GE(relays.arrival(to), 6);
   EXPECT_NE(relays.arrival(4), relays.arrival(5));
   for (const int to : {6, 7}) EXPECT_EQ(relays.arrival(to), to);
-  const Relays beside = relays_of(cluster_of(read_topology(data_file("host_nic.xml")), 2));
+  const comm::Relays beside = comm::relays_of(cluster_of(read_topology(data_file("host_nic.xml")), 2));
   EXPECT_FALSE(beside.hands_on()) << "this NIC reaches GPUs, so those beside it send";
   EXPECT_LT(beside.via(3, 4), 2);
 }
@@ -141,26 +141,26 @@ TEST(RankPlacement, OfNumaNodesByTheKernelsFiles) {
   folder.write("online", "0-1\n");
   folder.write("node0/cpulist", "0-3,8-11\n");
   folder.write("node1/cpulist", "4-7,12-15\n");
-  EXPECT_EQ(numa_node_of(read_core_list("2,9-10"), folder.path()), 0);
-  EXPECT_EQ(numa_node_of(read_core_list("4"), folder.path()), 1);
-  EXPECT_EQ(numa_node_of(read_core_list("3-4"), folder.path()), -1) << "of both";
-  EXPECT_EQ(numa_node_of({}, folder.path()), -1);
+  EXPECT_EQ(store::numa_node_of(store::read_core_list("2,9-10"), folder.path()), 0);
+  EXPECT_EQ(store::numa_node_of(store::read_core_list("4"), folder.path()), 1);
+  EXPECT_EQ(store::numa_node_of(store::read_core_list("3-4"), folder.path()), -1) << "of both";
+  EXPECT_EQ(store::numa_node_of({}, folder.path()), -1);
   folder.write("online", "0\n");
-  EXPECT_EQ(numa_node_of(read_core_list("2"), folder.path()), -1) << "there is one only";
-  EXPECT_EQ(numa_node_of(read_core_list("2"), folder.path() + "/nothing"), -1);
-  EXPECT_EQ(read_core_list("0-2,5").count(), 4U);
-  for (const char* const wrong : {"x", "1-", "1;2", "-3"}) EXPECT_TRUE(read_core_list(wrong).none()) << wrong;
+  EXPECT_EQ(store::numa_node_of(store::read_core_list("2"), folder.path()), -1) << "there is one only";
+  EXPECT_EQ(store::numa_node_of(store::read_core_list("2"), folder.path() + "/nothing"), -1);
+  EXPECT_EQ(store::read_core_list("0-2,5").count(), 4U);
+  for (const char* const wrong : {"x", "1-", "1;2", "-3"}) EXPECT_TRUE(store::read_core_list(wrong).none()) << wrong;
 }
 
 // Every second rank is bound to the other NUMA node of a machine that hwloc is told to see.
 SLIP_CHILD(RankPlacement, BoundInTurns) {
-  test::play([](const LaunchInfo& info) -> std::string {
-    Bootstrap bootstrap(info.id, info.nranks, info.rank);
-    RankLocation own = RankLocation::own({}, -1);
+  test::play([](const transport::LaunchInfo& info) -> std::string {
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank);
+    comm::RankLocation own = comm::RankLocation::own({}, -1);
     own.numa = info.rank % 2;
     const std::vector<int> hosts(static_cast<std::size_t>(info.nranks), 0);
-    const RankPlacement places = find_rank_placement(bootstrap, hosts, own, "", {});
-    const std::vector<CommGraph> graphs = agree_on_comm_graphs(bootstrap, places, 1, {});
+    const comm::RankPlacement places = comm::find_rank_placement(bootstrap, hosts, own, "", {});
+    const std::vector<comm::CommGraph> graphs = comm::agree_on_comm_graphs(bootstrap, places, 1, {});
     bootstrap.barrier();
     return fmt::format("{} nodes, ring {}", places.cluster->nodes[0].devices.size(), fmt::join(graphs[0].order, " "));
   });
@@ -195,11 +195,11 @@ TEST(RankPlacement, ANumaNodeThatNobodyKnows) {
 TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
   const UniqueId id = test::local_id();
   const std::vector<Met> met = as_ranks(3, [&](int rank) {
-    Bootstrap bootstrap(id, 3, rank);
-    require_agreement(bootstrap, comm_graphs({0, 0, 0}, 2), {});
-    std::vector<CommGraph> own = comm_graphs({0, 0, 0}, 1);
-    if (rank == 1) own = {CommGraph::of({0, 2, 1})};
-    require_agreement(bootstrap, own, {});
+    transport::Bootstrap bootstrap(id, 3, rank);
+    comm::require_agreement(bootstrap, comm::comm_graphs({0, 0, 0}, 2), {});
+    std::vector<comm::CommGraph> own = comm::comm_graphs({0, 0, 0}, 1);
+    if (rank == 1) own = {comm::CommGraph::of({0, 2, 1})};
+    comm::require_agreement(bootstrap, own, {});
   });
   for (const Met& one : met) {
     EXPECT_EQ(one.code, Code::kMismatch);
@@ -209,17 +209,17 @@ TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
 }
 
 TEST(RankPlacement, DigestsTellRelaysAndTreesApart) {
-  const std::vector<CommGraph> first = comm_graphs({0, 0, 1, 1}, 1);
-  std::vector<CommGraph> other = first;
-  EXPECT_EQ(digest(other), digest(first));
+  const std::vector<comm::CommGraph> first = comm::comm_graphs({0, 0, 1, 1}, 1);
+  std::vector<comm::CommGraph> other = first;
+  EXPECT_EQ(comm::digest(other), comm::digest(first));
   other[0].relays.set(0, 2, 1);
-  EXPECT_NE(digest(other), digest(first));
+  EXPECT_NE(comm::digest(other), comm::digest(first));
   other = first;
   other[0].relays.set_arrival(2, 3);
-  EXPECT_NE(digest(other), digest(first));
+  EXPECT_NE(comm::digest(other), comm::digest(first));
   other = first;
   std::swap(other[0].trees[0], other[0].trees[1]);
-  EXPECT_NE(digest(other), digest(first));
+  EXPECT_NE(comm::digest(other), comm::digest(first));
 }
 
 TEST(PlacesOfHosts, EveryCallThroughFilesAndRelays) {
@@ -236,11 +236,11 @@ TEST(PlacesOfHosts, EveryCallThroughFilesAndRelays) {
 }
 
 SLIP_CHILD(PlacesOfHosts, Rings) {
-  test::play([](const LaunchInfo& info) -> std::string {
-    Bootstrap bootstrap(info.id, info.nranks, info.rank);
+  test::play([](const transport::LaunchInfo& info) -> std::string {
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank);
     const Result found = find(bootstrap, {}, 2);
     bootstrap.barrier();
-    const Relays& relays = found.graphs[0].relays;
+    const comm::Relays& relays = found.graphs[0].relays;
     return fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(found.graphs[0].order, " "),
                        fmt::join(found.graphs[1].order, " "), relays.via(0, 4), relays.arrival(4));
   });
@@ -251,7 +251,7 @@ TEST(PlacesOfHosts, ProcessesFindWhatTheSearchSays) {
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   const Cluster cluster = cluster_of(read_topology(data_file("host_memory.xml")), 2);
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = 2});
-  const Relays relays = relays_of(cluster);
+  const comm::Relays relays = comm::relays_of(cluster);
   const std::string expected =
       fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(plan.channels[0].ring, " "),
                   fmt::join(plan.channels[1 % plan.channels.size()].ring, " "), relays.via(0, 4), relays.arrival(4));

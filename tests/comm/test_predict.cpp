@@ -1,7 +1,7 @@
 // Predictions against what can be calculated by hand.
 #include <gtest/gtest.h>
 
-#include "base/cores.hpp"
+#include "base/thread.hpp"
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/predict.hpp"
 
@@ -12,9 +12,9 @@ Cluster cluster_from(const std::string& file, int nodes) {
   return cluster_of(read_topology(SLIP_SOURCE_DIR "/tests/topo/data/" + file), nodes);
 }
 
-PredictionRequest all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
-  PredictionRequest asked;
-  asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+comm::PredictionRequest all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
+  comm::PredictionRequest asked;
+  asked.call = {.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
   asked.algorithm = algorithm;
   asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};  // links only
   return asked;
@@ -28,11 +28,11 @@ TEST(Predict, ARingTakesWhatItsLinksTake) {
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round
   const double by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
-  PredictionRequest asked = all_reduce_of(static_cast<std::uint64_t>(bytes));
-  const double quick = predict(cluster, plan, asked).us;
+  comm::PredictionRequest asked = all_reduce_of(static_cast<std::uint64_t>(bytes));
+  const double quick = comm::predict(cluster, plan, asked).us;
   EXPECT_NEAR(quick, by_links, 0.03 * by_links);
   asked.costs.latency_us = 2;
-  const double slow = predict(cluster, plan, asked).us;
+  const double slow = comm::predict(cluster, plan, asked).us;
   EXPECT_NEAR(slow, by_links + 2 * steps, 0.03 * slow);
 }
 
@@ -48,7 +48,7 @@ TEST(Predict, AllChannelsReachTheRateOfThePlan) {
     const Cluster cluster = cluster_from(machine.file, machine.nodes);
     const ChannelPlan plan = plan_channels(cluster);
     const double n = static_cast<double>(cluster.ranks.size()), bytes = 64 << 20;
-    const double us = predict(cluster, plan, all_reduce_of(static_cast<std::uint64_t>(bytes))).us;
+    const double us = comm::predict(cluster, plan, all_reduce_of(static_cast<std::uint64_t>(bytes))).us;
     const double gbps = 2 * (n - 1) / n * bytes / us / 1e3;
     EXPECT_NEAR(gbps, plan.ring_gbps, 0.05 * plan.ring_gbps) << machine.file << ", " << machine.nodes << " machines";
   }
@@ -60,7 +60,7 @@ TEST(Predict, DirectTakesWhatThePortsTake) {
   const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 32 << 20, by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
-  const double us = predict(cluster, plan_channels(cluster), all_reduce_of(32 << 20, Algorithm::kDirect)).us;
+  const double us = comm::predict(cluster, plan_channels(cluster), all_reduce_of(32 << 20, Algorithm::kDirect)).us;
   EXPECT_NEAR(us, by_links, 0.03 * by_links);
 }
 
@@ -68,10 +68,10 @@ TEST(Predict, DirectTakesWhatThePortsTake) {
 TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 4);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionRequest asked = all_reduce_of(32 << 20, Algorithm::kTree);
-  const double tree = predict(cluster, plan, asked).us;
+  comm::PredictionRequest asked = all_reduce_of(32 << 20, Algorithm::kTree);
+  const double tree = comm::predict(cluster, plan, asked).us;
   asked.through_switch = true;
-  const double through = predict(cluster, plan, asked).us;
+  const double through = comm::predict(cluster, plan, asked).us;
   EXPECT_LT(through, tree);
   EXPECT_GE(through, (32 << 20) / (plan.switch_gbps * 1e3));  // no faster than the ports
 }
@@ -80,13 +80,13 @@ TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
 TEST(Predict, RelaysSpareTheHostBridge) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionRequest asked;
-  asked.call = {.kind = Collective::kAllToAll, .type = DataType::kF32, .elements = 256 << 10};
+  comm::PredictionRequest asked;
+  asked.call = {.kind = comm::Collective::kAllToAll, .type = DataType::kF32, .elements = 256 << 10};
   asked.rails = true;
   asked.algorithm = Algorithm::kDirect;
-  const double direct = predict(cluster, plan, asked).us;
+  const double direct = comm::predict(cluster, plan, asked).us;
   asked.algorithm = Algorithm::kRelay;
-  const double relayed = predict(cluster, plan, asked).us;
+  const double relayed = comm::predict(cluster, plan, asked).us;
   // Two ranks of each machine get a block of each of the eight others through one port.
   const TopoSystem& system = cluster.nodes.front();
   const double by_ports = 2 * 8 * (1 << 20) / (TopoPaths(system).gbps(system.nets[0], system.devices[0]) * 1e3);
@@ -99,13 +99,13 @@ TEST(Predict, RelaysSpareTheHostBridge) {
 TEST(Predict, RelaysSpareTheSwitchOfANic) {
   const Cluster cluster = cluster_from("host_memory.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionRequest asked;
-  asked.call = {.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = 2 << 20};
+  comm::PredictionRequest asked;
+  asked.call = {.kind = comm::Collective::kAllToAll, .type = DataType::kU8, .elements = 2 << 20};
   asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};
   asked.algorithm = Algorithm::kDirect;
-  const double direct = predict(cluster, plan, asked).us;
+  const double direct = comm::predict(cluster, plan, asked).us;
   asked.algorithm = Algorithm::kRelay;
-  const double relayed = predict(cluster, plan, asked).us;
+  const double relayed = comm::predict(cluster, plan, asked).us;
   const double crossing = 4.0 * 4 * (2 << 20) / 12e3;  // four ranks send a block to each of four, at 12 GB/s
   EXPECT_GE(direct, 1.5 * crossing);
   EXPECT_GE(relayed, crossing);
@@ -115,28 +115,28 @@ TEST(Predict, RelaysSpareTheSwitchOfANic) {
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  for (const Schedule& schedule : schedules()) {
-    if (schedule.kind == Collective::kBarrier) continue;
-    PredictionRequest asked;
+  for (const comm::Schedule& schedule : comm::schedules()) {
+    if (schedule.kind == comm::Collective::kBarrier) continue;
+    comm::PredictionRequest asked;
     asked.call = {.kind = schedule.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
     asked.algorithm = schedule.algorithm;
-    const double first = predict(cluster, plan, asked).us;
+    const double first = comm::predict(cluster, plan, asked).us;
     EXPECT_GT(first, 0);
-    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(schedule.kind);
+    EXPECT_EQ(first, comm::predict(cluster, plan, asked).us) << comm::collective_name(schedule.kind);
   }
 }
 
 TEST(Predict, WhatCannotBeIsRefused) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
   const ChannelPlan plan = plan_channels(cluster);
-  EXPECT_THROW(predict(cluster, plan, all_reduce_of(0)), Error);
-  PredictionRequest asked = all_reduce_of(1 << 20, Algorithm::kTree);
+  EXPECT_THROW(comm::predict(cluster, plan, all_reduce_of(0)), Error);
+  comm::PredictionRequest asked = all_reduce_of(1 << 20, Algorithm::kTree);
   asked.through_switch = true;  // one machine has no network
-  EXPECT_THROW(predict(cluster, plan, asked), Error);
+  EXPECT_THROW(comm::predict(cluster, plan, asked), Error);
   asked = all_reduce_of(1 << 20);
   asked.chunk_bytes = 64;  // a million messages
   asked.call.elements = std::uint64_t{1} << 30;
-  EXPECT_THROW(predict(cluster, plan, asked), Error);
+  EXPECT_THROW(comm::predict(cluster, plan, asked), Error);
 }
 
 // Two ranks of one host by pipes, whose figures are constants: a ring sends every byte once, and nobody copies or adds
@@ -146,27 +146,28 @@ TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
   options.algorithm = Algorithm::kRing;
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   const std::vector<Communicator> comms = Communicator::init_all(devices, options);
-  const double memory = kMemoryGbps * std::min(static_cast<double>(core_set().count()) / 2, 1.0) * 1e3;
+  const double memory = comm::kMemoryGbps * std::min(static_cast<double>(base::core_set().count()) / 2, 1.0) * 1e3;
   for (const std::uint64_t bytes : {1U << 20, 16U << 20}) {
-    const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
-    const double us = CallPredictor(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
+    const comm::Call call{.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+    const double us = comm::CallPredictor(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
     EXPECT_GT(us, links);
     EXPECT_LT(us, links + 12 * static_cast<double>(bytes) / memory + 100);
-    EXPECT_EQ(CallPredictor(comms[1]).us(call, false, 1), us);
-    EXPECT_LE(CallPredictor(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
+    EXPECT_EQ(comm::CallPredictor(comms[1]).us(call, false, 1), us);
+    EXPECT_LE(comm::CallPredictor(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
   }
 }
 
 // What can be done where the buffers lie is not staged.
 TEST(Forecast, SeesBuffersInReach) {
   std::vector<Communicator> alone = Communicator::init_all(std::vector{Device::open("cpu", {.compute_workers = 2})});
-  const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = 1 << 20};
-  EXPECT_THROW(static_cast<void>(CallPredictor(alone[0]).us(call, false, 1)), Error);
+  const comm::Call call{.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = 1 << 20};
+  EXPECT_THROW(static_cast<void>(comm::CallPredictor(alone[0]).us(call, false, 1)), Error);
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   const std::vector<Communicator> comms = Communicator::init_all(devices);
-  const double us = CallPredictor(comms[0]).us(call, false, 2);
+  const double us = comm::CallPredictor(comms[0]).us(call, false, 2);
   EXPECT_GT(us, 0);
-  EXPECT_LT(us, CallPredictor(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
+  EXPECT_LT(us,
+            comm::CallPredictor(comms[0]).us({.kind = comm::Collective::kAllReduce, .elements = 4 << 20}, false, 2));
 }
 
 }  // namespace

@@ -52,16 +52,16 @@ std::uint64_t random_divisor(std::size_t ranks, std::mt19937_64& random) {
 }
 
 struct Case {
-  Reduction how;
+  comm::Reduction how;
   std::vector<Bytes> sources;
-  std::vector<ReduceScale> scales;
+  std::vector<comm::ReduceScale> scales;
   std::size_t elements = 0;
 
   Case(DataType type, ReduceOp op, std::size_t ranks, std::size_t count, std::mt19937_64& random)
       : how{.type = type, .op = op}, elements(count) {
     for (std::size_t i = 0; i < ranks; ++i) sources.push_back(random_elements(type, count, random));
     if (op == ReduceOp::kAvg) how.divisor = random_divisor(ranks, random);
-    for (std::size_t i = 0; i < ranks; ++i) scales.push_back(ReduceScale::of(random_bits(type, random)));
+    for (std::size_t i = 0; i < ranks; ++i) scales.push_back(comm::ReduceScale::of(random_bits(type, random)));
     if (op == ReduceOp::kPreMulSum) how.scales = scales;
   }
   Case(const Case&) = delete;
@@ -76,7 +76,7 @@ struct Case {
            std::to_string(sources.size()) + " ranks, " + std::to_string(elements) + " elements, divisor " +
            std::to_string(how.divisor);
   }
-  void expect(const std::byte* result) const {
+  void expect_equal(const std::byte* result) const {
     std::vector<std::uint64_t> ranks(sources.size());
     for (std::size_t i = 0; i < elements; ++i) {
       for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = element(how.type, sources[r].data(), i);
@@ -101,8 +101,8 @@ TEST_P(ReduceTypes, IsTheReferenceForAnySizeAndNumberOfRanks) {
     for (const std::size_t count : {1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 127, 129, 1000, 5003}) {
       const Case some(type, op, ranks, count, random);
       Bytes result(count * bytes_of(type));
-      reduce(some.how, result.data(), some.from(), count);
-      some.expect(result.data());
+      comm::reduce(some.how, result.data(), some.from(), count);
+      some.expect_equal(result.data());
       if (HasFailure()) return;
     }
   }
@@ -121,8 +121,8 @@ TEST_P(ReduceTypes, AlignmentChangesNothingAndNothingElseIsWritten) {
       from.push_back(moved.back().data() + at);
     }
     Bytes result(bytes + 32, std::byte{0xa5});
-    reduce(some.how, result.data() + shift, from, count);
-    some.expect(result.data() + shift);
+    comm::reduce(some.how, result.data() + shift, from, count);
+    some.expect_equal(result.data() + shift);
     for (std::size_t i = 0; i < result.size(); ++i) {
       const bool inside = i >= shift && i < shift + bytes;
       ASSERT_TRUE(inside || result[i] == std::byte{0xa5}) << some.name() << ", byte " << i;
@@ -140,9 +140,9 @@ TEST_P(ReduceTypes, ATargetMayBeAnySourceAndThereMayBeSeveral) {
       std::vector<const void*> from = some.from();
       from[in_place] = result.data();
       void* const to[] = {also.data(), result.data()};
-      if (ranks % 2) reduce(some.how, std::span<void* const>(to), from, count);
-      else reduce(some.how, result.data(), from, count);
-      some.expect(result.data());
+      if (ranks % 2) comm::reduce(some.how, std::span<void* const>(to), from, count);
+      else comm::reduce(some.how, result.data(), from, count);
+      some.expect_equal(result.data());
       EXPECT_TRUE(ranks % 2 == 0 || result == also) << some.name();
       if (HasFailure()) return;
     }
@@ -154,38 +154,39 @@ TEST_P(ReduceTypes, OneRankAtATimeIsTheSame) {
   const std::size_t ranks = 7, count = 1003;
   const Case some(type, op, ranks, count, random);
   Bytes at_once(count * bytes_of(type)), ring = some.sources[0];
-  reduce(some.how, at_once.data(), some.from(), count);
+  comm::reduce(some.how, at_once.data(), some.from(), count);
   for (std::size_t r = 1; r < ranks; ++r) {
-    Reduction step = some.how;
-    const ReduceScale scales[] = {r == 1 ? some.scales[0] : ReduceScale::one(type), some.scales[r]};
+    comm::Reduction step = some.how;
+    const comm::ReduceScale scales[] = {r == 1 ? some.scales[0] : comm::ReduceScale::one(type), some.scales[r]};
     if (op == ReduceOp::kPreMulSum) step.scales = scales;
     if (r + 1 < ranks) step.divisor = 1;
     const void* const from[] = {ring.data(), some.sources[r].data()};
-    reduce(step, ring.data(), from, count);
+    comm::reduce(step, ring.data(), from, count);
   }
-  some.expect(ring.data());
-  some.expect(at_once.data());
+  some.expect_equal(ring.data());
+  some.expect_equal(at_once.data());
 }
 
 TEST_P(ReduceTypes, EachInstructionSetGivesTheSameBits) {
   const std::size_t bytes = 1 << 14, count = bytes / bytes_of(type);
-  for (const InstructionSet some : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kArmHalf}) {
-    if (!has_instructions(some)) continue;
-    for (const ReduceExtra extra :
-         {ReduceExtra::kNone, ReduceExtra::kScales, ReduceExtra::kDivisor, ReduceExtra::kPowerOfTwo}) {
-      for (std::size_t sources = 1; sources <= kMaxSources; ++sources) {
+  for (const comm::InstructionSet some :
+       {comm::InstructionSet::kAvx2, comm::InstructionSet::kAvx512, comm::InstructionSet::kArmHalf}) {
+    if (!comm::has_instructions(some)) continue;
+    for (const comm::ReduceExtra extra : {comm::ReduceExtra::kNone, comm::ReduceExtra::kScales,
+                                          comm::ReduceExtra::kDivisor, comm::ReduceExtra::kPowerOfTwo}) {
+      for (std::size_t sources = 1; sources <= comm::kMaxSources; ++sources) {
         const Case data(type, op, sources, count, random);
         Bytes base(bytes), other(bytes);
-        KernelCall call{
-            .sources = sources, .bytes = bytes, .divisor = extra == ReduceExtra::kPowerOfTwo ? 64U : 1'000'003U};
+        comm::KernelCall call{
+            .sources = sources, .bytes = bytes, .divisor = extra == comm::ReduceExtra::kPowerOfTwo ? 64U : 1'000'003U};
         for (std::size_t r = 0; r < sources; ++r) {
           call.from[r] = data.sources[r].data();
           call.scales[r] = data.scales[r];
         }
         call.to = base.data();
-        reduce_kernel(type, op, extra, InstructionSet::kBase)(call);
+        comm::reduce_kernel(type, op, extra, comm::InstructionSet::kBase)(call);
         call.to = other.data();
-        reduce_kernel(type, op, extra, some)(call);
+        comm::reduce_kernel(type, op, extra, some)(call);
         for (std::size_t i = 0; i < count; ++i) {
           const std::uint64_t a = element(type, base.data(), i), b = element(type, other.data(), i);
           ASSERT_TRUE(same_bits(type, a, b))
@@ -209,10 +210,10 @@ TEST_P(ReduceBytes, EveryPair) {
   all.elements = 65'536;
   for (std::uint64_t trial = 0; trial < (op == ReduceOp::kAvg || op == ReduceOp::kPreMulSum ? 24 : 1); ++trial) {
     all.how.divisor = trial + 1;
-    for (ReduceScale& scale : all.scales) scale = ReduceScale::of(random_bits(type, random));
+    for (comm::ReduceScale& scale : all.scales) scale = comm::ReduceScale::of(random_bits(type, random));
     Bytes result(65'536);
-    reduce(all.how, result.data(), all.from(), 65'536);
-    all.expect(result.data());
+    comm::reduce(all.how, result.data(), all.from(), 65'536);
+    all.expect_equal(result.data());
   }
 }
 
@@ -231,39 +232,39 @@ TEST(Reduce, KnownResults) {
   const float a[] = {1, 0x1p24F, 3}, b[] = {2, 1, 5}, c[] = {4, 1, 6};
   const void* const from[] = {a, b, c};
   float sum[3], average[3];
-  reduce({}, sum, from, 3);
+  comm::reduce({}, sum, from, 3);
   EXPECT_EQ(sum[0], 7);
   EXPECT_EQ(sum[1], 0x1p24F) << "each 1 is lost by itself, in this order";
-  reduce({.op = ReduceOp::kAvg, .divisor = 3}, average, from, 3);
+  comm::reduce({.op = ReduceOp::kAvg, .divisor = 3}, average, from, 3);
   EXPECT_EQ(average[2], 14.0F / 3);
 
   const std::int8_t d[] = {-100, 100, -7}, e[] = {-100, 100, 0};
   const void* const integers[] = {d, e};
   std::int8_t wrapped[3];
-  reduce({.type = DataType::kI8, .op = ReduceOp::kAvg, .divisor = 2}, wrapped, integers, 3);
+  comm::reduce({.type = DataType::kI8, .op = ReduceOp::kAvg, .divisor = 2}, wrapped, integers, 3);
   EXPECT_EQ(wrapped[0], 28) << "-200 wraps around to 56";
   EXPECT_EQ(wrapped[1], -28);
   EXPECT_EQ(wrapped[2], -3) << "towards zero";
 
-  const F8E4M3 large[] = {from_float<F8E4M3>(448)}, more[] = {from_float<F8E4M3>(32)};
+  const base::F8E4M3 large[] = {base::from_float<base::F8E4M3>(448)}, more[] = {base::from_float<base::F8E4M3>(32)};
   const void* const eights[] = {large, more};
-  F8E4M3 held[1];
-  reduce({.type = DataType::kF8E4M3}, held, eights, 1);
-  EXPECT_EQ(to_float(held[0]), 448);
+  base::F8E4M3 held[1];
+  comm::reduce({.type = DataType::kF8E4M3}, held, eights, 1);
+  EXPECT_EQ(base::to_float(held[0]), 448);
 }
 
 TEST(Reduce, NothingToDoTouchesNothing) {
   const void* const from[] = {nullptr, nullptr};
-  reduce({}, nullptr, from, 0);
+  comm::reduce({}, nullptr, from, 0);
 }
 
 TEST(Reduce, MistakesAreNamed) {
   float value = 1;
   const void* const from[] = {&value, &value};
-  const ReduceScale scale = ReduceScale::of(2.0F);
-  const auto message = [&](const Reduction& how, std::span<const void* const> sources) -> std::string {
+  const comm::ReduceScale scale = comm::ReduceScale::of(2.0F);
+  const auto message = [&](const comm::Reduction& how, std::span<const void* const> sources) -> std::string {
     try {
-      reduce(how, &value, sources, 1);
+      comm::reduce(how, &value, sources, 1);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kInvalidValue);
       return error.what();

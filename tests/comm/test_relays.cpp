@@ -17,8 +17,8 @@ using test::kLine;
 using test::RankProcess;
 
 TEST(Relays, StandOnTheRailOfTheReceiver) {
-  const Relays relays({7, 3, 7, 3, 7, 9});  // hosts of three ranks, two and one
-  EXPECT_EQ(relays.via(0, 1), 0);           // the first of its host through the first of ours
+  const comm::Relays relays({7, 3, 7, 3, 7, 9});  // hosts of three ranks, two and one
+  EXPECT_EQ(relays.via(0, 1), 0);                 // the first of its host through the first of ours
   EXPECT_EQ(relays.via(4, 1), 0);
   EXPECT_EQ(relays.via(0, 3), 2);
   EXPECT_EQ(relays.via(2, 3), 2);
@@ -31,9 +31,10 @@ TEST(Relays, StandOnTheRailOfTheReceiver) {
 // host, or all do, no rank can relay.
 TEST(Relays, AreChosenForSmallBlocksBetweenHosts) {
   const auto chosen = [](std::uint64_t bytes, int hosts) {
-    const Call call{.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = bytes};
-    const TuningInputs tuning{.nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
-    return choose(call, tuning, Algorithm::kAuto, false, false).schedule->algorithm;
+    const comm::Call call{.kind = comm::Collective::kAllToAll, .type = DataType::kU8, .elements = bytes};
+    const comm::TuningInputs tuning{
+        .nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
+    return comm::choose(call, tuning, Algorithm::kAuto, false, false).schedule->algorithm;
   };
   EXPECT_EQ(chosen(64, 2), Algorithm::kRelay);
   EXPECT_EQ(chosen(1 << 20, 2), Algorithm::kDirect);
@@ -72,7 +73,7 @@ CommunicatorOptions by_relays() {
 }
 
 SLIP_CHILD(Relays, Exchange) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, by_relays());
     const Stream stream = device.stream();
@@ -96,7 +97,7 @@ TEST(Relays, ServeProcessesOfSeveralHosts) {
 
 // Runs until a rank is lost; then the others report it. Hosts are only names, so the test needs no privileges.
 SLIP_CHILD(Relays, ExchangeUntilTrouble) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     CommunicatorOptions options = by_relays();
     options.host = info.rank < info.nranks / 2 ? "first" : "second";

@@ -30,12 +30,13 @@ bool tells_of_success(std::span<const std::byte> bytes) {
     std::uint64_t turn = 0;
     std::uint32_t verdict = 0;
   };
-  for (; bytes.size() >= sizeof(FrameHeader) + sizeof(Verdict); bytes = bytes.subspan(1)) {
-    FrameHeader header;
+  for (; bytes.size() >= sizeof(transport::FrameHeader) + sizeof(Verdict); bytes = bytes.subspan(1)) {
+    transport::FrameHeader header;
     Verdict verdict;
     std::memcpy(&header, bytes.data(), sizeof(header));
     std::memcpy(&verdict, bytes.data() + sizeof(header), sizeof(verdict));
-    if (header.kind == FrameKind::kMessage && header.tag == kVerdictTag && verdict.verdict == kDone) return true;
+    if (header.kind == transport::FrameKind::kMessage && header.tag == kVerdictTag && verdict.verdict == kDone)
+      return true;
   }
   return false;
 }
@@ -108,7 +109,7 @@ void end_in(int microseconds) {
 }
 
 // Adds with the others; after each loss with the remaining ranks, until as many are left as expected.
-std::string add_with_who_is_left(const LaunchInfo& info, const Orders& orders) {
+std::string add_with_who_is_left(const transport::LaunchInfo& info, const Orders& orders) {
   const Adder adder;
   std::optional<Communicator> comm(
       Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
@@ -139,7 +140,7 @@ std::string add_with_who_is_left(const LaunchInfo& info, const Orders& orders) {
 }
 
 SLIP_CHILD(Shrink, AddWithWhoIsLeft) {
-  test::play([](const LaunchInfo& info) { return add_with_who_is_left(info, hear_orders()); });
+  test::play([](const transport::LaunchInfo& info) { return add_with_who_is_left(info, hear_orders()); });
 }
 
 // Starts four ranks and returns what they report.
@@ -221,7 +222,7 @@ TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
 }
 
 SLIP_CHILD(Shrink, DownToOne) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
     std::optional<Communicator> comm(
         Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
@@ -250,7 +251,7 @@ TEST(Shrink, AgainAndAgainDownToOne) {
 }
 
 SLIP_CHILD(Shrink, GoOnWithoutWhoIsStopped) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
     if (const std::string wrong = adder.wrong_sum(comm); !wrong.empty()) return wrong;

@@ -19,14 +19,14 @@ using test::with;
 using test::WorldRanks;
 
 // The programs of the call on a world of the same description, as the checker and `slip topo --predict` see them.
-double simulated_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
-  const ScheduleChoice choice = choose(call, {.nranks = count}, algorithm, false, false);
+double simulated_us(const std::string& world, const comm::Call& call, Algorithm algorithm, int count) {
+  const comm::ScheduleChoice choice = comm::choose(call, {.nranks = count}, algorithm, false, false);
   std::vector<int> order;
   for (int rank = 0; rank < count; ++rank) order.push_back(rank);
   const std::vector<Device> devices = Device::open_all(world, count, {.queue_depth = 1 << 20, .run_functions = false});
-  ProgramSimulation simulation(devices, WireKind::kPipelined);
-  const CallSpec spec{choice.schedule, call, true, choice.chunk_bytes};
-  simulation.add(rank_programs(spec, CommGraph::of(order)));
+  comm::ProgramSimulation simulation(devices, comm::WireKind::kPipelined);
+  const comm::CallSpec spec{choice.schedule, call, true, choice.chunk_bytes};
+  simulation.add(comm::rank_programs(spec, comm::CommGraph::of(order)));
   Plan plan = simulation.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
   const Picos begun = devices.front().now();
@@ -41,8 +41,8 @@ std::string with_many_queues(std::string world) {
   return world.replace(world.find(few), few.size(), "\"queues\": 128");
 }
 
-Call all_reduce_of(std::uint64_t bytes) {
-  return {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+comm::Call all_reduce_of(std::uint64_t bytes) {
+  return {.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
 }
 
 // In place, from an instant at which all ranks are free.
@@ -85,9 +85,9 @@ TEST(SimTimesOf, ATopologyAreThoseThatArePredicted) {
       " \"peers\": {{\"form\": \"switch\", \"bandwidth\": \"{:.0f} MB/s\", \"latency\": \"3 us\"}}}}",
       gbps * 1e3);
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
-    PredictionRequest asked{.call = all_reduce_of(16 << 20), .algorithm = algorithm};
+    comm::PredictionRequest asked{.call = all_reduce_of(16 << 20), .algorithm = algorithm};
     asked.costs.latency_us = 3;
-    const double predicted = predict(cluster, plan_channels(cluster, {.max_channels = 1}), asked).us;
+    const double predicted = comm::predict(cluster, plan_channels(cluster, {.max_channels = 1}), asked).us;
     WorldRanks ranks(world, 8, with(algorithm));
     EXPECT_NEAR(all_reduce_us(ranks, 16 << 20), predicted, 0.01 * predicted) << algorithm_name(algorithm);
   }

@@ -23,12 +23,12 @@ using test::Met;
 using test::RankProcess;
 
 std::int64_t end_of_run() {
-  const std::string text = env_text("SLIP_TEST_SECONDS");
-  return now_ns() + static_cast<std::int64_t>((text.empty() ? 2 : std::atof(text.c_str())) * 1e9);
+  const std::string text = base::env_text("SLIP_TEST_SECONDS");
+  return base::now_ns() + static_cast<std::int64_t>((text.empty() ? 2 : std::atof(text.c_str())) * 1e9);
 }
 
 unsigned seed_of_run() {
-  const std::string text = env_text("SLIP_TEST_SEED");
+  const std::string text = base::env_text("SLIP_TEST_SEED");
   const unsigned seed = text.empty() ? std::random_device{}() : static_cast<unsigned>(std::atoll(text.c_str()));
   std::printf("SLIP_TEST_SEED=%u\n", seed);
   return seed;
@@ -170,7 +170,7 @@ class Rounds {
   explicit Rounds(std::int64_t end_ns) : end_ns_(end_ns) {}
   static constexpr std::size_t kMax = 4;
   bool go_on(std::size_t round) {
-    int wanted = round == 0 || now_ns() < end_ns_ ? kGo : kStop, decided = kOpen;
+    int wanted = round == 0 || base::now_ns() < end_ns_ ? kGo : kStop, decided = kOpen;
     // relaxed: nothing else is passed with it.
     return decided_[round].compare_exchange_strong(decided, wanted, std::memory_order_relaxed) ? wanted == kGo
                                                                                                : decided == kGo;
@@ -186,7 +186,7 @@ void run_random_programs(bool virtual_time) {
   std::mt19937 random(seed_of_run());
   const std::int64_t end = end_of_run();
   int programs = 0;
-  for (; programs == 0 || now_ns() < end; ++programs) {
+  for (; programs == 0 || base::now_ns() < end; ++programs) {
     const int count = 2 + static_cast<int>(random() % 4);
     CommunicatorOptions options;
     options.timeout = std::chrono::seconds(60);
@@ -222,7 +222,7 @@ TEST(SoakInVirtualTime, RandomPrograms) { run_random_programs(true); }
 
 // An endless program with the remaining ranks, until as few are left as the test expects.
 SLIP_CHILD(SoakWithLosses, GoOn) {
-  test::play([](const LaunchInfo& info) -> std::string {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
     const auto byte = [] {
       unsigned char one = 0;
       if (::read(kLine, &one, 1) != 1) throw std::runtime_error("no orders");
@@ -255,7 +255,7 @@ TEST(SoakWithLosses, TheOthersGoOn) {
   std::mt19937 random(seed_of_run());
   const std::int64_t end = end_of_run();
   int jobs = 0;
-  for (; jobs == 0 || now_ns() < end; ++jobs) {
+  for (; jobs == 0 || base::now_ns() < end; ++jobs) {
     const int count = 3 + static_cast<int>(random() % 3), lost = 1 + static_cast<int>(random() % 2);
     const UniqueId id = test::local_id();
     std::vector<RankProcess> ranks;
@@ -271,7 +271,7 @@ TEST(SoakWithLosses, TheOthersGoOn) {
       while (victims[victim]) victim = (victim + 1) % ranks.size();
       victims[victim] = true;
       const std::size_t rounds = 1 + random() % 20;
-      for (std::size_t round = 0; round == 0 || (round < rounds && now_ns() < end); ++round)
+      for (std::size_t round = 0; round == 0 || (round < rounds && base::now_ns() < end); ++round)
         ASSERT_EQ(ranks[victim].hear(1), "x") << "job " << jobs;
       ranks[victim].signal(random() % 4 == 0 ? SIGSTOP : SIGKILL);
     }

@@ -11,16 +11,16 @@ constexpr std::uint64_t kX = 0xaaaa1111, kY = 0xbbbb2222;
 constexpr std::int64_t kSecond = 1'000'000'000;
 
 // A rank that has ended `ended` calls and is outside.
-RankState outside(std::uint64_t communicator, int rank, std::uint64_t ended) {
-  RankState sight;
-  LedgerView& view = sight.view;
-  view.life = LedgerLife::kThere;
+comm::RankState outside(std::uint64_t communicator, int rank, std::uint64_t ended) {
+  comm::RankState sight;
+  transport::LedgerView& view = sight.view;
+  view.life = transport::LedgerLife::kThere;
   view.communicator = communicator;
   view.rank = rank;
   view.nranks = 3;
   view.pid = 100 + rank;
   view.enqueued = view.begun = view.ended = ended;
-  const Signature signature = Signature::of({.kind = Collective::kAllReduce, .elements = 10}, ended);
+  const comm::Signature signature = comm::Signature::of({.kind = comm::Collective::kAllReduce, .elements = 10}, ended);
   view.call[0] = signature.elements;
   view.call[1] = signature.rest;
   view.ended_ns = 42 * kSecond / 10;
@@ -29,8 +29,9 @@ RankState outside(std::uint64_t communicator, int rank, std::uint64_t ended) {
   return sight;
 }
 
-RankState waits(std::uint64_t communicator, int rank, std::uint64_t number, int for_rank, std::uint64_t stream = 7) {
-  RankState sight = outside(communicator, rank, number);
+comm::RankState waits(std::uint64_t communicator, int rank, std::uint64_t number, int for_rank,
+                      std::uint64_t stream = 7) {
+  comm::RankState sight = outside(communicator, rank, number);
   sight.view.ended = number - 1;
   sight.view.waits_for = for_rank;
   sight.view.waits_ns = 4 * kSecond;
@@ -38,8 +39,8 @@ RankState waits(std::uint64_t communicator, int rank, std::uint64_t number, int 
   return sight;
 }
 
-RankState enqueued(std::uint64_t communicator, int rank, std::uint64_t ended, std::uint64_t stream) {
-  RankState sight = outside(communicator, rank, ended);
+comm::RankState enqueued(std::uint64_t communicator, int rank, std::uint64_t ended, std::uint64_t stream) {
+  comm::RankState sight = outside(communicator, rank, ended);
   sight.view.enqueued = ended + 1;
   sight.view.next_stream = stream;
   return sight;
@@ -50,90 +51,94 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
 }
 
 TEST(HoldUps, NobodyIsHeldUpWhenAllAreOutsideOrWaitShortly) {
-  EXPECT_TRUE(find_stalls({}).empty());
-  std::vector<RankState> ranks{outside(kX, 0, 6), outside(kX, 1, 6)};
-  EXPECT_TRUE(find_stalls(ranks).empty());
+  EXPECT_TRUE(comm::find_stalls({}).empty());
+  std::vector<comm::RankState> ranks{outside(kX, 0, 6), outside(kX, 1, 6)};
+  EXPECT_TRUE(comm::find_stalls(ranks).empty());
   ranks[0] = waits(kX, 0, 7, 1);
   ranks[0].view.waits_ns = 1'000'000;
-  EXPECT_TRUE(find_stalls(ranks).empty());
+  EXPECT_TRUE(comm::find_stalls(ranks).empty());
 }
 
 TEST(HoldUps, WhoHasNotComeIsNamedWithWhatItDidLast) {
-  const std::vector<RankState> ranks{waits(kX, 0, 7, 2), waits(kX, 1, 7, 2), outside(kX, 2, 6)};
-  const std::vector<Stall> found = find_stalls(ranks);
+  const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 2), waits(kX, 1, 7, 2), outside(kX, 2, 6)};
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].kind, Stall::Kind::kMissingRank);
+  EXPECT_EQ(found[0].kind, comm::Stall::Kind::kMissingRank);
   expect_words(found[0].text,
                {"rank 2 of aaaa1111 has not come to all_reduce of 10 F32 by sum, call 7: it ended all_reduce",
                 "call 6, 4.2 s ago and is outside Slipstream since", "ranks 0, 1 wait for it, since 4.0 s"});
 }
 
 TEST(HoldUps, AStoppedProcessIsNamedAsStopped) {
-  std::vector<RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
+  std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
   ranks[1].process = 'T';
-  ranks[1].view.waits_for = kWaitsForNobody;  // stopped in the middle of a copy
-  const std::vector<Stall> found = find_stalls(ranks);
+  ranks[1].view.waits_for = transport::kWaitsForNoRank;  // stopped in the middle of a copy
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].kind, Stall::Kind::kStopped);
+  EXPECT_EQ(found[0].kind, comm::Stall::Kind::kStopped);
   expect_words(found[0].text, {"rank 1 of aaaa1111 is waited for in", "is stopped (process 101", "moves data in"});
 }
 
 TEST(HoldUps, WhoFailedOrLeftIsNamedWithItsWords) {
-  std::vector<RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
-  ranks[1].view.life = LedgerLife::kFailed;
+  std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
+  ranks[1].view.life = transport::LedgerLife::kFailed;
   std::snprintf(ranks[1].view.text, sizeof(ranks[1].view.text), "a kernel threw");
-  EXPECT_EQ(find_stalls(ranks).at(0).kind, Stall::Kind::kEnded);
-  expect_words(find_stalls(ranks).at(0).text, {"it failed: a kernel threw"});
-  ranks[1].view.life = LedgerLife::kLeft;
-  expect_words(find_stalls(ranks).at(0).text, {"it has left the communicator after call 6"});
+  EXPECT_EQ(comm::find_stalls(ranks).at(0).kind, comm::Stall::Kind::kEnded);
+  expect_words(comm::find_stalls(ranks).at(0).text, {"it failed: a kernel threw"});
+  ranks[1].view.life = transport::LedgerLife::kLeft;
+  expect_words(comm::find_stalls(ranks).at(0).text, {"it has left the communicator after call 6"});
 }
 
 TEST(HoldUps, ARankThatIsNotSeenIsNamedToo) {
-  const std::vector<RankState> ranks{waits(kX, 0, 7, 5)};
-  expect_words(find_stalls(ranks).at(0).text, {"for rank 5", "another host"});
+  const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 5)};
+  expect_words(comm::find_stalls(ranks).at(0).text, {"for rank 5", "another host"});
 }
 
 // Rank 0 enqueued X, then Y; rank 1 Y, then X; each in one stream.
 TEST(HoldUps, TwoCommunicatorsInAnotherOrderAreADeadlock) {
-  const std::vector<RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 9), enqueued(kY, 0, 0, 7),
-                                     waits(kY, 1, 1, 0, 9)};
-  const std::vector<Stall> found = find_stalls(ranks);
+  const std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 9), enqueued(kY, 0, 0, 7),
+                                           waits(kY, 1, 1, 0, 9)};
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].kind, Stall::Kind::kDeadlock);
+  EXPECT_EQ(found[0].kind, comm::Stall::Kind::kDeadlock);
   expect_words(found[0].text, {"rank 0 of aaaa1111 waits in all_reduce", "for rank 1",
                                "rank 1 of aaaa1111 has that call enqueued in its stream behind its call in bbbb2222",
                                "rank 1 of bbbb2222 waits in", "rank 0 of bbbb2222 has that call enqueued"});
 }
 
 TEST(HoldUps, InStreamsOfTheirOwnTheyAreNone) {
-  const std::vector<RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 10), enqueued(kY, 0, 0, 8),
-                                     waits(kY, 1, 1, 0, 9)};
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
+  const std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 10), enqueued(kY, 0, 0, 8),
+                                           waits(kY, 1, 1, 0, 9)};
+  for (const comm::Stall& one : comm::find_stalls(ranks))
+    EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
 }
 
 // The host threads wait for each call before they make the next one: likely, but not proven.
 TEST(HoldUps, HostThreadsThatWaitInAnotherOrderAreACircle) {
-  std::vector<RankState> ranks{waits(kX, 0, 1, 1), outside(kX, 1, 0), outside(kY, 0, 0), waits(kY, 1, 1, 0)};
-  ASSERT_EQ(find_stalls(ranks).size(), 1U);
-  EXPECT_EQ(find_stalls(ranks)[0].kind, Stall::Kind::kPossibleDeadlock);
-  expect_words(find_stalls(ranks)[0].text, {"rank 1 of aaaa1111 has not made that call and is meanwhile in a call of"});
+  std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1), outside(kX, 1, 0), outside(kY, 0, 0), waits(kY, 1, 1, 0)};
+  ASSERT_EQ(comm::find_stalls(ranks).size(), 1U);
+  EXPECT_EQ(comm::find_stalls(ranks)[0].kind, comm::Stall::Kind::kPossibleDeadlock);
+  expect_words(comm::find_stalls(ranks)[0].text,
+               {"rank 1 of aaaa1111 has not made that call and is meanwhile in a call of"});
   ranks[1].view.pid = 999;  // another process: nothing ties the two together
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
+  for (const comm::Stall& one : comm::find_stalls(ranks))
+    EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
 }
 
 // What ranks are at is read one after the other: two in the same call that seem to wait for each other do not.
 TEST(HoldUps, RanksInTheSameCallAreNoCircle) {
-  const std::vector<RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
+  const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
+  for (const comm::Stall& one : comm::find_stalls(ranks))
+    EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
 }
 
 // A receiver of a broadcast needs its root only.
 TEST(HoldUps, WithARootOnlyWhoIsNeededIsNamed) {
-  std::vector<RankState> ranks{outside(kX, 0, 0), waits(kX, 1, 1, 0), outside(kX, 2, 0)};
-  const Signature signature = Signature::of({.kind = Collective::kBroadcast, .elements = 10}, 1);
+  std::vector<comm::RankState> ranks{outside(kX, 0, 0), waits(kX, 1, 1, 0), outside(kX, 2, 0)};
+  const comm::Signature signature = comm::Signature::of({.kind = comm::Collective::kBroadcast, .elements = 10}, 1);
   ranks[1].view.call[0] = signature.elements;
   ranks[1].view.call[1] = signature.rest;
-  const std::vector<Stall> found = find_stalls(ranks);
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
   expect_words(found[0].text,
                {"rank 0 of aaaa1111 has not come to broadcast", "has made no call since it joined 60.0 s"});

@@ -84,7 +84,7 @@ double small_copy_ends(const Device& device, int priority, std::size_t chunks,
 TEST_P(CopyEngines, Rule48_CopyEnginesAreBlindToPriority) {
   if (!simulated()) GTEST_SKIP() << "an engine model: exact in virtual time only";
   const Device device = open_ideal();
-  const int high = device.info().greatest_priority;
+  const int high = device.info().max_priority;
   ASSERT_LT(high, 0);
   for (const int priority : {0, high}) {
     const Stream low1 = device.stream(), low2 = device.stream();

@@ -171,7 +171,7 @@ TEST_P(HostFunctions, Rule81_AfterADeviceFaultHostFunctionsAreNotCalled) {
 
 TEST_P(HostFunctions, Rule82_PrioritiesAreClampedToTheRange) {
   const Device device = open();
-  const int least = device.info().min_priority, greatest = device.info().greatest_priority;
+  const int least = device.info().min_priority, greatest = device.info().max_priority;
   ASSERT_LT(greatest, least) << "lower numbers are more urgent";
   EXPECT_EQ(device.stream().priority(), 0);
   EXPECT_EQ(device.stream(StreamFlags::kBlocking, greatest).priority(), greatest);
@@ -183,7 +183,7 @@ TEST_P(HostFunctions, Rule83_PriorityDoesNotInterruptAndGivesNoOrder) {
   if (simulated()) {
     const Device device = open_ideal();
     const Stream low = device.stream(), low2 = device.stream();
-    const Stream high = device.stream(StreamFlags::kBlocking, device.info().greatest_priority);
+    const Stream high = device.stream(StreamFlags::kBlocking, device.info().max_priority);
     const TimedEvent begin = low.record_timed();
     busy(low, 10);
     busy(low2, 10);
@@ -206,7 +206,7 @@ TEST_P(HostFunctions, Rule83_PriorityDoesNotInterruptAndGivesNoOrder) {
   }
   const Device device = open();
   const Stream low = device.stream();
-  const Stream high = device.stream(StreamFlags::kBlocking, device.info().greatest_priority);
+  const Stream high = device.stream(StreamFlags::kBlocking, device.info().max_priority);
   Gate gate(device);
   gate.hold(high);
   busy(high, 0);

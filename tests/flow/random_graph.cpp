@@ -118,9 +118,10 @@ RandomGraph::RandomGraph(std::uint64_t from, const RandomGraphOptions& options) 
   costs.unload = {1e12, 0};
   const double balance = std::uniform_real_distribution(0.2, 3.0)(random);  // compute to load
   for (const GraphOp& op : graph.ops()) {
-    const auto bytes = static_cast<double>(weight_bytes_of(graph, op) + 10'000'000);  // inputs are nothing beside it
+    const auto bytes =
+        static_cast<double>(flow::weight_bytes_of(graph, op) + 10'000'000);  // inputs are nothing beside it
     const double time = bytes * 1000 * balance * std::uniform_real_distribution(0.1, 1.9)(random);
-    costs.samples.push_back(sample_of(graph, op, static_cast<Picos>(time)));
+    costs.samples.push_back(flow::sample_of(graph, op, static_cast<Picos>(time)));
   }
   if (random() % 2) costs.kernel_slowdown = std::uniform_real_distribution(0.0, 0.5)(random);
   if (random() % 2) costs.load_slowdown = std::uniform_real_distribution(0.0, 0.8)(random);

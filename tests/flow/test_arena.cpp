@@ -44,12 +44,12 @@ struct Life {
 };
 
 std::vector<Life> lives_of(const Graph& graph) {
-  const std::vector<bool> placed = placed_values(graph);
+  const std::vector<bool> placed = flow::placed_values(graph);
   std::vector<Life> lives;
   for (std::size_t value = 0; value < placed.size(); ++value) {
     if (!placed[value]) continue;
     const GraphValue& one = graph.values()[value];
-    Life life{value, aligned(one.bytes), graph.ops().size(), 0};
+    Life life{value, flow::aligned(one.bytes), graph.ops().size(), 0};
     for (std::size_t op = 0; op < graph.ops().size(); ++op) {
       const auto touches = [&](const ValueBytes& bytes) { return bytes.value.index == value; };
       const GraphOp& each = graph.ops()[op];
@@ -84,7 +84,7 @@ TEST(LaidArena, IsThatOfTheSimpleAlgorithm) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
     const Graph graph = random_ops(random, 1 + static_cast<std::uint32_t>(random() % 90), 1 + random() % 40);
-    const Arena arena = lay_arena(graph);
+    const flow::Arena arena = flow::lay_arena(graph);
     std::uint64_t bytes = 0;
     std::vector<std::uint64_t> there(graph.ops().size(), 0);
     for (const Life& life : place_simply(graph)) {
@@ -95,7 +95,7 @@ TEST(LaidArena, IsThatOfTheSimpleAlgorithm) {
     EXPECT_EQ(arena.bytes, bytes);
     EXPECT_EQ(arena.bound, *std::ranges::max_element(there));
     EXPECT_EQ(there[arena.fullest], arena.bound);
-    EXPECT_FALSE(arena_conflict(graph, arena.offsets));
+    EXPECT_FALSE(flow::arena_conflict(graph, arena.offsets));
   }
 }
 
@@ -105,8 +105,8 @@ TEST(LaidArena, AConflictIsFoundIfThereIsOne) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
     const Graph graph = random_ops(random, 1 + static_cast<std::uint32_t>(random() % 60), 1 + random() % 20);
-    std::vector<std::uint64_t> offsets = lay_arena(graph).offsets;
-    offsets[random() % offsets.size()] = random() % 8 * kAlignment;
+    std::vector<std::uint64_t> offsets = flow::lay_arena(graph).offsets;
+    offsets[random() % offsets.size()] = random() % 8 * flow::kAlignment;
     std::vector<Life> lives = lives_of(graph);
     for (Life& life : lives) life.offset = offsets[life.value];
     const auto conflict = [&](const Life& a, const Life& b) { return a.meets(b) && a.overlaps(b); };
@@ -114,7 +114,7 @@ TEST(LaidArena, AConflictIsFoundIfThereIsOne) {
     for (const Life& a : lives) {
       for (const Life& b : lives) expected |= a.value != b.value && conflict(a, b);
     }
-    const auto both = arena_conflict(graph, offsets);
+    const auto both = flow::arena_conflict(graph, offsets);
     ASSERT_EQ(both.has_value(), expected);
     ++(expected ? found : none);
     if (!both) continue;
@@ -130,9 +130,9 @@ TEST(LaidArena, AConflictIsFoundIfThereIsOne) {
 TEST(LaidArena, IsFoundForManyOps) {
   std::mt19937_64 random(1);
   const Graph graph = random_ops(random, 200'000 / kShare, 30);
-  const Arena arena = lay_arena(graph);
+  const flow::Arena arena = flow::lay_arena(graph);
   EXPECT_GE(arena.bytes, arena.bound);
-  EXPECT_FALSE(arena_conflict(graph, arena.offsets));
+  EXPECT_FALSE(flow::arena_conflict(graph, arena.offsets));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ GradientProfile random_step(std::mt19937_64& random, std::size_t count) {
   return profile;
 }
 
-Picos lateness(const std::vector<TimedCall>& calls, const std::vector<std::uint32_t>& order) {
+Picos lateness(const std::vector<flow::TimedCall>& calls, const std::vector<std::uint32_t>& order) {
   Picos now = 0, latest = std::numeric_limits<Picos>::min();
   for (const std::uint32_t call : order) {
     now = std::max(now, calls[call].ready) + calls[call].time;
@@ -66,8 +66,8 @@ TEST(BucketOrder, IsTheBestOfAllOrders) {
   std::mt19937_64 random(20261);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20261, round " << round);
-    std::vector<TimedCall> calls(1 + random() % 7);
-    for (TimedCall& call : calls)
+    std::vector<flow::TimedCall> calls(1 + random() % 7);
+    for (flow::TimedCall& call : calls)
       call = {static_cast<Picos>(random() % 60), static_cast<Picos>(1 + random() % 20),
               static_cast<Picos>(random() % 90)};
     std::vector<std::uint32_t> order(calls.size());
@@ -75,11 +75,11 @@ TEST(BucketOrder, IsTheBestOfAllOrders) {
     Picos least = std::numeric_limits<Picos>::max();
     do least = std::min(least, lateness(calls, order));
     while (std::next_permutation(order.begin(), order.end()));
-    const CallOrder found = best_order(calls, 100'000);
+    const flow::CallOrder found = flow::best_order(calls, 100'000);
     EXPECT_TRUE(found.exact);
     EXPECT_EQ(found.lateness, least);
     EXPECT_EQ(lateness(calls, found.calls), least);
-    const CallOrder quick = due_first(calls);
+    const flow::CallOrder quick = flow::due_first(calls);
     EXPECT_EQ(lateness(calls, quick.calls), quick.lateness);
     EXPECT_GE(quick.lateness, least);
   }
@@ -130,10 +130,10 @@ TEST(BucketPlan, DynamicProgrammingEndsFirst) {
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20262, round " << round);
     const GradientProfile profile = all_at_once(random_step(random, 2 + random() % 8));
-    const std::vector<GradientSlice> slices = slices_of(profile, 0, 64);
-    const BucketPlan found = ordered(slices, earliest_end(slices, cost, profile.bytes()), cost, 1);
+    const std::vector<flow::GradientSlice> slices = flow::slices_of(profile, 0, 64);
+    const BucketPlan found = flow::ordered(slices, flow::earliest_end(slices, cost, profile.bytes()), cost, 1);
     EXPECT_EQ(exposure_of(profile, cost, found).exposed,
-              exposure_of(profile, cost, exhaustive_plan(slices, cost)).exposed);
+              exposure_of(profile, cost, flow::exhaustive_plan(slices, cost)).exposed);
   }
 }
 
@@ -145,7 +145,7 @@ TEST(BucketPlan, IsNearTheBestOfAllPlans) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20263, round " << round);
     const GradientProfile profile = random_step(random, 2 + random() % 11);
-    const Picos best = exposure_of(profile, cost, exhaustive_plan(slices_of(profile, 0, 64), cost)).exposed;
+    const Picos best = exposure_of(profile, cost, flow::exhaustive_plan(flow::slices_of(profile, 0, 64), cost)).exposed;
     const Picos ours = exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed;
     const Picos sliced = exposure_of(profile, cost, plan_buckets(profile, cost)).exposed;
     EXPECT_GE(ours, best);
@@ -214,7 +214,7 @@ TEST(BucketPlan, CutsNoFinerThanPays) {
   profile.backward_end = profile.gradients.back().arrival;
   const ReduceCost cost{{{1024, 5'000'000}, {4096, 5'000'000}, {16384, 340'000'000}, {1 << 20, 21'900'000'000}}};
   const BucketPlan plan = plan_buckets(profile, cost);
-  EXPECT_LE(plan.buckets.size(), kGradients + kMaxSlices);
+  EXPECT_LE(plan.buckets.size(), kGradients + flow::kMaxSlices);
   EXPECT_LT(exposure_of(profile, cost, plan).exposed, exposure_of(profile, cost, ddp_buckets(profile)).exposed / 2);
 }
 
@@ -242,9 +242,9 @@ TEST(BucketPlan, MannersOfAStep) {
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = simulate_step(device, profile, cost, plan, OverlapPolicy::kInCompute).exposed(),
-              at_end = simulate_step(device, profile, cost, plan, OverlapPolicy::kAtTheEnd).exposed(),
-              by_need = simulate_step(device, profile, cost, plan, OverlapPolicy::kByNeed).exposed();
+  const Picos blocking = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kInCompute).exposed(),
+              at_end = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kAtTheEnd).exposed(),
+              by_need = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed).exposed();
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);
@@ -274,14 +274,14 @@ TEST(ClusterCost, GoesOnFromFewerMachines) {
     if (slow && !by_tree) continue;
     const int machines = slow ? 8 : by_tree ? 16 : 6;
     constexpr std::uint64_t kBytes = std::uint64_t{1} << 18;
-    const double all = all_reduce_us(one, machines, kBytes, by_tree, machines, {}),
-                 extended = all_reduce_us(one, machines, kBytes, by_tree, 4, {});
+    const double all = flow::all_reduce_us(one, machines, kBytes, by_tree, machines, {}),
+                 extended = flow::all_reduce_us(one, machines, kBytes, by_tree, 4, {});
     EXPECT_NEAR(extended, all, 0.1 * all) << (by_tree ? "tree" : "ring");
   }
 }
 
 TEST(ClusterCost, MoreBytesCostMore) {
-  const ClusterCost few = cluster_cost(machine(), 1);
+  const flow::ClusterCost few = flow::cluster_cost(machine(), 1);
   EXPECT_EQ(few.ranks, 8);
   EXPECT_FALSE(few.extended);
   EXPECT_GT(few.cost.points.back().time, few.cost.points.front().time);

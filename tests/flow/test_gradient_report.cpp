@@ -17,8 +17,8 @@ constexpr std::uint64_t kCompute = 1, kSide = 2;
 
 // Three gradients written by the stream `kCompute` at 10, 20 and 30 us; call i reduces gradient i. There are no waits
 // yet.
-GradientTimes three(std::vector<Picos> starts, std::vector<Picos> ends) {
-  GradientTimes times;
+flow::GradientTimes three(std::vector<Picos> starts, std::vector<Picos> ends) {
+  flow::GradientTimes times;
   times.arrivals = {0, 20 * kUs, 30 * kUs};
   times.sources = {kCompute, kCompute, kCompute};
   times.starts = std::move(starts);
@@ -26,16 +26,16 @@ GradientTimes three(std::vector<Picos> starts, std::vector<Picos> ends) {
   return times;
 }
 
-GradientReport report_of_three(const GradientTimes& times) {
+GradientReport report_of_three(const flow::GradientTimes& times) {
   static const std::vector<std::uint32_t> kCalls = {0, 1, 2};
   const BucketPlan plan{{{0, 64}, {64, 64}, {128, 64}}};
-  return report_of(
+  return flow::report_of(
       times, [](std::uint32_t parameter) { return std::span(kCalls).subspan(parameter, 1); }, plan,
       ReduceCost{{{64, 10 * kUs}}});
 }
 
 TEST(GradientReports, WorkStandsStillUntilTheCallHasEnded) {
-  GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
+  flow::GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
   // The first two calls have ended when the stream waits for them: its late continuation is not counted as a stall.
   times.waits = {
       {0, 0, kCompute, 30 * kUs, 33 * kUs}, {1, 1, kCompute, 34 * kUs, 36 * kUs}, {2, 2, kCompute, 40 * kUs, 48 * kUs}};
@@ -51,15 +51,15 @@ TEST(GradientReports, WorkStandsStillUntilTheCallHasEnded) {
   EXPECT_NEAR(report.overlapped(), 100.0 * 30 / 35, 1e-9);
   EXPECT_EQ(report.buckets[2].ready, 30 * kUs);
 
-  StepAnalysis needs;
-  analyze_step(times, needs);
+  flow::StepAnalysis needs;
+  flow::analyze_step(times, needs);
   EXPECT_EQ(needs.backward_end, 30 * kUs);
   // Without the stall the last gradient would have been needed at this time.
   EXPECT_EQ(needs.needed, (std::vector<Picos>{30 * kUs, 34 * kUs, 40 * kUs}));
 }
 
 TEST(GradientReports, TheNextStepEndsIt) {
-  GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
+  flow::GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
   times.waits = {{2, 2, kCompute, 30 * kUs, 45 * kUs}};
   times.next_step = 100 * kUs;
   const GradientReport report = report_of_three(times);
@@ -71,7 +71,7 @@ TEST(GradientReports, TheNextStepEndsIt) {
 
 // Two streams wait for the same calls: the time counts once.
 TEST(GradientReports, StreamsSideBySideAreCountedOnce) {
-  GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
+  flow::GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
   times.waits = {{2, 2, kSide, 35 * kUs, 45 * kUs}, {2, 2, kCompute, 32 * kUs, 45 * kUs}};
   const GradientReport report = report_of_three(times);
   EXPECT_EQ(report.exposed, 13 * kUs);
@@ -80,27 +80,27 @@ TEST(GradientReports, StreamsSideBySideAreCountedOnce) {
 
 // A wait in the stream of the backward pass is exposed; a wait in another stream during the backward pass is not.
 TEST(GradientReports, OnlyTheBackwardPassLosesTimeInIt) {
-  GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 28 * kUs, 40 * kUs});
+  flow::GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 28 * kUs, 40 * kUs});
   times.waits = {
       {0, 0, kCompute, 0, 10 * kUs}, {1, 1, kCompute, 20 * kUs, 28 * kUs}, {2, 2, kCompute, 30 * kUs, 40 * kUs}};
   EXPECT_EQ(report_of_three(times).exposed, 28 * kUs);
-  for (GradientTimes::Wait& wait : times.waits) wait.stream = kSide;
+  for (flow::GradientTimes::Wait& wait : times.waits) wait.stream = kSide;
   const GradientReport beside = report_of_three(times);
   EXPECT_EQ(beside.exposed, 10 * kUs);
   EXPECT_EQ(beside.buckets[0].exposed, 0);
 }
 
 TEST(GradientReports, ClippingNeedsAll) {
-  GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
-  times.waits = {{GradientTimes::kAll, 2, kCompute, 31 * kUs, 46 * kUs}, {0, 0, kCompute, 50 * kUs, 50 * kUs}};
-  StepAnalysis needs;
-  analyze_step(times, needs);
+  flow::GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
+  times.waits = {{flow::GradientTimes::kAll, 2, kCompute, 31 * kUs, 46 * kUs}, {0, 0, kCompute, 50 * kUs, 50 * kUs}};
+  flow::StepAnalysis needs;
+  flow::analyze_step(times, needs);
   EXPECT_EQ(needs.needed, (std::vector<Picos>(3, 31 * kUs)));
   EXPECT_EQ(needs.exposed, 14 * kUs);
 }
 
 TEST(GradientReports, SayWhy) {
-  GradientTimes times = three({0, 20 * kUs, 41 * kUs}, {10 * kUs, 41 * kUs, 51 * kUs});
+  flow::GradientTimes times = three({0, 20 * kUs, 41 * kUs}, {10 * kUs, 41 * kUs, 51 * kUs});
   times.waits = {{1, 1, kCompute, 30 * kUs, 41 * kUs}, {2, 2, kCompute, 41 * kUs, 51 * kUs}};
   GradientReport report = report_of_three(times);
   EXPECT_NE(report.buckets[1].cause.find("slower than measured alone"), std::string::npos) << report.text();

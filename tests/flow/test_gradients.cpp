@@ -91,7 +91,8 @@ TEST(Gradients, AllRanksHaveOnePlan) {
 TEST(Gradients, LearnWhatCallsCostInSteps) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
     static const Kernel kLong{"long", [](const Args&) {
-                                for (const std::int64_t until = now_ns() + 2'000'000; now_ns() < until;) cpu_relax();
+                                for (const std::int64_t until = base::now_ns() + 2'000'000; base::now_ns() < until;)
+                                  base::cpu_relax();
                               }};
     constexpr Picos kTold = 100'000'000;
     const GradientHook hook = [](const GradientCall& call) {

@@ -18,30 +18,30 @@ namespace {
 
 // A measurement that returns these times one after the other.
 struct Measurements {
-  std::vector<InterferenceTimes> times;
+  std::vector<flow::InterferenceTimes> times;
   std::size_t calls = 0;
-  InterferenceTimes operator()() { return times.at(calls++); }
+  flow::InterferenceTimes operator()() { return times.at(calls++); }
 };
 
-std::string warning_of(const InterferenceTimes& times, double expected) {
+std::string warning_of(const flow::InterferenceTimes& times, double expected) {
   testing::internal::CaptureStderr();
-  EXPECT_DOUBLE_EQ(plausible_slowdown(times, "kernels beside loads take"), expected);
+  EXPECT_DOUBLE_EQ(flow::plausible_slowdown(times, "kernels beside loads take"), expected);
   return testing::internal::GetCapturedStderr();
 }
 
 TEST(Interference, APlausibleSlowdownIsMeasuredOnce) {
   Measurements measure{{{100, 107}}};
-  const InterferenceTimes times = measure_interference(std::ref(measure));
+  const flow::InterferenceTimes times = flow::measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 1U);
   EXPECT_NEAR(times.slowdown(), 0.07, 1e-9);
   EXPECT_EQ(warning_of(times, times.slowdown()), "");
-  EXPECT_EQ((InterferenceTimes{100, 90}).slowdown(), 0);
-  EXPECT_EQ((InterferenceTimes{0, 90}).slowdown(), 0);
+  EXPECT_EQ((flow::InterferenceTimes{100, 90}).slowdown(), 0);
+  EXPECT_EQ((flow::InterferenceTimes{0, 90}).slowdown(), 0);
 }
 
 TEST(Interference, AnImplausibleOneIsMeasuredAgain) {
   Measurements measure{{{100, 1900}, {140, 1600}, {120, 150}, {100, 100}}};
-  const InterferenceTimes times = measure_interference(std::ref(measure));
+  const flow::InterferenceTimes times = flow::measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 3U);  // the third is plausible
   EXPECT_EQ(times.alone, 100);
   EXPECT_EQ(times.beside, 150);
@@ -49,15 +49,15 @@ TEST(Interference, AnImplausibleOneIsMeasuredAgain) {
 
 TEST(Interference, RepeatsAreFew) {
   Measurements measure{{{100, 90'000}, {100, 60'000}, {100, 30'000}, {100, 15'000}, {100, 7'500}, {100, 100}}};
-  EXPECT_EQ(measure_interference(std::ref(measure)).beside, 15'000);
+  EXPECT_EQ(flow::measure_interference(std::ref(measure)).beside, 15'000);
   EXPECT_EQ(measure.calls, 4U);
 }
 
 TEST(Interference, OneThatStaysImplausibleIsLimitedWithAWarning) {
-  Measurements measure{std::vector<InterferenceTimes>(20, {100, 1903})};
-  const InterferenceTimes times = measure_interference(std::ref(measure));
+  Measurements measure{std::vector<flow::InterferenceTimes>(20, {100, 1903})};
+  const flow::InterferenceTimes times = flow::measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 2U);  // the second confirms the first
-  const std::string warning = warning_of(times, kMaxPlausibleSlowdown);
+  const std::string warning = warning_of(times, flow::kMaxPlausibleSlowdown);
   for (const char* word : {"kernels beside loads take 19.0 times", "9 times", "--costs"})
     EXPECT_NE(warning.find(word), std::string::npos) << warning;
 }
@@ -77,8 +77,8 @@ TEST(Interference, CostsOfABusyMachineArePlannedAndSimulated) {
   const Costs measured = measure_costs(chain.graph, device, {.piece_bytes = 2 << 20});
   const std::string warning = testing::internal::GetCapturedStderr();
   EXPECT_NE(warning.find("times is assumed"), std::string::npos) << warning;
-  EXPECT_LE(measured.kernel_slowdown, kMaxPlausibleSlowdown);
-  EXPECT_LE(measured.load_slowdown, kMaxPlausibleSlowdown);
+  EXPECT_LE(measured.kernel_slowdown, flow::kMaxPlausibleSlowdown);
+  EXPECT_LE(measured.load_slowdown, flow::kMaxPlausibleSlowdown);
   const WeightsPlan plan = plan_weights(chain.graph, measured, {.budget = 8 << 20});
   EXPECT_GT(predict_weights(plan, chain.graph, measured, 3).step, 0);
 }

@@ -96,12 +96,12 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   int better_than_guess = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(seed, 9 + seed % 4);
-    const std::vector<WeightGroup> units = make_weight_groups(chain.graph);
-    const StepCosts step_costs = step_costs_of(chain.graph, chain.costs, units);
-    const std::vector<WeightLoad> loads = make_loads(units);
+    const std::vector<WeightGroup> units = flow::make_weight_groups(chain.graph);
+    const flow::StepCosts step_costs = flow::step_costs_of(chain.graph, chain.costs, units);
+    const std::vector<WeightLoad> loads = flow::make_loads(units);
     std::uint64_t all = 0;
-    for (const WeightGroup& unit : units) all += aligned(unit.bytes);
-    const ResidentProblem problem{step_costs, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
+    for (const WeightGroup& unit : units) all += flow::aligned(unit.bytes);
+    const flow::ResidentProblem problem{step_costs, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
     double best = 1e300;
     std::vector<char> set(units.size());
     std::vector<WeightLoad> left;
@@ -109,12 +109,13 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
       std::uint64_t used = 0;
       for (std::size_t i = 0; i < units.size(); ++i) {
         set[i] = static_cast<char>(bits >> i & 1);
-        used += set[i] ? aligned(units[i].bytes) : 0;
+        used += set[i] ? flow::aligned(units[i].bytes) : 0;
       }
-      if (used > problem.capacity || !streamed_loads(problem, set, left)) continue;
-      best = std::min(best, steady_step_of(step_costs, left).step);
+      if (used > problem.capacity || !flow::streamed_loads(problem, set, left)) continue;
+      best = std::min(best, flow::steady_step_of(step_costs, left).step);
     }
-    const ResidentChoice guess = guess_resident(problem), found = search_resident(problem, 50'000'000);
+    const flow::ResidentChoice guess = flow::guess_resident(problem),
+                               found = flow::search_resident(problem, 50'000'000);
     EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;
     EXPECT_LE(found.bound, best * (1 + 1e-9)) << "seed " << seed << ": the bound is not one";
     EXPECT_GE(found.bound, best * 0.999) << "seed " << seed << ": not proven";
@@ -192,7 +193,7 @@ TEST(PlanWeights, AWeightThatFarOpsShareIsLoadedForEachOrStays) {
 
 TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   const Chain chain = make_chain({{4 * kMiB, 10}, {4096, 10}, {4096, 10}, {8 * kMiB, 10}}, 1e9);
-  const std::vector<WeightGroup> units = make_weight_groups(chain.graph);
+  const std::vector<WeightGroup> units = flow::make_weight_groups(chain.graph);
   ASSERT_EQ(units.size(), 2u);
   EXPECT_EQ(units[0].parts.size(), 3u);
   EXPECT_EQ(units[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
@@ -201,12 +202,12 @@ TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   Value x = apart.input("x", DataType::kF32, {64});
   for (const char* name : {"a", "b", "c"})
     x = apart.add(name, x, apart.weight(std::string("w") + name, DataType::kF32, {64}));
-  EXPECT_EQ(make_weight_groups(apart).size(), 3u) << "each by itself, if the graph says so";
+  EXPECT_EQ(flow::make_weight_groups(apart).size(), 3u) << "each by itself, if the graph says so";
 }
 
 TEST(Arena, ActivationsShareBytes) {
   const Chain chain = random_chain(5, 30);
-  const Arena arena = lay_arena(chain.graph);
+  const flow::Arena arena = flow::lay_arena(chain.graph);
   EXPECT_EQ(arena.bytes, arena.bound) << "a chain needs two values at a time, with its input and output beside";
   EXPECT_EQ(arena.bound, 4 * 256u);
 }
@@ -220,7 +221,7 @@ TEST(WeightsProof, PlansAreProvenAndEveryNeededWaitIsNeeded) {
     EXPECT_TRUE(proof.proven()) << "seed " << seed << "\n" << proof.text;
     if (plan.loads.empty()) continue;
     int deleted = 0, found = 0;
-    capture_weights(plan, chain.graph, [&](const Plan& captured) {
+    flow::capture_weights(plan, chain.graph, [&](const Plan& captured) {
       const Verification whole = verify(captured);
       for (std::uint32_t i = 0; i < captured.nodes().size(); ++i) {
         for (std::size_t wait = 0; wait < captured.nodes()[i].waits.size(); ++wait) {

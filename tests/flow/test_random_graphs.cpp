@@ -108,9 +108,9 @@ TEST(RandomGraphs, HaveNoRaceThatTheCheckerSees) {
 }
 
 // Each load is a host function that takes a different time.
-class SlowLoader final : public GroupLoader {
+class SlowLoader final : public flow::GroupLoader {
  public:
-  SlowLoader(const WeightsPlan& plan, const Graph& graph, const WeightWords& weights, const WeightsMemory& memory)
+  SlowLoader(const WeightsPlan& plan, const Graph& graph, const WeightWords& weights, const flow::WeightsMemory& memory)
       : plan_(plan), graph_(graph), weights_(weights), memory_(memory) {}
 
   void fill_resident() {
@@ -142,24 +142,24 @@ class SlowLoader final : public GroupLoader {
   const WeightsPlan& plan_;
   const Graph& graph_;
   const WeightWords& weights_;
-  const WeightsMemory& memory_;
+  const flow::WeightsMemory& memory_;
 };
 
 TEST(RandomGraphs, AreRightWithSlowLoads) {
   for (std::uint64_t seed = 1; seed <= 60 / test::kShare; ++seed) {
     auto [random, model, weights, plan] = Case(seed);
     const Device device = Device::open("cpu");
-    const WeightsMemory memory(device, plan);
+    const flow::WeightsMemory memory(device, plan);
     SlowLoader loader(plan, model.graph, weights, memory);
     loader.fill_resident();
-    Steps steps(device, model.graph, plan, memory, loader);
+    flow::Steps steps(device, model.graph, plan, memory, loader);
     const Ends ends(model.graph);
     Reference reference(model.graph, weights);
     std::vector<Buffer> host;
-    std::vector<HostValue> inputs, outputs;
+    std::vector<flow::HostValue> inputs, outputs;
     const auto mirror = [&](Value value) {
       host.push_back(device.alloc(model.graph[value].bytes, MemoryKind::kPinned));
-      return HostValue{value, host.back()};
+      return flow::HostValue{value, host.back()};
     };
     for (const Value value : ends.inputs) inputs.push_back(mirror(value));
     for (const Value value : ends.outputs) outputs.push_back(mirror(value));

@@ -54,7 +54,7 @@ void require(bool truth, const std::string& what) {
 }
 
 // Checks what the format promises, by another method than the reader's.
-void require_sound(const SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end) {
+void require_sound(const model::SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end) {
   std::uint64_t at = begin;
   for (const TensorInfo& tensor : header.tensors) {
     require(tensor.offset == at, fmt::format("'{}' lies at {}, not at {}", tensor.name, tensor.offset, at));
@@ -180,9 +180,9 @@ class Fuzzer {
     }
     input = Mutator(seed, headers_).make();
     const std::uint64_t begin = 8 + input.size(), end = begin + kDataBytes;
-    std::optional<SafetensorsHeader> header;
+    std::optional<model::SafetensorsHeader> header;
     if (seed % 16 != 1) {
-      header = parse_header(input, end, "mutated", {});
+      header = model::parse_header(input, end, "mutated", {});
       require_sound(*header, begin, end);
     }
     std::string file = file_of(input);

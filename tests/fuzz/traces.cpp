@@ -212,7 +212,7 @@ int main(int argc, char** argv) {
     input = slip::Mutator(seed, words).make();
     std::optional<slip::TraceData> data;
     try {
-      data = slip::parse_trace(input, "mutated");
+      data = slip::watch::parse_trace(input, "mutated");
     } catch (const slip::Error& error) {
       if (error.code() != slip::Code::kParse) throw;
       return false;

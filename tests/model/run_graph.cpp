@@ -10,7 +10,7 @@ Bytes stored(DataType type, const std::vector<double>& values) {
   Bytes bytes(values.size() * bytes_of(type));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto value = static_cast<float>(values[i]);
-    const Bf16 half = from_float<Bf16>(value);
+    const base::Bf16 half = base::from_float<base::Bf16>(value);
     if (type == DataType::kBF16) std::memcpy(bytes.data() + 2 * i, &half, 2);
     else std::memcpy(bytes.data() + 4 * i, &value, 4);
   }
@@ -21,10 +21,10 @@ std::vector<double> loaded(DataType type, const Bytes& bytes) {
   std::vector<double> values(bytes.size() / bytes_of(type));
   for (std::size_t i = 0; i < values.size(); ++i) {
     float value = 0;
-    Bf16 half{};
+    base::Bf16 half{};
     if (type == DataType::kBF16) {
       std::memcpy(&half, bytes.data() + 2 * i, 2);
-      value = to_float(half);
+      value = base::to_float(half);
     } else {
       std::memcpy(&value, bytes.data() + 4 * i, 4);
     }

@@ -66,8 +66,8 @@ TEST(GraphParts, LargeWeightsAreUsedInParts) {
         EXPECT_EQ(rows.offset, at);
         EXPECT_EQ(op.scalars.at(4).as<std::uint64_t>() * kRow, at);
         EXPECT_EQ(op.scalars.at(5).as<std::uint64_t>() * kRow, rows.bytes);
-        EXPECT_TRUE(i + 1 == graph.ops().size() || rows.bytes % (kPartRows * kRow) == 0);
-        EXPECT_LE(rows.bytes, std::max(part_bytes, kPartRows * kRow));
+        EXPECT_TRUE(i + 1 == graph.ops().size() || rows.bytes % (model::kPartRows * kRow) == 0);
+        EXPECT_LE(rows.bytes, std::max(part_bytes, model::kPartRows * kRow));
         at += rows.bytes, flops += op.cost.flops;
       }
       EXPECT_EQ(at, graph[w].bytes);
@@ -136,7 +136,7 @@ TEST_F(GraphTest, ValuesOfAnotherGraphAreRefused) {
 
 TEST_F(GraphTest, BytesAreWrittenBeforeTheyAreRead) {
   const auto bad = Code::kInvalidValue;
-  const Kernel& kernel = kernel_of(BuiltIn::kRelu);
+  const Kernel& kernel = model::kernel_of(model::BuiltIn::kRelu);
   const Value a = graph.activation("a", kF32, {100});
   const auto op = [&](const char* name, std::vector<ValueBytes> reads, std::vector<ValueBytes> writes) {
     graph.add_op({.name = name, .kernel = &kernel, .reads = std::move(reads), .writes = std::move(writes)});

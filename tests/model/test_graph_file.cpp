@@ -51,7 +51,7 @@ TEST_F(GraphFile, WhatIsWrittenIsRead) {
   const std::string path = folder / "graph.json";
   write_graph(graph, path);
   const Graph again = read_graph(path);
-  EXPECT_EQ(graph_text(again, {}), graph_text(graph, {}));
+  EXPECT_EQ(model::graph_text(again, {}), model::graph_text(graph, {}));
   EXPECT_EQ(again.options().join_bytes, 4096U);
   ASSERT_EQ(again.ops().size(), graph.ops().size());
   EXPECT_GT(graph.ops().size(), 11U) << "the linear has parts";
@@ -83,14 +83,14 @@ TEST_F(GraphFile, OnlyBuiltInOpsAreWritten) {
   Graph graph;
   const Value a = graph.activation("a", DataType::kF32, {4});
   graph.add_op({.name = "mine", .kernel = &kOwn, .writes = {graph.all_of(a)}});
-  EXPECT_TRUE(fails([&] { graph_text(graph, {}); }, Code::kInvalidValue, {"'mine'"}));
+  EXPECT_TRUE(fails([&] { model::graph_text(graph, {}); }, Code::kInvalidValue, {"'mine'"}));
   Graph forged;
   const Value x = forged.input("x", DataType::kF32, {4}), y = forged.activation("y", DataType::kF32, {4});
   forged.add_op({.name = "other name",
-                 .kernel = &kernel_of(BuiltIn::kRelu),
+                 .kernel = &model::kernel_of(model::BuiltIn::kRelu),
                  .reads = {forged.all_of(x)},
                  .writes = {forged.all_of(y)}});
-  EXPECT_TRUE(fails([&] { graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
+  EXPECT_TRUE(fails([&] { model::graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
 }
 
 TEST_F(GraphFile, WhatIsWrongIsToldWithItsPlace) {
@@ -121,12 +121,13 @@ TEST_F(GraphFile, WhatIsWrongIsToldWithItsPlace) {
       {head + x + R"("ops": [] } trailing)", "end"},
   };
   for (const auto& each : wrong)
-    EXPECT_TRUE(fails([&] { parse_graph(each.text, "bad.json", {}); }, Code::kParse, {"'bad.json', line", each.word}))
+    EXPECT_TRUE(
+        fails([&] { model::parse_graph(each.text, "bad.json", {}); }, Code::kParse, {"'bad.json', line", each.word}))
         << each.text;
 }
 
 TEST_F(GraphFile, BrokenTextIsRefusedOrReadButNothingElse) {
-  const std::string good = graph_text(all_ops(), {});
+  const std::string good = model::graph_text(all_ops(), {});
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -139,7 +140,7 @@ TEST_F(GraphFile, BrokenTextIsRefusedOrReadButNothingElse) {
       else text.erase(at, 1 + random() % 20);
     }
     try {
-      static_cast<void>(parse_graph(text, "broken", {}));
+      static_cast<void>(model::parse_graph(text, "broken", {}));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kParse) << error.what();
       ++refused;
@@ -152,19 +153,19 @@ class StackFolder : public GraphFile, public testing::WithParamInterface<DataTyp
 
 // The folder holds the graph and exactly the weights that the maker gives, and running it stays finite.
 TEST_P(StackFolder, HoldsTheModel) {
-  const StackOptions options{
+  const model::StackOptions options{
       .blocks = 3, .hidden = 96, .intermediate = 160, .tokens = 5, .type = GetParam(), .uneven = true};
-  const Graph graph = stack_graph(options);
+  const Graph graph = model::stack_graph(options);
   EXPECT_EQ(graph[*graph.find("blocks.0.up.weight")].shape, (Shape{160, 96}));
   EXPECT_EQ(graph[*graph.find("blocks.1.up.weight")].shape, (Shape{640, 96}));
-  const FillWeight fill = [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
-    fill_stack_weight(graph, options, weight, offset, into);
+  const model::FillWeight fill = [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
+    model::fill_stack_weight(graph, options, weight, offset, into);
   };
   for (const std::size_t shards : {1, 4, 1000}) {
     const std::string path = folder / std::to_string(shards);
-    write_model(graph, path, fill, shards);
-    EXPECT_TRUE(fails([&] { write_model(graph, path, fill, shards); }, Code::kInvalidValue, {path, "already"}));
-    const Model model = open_model(path);
+    model::write_model(graph, path, fill, shards);
+    EXPECT_TRUE(fails([&] { model::write_model(graph, path, fill, shards); }, Code::kInvalidValue, {path, "already"}));
+    const model::Model model = model::open_model(path);
     const std::size_t weights = 9 * options.blocks + 1;
     EXPECT_EQ(model.tensors.tensors().size(), weights);
     EXPECT_EQ(model.tensors.paths().size(), std::min(shards, weights));
@@ -176,8 +177,8 @@ TEST_P(StackFolder, HoldsTheModel) {
       model_test::Bytes expected(tensor.bytes);
       const std::uint64_t half = tensor.bytes / 8 * 4;  // in two pieces: the same bytes
       const std::span<std::byte> all(expected);
-      fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), half, all.subspan(half));
-      fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), 0, all.first(half));
+      model::fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), half, all.subspan(half));
+      model::fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), 0, all.first(half));
       EXPECT_TRUE(bytes == expected) << tensor.name;
     }
     given["x"] = model_test::stored(options.type, std::vector<double>(options.tokens * options.hidden, 0.5));
@@ -197,17 +198,17 @@ INSTANTIATE_TEST_SUITE_P(Types, StackFolder, testing::Values(DataType::kF32, Dat
                          });
 
 TEST_F(GraphFile, WeightsMustBeThoseOfTheGraph) {
-  const StackOptions options{.blocks = 1, .hidden = 8, .intermediate = 8, .tokens = 1};
-  const Graph graph = stack_graph(options);
-  write_model(graph, folder, [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
-    fill_stack_weight(graph, options, weight, offset, into);
+  const model::StackOptions options{.blocks = 1, .hidden = 8, .intermediate = 8, .tokens = 1};
+  const Graph graph = model::stack_graph(options);
+  model::write_model(graph, folder, [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
+    model::fill_stack_weight(graph, options, weight, offset, into);
   });
   const TensorFiles tensors = TensorFiles::open(folder);
   Graph other = graph;
   other.weight("more", DataType::kF32, {1});
-  EXPECT_TRUE(fails([&] { require_weights(other, tensors); }, Code::kInvalidValue, {"'more'"}));
-  const StackOptions wider{.blocks = 1, .hidden = 8, .intermediate = 9, .tokens = 1};
-  EXPECT_TRUE(fails([&] { require_weights(stack_graph(wider), tensors); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { model::require_weights(other, tensors); }, Code::kInvalidValue, {"'more'"}));
+  const model::StackOptions wider{.blocks = 1, .hidden = 8, .intermediate = 9, .tokens = 1};
+  EXPECT_TRUE(fails([&] { model::require_weights(model::stack_graph(wider), tensors); }, Code::kInvalidValue,
                     {"'blocks.0.gate.weight'", "[9, 8]", "[8, 8]"}));
 }
 

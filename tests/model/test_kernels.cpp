@@ -263,9 +263,9 @@ TEST(CpuLinear, BitsDependOnNothingButTheValues) {
       Bytes alone(whole.size());
       Bytes xs = given.at("x"), ws = given.at("w");
       const Piece reads[] = {{xs.data(), xs.size()}, {ws.data(), ws.size()}}, writes[] = {{alone.data(), alone.size()}};
-      const auto scalars = LinearSizes{type, tokens, kIn, kOut, 0, kOut}.scalars();
-      for_each_index(2, [&](std::size_t index) {
-        if (index == 0) kernel_of(BuiltIn::kLinear).cpu(Args(reads, writes, scalars));
+      const auto scalars = model::LinearSizes{type, tokens, kIn, kOut, 0, kOut}.scalars();
+      base::for_each_index(2, [&](std::size_t index) {
+        if (index == 0) model::kernel_of(model::BuiltIn::kLinear).cpu(Args(reads, writes, scalars));
       });
       EXPECT_TRUE(alone == whole);
     }
@@ -286,14 +286,14 @@ TEST(CpuLinear, SeveralStreamsAtOnce) {
   const Device device = Device::open("cpu", {.compute_workers = kStreams});
   const Buffer from = device.wrap(xs.data(), xs.size(), MemoryKind::kPinned);
   const Buffer rows = device.wrap(ws.data(), ws.size(), MemoryKind::kPinned);
-  const auto scalars = LinearSizes{DataType::kF32, kTokens64, kIn, kOut, 0, kOut}.scalars();
+  const auto scalars = model::LinearSizes{DataType::kF32, kTokens64, kIn, kOut, 0, kOut}.scalars();
   std::vector<Stream> streams;
   std::vector<Bytes> results(kStreams * kRounds, Bytes(kTokens64 * kOut * sizeof(float)));
   std::vector<Buffer> into;
   for (Bytes& result : results) into.push_back(device.wrap(result.data(), result.size(), MemoryKind::kPinned));
   for (std::size_t i = 0; i < kStreams; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
   for (std::size_t i = 0; i < results.size(); ++i)
-    streams[i % kStreams].launch(kernel_of(BuiltIn::kLinear),
+    streams[i % kStreams].launch(model::kernel_of(model::BuiltIn::kLinear),
                                  {.reads = {from, rows}, .writes = {into[i]}, .scalars = scalars});
   device.sync();
   for (const Bytes& result : results) EXPECT_TRUE(result == results[0]);
@@ -309,7 +309,7 @@ TEST(CpuLinear, TheProcessMayExitMeanwhile) {
   for (int round = 0; round < 10; ++round) {
     const int code = test::child_exit([] {
       constexpr std::size_t kTokens256 = 256, kSize = 1024;
-      const auto scalars = LinearSizes{DataType::kF32, kTokens256, kSize, kSize, 0, kSize}.scalars();
+      const auto scalars = model::LinearSizes{DataType::kF32, kTokens256, kSize, kSize, 0, kSize}.scalars();
       const Device device = Device::open("cpu");
       const Stream stream = device.stream();
       const Buffer x = device.alloc(kTokens256 * kSize * 4), w = device.alloc(kSize * kSize * 4),
@@ -317,7 +317,7 @@ TEST(CpuLinear, TheProcessMayExitMeanwhile) {
       device.fill(x, 0);
       device.fill(w, 0);
       const auto launch = [&] {
-        stream.launch(kernel_of(BuiltIn::kLinear), {.reads = {x, w}, .writes = {y}, .scalars = scalars});
+        stream.launch(model::kernel_of(model::BuiltIn::kLinear), {.reads = {x, w}, .writes = {y}, .scalars = scalars});
       };
       launch();
       const Event first = stream.record();

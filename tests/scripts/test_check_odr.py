@@ -17,6 +17,12 @@ class CheckOdr(CheckerTest):
                       "src/comm/b.cpp": "namespace slip {\nclass CAPABILITY(\"m\") Way final : public Base<int> {\n};\n}\n"},
                      "slip::Way")
 
+    def test_headers_use_the_namespace_of_their_room(self):
+        self.refuses({"src/watch/needs.hpp": TYPE}, "src/watch/needs.hpp:2: slip::Needs belongs into the namespace slip::watch")
+        self.accepts({"src/watch/needs.hpp": TYPE.replace("slip", "slip::watch", 1)})
+        self.accepts({"include/slip/needs.hpp": TYPE,
+                      "src/watch/state.hpp": "namespace slip {\nstruct Needs::State {\n  int a;\n};\n}\n"})
+
     def test_tests_against_the_library(self):
         self.refuses({"src/a/a.hpp": TYPE, "tests/flow/test_a.cpp": TYPE}, "tests/flow/test_a.cpp:2:")
         self.refuses({"tests/support/a.hpp": TYPE, "tests/flow/test_a.cpp": TYPE}, "slip::Needs")

@@ -200,7 +200,7 @@ TEST(SimAnalysis, EveryStartHasAReason) {
     for (std::size_t i = 0; i < watched.spans().size(); ++i)
       EXPECT_NE(watched.result().starts[i].cause, Cause::kUnknown) << "span " << i;
     for (const std::uint32_t span : watched.result().critical) EXPECT_EQ(watched.result().slack[span], 0) << span;
-    const Replay replay(watched.data(), watched.spans());
+    const watch::Replay replay(watched.data(), watched.spans());
     EXPECT_EQ(replay.length(), figures(watched.spans()).total);
     EXPECT_EQ(replay.max_latency(), 0) << "a start comes in the very instant of its reason";
   }

@@ -56,7 +56,7 @@ TEST(SimQuantity, WritesWhatItReads) {
 
 TEST(SimDescription, TheOnesInTheLibraryAreGood) {
   std::vector<std::string> names;
-  for (const EmbeddedFile& file : embedded_devices()) {
+  for (const base::EmbeddedFile& file : sim::embedded_devices()) {
     SCOPED_TRACE(file.name);
     EXPECT_NO_THROW(sim::parse_description(file.text, file.name));
     names.emplace_back(file.name);
@@ -217,7 +217,7 @@ TEST(SimDescription, MutationsNeverCrash) {
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
   std::mt19937 random(kSeed);
   std::vector<std::string> corpus;
-  for (const EmbeddedFile& file : embedded_devices()) corpus.emplace_back(file.text);
+  for (const base::EmbeddedFile& file : sim::embedded_devices()) corpus.emplace_back(file.text);
   corpus.push_back(exact_text({.peers = R"({"form": "links", "links": {"a": "1 GB/s", "b": "2 GB/s"}, "paths": [
     {"from": 0, "to": 1, "links": ["a", "b"]}, {"from": "host", "to": 1, "links": ["a"]}]})"}));
   const std::vector<std::string> pieces = {

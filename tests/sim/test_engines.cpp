@@ -81,7 +81,7 @@ TEST(SimCompute, Rule83RunningKernelIsNotInterrupted) {
 TEST(SimCompute, Rule82PriorityIsClampedToTheDescribedRange) {
   Device device = open_exact();
   EXPECT_EQ(device.info().min_priority, 0);
-  EXPECT_EQ(device.info().greatest_priority, -5);
+  EXPECT_EQ(device.info().max_priority, -5);
   EXPECT_EQ(device.stream(StreamFlags::kNonBlocking, -99).priority(), -5);
   EXPECT_EQ(device.stream(StreamFlags::kNonBlocking, 99).priority(), 0);
 }

@@ -232,13 +232,13 @@ TEST(SimThreads, AFunctionMayTakeItsTimeWhileOthersSubmit) {
 // A wait of minutes has more iterations than an int of nanoseconds has room for.
 TEST(SimPauses, GrowAndStayAtTheLongest) {
   std::int64_t last = 0;
-  for (int i = kProgramWait.yields; i < 2'000'000; ++i) {
-    const std::int64_t sleep = kProgramWait.sleep_at(i);
+  for (int i = base::kProgramWait.yields; i < 2'000'000; ++i) {
+    const std::int64_t sleep = base::kProgramWait.sleep_at(i);
     ASSERT_GE(sleep, last) << "pause " << i;
-    ASSERT_LE(sleep, kProgramWait.max_sleep_ns) << "pause " << i;
+    ASSERT_LE(sleep, base::kProgramWait.max_sleep_ns) << "pause " << i;
     last = sleep;
   }
-  EXPECT_EQ(last, kProgramWait.max_sleep_ns);
+  EXPECT_EQ(last, base::kProgramWait.max_sleep_ns);
 }
 
 }  // namespace

@@ -24,48 +24,49 @@ constexpr std::byte kGuard{0xA5};
 // Requests one behind the other, each with memory of its own; those up to `offered` are given as the reader asks.
 class Series {
  public:
-  explicit Series(const File& file) : file_(file) {}
+  explicit Series(const store::File& file) : file_(file) {}
 
   void add(std::uint64_t offset, std::size_t bytes) {
-    memory_.emplace_back(BlockReader::room(file_, offset, bytes) + file_.direct_alignment(), kGuard);
+    memory_.emplace_back(store::BlockReader::room(file_, offset, bytes) + file_.direct_alignment(), kGuard);
     requests_.push_back({&file_, offset, bytes, {memory_.back().data(), memory_.back().size()}});
   }
   std::size_t size() const { return requests_.size(); }
   std::size_t asked() const { return asked_; }
-  const ReadRequest& operator[](std::size_t index) const { return requests_[index]; }
+  const store::ReadRequest& operator[](std::size_t index) const { return requests_[index]; }
   std::vector<std::byte>& memory(std::size_t index) { return memory_[index]; }
 
   std::size_t offered = SIZE_MAX;
   // Must come in their order.
-  const std::byte* read(BlockReader& reader, std::size_t index) {
+  const std::byte* read(store::BlockReader& reader, std::size_t index) {
     asked_ = std::max(asked_, index + 1);
-    return reader.read(requests_[index], [this]() -> std::optional<ReadRequest> {
+    return reader.read(requests_[index], [this]() -> std::optional<store::ReadRequest> {
       if (asked_ >= std::min(offered, requests_.size())) return std::nullopt;
       return requests_[asked_++];
     });
   }
-  std::string wrong(BlockReader& reader, std::size_t index) {
-    const ReadRequest& request = requests_[index];
+  std::string wrong(store::BlockReader& reader, std::size_t index) {
+    const store::ReadRequest& request = requests_[index];
     return wrong_place(read(reader, index), request.offset, request.bytes);
   }
 
  private:
-  const File& file_;
-  std::vector<ReadRequest> requests_;
+  const store::File& file_;
+  std::vector<store::ReadRequest> requests_;
   std::vector<std::vector<std::byte>> memory_;
   std::size_t asked_ = 0;
 };
 
 class ReadAhead : public testing::Test {
  protected:
-  ReadAhead() : content_(kFileBytes), file_(File::open(content_.path())) { content_.forget(0, kFileBytes); }
+  ReadAhead() : content_(kFileBytes), file_(store::File::open(content_.path())) { content_.forget(0, kFileBytes); }
   void SetUp() override {
-    if (!BlockReader().has_ring() || file_.direct_descriptor() < 0) GTEST_SKIP() << "no io_uring or no direct I/O here";
+    if (!store::BlockReader().has_ring() || file_.direct_descriptor() < 0)
+      GTEST_SKIP() << "no io_uring or no direct I/O here";
   }
   // From the disk alone, few blocks at a time.
-  static ReaderOptions from_disk(unsigned in_flight = 8) {
-    ReaderOptions options;
-    options.cache = ReaderOptions::Cache::kNever;
+  static store::ReaderOptions from_disk(unsigned in_flight = 8) {
+    store::ReaderOptions options;
+    options.cache = store::ReaderOptions::Cache::kNever;
     options.in_flight = in_flight;
     options.threads = 1;
     options.block_bytes = kMiB / 2;
@@ -78,7 +79,7 @@ class ReadAhead : public testing::Test {
   }
 
   const NumberedFile content_;
-  const File file_;
+  const store::File file_;
 };
 
 TEST_F(ReadAhead, RandomSeriesAreRight) {
@@ -86,10 +87,10 @@ TEST_F(ReadAhead, RandomSeriesAreRight) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int round = 0; round < 12; ++round) {
-    ReaderOptions options = from_disk(1 + static_cast<unsigned>(random() % 16));
-    if (round % 2 == 0) options.cache = ReaderOptions::Cache::kFirst;
+    store::ReaderOptions options = from_disk(1 + static_cast<unsigned>(random() % 16));
+    if (round % 2 == 0) options.cache = store::ReaderOptions::Cache::kFirst;
     content_.forget(random() % kFileBytes, random() % kFileBytes);
-    BlockReader reader(options);
+    store::BlockReader reader(options);
     Series series(file_);
     for (int i = 0; i < 12; ++i) {
       const std::size_t bytes = random() % (std::size_t{1} << (1 + random() % 22));
@@ -101,12 +102,12 @@ TEST_F(ReadAhead, RandomSeriesAreRight) {
 
 TEST_F(ReadAhead, AFaultIsToldInTheTurnOfItsRangeAndOnlyThere) {
   constexpr std::uint64_t kBad = 5 * kMiB + 600'000;  // in the second block of range 5
-  ReaderOptions options = from_disk();
+  store::ReaderOptions options = from_disk();
   options.interfere = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     return offset <= kBad && kBad < offset + bytes ? -EIO : static_cast<std::int64_t>(bytes);
   };
   for (int round = 0; round < 3; ++round) {  // a reader that has failed serves on
-    BlockReader reader(options);
+    store::BlockReader reader(options);
     for (int turn = 0; turn < 2; ++turn) {
       Series series = pieces(12, kMiB);
       for (std::size_t i = 0; i < series.size(); ++i) {
@@ -124,7 +125,7 @@ TEST_F(ReadAhead, AFaultIsToldInTheTurnOfItsRangeAndOnlyThere) {
 
 TEST_F(ReadAhead, AFileCutShortWhileReadsAreAhead) {
   constexpr std::uint64_t kLeft = 6 * kMiB + 100;
-  BlockReader reader(from_disk());
+  store::BlockReader reader(from_disk());
   Series series = pieces(20, kMiB);
   series.offered = kLeft / kMiB;  // what lies behind the cut has not begun before it
   ASSERT_EQ(series.wrong(reader, 0), "right");
@@ -143,13 +144,13 @@ TEST_F(ReadAhead, AFileCutShortWhileReadsAreAhead) {
 // What is ahead when the first range is there: all of the series, a MiB a block. Its last range is the last to come.
 class Abandoned : public ReadAhead {
  protected:
-  static ReaderOptions all_at_once() {
-    ReaderOptions options = from_disk(32);
+  static store::ReaderOptions all_at_once() {
+    store::ReaderOptions options = from_disk(32);
     options.block_bytes = kMiB;
-    options.cache = ReaderOptions::Cache::kFirst;
+    options.cache = store::ReaderOptions::Cache::kFirst;
     return options;
   }
-  static void begin(BlockReader& reader, Series& series) {
+  static void begin(store::BlockReader& reader, Series& series) {
     ASSERT_EQ(series.wrong(reader, 0), "right");
     ASSERT_EQ(series.asked(), series.size());
   }
@@ -158,7 +159,7 @@ class Abandoned : public ReadAhead {
     std::vector<std::byte>& last = series.memory(series.size() - 1);
     std::ranges::fill(last, kGuard);
     std::vector<std::byte> all(kFileBytes);
-    BlockReader(from_disk()).read(file_, 0, kFileBytes, {all.data(), all.size()});
+    store::BlockReader(from_disk()).read(file_, 0, kFileBytes, {all.data(), all.size()});
     EXPECT_TRUE(std::ranges::all_of(last, [](std::byte byte) { return byte == kGuard; }));
   }
 };
@@ -166,7 +167,7 @@ class Abandoned : public ReadAhead {
 TEST_F(Abandoned, AReaderThatGoesLeavesMemoryAlone) {
   for (int round = 0; round < 4; ++round) {
     Series series = pieces(12, 2 * kMiB);
-    auto reader = std::make_unique<BlockReader>(all_at_once());
+    auto reader = std::make_unique<store::BlockReader>(all_at_once());
     ASSERT_NO_FATAL_FAILURE(begin(*reader, series));
     reader.reset();
     expect_left_alone(series);
@@ -174,7 +175,7 @@ TEST_F(Abandoned, AReaderThatGoesLeavesMemoryAlone) {
 }
 
 TEST_F(Abandoned, AnotherReadInBetweenEndsWhatWasAhead) {
-  BlockReader reader(all_at_once());
+  store::BlockReader reader(all_at_once());
   constexpr std::uint64_t kTail = kFileBytes - 1000;  // behind the series
   for (const bool cached : {false, true, false, true}) {
     Series series = pieces(12, 2 * kMiB);

@@ -15,8 +15,8 @@ namespace {
 using test::fails;
 using test::NumberedFile;
 using test::wrong_place;
-using Cache = ReaderOptions::Cache;
-using Disk = ReaderOptions::Disk;
+using Cache = store::ReaderOptions::Cache;
+using Disk = store::ReaderOptions::Disk;
 
 constexpr std::size_t kFileBytes = (std::size_t{30} << 20) + 1234;
 constexpr std::byte kGuard{0xA5};
@@ -28,14 +28,14 @@ struct Way {
 };
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
-ReaderOptions options_of(const Way& way) {
-  ReaderOptions options;
+store::ReaderOptions options_of(const Way& way) {
+  store::ReaderOptions options;
   options.cache = way.cache;
   options.disk = way.disk;
   return options;
 }
 
-bool ring_is_missing(const Way& way) { return way.disk == Disk::kRing && !BlockReader().has_ring(); }
+bool ring_is_missing(const Way& way) { return way.disk == Disk::kRing && !store::BlockReader().has_ring(); }
 
 class Ways : public testing::TestWithParam<Way> {
  protected:
@@ -43,10 +43,10 @@ class Ways : public testing::TestWithParam<Way> {
     if (ring_is_missing(GetParam())) GTEST_SKIP() << "no io_uring here";
   }
   // Reads into the middle of guarded memory and looks at every byte.
-  static void read_and_look(BlockReader& reader, const File& file, std::uint64_t offset, std::size_t bytes,
-                            std::size_t shift, std::size_t slack) {
+  static void read_and_look(store::BlockReader& reader, const store::File& file, std::uint64_t offset,
+                            std::size_t bytes, std::size_t shift, std::size_t slack) {
     std::vector<std::byte> memory(shift + bytes + slack + 64, kGuard);
-    const Landing landing{memory.data() + shift, bytes + slack};
+    const store::Landing landing{memory.data() + shift, bytes + slack};
     const std::byte* found = reader.read(file, offset, bytes, landing);
     ASSERT_GE(found, landing.memory);
     ASSERT_LE(found + bytes, landing.memory + landing.capacity);
@@ -67,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Reader, Ways,
 
 TEST_P(Ways, RandomRangesAreRight) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -81,7 +81,7 @@ TEST_P(Ways, RandomRangesAreRight) {
     ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, offset, bytes, random() % 600, random() % 1200));
     sum += bytes;
   }
-  const BlockReader::Counts counts = reader.counts();
+  const store::BlockReader::Counts counts = reader.counts();
   EXPECT_EQ(counts.cached + counts.direct + counts.buffered, sum);
   if (GetParam().cache == Cache::kNever) {
     EXPECT_EQ(counts.cached, 0U);
@@ -95,8 +95,8 @@ TEST_P(Ways, RandomRangesAreRight) {
 
 TEST_P(Ways, EveryAlignmentIsRight) {
   const NumberedFile content(std::size_t{1} << 20);
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   const std::size_t step = file.direct_alignment();
   for (std::size_t shift : {0, 1, 3, 255, 511, 513, 4095}) {
     for (std::size_t by : {1, 2, 7, 511, 512, 513, 1023, 4097}) {
@@ -108,8 +108,8 @@ TEST_P(Ways, EveryAlignmentIsRight) {
 
 TEST_P(Ways, TheEndOfTheFile) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   for (const std::size_t bytes : {1, 2, 511, 1233, 1234, 1235, 1 << 20, 3'000'001})
     ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, kFileBytes - bytes, bytes, 8, 8192));
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, kFileBytes, 0, 0, 0));
@@ -125,8 +125,8 @@ TEST_P(Ways, TheEndOfTheFile) {
 
 TEST_P(Ways, AFileCutShortIsNoticed) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   std::vector<std::byte> memory(std::size_t{8} << 20);
   for (const std::uint64_t left : {std::uint64_t{20'000'001}, std::uint64_t{16} << 20}) {
     std::filesystem::resize_file(content.path(), left);
@@ -152,8 +152,8 @@ TEST_P(Ways, AFileWrittenToIsNoticed) {
   const NumberedFile content(100'000);
   std::filesystem::last_write_time(content.path(),
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 0, 100'000, 0, 0));
   std::fstream(content.path(), std::ios::in | std::ios::out | std::ios::binary).put('!');
   std::vector<std::byte> memory(10);
@@ -163,8 +163,8 @@ TEST_P(Ways, AFileWrittenToIsNoticed) {
 TEST_P(Ways, AFileWrittenToIsNoticedThoughItsTimeWasSetBack) {
   const NumberedFile content(100'000);
   const auto written = std::filesystem::last_write_time(content.path());
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   struct stat before {
   }, after{};
   ASSERT_EQ(::stat(content.path().c_str(), &before), 0);
@@ -182,8 +182,8 @@ TEST_P(Ways, AFileWrittenToIsNoticedThoughItsTimeWasSetBack) {
 // The open file still has its bytes.
 TEST_P(Ways, AFileThatAnotherOneReplacedIsReadOn) {
   const NumberedFile content(100'000);
-  const File file = File::open(content.path());
-  BlockReader reader(options_of(GetParam()));
+  const store::File file = store::File::open(content.path());
+  store::BlockReader reader(options_of(GetParam()));
   const std::string other = content.path() + "-other";
   std::ofstream(other) << std::string(100'000, '!');
   std::filesystem::rename(other, content.path());
@@ -193,14 +193,14 @@ TEST_P(Ways, AFileThatAnotherOneReplacedIsReadOn) {
 // Errors of the disk reach the caller with their place, and the reader serves on.
 TEST_P(Ways, AnErrorOfTheDiskIsReported) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   bool broken = true;
-  ReaderOptions options = options_of(GetParam());
+  store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
   options.interfere = [&broken](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     return broken && offset <= 7'654'321 && 7'654'321 < offset + bytes ? -EIO : static_cast<std::int64_t>(bytes);
   };
-  BlockReader reader(options);
+  store::BlockReader reader(options);
   std::vector<std::byte> memory(std::size_t{20} << 20);
   for (int turn = 0; turn < 3; ++turn)
     EXPECT_TRUE(fails(
@@ -214,9 +214,9 @@ TEST_P(Ways, AnErrorOfTheDiskIsReported) {
 
 TEST_P(Ways, ReadsThatGiveLessAreContinued) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   std::atomic<unsigned> calls{0};
-  ReaderOptions options = options_of(GetParam());
+  store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
   options.interfere = [&calls](std::uint64_t, std::size_t bytes) -> std::int64_t {
     // relaxed: only the count matters
@@ -227,21 +227,21 @@ TEST_P(Ways, ReadsThatGiveLessAreContinued) {
       default: return static_cast<std::int64_t>(bytes);
     }
   };
-  BlockReader reader(options);
+  store::BlockReader reader(options);
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 12'345, 9'000'001, 5, 77));
   EXPECT_GE(calls.load(std::memory_order_relaxed), 20U);
 }
 
 TEST_P(Ways, AFileThatEndsEarlyIsCutShort) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
-  ReaderOptions options = options_of(GetParam());
+  const store::File file = store::File::open(content.path());
+  store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
   options.interfere = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     constexpr std::uint64_t kEnd = std::uint64_t{5} << 20;
     return offset >= kEnd ? 0 : static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, kEnd - offset));
   };
-  BlockReader reader(options);
+  store::BlockReader reader(options);
   std::vector<std::byte> memory(std::size_t{8} << 20);
   EXPECT_TRUE(fails(
       [&] {
@@ -252,12 +252,12 @@ TEST_P(Ways, AFileThatEndsEarlyIsCutShort) {
 
 TEST(Reader, DirectReadsThatAreRefusedGoThroughTheCache) {
   const NumberedFile content(3'000'000);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   if (file.direct_descriptor() < 0) GTEST_SKIP() << "no direct I/O here";
-  ReaderOptions options;
+  store::ReaderOptions options;
   options.cache = Cache::kNever;
   options.interfere = [](std::uint64_t, std::size_t) -> std::int64_t { return -EINVAL; };
-  BlockReader reader(options);
+  store::BlockReader reader(options);
   std::vector<std::byte> memory(2'900'000);
   EXPECT_EQ(wrong_place(reader.read(file, 77, memory.size(), {memory.data(), memory.size()}), 77, memory.size()),
             "right");
@@ -265,21 +265,21 @@ TEST(Reader, DirectReadsThatAreRefusedGoThroughTheCache) {
 
 TEST(Reader, WithRoomNothingIsCopied) {
   const NumberedFile content(kFileBytes);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   if (file.direct_descriptor() < 0) GTEST_SKIP() << "no direct I/O here";
   for (const Disk disk : {Disk::kBest, Disk::kThreads}) {
-    ReaderOptions options;
+    store::ReaderOptions options;
     options.cache = Cache::kNever;
     options.disk = disk;
-    BlockReader reader(options);
+    store::BlockReader reader(options);
     for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1'234'567}}) {
       const std::size_t bytes = 6'543'210;
-      const std::size_t alignment = file.direct_alignment(), room = BlockReader::room(file, offset, bytes);
+      const std::size_t alignment = file.direct_alignment(), room = store::BlockReader::room(file, offset, bytes);
       std::vector<std::byte> memory(room + alignment);
       auto* aligned =
           memory.data() + (alignment - reinterpret_cast<std::uintptr_t>(memory.data()) % alignment) % alignment;
       const std::byte* found = reader.read(file, offset, bytes, {aligned, room});
-      EXPECT_EQ(found, aligned + BlockReader::lead(file, offset));
+      EXPECT_EQ(found, aligned + store::BlockReader::lead(file, offset));
       EXPECT_EQ(wrong_place(found, offset, bytes), "right");
     }
     EXPECT_EQ(reader.counts().bounced, 0U);
@@ -289,27 +289,27 @@ TEST(Reader, WithRoomNothingIsCopied) {
 
 TEST(Reader, WhatIsCachedComesFromThereAndTheRestStaysOut) {
   const NumberedFile content(std::size_t{16} << 20);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   constexpr std::size_t kHalf = std::size_t{8} << 20;
   content.forget(kHalf, kHalf);
-  if (file.direct_descriptor() < 0 || !all_cached(file, 0, kHalf) || all_cached(file, kHalf, kHalf))
+  if (file.direct_descriptor() < 0 || !store::all_cached(file, 0, kHalf) || store::all_cached(file, kHalf, kHalf))
     GTEST_SKIP() << "no direct I/O, or nobody says what is cached";
-  BlockReader reader;
+  store::BlockReader reader;
   std::vector<std::byte> memory(2 * kHalf);
   EXPECT_EQ(wrong_place(reader.read(file, 0, 2 * kHalf, {memory.data(), memory.size()}), 0, 2 * kHalf), "right");
   EXPECT_EQ(reader.counts().cached, kHalf);
   EXPECT_EQ(reader.counts().direct, kHalf);
   for (std::uint64_t page = kHalf; page < 2 * kHalf; page += 4096)
-    ASSERT_FALSE(all_cached(file, page, 4096)) << "the page at " << page << " was brought into the cache";
+    ASSERT_FALSE(store::all_cached(file, page, 4096)) << "the page at " << page << " was brought into the cache";
 }
 
 TEST(Reader, OptionsThatCannotBeAreRefused) {
   const auto make = [](std::size_t block, unsigned in_flight, unsigned threads) {
-    ReaderOptions options;
+    store::ReaderOptions options;
     options.block_bytes = block;
     options.in_flight = in_flight;
     options.threads = threads;
-    BlockReader reader(options);
+    store::BlockReader reader(options);
   };
   EXPECT_TRUE(fails([&] { make(0, 1, 1); }, Code::kInvalidValue));
   EXPECT_TRUE(fails([&] { make(1, 0, 1); }, Code::kInvalidValue));

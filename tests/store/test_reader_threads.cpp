@@ -13,7 +13,7 @@ using test::NumberedFile;
 using test::wrong_place;
 
 // Random ranges by this reader; "right", or what is wrong first.
-std::string read_around(BlockReader& reader, const File& file, unsigned seed) {
+std::string read_around(store::BlockReader& reader, const store::File& file, unsigned seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> memory(3'000'000);
   for (int turn = 0; turn < 12; ++turn) {
@@ -26,14 +26,14 @@ std::string read_around(BlockReader& reader, const File& file, unsigned seed) {
   return "right";
 }
 
-void read_by_threads(const ReaderOptions& options, bool one_reader) {
+void read_by_threads(const store::ReaderOptions& options, bool one_reader) {
   const NumberedFile content(std::size_t{8} << 20);
-  const File file = File::open(content.path());
+  const store::File file = store::File::open(content.path());
   content.forget(0, std::size_t{4} << 20);
   constexpr std::size_t kThreads = 4;
-  std::vector<std::unique_ptr<BlockReader>> readers;
+  std::vector<std::unique_ptr<store::BlockReader>> readers;
   for (std::size_t i = 0; i < (one_reader ? 1 : kThreads); ++i)
-    readers.push_back(std::make_unique<BlockReader>(options));
+    readers.push_back(std::make_unique<store::BlockReader>(options));
   std::vector<std::string> found(kThreads);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kThreads; ++i)
@@ -44,10 +44,11 @@ void read_by_threads(const ReaderOptions& options, bool one_reader) {
 }
 
 TEST(ReaderThreads, ShareOne) {
-  for (const ReaderOptions::Disk disk :
-       {ReaderOptions::Disk::kBest, ReaderOptions::Disk::kThreads, ReaderOptions::Disk::kBuffered}) {
-    for (const ReaderOptions::Cache cache : {ReaderOptions::Cache::kFirst, ReaderOptions::Cache::kNever}) {
-      ReaderOptions options;
+  for (const store::ReaderOptions::Disk disk : {store::ReaderOptions::Disk::kBest, store::ReaderOptions::Disk::kThreads,
+                                                store::ReaderOptions::Disk::kBuffered}) {
+    for (const store::ReaderOptions::Cache cache :
+         {store::ReaderOptions::Cache::kFirst, store::ReaderOptions::Cache::kNever}) {
+      store::ReaderOptions options;
       options.disk = disk;
       options.cache = cache;
       read_by_threads(options, true);
@@ -56,8 +57,9 @@ TEST(ReaderThreads, ShareOne) {
 }
 
 TEST(ReaderThreads, HaveOneEach) {
-  for (const ReaderOptions::Disk disk : {ReaderOptions::Disk::kBest, ReaderOptions::Disk::kThreads}) {
-    ReaderOptions options;
+  for (const store::ReaderOptions::Disk disk :
+       {store::ReaderOptions::Disk::kBest, store::ReaderOptions::Disk::kThreads}) {
+    store::ReaderOptions options;
     options.disk = disk;
     read_by_threads(options, false);
   }

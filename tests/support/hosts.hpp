@@ -146,11 +146,11 @@ class Hosts {
     std::int64_t due = 0;
     if (quality_.bytes_per_second > 0) {
       if (waiting_.size() >= kQueue) return;
-      free_ns_ = std::max(free_ns_, now_ns()) +
+      free_ns_ = std::max(free_ns_, base::now_ns()) +
                  static_cast<std::int64_t>(static_cast<double>(bytes.size()) / quality_.bytes_per_second * 1e9);
       due = free_ns_;
     }
-    if (quality_.delay_ns > 0) due = std::max(due, now_ns()) + quality_.delay_ns;
+    if (quality_.delay_ns > 0) due = std::max(due, base::now_ns()) + quality_.delay_ns;
     if (due == 0 && waiting_.empty()) static_cast<void>(!::write(hosts_[to].wire, bytes.data(), bytes.size()));
     else waiting_.push_back({due, to, std::move(bytes)});
   }
@@ -158,7 +158,7 @@ class Hosts {
   // What is due; true: more waits.
   bool deliver() {
     const std::lock_guard lock(mutex_);
-    for (; !waiting_.empty() && waiting_.front().due_ns <= now_ns(); waiting_.pop_front()) {
+    for (; !waiting_.empty() && waiting_.front().due_ns <= base::now_ns(); waiting_.pop_front()) {
       const Packet& packet = waiting_.front();
       static_cast<void>(!::write(hosts_[packet.to].wire, packet.bytes.data(), packet.bytes.size()));
     }

@@ -17,7 +17,7 @@
 
 namespace slip::test {
 
-void put_words(std::span<LedgerWord> words, std::string_view text) {
+void put_words(std::span<transport::LedgerWord> words, std::string_view text) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::uint64_t word = 0;
     const std::string_view piece = text.substr(std::min(text.size(), i * 8), 8);
@@ -26,35 +26,35 @@ void put_words(std::span<LedgerWord> words, std::string_view text) {
   }
 }
 
-LedgerImage::LedgerImage() : words_((kLedgerBytes + sizeof(Line) - 1) / sizeof(Line)) {
-  LedgerHeader* const made = new (words_.data()) LedgerHeader;
-  made->magic = LedgerHeader::kMagic;
-  made->started = Placement::own().started;
+LedgerImage::LedgerImage() : words_((transport::kLedgerBytes + sizeof(Line) - 1) / sizeof(Line)) {
+  transport::LedgerHeader* const made = new (words_.data()) transport::LedgerHeader;
+  made->magic = transport::LedgerHeader::kMagic;
+  made->started = transport::Placement::own().started;
   made->pid = ::getpid();
   std::strcpy(made->host, "host");
 }
 
-LedgerEntry& LedgerImage::entry(std::int32_t index) {
-  std::byte* const data = reinterpret_cast<std::byte*>(words_.data()) + sizeof(LedgerHeader);
-  return reinterpret_cast<LedgerEntry*>(data)[index];
+transport::LedgerEntry& LedgerImage::entry(std::int32_t index) {
+  std::byte* const data = reinterpret_cast<std::byte*>(words_.data()) + sizeof(transport::LedgerHeader);
+  return reinterpret_cast<transport::LedgerEntry*>(data)[index];
 }
 
-LedgerEntry& LedgerImage::add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks) {
-  LedgerEntry& entry = this->entry(header().entries.fetch_add(1));
+transport::LedgerEntry& LedgerImage::add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks) {
+  transport::LedgerEntry& entry = this->entry(header().entries.fetch_add(1));
   entry.version.store(2);
-  entry.life.store(static_cast<std::uint64_t>(LedgerLife::kThere));
+  entry.life.store(static_cast<std::uint64_t>(transport::LedgerLife::kThere));
   entry.communicator.store(communicator);
   entry.rank_and_count.store(static_cast<std::uint64_t>(static_cast<std::uint32_t>(nranks)) << 32 |
                              static_cast<std::uint32_t>(rank));
   entry.enqueued.store(1);
   entry.begun.store(1);
-  entry.check.store(check_of_call(1, 0, 0));
+  entry.check.store(transport::check_of_call(1, 0, 0));
   put_words(entry.device, "cpu");
   return entry;
 }
 
 int ledger_file(std::span<const std::byte> content, std::int64_t bytes) {
-  const int file = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int file = ::memfd_create(transport::kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   const std::size_t count = std::min(content.size(), static_cast<std::size_t>(bytes));
   if (file < 0 || ::ftruncate(file, bytes) != 0 ||
       ::pwrite(file, content.data(), count, 0) != static_cast<ssize_t>(count) ||
@@ -72,8 +72,9 @@ LedgerProcess::LedgerProcess(LedgerImage image, std::int64_t bytes) {
     if (::getppid() != parent) ::_exit(1);
     for (;;) ::pause();
   }
-  image.header().started = process_state(std::to_string(pid_)).started;
-  if (::pwrite(file, &image.header(), sizeof(LedgerHeader), 0) != sizeof(LedgerHeader)) std::abort();
+  image.header().started = transport::process_state(std::to_string(pid_)).started;
+  if (::pwrite(file, &image.header(), sizeof(transport::LedgerHeader), 0) != sizeof(transport::LedgerHeader))
+    std::abort();
   ::close(file);
 }
 

@@ -12,18 +12,18 @@
 
 namespace slip::test {
 
-void put_words(std::span<LedgerWord> words, std::string_view text);
+void put_words(std::span<transport::LedgerWord> words, std::string_view text);
 
 // The bytes of a ledger. A new one has a good header and no entries.
 class LedgerImage {
  public:
   LedgerImage();
-  LedgerHeader& header() { return *reinterpret_cast<LedgerHeader*>(words_.data()); }
+  transport::LedgerHeader& header() { return *reinterpret_cast<transport::LedgerHeader*>(words_.data()); }
   // One more entry, of a rank that is in its first call.
-  LedgerEntry& add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks);
-  LedgerEntry& entry(std::int32_t index);
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(words_)).first(kLedgerBytes); }
-  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words_)).first(kLedgerBytes); }
+  transport::LedgerEntry& add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks);
+  transport::LedgerEntry& entry(std::int32_t index);
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(words_)).first(transport::kLedgerBytes); }
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words_)).first(transport::kLedgerBytes); }
 
  private:
   struct alignas(64) Line {
@@ -33,12 +33,12 @@ class LedgerImage {
 };
 
 // A sealed memfd with a ledger's name, this content and this size.
-int ledger_file(std::span<const std::byte> content, std::int64_t bytes = kLedgerBytes);
+int ledger_file(std::span<const std::byte> content, std::int64_t bytes = transport::kLedgerBytes);
 
 // A process that has such a file open and does nothing. The image gets its start time. It ends with the object.
 class LedgerProcess {
  public:
-  explicit LedgerProcess(LedgerImage image, std::int64_t bytes = kLedgerBytes);
+  explicit LedgerProcess(LedgerImage image, std::int64_t bytes = transport::kLedgerBytes);
   ~LedgerProcess();
   LedgerProcess(const LedgerProcess&) = delete;
   LedgerProcess& operator=(const LedgerProcess&) = delete;

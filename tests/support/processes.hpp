@@ -55,7 +55,7 @@ class RankProcess {
     variables_too["SLIP_RANK"] = std::to_string(rank);
     variables_too["SLIP_NRANKS"] = std::to_string(nranks);
     variables_too["SLIP_ID"] = id.text();
-    std::vector<std::string> variables = env_with(variables_too);
+    std::vector<std::string> variables = base::env_with(variables_too);
     if (::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data()) !=
         0)
       std::abort();
@@ -90,17 +90,20 @@ class RankProcess {
     result.push_back(nullptr);
     return result;
   }
-  bool arrives() const { return wait_for(line_, POLLIN, {deadline_after(60'000'000'000), nullptr}) == Waited::kReady; }
+  bool arrives() const {
+    return transport::wait_for(line_, POLLIN, {base::deadline_after(60'000'000'000), nullptr}) ==
+           transport::Waited::kReady;
+  }
 
   pid_t pid_ = -1;
   int line_ = -1;
 };
 
 // The other side: such a process plays its part, reports what that returns or throws, and ends.
-[[noreturn]] inline void play(const std::function<std::string(const LaunchInfo&)>& part) {
+[[noreturn]] inline void play(const std::function<std::string(const transport::LaunchInfo&)>& part) {
   std::string report;
   try {
-    report = part(launch_info().value());
+    report = part(transport::launch_info().value());
   } catch (const std::exception& error) {
     report = error.what();
   }

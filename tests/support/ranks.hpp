@@ -57,8 +57,8 @@ inline UniqueId local_id(const std::string& host = "127.0.0.1") {
   return UniqueId::create(options);
 }
 
-inline BootstrapOptions within(std::chrono::milliseconds timeout) {
-  BootstrapOptions options;
+inline transport::BootstrapOptions within(std::chrono::milliseconds timeout) {
+  transport::BootstrapOptions options;
   options.timeout = timeout;
   return options;
 }

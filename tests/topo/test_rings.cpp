@@ -116,7 +116,7 @@ void expect_tree(const CommTree& tree, std::size_t ranks, std::uint64_t seed) {
   ASSERT_EQ(tree.parent.size(), ranks);
   std::size_t roots = 0, edges = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    roots += tree.parent[rank] == kNobody ? 1 : 0;
+    roots += tree.parent[rank] == kNoRank ? 1 : 0;
     std::size_t steps = 0;
     for (int up = tree.parent[rank]; up >= 0 && steps <= ranks; up = tree.parent[static_cast<std::size_t>(up)]) ++steps;
     EXPECT_LE(steps, ranks) << "a cycle, seed " << seed;

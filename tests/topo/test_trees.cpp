@@ -22,10 +22,10 @@ TEST(TopoTrees, TwoTreesSpanAndEachPlaceIsALeafInOne) {
     std::vector<int> leaf_in(static_cast<std::size_t>(count), 0);
     for (const std::vector<int>& parent : both) {
       const CommTree tree = topo::tree_of(parent);
-      ASSERT_EQ(std::count(parent.begin(), parent.end(), kNobody), 1) << count;
+      ASSERT_EQ(std::count(parent.begin(), parent.end(), kNoRank), 1) << count;
       EXPECT_LE(topo::depth_of(tree), log2_below(count)) << count;
       std::size_t reached = 0;
-      std::vector<int> open{static_cast<int>(std::find(parent.begin(), parent.end(), kNobody) - parent.begin())};
+      std::vector<int> open{static_cast<int>(std::find(parent.begin(), parent.end(), kNoRank) - parent.begin())};
       while (!open.empty()) {
         const int here = open.back();
         open.pop_back();
@@ -42,8 +42,8 @@ TEST(TopoTrees, TwoTreesSpanAndEachPlaceIsALeafInOne) {
 }
 
 TEST(TopoTrees, HeapsAndChainsAreWhatTheyAreCalled) {
-  EXPECT_EQ(topo::chain_parents(4), (std::vector<int>{kNobody, 0, 1, 2}));
-  EXPECT_EQ(topo::heap_parents(6), (std::vector<int>{kNobody, 0, 0, 1, 1, 2}));
+  EXPECT_EQ(topo::chain_parents(4), (std::vector<int>{kNoRank, 0, 1, 2}));
+  EXPECT_EQ(topo::heap_parents(6), (std::vector<int>{kNoRank, 0, 0, 1, 1, 2}));
   EXPECT_EQ(topo::depth_of(topo::tree_of(topo::chain_parents(9))), 8);
   EXPECT_EQ(topo::depth_of(topo::tree_of(topo::heap_parents(9))), 3);
 }

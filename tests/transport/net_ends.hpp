@@ -11,11 +11,11 @@
 
 namespace slip::test {
 
-inline Deadline long_deadline() { return {deadline_after(60'000'000'000), nullptr}; }
-inline Deadline hasty() { return {deadline_after(20'000'000), nullptr}; }
+inline transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'000), nullptr}; }
+inline transport::Deadline hasty() { return {base::deadline_after(20'000'000), nullptr}; }
 
-inline NetOptions local_options(int rank, const char* host = "127.0.0.1") {
-  NetOptions options;
+inline transport::NetOptions local_options(int rank, const char* host = "127.0.0.1") {
+  transport::NetOptions options;
   options.rank = rank;
   options.host = host;
   return options;
@@ -23,13 +23,13 @@ inline NetOptions local_options(int rank, const char* host = "127.0.0.1") {
 
 // Rank 1 sends to rank 0.
 struct Ends {
-  std::unique_ptr<NetSender> sender;
-  std::unique_ptr<NetReceiver> receiver;
+  std::unique_ptr<transport::NetSender> sender;
+  std::unique_ptr<transport::NetReceiver> receiver;
 
-  explicit Ends(NetOptions options = local_options(0)) {
-    const auto listener = find_net("tcp").listen(options);
+  explicit Ends(transport::NetOptions options = local_options(0)) {
+    const auto listener = transport::net_tcp().listen(options);
     options.rank = 1;
-    sender = find_net("tcp").connect(listener->handle(), options, long_deadline());
+    sender = transport::net_tcp().connect(listener->handle(), options, long_deadline());
     receiver = listener->accept(long_deadline());
   }
 };
@@ -37,11 +37,11 @@ struct Ends {
 // Bytes that are registered with one end.
 struct Memory {
   std::vector<std::byte> bytes;
-  std::unique_ptr<NetMemory> registered;
+  std::unique_ptr<transport::NetMemory> registered;
 
-  Memory(NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
-  NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
-  NetPart part(int tag, std::size_t offset, std::size_t size) {
+  Memory(transport::NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  transport::NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
+  transport::NetPart part(int tag, std::size_t offset, std::size_t size) {
     return {bytes.data() + offset, size, tag, registered.get()};
   }
   void fill(unsigned seed) {
@@ -50,16 +50,18 @@ struct Memory {
 };
 
 // Drives both ends from one thread until both requests are done.
-inline void finish(NetConnection& one, NetRequest* ones, NetConnection& two, NetRequest* twos,
-                   std::span<std::size_t> moved = {}) {
+inline void finish(transport::NetConnection& one, transport::NetRequest* ones, transport::NetConnection& two,
+                   transport::NetRequest* twos, std::span<std::size_t> moved = {}) {
   const std::int64_t deadline = long_deadline().at_ns;
   while (ones || twos) {
     if (ones && one.test(ones)) ones = nullptr;
     if (twos && two.test(twos, moved)) twos = nullptr;
-    ASSERT_LT(now_ns(), deadline);
+    ASSERT_LT(base::now_ns(), deadline);
   }
 }
 
-inline NetRequest* irecv(NetReceiver& line, const NetPart& part) { return line.irecv(std::span(&part, 1)); }
+inline transport::NetRequest* irecv(transport::NetReceiver& line, const transport::NetPart& part) {
+  return line.irecv(std::span(&part, 1));
+}
 
 }  // namespace slip::test

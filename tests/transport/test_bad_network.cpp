@@ -10,11 +10,11 @@ namespace {
 using std::chrono::seconds;
 
 SLIP_CHILD(BadNetwork, Rank) {
-  play([](const LaunchInfo& info) -> std::string {
-    BootstrapOptions options = within(seconds(120));
+  play([](const transport::LaunchInfo& info) -> std::string {
+    transport::BootstrapOptions options = within(seconds(120));
     options.setup_follows = true;
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, options);
-    bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank, options);
+    bootstrap.set_call(bootstrap.begin(transport::SetupKind::kInit));
     const std::vector<int> ranks = bootstrap.all_gather(info.rank);
     bootstrap.barrier();
     bootstrap.set_call({});
@@ -40,18 +40,18 @@ TEST(BadNetwork, RanksMeetAllTheSame) {
 
 // Meets the test inside init or, with SLIP_TEST_AFTER_INIT, behind it. There the test stops a rank.
 SLIP_CHILD(SilenceInInit, Rank) {
-  play([](const LaunchInfo& info) -> std::string {
-    BootstrapOptions options = within(seconds(env_text("SLIP_TEST_INIT_S").empty() ? 60 : 8));
+  play([](const transport::LaunchInfo& info) -> std::string {
+    transport::BootstrapOptions options = within(seconds(base::env_text("SLIP_TEST_INIT_S").empty() ? 60 : 8));
     options.heartbeat = {std::chrono::milliseconds(100), std::chrono::milliseconds(1000)};
     options.setup_follows = true;
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, options);
-    bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank, options);
+    bootstrap.set_call(bootstrap.begin(transport::SetupKind::kInit));
     const auto end_init = [&] {
       bootstrap.barrier();
       bootstrap.set_call({});
       bootstrap.barrier();
     };
-    const bool after_init = !env_text("SLIP_TEST_AFTER_INIT").empty();
+    const bool after_init = !base::env_text("SLIP_TEST_AFTER_INIT").empty();
     if (after_init) end_init();
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));

@@ -16,7 +16,7 @@ TEST(Bootstraps, GatherInOrderOfRanks) {
   for (const int nranks : {1, 2, 3, 8}) {
     const UniqueId id = local_id();
     expect_no_errors(as_ranks(nranks, [&](int rank) {
-      Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
+      transport::Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
       for (int round = 0; round < 5; ++round) {
         const std::vector<int> table = bootstrap.all_gather(rank * 100 + round);
         for (int other = 0; other < nranks; ++other)
@@ -24,7 +24,7 @@ TEST(Bootstraps, GatherInOrderOfRanks) {
         bootstrap.barrier();
       }
       EXPECT_FALSE(bootstrap.broken());
-      EXPECT_FALSE(bootstrap.lost());
+      EXPECT_FALSE(bootstrap.failures().first_loss());
     }));
   }
 }
@@ -32,9 +32,9 @@ TEST(Bootstraps, GatherInOrderOfRanks) {
 TEST(Bootstraps, KnowWhereEachRankIs) {
   const UniqueId id = local_id();
   expect_no_errors(as_ranks(3, [&](int rank) {
-    const Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
-    for (const Placement& other : bootstrap.placements()) {
-      EXPECT_TRUE(same_process(other, Placement::own()));
+    const transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
+    for (const transport::Placement& other : bootstrap.placements()) {
+      EXPECT_TRUE(transport::same_process(other, transport::Placement::own()));
       EXPECT_EQ(other.pid, ::getpid());
       EXPECT_NE(other.boot, 0U);
     }
@@ -42,26 +42,26 @@ TEST(Bootstraps, KnowWhereEachRankIs) {
 }
 
 TEST(Bootstraps, TellProcessesAndHostsApart) {
-  const Placement here = Placement::own();
-  Placement other = here;
+  const transport::Placement here = transport::Placement::own();
+  transport::Placement other = here;
   other.pid += 1;
-  EXPECT_FALSE(same_process(here, other));
-  EXPECT_TRUE(same_host(here, other));
+  EXPECT_FALSE(transport::same_process(here, other));
+  EXPECT_TRUE(transport::same_host(here, other));
   other = here;
   other.started += 1;  // the pid was used again
-  EXPECT_FALSE(same_process(here, other));
+  EXPECT_FALSE(transport::same_process(here, other));
   other = here;
   other.net_space += 1;
-  EXPECT_TRUE(same_host(here, other));
-  EXPECT_FALSE(share_memory(here, other));
+  EXPECT_TRUE(transport::same_host(here, other));
+  EXPECT_FALSE(transport::share_memory(here, other));
   other.boot += 1;
-  EXPECT_FALSE(same_host(here, other));
+  EXPECT_FALSE(transport::same_host(here, other));
 }
 
 TEST(Bootstraps, KeepMessagesUntilTheirTagIsAsked) {
   const UniqueId id = local_id();
   expect_no_errors(as_ranks(4, [&](int rank) {
-    Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
     for (int to = 0; to < 4; ++to) {
       for (std::uint64_t tag = 0; tag < 3; ++tag) {
         bootstrap.send(to, tag, as_bytes("first " + std::to_string(rank * 10 + static_cast<int>(tag))));
@@ -83,7 +83,7 @@ TEST(Bootstraps, SendMoreThanTheSystemBuffers) {
   const UniqueId id = local_id();
   const std::string large(16 << 20, 'x');
   expect_no_errors(as_ranks(2, [&](int rank) {
-    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
     bootstrap.send(1 - rank, 1, as_bytes(large));
     EXPECT_EQ(as_text(bootstrap.recv(1 - rank, 1)), large);
   }));
@@ -95,7 +95,7 @@ TEST(Bootstraps, RunOverIpv6AndUnixNames) {
   const UniqueId name = UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()));
   for (const UniqueId& id : {six, name, name}) {  // an address given by hand can be used again
     expect_no_errors(as_ranks(4, [&](int rank) {
-      Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
+      transport::Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
       EXPECT_EQ(bootstrap.all_gather(rank)[3], 3);
       bootstrap.send((rank + 1) % 4, 1, as_bytes("hello"));
       EXPECT_EQ(as_text(bootstrap.recv((rank + 3) % 4, 1)), "hello");
@@ -107,7 +107,7 @@ TEST(Bootstraps, SeveralInOneProcessDoNotMix) {
   const UniqueId a = local_id(), b = local_id();
   expect_no_errors(as_ranks(6, [&](int i) {
     const int rank = i / 2;
-    Bootstrap bootstrap(i % 2 == 0 ? a : b, 3, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(i % 2 == 0 ? a : b, 3, rank, within(seconds(30)));
     const std::vector<int> table = bootstrap.all_gather(i);
     for (const int other : table) EXPECT_EQ(other % 2, i % 2);
   }));
@@ -115,30 +115,32 @@ TEST(Bootstraps, SeveralInOneProcessDoNotMix) {
 
 TEST(BootstrapDeadlines, NameRankZeroWhenItDoesNotListen) {
   const UniqueId id = UniqueId::parse("unix:slip-nobody-" + std::to_string(::getpid()));
-  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 2, 1, within(milliseconds(100))); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(milliseconds(100))); }, Code::kTimeout,
                     {"rank 1 of 2", "rank 0", "unix:slip-nobody"}));
 }
 
 TEST(BootstrapDeadlines, SayThatAnIdServesOnce) {
   const UniqueId id = local_id();
-  { const Bootstrap alone(id, 1, 0, within(seconds(30))); }
-  EXPECT_TRUE(fails([&] { Bootstrap again(id, 1, 0, within(seconds(30))); }, Code::kIo, {"an id serves once"}));
+  { const transport::Bootstrap alone(id, 1, 0, within(seconds(30))); }
+  EXPECT_TRUE(
+      fails([&] { transport::Bootstrap again(id, 1, 0, within(seconds(30))); }, Code::kIo, {"an id serves once"}));
 }
 
 TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(5, [&](int rank) {
-    Bootstrap bootstrap(id, 5, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 5, rank, within(seconds(30)));
     if (rank == 1 || rank == 3) {  // started, but busy: it waits until rank 0 has given up
       static_cast<void>(bootstrap.recv(0, 1));
     } else if (rank != 0) {  // joins, says so, and stays
-      EXPECT_TRUE(fails([&] { bootstrap.barrier(milliseconds(1)); }, Code::kTimeout, {"to gathering 2"}));
+      EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, milliseconds(1))); },
+                        Code::kTimeout, {"to gathering 2"}));
       bootstrap.send(0, 2, {});
       static_cast<void>(bootstrap.recv(0, 1));
     } else {
       for (const int other : {2, 4}) static_cast<void>(bootstrap.recv(other, 2));
-      EXPECT_TRUE(fails([&] { bootstrap.barrier(seconds(1)); }, Code::kTimeout,
-                        {"ranks 1 and 3 have not come to gathering 2"}));
+      EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, seconds(1))); },
+                        Code::kTimeout, {"ranks 1 and 3 have not come to gathering 2"}));
       for (const int other : {1, 2, 3, 4}) bootstrap.send(other, 1, {});
     }
   });
@@ -148,13 +150,16 @@ TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
 TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
   const UniqueId id = local_id();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
     const int other = 1 - rank;
     bootstrap.send(other, 7, {});
     bootstrap.send(other, 6, {});
     static_cast<void>(bootstrap.recv(other, 6));  // the one before it has also arrived
-    EXPECT_TRUE(fails([&] { static_cast<void>(bootstrap.recv(other, 8, milliseconds(10))); }, Code::kTimeout,
-                      {"rank " + std::to_string(other) + " sent nothing with tag 8", "there are tags 7"}));
+    EXPECT_TRUE(fails(
+        [&] {
+          static_cast<void>(bootstrap.recv(other, 8, bootstrap.begin(transport::SetupKind::kOther, milliseconds(10))));
+        },
+        Code::kTimeout, {"rank " + std::to_string(other) + " sent nothing with tag 8", "there are tags 7"}));
     bootstrap.barrier();
   }));
 }
@@ -162,7 +167,8 @@ TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
 TEST(BootstrapMistakes, OneRankTwiceIsToldToAll) {
   const UniqueId id = local_id();
   const int claimed[] = {0, 2, 2, 3};
-  for (const Met& one : as_ranks(4, [&](int i) { Bootstrap bootstrap(id, 4, claimed[i], within(seconds(30))); })) {
+  for (const Met& one :
+       as_ranks(4, [&](int i) { transport::Bootstrap bootstrap(id, 4, claimed[i], within(seconds(30))); })) {
     EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("rank 2 of 4 is claimed twice: by process " + std::to_string(::getpid())),
               std::string::npos)
@@ -172,8 +178,8 @@ TEST(BootstrapMistakes, OneRankTwiceIsToldToAll) {
 
 TEST(BootstrapMistakes, DifferentCountsAreToldToAll) {
   const UniqueId id = local_id();
-  for (const Met& one :
-       as_ranks(3, [&](int rank) { Bootstrap bootstrap(id, rank == 1 ? 4 : 3, rank, within(seconds(30))); })) {
+  for (const Met& one : as_ranks(
+           3, [&](int rank) { transport::Bootstrap bootstrap(id, rank == 1 ? 4 : 3, rank, within(seconds(30))); })) {
     EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("there are 4"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("there are 3"), std::string::npos) << one.text;
@@ -182,8 +188,8 @@ TEST(BootstrapMistakes, DifferentCountsAreToldToAll) {
 
 TEST(BootstrapMistakes, ARankThatCannotBeIsToldToAll) {
   const UniqueId id = local_id();
-  for (const Met& one :
-       as_ranks(3, [&](int rank) { Bootstrap bootstrap(id, 3, rank == 1 ? 3 : rank, within(seconds(30))); })) {
+  for (const Met& one : as_ranks(
+           3, [&](int rank) { transport::Bootstrap bootstrap(id, 3, rank == 1 ? 3 : rank, within(seconds(30))); })) {
     EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("rank 3 of 3: ranks are 0 to 2"), std::string::npos) << one.text;
   }
@@ -192,7 +198,7 @@ TEST(BootstrapMistakes, ARankThatCannotBeIsToldToAll) {
 TEST(BootstrapMistakes, CallsThatDoNotMatch) {
   const UniqueId id = local_id();
   for (const Met& one : as_ranks(2, [&](int rank) {
-         Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+         transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
          if (rank == 0) static_cast<void>(bootstrap.all_gather(std::int64_t{1}));
          else static_cast<void>(bootstrap.all_gather(1));
        })) {
@@ -204,7 +210,7 @@ TEST(BootstrapMistakes, CallsThatDoNotMatch) {
 TEST(BootstrapMistakes, ARankThatLeftIsNotWaitedFor) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(4, [&](int rank) {
-    Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
+    transport::Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
     if (rank == 2) return;
     if (rank == 0) static_cast<void>(bootstrap.recv(2, 5));
     else bootstrap.barrier();
@@ -220,7 +226,7 @@ TEST(BootstrapMistakes, ARankThatLeftIsNotWaitedFor) {
 TEST(BootstrapAborts, EndTheWaitsOfAllRanks) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(4, [&](int rank) {
-    Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
+    transport::Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
     std::thread aborter([&] {
       if (rank == 1) bootstrap.abort();
     });
@@ -243,7 +249,7 @@ TEST(BootstrapAborts, AreToldByARankThatLeavesAtOnce) {
   for (unsigned round = 0; round < 200 / kShare; ++round) {
     const UniqueId id = local_id();
     const std::vector<Met> met = as_ranks(3, [&](int rank) {
-      Bootstrap bootstrap(id, 3, rank, within(seconds(20)));
+      transport::Bootstrap bootstrap(id, 3, rank, within(seconds(20)));
       if (rank == 1) bootstrap.abort();
       else static_cast<void>(bootstrap.recv(2 - rank, 1));
     });
@@ -257,10 +263,10 @@ TEST(BootstrapAborts, AreToldByARankThatLeavesAtOnce) {
 
 TEST(BootstrapAborts, EndTheConstructor) {
   const UniqueId id = local_id();
-  BootstrapOptions options = within(seconds(60));
-  options.abort = std::make_shared<AbortFlag>();
+  transport::BootstrapOptions options = within(seconds(60));
+  options.abort = std::make_shared<transport::AbortFlag>();
   std::thread aborter([&] { options.abort->set(); });
-  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 2, 0, options); }, Code::kAborted));
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, options); }, Code::kAborted));
   aborter.join();
 }
 

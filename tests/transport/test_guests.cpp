@@ -15,14 +15,16 @@ namespace {
 
 using std::chrono::seconds;
 
-Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+transport::Deadline long_enough() { return {base::deadline_after(20'000'000'000), nullptr}; }
 
 constexpr uid_t kNobody = 65534;
 
 UniqueId name_of(const std::string& what) {
   return UniqueId::parse("unix:slip-test-" + what + "-" + std::to_string(::getpid()));
 }
-SocketAddress place_of(const UniqueId& id) { return SocketAddress::unix_name(id.host().substr(5)); }
+transport::SocketAddress place_of(const UniqueId& id) {
+  return transport::SocketAddress::unix_name(id.host().substr(5));
+}
 
 // Another user has bound the name before rank 0 started: ranks send it nothing and do not trust it.
 TEST(OtherUsers, ThatListenAreNotBelieved) {
@@ -30,8 +32,8 @@ TEST(OtherUsers, ThatListenAreNotBelieved) {
   const UniqueId id = name_of("taken");
   const Child other([&]() -> std::string {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
-    const Socket listener = Socket::listen(place_of(id));
-    const Socket guest = listener.accept(long_enough());
+    const transport::Socket listener = transport::Socket::listen(place_of(id));
+    const transport::Socket guest = listener.accept(long_enough());
     std::byte byte{};
     try {
       guest.recv({&byte, 1}, long_enough());
@@ -41,7 +43,7 @@ TEST(OtherUsers, ThatListenAreNotBelieved) {
     return "heard something";
   });
   // Until the other process listens, rank 1 assumes that rank 0 has not started yet.
-  EXPECT_TRUE(fails([&] { const Bootstrap bootstrap(id, 2, 1, within(seconds(60))); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { const transport::Bootstrap bootstrap(id, 2, 1, within(seconds(60))); }, Code::kInvalidValue,
                     {"a process of another user listens"}));
   EXPECT_EQ(other.report(), "heard nothing");
 }
@@ -54,7 +56,8 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
       const Child other([&]() -> std::string {
         if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
         std::byte byte{};
-        const Socket guest = Socket::connect(place_of(id), long_enough(), Socket::IfRefused::kTryAgain);
+        const transport::Socket guest =
+            transport::Socket::connect(place_of(id), long_enough(), transport::Socket::IfRefused::kTryAgain);
         try {
           guest.recv({&byte, 1}, long_enough());
         } catch (const Error& error) {
@@ -64,25 +67,26 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
       });
       EXPECT_EQ(other.report(), "sent away");
     }
-    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
     bootstrap.barrier();
   }));
 }
 
 // A rank with few descriptors, which tells the test where it listens, and works when the test has connected there.
 SLIP_CHILD(SilentGuests, Rank) {
-  play([](const LaunchInfo& info) -> std::string {
+  play([](const transport::LaunchInfo& info) -> std::string {
     const rlimit few{128, 128};
     if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return "cannot set the limit";
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, within(seconds(60)));
-    NetOptions options;
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank, within(seconds(60)));
+    transport::NetOptions options;
     options.rank = info.rank;
     options.host = "127.0.0.1";
     options.key = bootstrap.derive("test");
-    const std::unique_ptr<NetListener> listener = net_tcp().listen(options);
-    TcpHandle handle;
+    const std::unique_ptr<transport::NetListener> listener = transport::net_tcp().listen(options);
+    transport::TcpHandle handle;
     std::memcpy(&handle, listener->handle().data(), sizeof(handle));
-    const std::uint16_t ports[2] = {bootstrap.address(info.rank).port(), SocketAddress(handle.address).port()};
+    const std::uint16_t ports[2] = {bootstrap.address(info.rank).port(),
+                                    transport::SocketAddress(handle.address).port()};
     static_cast<void>(!::write(kLine, ports, sizeof(ports)));
     char byte = 0;
     static_cast<void>(!::read(kLine, &byte, 1));
@@ -92,9 +96,9 @@ SLIP_CHILD(SilentGuests, Rank) {
     for (int i = 0; i < 32; ++i) {
       if (::open("/dev/null", O_RDONLY | O_CLOEXEC) < 0) return "no descriptors are left for the job";
     }
-    const std::vector<NetHandle> handles = bootstrap.all_gather(listener->handle());
+    const std::vector<transport::NetHandle> handles = bootstrap.all_gather(listener->handle());
     const auto other = static_cast<std::size_t>(1 - info.rank);
-    const auto sender = net_tcp().connect(handles[other], options, long_enough());
+    const auto sender = transport::net_tcp().connect(handles[other], options, long_enough());
     const auto receiver = listener->accept(long_enough());
     bootstrap.send(1 - info.rank, 1, {});
     static_cast<void>(bootstrap.recv(1 - info.rank, 1));
@@ -106,7 +110,7 @@ TEST(SilentGuests, LeaveTheJobItsDescriptors) {
   const UniqueId id = local_id();
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentGuests.Rank", id, 2, rank);
-  std::vector<Socket> guests;
+  std::vector<transport::Socket> guests;
   for (const RankProcess& rank : ranks) {
     const std::string words = rank.hear(2 * sizeof(std::uint16_t));
     std::uint16_t ports[2] = {};
@@ -114,7 +118,7 @@ TEST(SilentGuests, LeaveTheJobItsDescriptors) {
     std::memcpy(ports, words.data(), sizeof(ports));
     for (const std::uint16_t port : ports) {
       for (int i = 0; i < 200; ++i)
-        guests.push_back(Socket::connect(SocketAddress::loopback(AF_INET, port), long_enough()));
+        guests.push_back(transport::Socket::connect(transport::SocketAddress::loopback(AF_INET, port), long_enough()));
     }
   }
   for (const RankProcess& rank : ranks) rank.tell('x');

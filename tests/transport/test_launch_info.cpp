@@ -9,8 +9,8 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-std::optional<LaunchInfo> read(const Environment& environment) {
-  return read_launch_info([&](const char* name) {
+std::optional<transport::LaunchInfo> read(const Environment& environment) {
+  return transport::read_launch_info([&](const char* name) {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string() : found->second;
   });
@@ -47,7 +47,7 @@ const Environment kSrun{{"SLURM_PROCID", "6"},
 TEST(LaunchInfos, NobodyLaunchedIt) { EXPECT_FALSE(read({{"RANK", "army"}, {"SLURM_PROCID", "0"}})); }
 
 TEST(LaunchInfos, ByHand) {
-  const LaunchInfo info = *read(kByHand);
+  const transport::LaunchInfo info = *read(kByHand);
   EXPECT_EQ(info.rank, 3);
   EXPECT_EQ(info.nranks, 8);
   EXPECT_EQ(info.local_rank, 1);
@@ -68,7 +68,7 @@ TEST(LaunchInfos, ByHandInParts) {
 }
 
 TEST(LaunchInfos, Torchrun) {
-  const LaunchInfo info = *read(kTorchrun);
+  const transport::LaunchInfo info = *read(kTorchrun);
   EXPECT_EQ(info.rank, 5);
   EXPECT_EQ(info.nranks, 16);
   EXPECT_EQ(info.local_rank, 2);
@@ -83,7 +83,7 @@ TEST(LaunchInfos, Torchrun) {
 }
 
 TEST(LaunchInfos, Mpirun) {
-  const LaunchInfo info = *read(kMpirun);
+  const transport::LaunchInfo info = *read(kMpirun);
   EXPECT_EQ(info.rank, 1);
   EXPECT_EQ(info.nranks, 4);
   EXPECT_EQ(info.id.host().substr(0, 10), "unix:slip-");
@@ -95,7 +95,7 @@ TEST(LaunchInfos, Mpirun) {
 }
 
 TEST(LaunchInfos, Srun) {
-  const LaunchInfo info = *read(kSrun);
+  const transport::LaunchInfo info = *read(kSrun);
   EXPECT_EQ(info.rank, 6);
   EXPECT_EQ(info.nranks, 8);
   EXPECT_EQ(info.local_rank, 2);
@@ -111,12 +111,12 @@ TEST(LaunchInfos, Srun) {
 }
 
 TEST(LaunchInfos, FirstOfSlurmsHosts) {
-  EXPECT_EQ(first_host("n3"), "n3");
-  EXPECT_EQ(first_host("n3,n7"), "n3");
-  EXPECT_EQ(first_host("n[3-7]"), "n3");
-  EXPECT_EQ(first_host("a,n[3-7]"), "a");
-  EXPECT_EQ(first_host("rack[01-02]-n[4,9].x,b"), "rack01-n4.x");
-  EXPECT_EQ(first_host("n[3"), "");
+  EXPECT_EQ(transport::first_host("n3"), "n3");
+  EXPECT_EQ(transport::first_host("n3,n7"), "n3");
+  EXPECT_EQ(transport::first_host("n[3-7]"), "n3");
+  EXPECT_EQ(transport::first_host("a,n[3-7]"), "a");
+  EXPECT_EQ(transport::first_host("rack[01-02]-n[4,9].x,b"), "rack01-n4.x");
+  EXPECT_EQ(transport::first_host("n[3"), "");
 }
 
 }  // namespace

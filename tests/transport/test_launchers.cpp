@@ -22,17 +22,17 @@ using std::chrono::seconds;
 
 // One rank, run by a launcher that a test below starts.
 SLIP_CHILD(Launched, Rank) {
-  const std::optional<LaunchInfo> info = launch_info();
+  const std::optional<transport::LaunchInfo> info = transport::launch_info();
   ASSERT_TRUE(info);
-  const std::int64_t start = now_ns();
-  Bootstrap bootstrap(info->id, info->nranks, info->rank, within(seconds(30)));
-  const double ready_ms = static_cast<double>(now_ns() - start) * 1e-6;
+  const std::int64_t start = base::now_ns();
+  transport::Bootstrap bootstrap(info->id, info->nranks, info->rank, within(seconds(30)));
+  const double ready_ms = static_cast<double>(base::now_ns() - start) * 1e-6;
   const std::vector<int> ranks = bootstrap.all_gather(info->rank);
   for (std::size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(ranks[i], static_cast<int>(i));
-  const std::vector<Placement>& placements = bootstrap.placements();
+  const std::vector<transport::Placement>& placements = bootstrap.placements();
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    EXPECT_TRUE(same_host(placements[i], Placement::own()));
-    EXPECT_EQ(same_process(placements[i], Placement::own()), static_cast<int>(i) == info->rank);
+    EXPECT_TRUE(transport::same_host(placements[i], transport::Placement::own()));
+    EXPECT_EQ(transport::same_process(placements[i], transport::Placement::own()), static_cast<int>(i) == info->rank);
   }
   std::printf("<rank %d of %d, local %d, by %s>\nready after %.2f ms\n", info->rank, info->nranks, info->local_rank,
               info->launcher.c_str(), ready_ms);
@@ -91,11 +91,13 @@ TEST(Launchers, Slurm) {
 }
 
 // Listens at a port whose next one is free and stays free: the kernel gives out no ephemeral ports below 32768.
-Socket listen_below_a_free_port() {
+transport::Socket listen_below_a_free_port() {
   for (int port = 10'000 + ::getpid() % 10'000; port < 32'000; port += 2) {
     try {
-      Socket held = Socket::listen(SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port)));
-      static_cast<void>(Socket::listen(SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port + 1))));
+      transport::Socket held =
+          transport::Socket::listen(transport::SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port)));
+      static_cast<void>(
+          transport::Socket::listen(transport::SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port + 1))));
       return held;
     } catch (const Error&) {
       continue;  // in use
@@ -106,7 +108,7 @@ Socket listen_below_a_free_port() {
 
 // The variables of torchrun, given by another launcher: rank 0 listens beside the port that torchrun itself holds.
 TEST(Launchers, VariablesOfTorchrun) {
-  const Socket held = listen_below_a_free_port();
+  const transport::Socket held = listen_below_a_free_port();
   const std::string port = std::to_string(held.local().port());
   const std::string set =
       "RANK=$SLIP_RANK WORLD_SIZE=$SLIP_NRANKS LOCAL_RANK=$SLIP_RANK MASTER_ADDR=localhost MASTER_PORT=" + port +
@@ -188,7 +190,9 @@ class HeldPipe {
   void signal(int number) const { ::kill(launcher_, number); }
   // The next output; "" when all processes that held the pipe have ended.
   std::string next() const {
-    if (wait_for(read_, POLLIN, {deadline_after(20'000'000'000), nullptr}) != Waited::kReady) return "nothing in time";
+    if (transport::wait_for(read_, POLLIN, {base::deadline_after(20'000'000'000), nullptr}) !=
+        transport::Waited::kReady)
+      return "nothing in time";
     std::array<char, 64> bytes;
     const ssize_t got = ::read(read_, bytes.data(), bytes.size());
     return {bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};

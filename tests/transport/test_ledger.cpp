@@ -10,25 +10,26 @@
 namespace slip::test {
 namespace {
 
-std::optional<LedgerView> find(const std::optional<ProcessLedger>& ledger, std::uint64_t communicator, int rank) {
+std::optional<transport::LedgerView> find(const std::optional<transport::ProcessLedger>& ledger,
+                                          std::uint64_t communicator, int rank) {
   if (!ledger) return std::nullopt;
-  for (const LedgerView& view : ledger->ranks) {
+  for (const transport::LedgerView& view : ledger->ranks) {
     if (view.communicator == communicator && view.rank == rank) return view;
   }
   return std::nullopt;
 }
 
 TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
-  LedgerSlot slot({0xfeed, 3, 8, "cpu:1"});
+  transport::LedgerSlot slot({0xfeed, 3, 8, "cpu:1"});
   slot.enqueue(1, 77, 64);
   slot.enqueue(2, 78, 64);
   slot.begin(1, 5, 6);
-  const std::optional<LedgerView> found = find(read_ledger(::getpid()), 0xfeed, 3);
+  const std::optional<transport::LedgerView> found = find(transport::read_ledger(::getpid()), 0xfeed, 3);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->nranks, 8);
   EXPECT_EQ(found->pid, ::getpid());
   EXPECT_STREQ(found->device, "cpu:1");
-  EXPECT_EQ(found->life, LedgerLife::kThere);
+  EXPECT_EQ(found->life, transport::LedgerLife::kThere);
   EXPECT_EQ(found->enqueued, 2U);
   EXPECT_EQ(found->begun, 1U);
   EXPECT_EQ(found->ended, 0U);
@@ -37,33 +38,33 @@ TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
   EXPECT_EQ(found->stream, 77U);
   EXPECT_EQ(found->next_stream, 78U);
   EXPECT_EQ(found->bytes, 128U);
-  EXPECT_TRUE(found->in_call());
-  EXPECT_EQ(found->waits_for, kWaitsForNobody);
+  EXPECT_TRUE(in_call(*found));
+  EXPECT_EQ(found->waits_for, transport::kWaitsForNoRank);
   bool mine = false;
-  for (const ProcessLedger& one : read_ledgers()) mine = mine || one.pid == ::getpid();
+  for (const transport::ProcessLedger& one : transport::read_ledgers()) mine = mine || one.pid == ::getpid();
   EXPECT_TRUE(mine);
 }
 
 TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
-  LedgerSlot slot({0xfeed, 0, 2, "cpu"});
+  transport::LedgerSlot slot({0xfeed, 0, 2, "cpu"});
   slot.begin(1, 5, 6);
   slot.wait(1);
-  const LedgerView first = slot.view();
+  const transport::LedgerView first = slot.view();
   EXPECT_EQ(first.waits_for, 1);
   slot.wait(1);  // still
-  const LedgerView second = slot.view();
+  const transport::LedgerView second = slot.view();
   EXPECT_GE(second.waits_ns, first.waits_ns);
   EXPECT_GT(second.opened_ns, 0);
   slot.wait_over();
-  EXPECT_EQ(slot.view().waits_for, kWaitsForNobody);
+  EXPECT_EQ(slot.view().waits_for, transport::kWaitsForNoRank);
   EXPECT_EQ(slot.view().waits_ns, 0);
   slot.wait(0);
   slot.end(1);  // a call that ended waits for no rank, whatever the word says
-  EXPECT_EQ(slot.view().waits_for, kWaitsForNobody);
+  EXPECT_EQ(slot.view().waits_for, transport::kWaitsForNoRank);
 }
 
 TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
-  LedgerSlot slot({0xfeed, 0, 2, "cpu"});
+  transport::LedgerSlot slot({0xfeed, 0, 2, "cpu"});
   slot.begin(1, 5, 6);
   slot.end(1);
   EXPECT_EQ(slot.view().ended_ns, 0);  // nobody has looked
@@ -78,33 +79,35 @@ TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
 }
 
 TEST(Ledgers, TheFirstFailureStays) {
-  std::optional<LedgerSlot> slot;
-  slot.emplace(LedgerSlot::Identity{0xfa11, 0, 2, "cpu"});
-  slot->fail(LedgerLife::kFailed, std::string(2000, 'x'));
-  slot->fail(LedgerLife::kAborted, "too late");
-  EXPECT_EQ(slot->view().life, LedgerLife::kFailed);
-  EXPECT_EQ(slot->view().text, std::string(LedgerEntry::kTextWords * 8, 'x'));
+  std::optional<transport::LedgerSlot> slot;
+  slot.emplace(transport::LedgerSlot::Identity{0xfa11, 0, 2, "cpu"});
+  slot->fail(transport::LedgerLife::kFailed, std::string(2000, 'x'));
+  slot->fail(transport::LedgerLife::kAborted, "too late");
+  EXPECT_EQ(slot->view().life, transport::LedgerLife::kFailed);
+  EXPECT_EQ(slot->view().text, std::string(transport::LedgerEntry::kTextWords * 8, 'x'));
   slot.reset();
-  EXPECT_EQ(find(read_ledger(::getpid()), 0xfa11, 0)->life, LedgerLife::kLeft);
+  EXPECT_EQ(find(transport::read_ledger(::getpid()), 0xfa11, 0)->life, transport::LedgerLife::kLeft);
 }
 
 TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
-  for (int round = 0; round < kLedgerEntries + 3; ++round) LedgerSlot({0xabc, round, kLedgerEntries, "cpu"});
-  std::vector<std::unique_ptr<LedgerSlot>> many;  // more than the ledger has entries
-  for (int rank = 0; rank < kLedgerEntries + 3; ++rank)
-    many.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{0xdef, rank, kLedgerEntries + 3, "cpu"}));
+  for (int round = 0; round < transport::kLedgerEntries + 3; ++round)
+    transport::LedgerSlot({0xabc, round, transport::kLedgerEntries, "cpu"});
+  std::vector<std::unique_ptr<transport::LedgerSlot>> many;  // more than the ledger has entries
+  for (int rank = 0; rank < transport::kLedgerEntries + 3; ++rank)
+    many.push_back(std::make_unique<transport::LedgerSlot>(
+        transport::LedgerSlot::Identity{0xdef, rank, transport::kLedgerEntries + 3, "cpu"}));
   int found = 0;
-  const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
+  const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid());
   ASSERT_TRUE(ledger);
-  for (const LedgerView& view : ledger->ranks) found += view.communicator == 0xdef ? 1 : 0;
-  EXPECT_EQ(found, kLedgerEntries);
-  EXPECT_EQ(many.back()->view().rank, kLedgerEntries + 2);  // it can read its own entry anyway
+  for (const transport::LedgerView& view : ledger->ranks) found += view.communicator == 0xdef ? 1 : 0;
+  EXPECT_EQ(found, transport::kLedgerEntries);
+  EXPECT_EQ(many.back()->view().rank, transport::kLedgerEntries + 2);  // it can read its own entry anyway
 }
 
 // Words that belong together are read together, at whatever moment.
 TEST(Ledgers, NothingIsTorn) {
   std::atomic<bool> over{false};
-  LedgerSlot slot({0x7042, 1, 2, "cpu"});
+  transport::LedgerSlot slot({0x7042, 1, 2, "cpu"});
   std::thread writer([&] {
     for (std::uint64_t number = 1; !over.load(); ++number) {
       slot.enqueue(number, number * 3, 1);
@@ -115,16 +118,16 @@ TEST(Ledgers, NothingIsTorn) {
   std::thread other([&] {  // an entry that is taken and given back, with texts of one letter
     for (int i = 0; !over.load(); ++i) {
       const char letter = static_cast<char>('a' + i % 26);
-      LedgerSlot brief({0x7043, i % 26, 26, std::string(20, letter)});
-      brief.fail(LedgerLife::kFailed, std::string(500, letter));
+      transport::LedgerSlot brief({0x7043, i % 26, 26, std::string(20, letter)});
+      brief.fail(transport::LedgerLife::kFailed, std::string(500, letter));
     }
   });
   int texts = 0;
   for (unsigned round = 0; round < 200 / kShare || texts < 10; ++round) {
-    const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
+    const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid());
     ASSERT_TRUE(ledger);
-    for (const LedgerView& view : ledger->ranks) {
-      if (view.communicator == 0x7042 && view.life == LedgerLife::kThere) {
+    for (const transport::LedgerView& view : ledger->ranks) {
+      if (view.communicator == 0x7042 && view.life == transport::LedgerLife::kThere) {
         ASSERT_EQ(view.call[0], view.begun * 7);
         ASSERT_EQ(view.call[1], view.begun * 11);
         ASSERT_LE(view.ended, view.enqueued);
@@ -142,8 +145,8 @@ TEST(Ledgers, NothingIsTorn) {
 }
 
 SLIP_CHILD(Ledgers, Sit) {
-  play([](const LaunchInfo& info) -> std::string {
-    LedgerSlot slot({0x517, info.rank, info.nranks, "cpu"});
+  play([](const transport::LaunchInfo& info) -> std::string {
+    transport::LedgerSlot slot({0x517, info.rank, info.nranks, "cpu"});
     slot.begin(1, 5, 6);
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));
@@ -155,18 +158,18 @@ SLIP_CHILD(Ledgers, Sit) {
 TEST(Ledgers, AStoppedProcessIsReadAndKnownAsStopped) {
   const RankProcess rank("Ledgers.Sit", local_id(), 2, 1);
   ASSERT_EQ(rank.hear(1), "x");
-  const std::optional<LedgerView> running = find(read_ledger(rank.pid()), 0x517, 1);
+  const std::optional<transport::LedgerView> running = find(transport::read_ledger(rank.pid()), 0x517, 1);
   ASSERT_TRUE(running);
   EXPECT_EQ(running->pid, rank.pid());
   rank.signal(SIGSTOP);
-  while (process_state(std::to_string(rank.pid())).state != 'T') std::this_thread::yield();
-  const std::optional<ProcessLedger> ledger = read_ledger(rank.pid());
+  while (transport::process_state(std::to_string(rank.pid())).state != 'T') std::this_thread::yield();
+  const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(rank.pid());
   ASSERT_TRUE(find(ledger, 0x517, 1));
   EXPECT_EQ(ledger->process.state, 'T');
   rank.signal(SIGCONT);
   rank.tell('x');
   EXPECT_EQ(rank.report(), "");
-  EXPECT_FALSE(read_ledger(-1));
+  EXPECT_FALSE(transport::read_ledger(-1));
 }
 
 }  // namespace

@@ -12,18 +12,18 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+transport::Deadline long_enough() { return {base::deadline_after(20'000'000'000), nullptr}; }
 
 // A short heartbeat, so that the test need not wait long, but long enough for a loaded machine.
-BootstrapOptions short_beats() {
-  BootstrapOptions options = within(seconds(30));
+transport::BootstrapOptions short_beats() {
+  transport::BootstrapOptions options = within(seconds(30));
   options.heartbeat = {milliseconds(100), milliseconds(1000)};
   return options;
 }
 
 // Only a closed connection is a loss: a machine that is busy for a while is none.
-BootstrapOptions long_silence() {
-  BootstrapOptions options = short_beats();  // so that the others hear it often enough
+transport::BootstrapOptions long_silence() {
+  transport::BootstrapOptions options = short_beats();  // so that the others hear it often enough
   options.heartbeat.silence = seconds(60);
   return options;
 }
@@ -33,8 +33,9 @@ constexpr int kRanks = 6, kKilled = 3, kStopped = 4, kWatcher = 5;
 // One of the ranks, each a process: it joins, says so to rank 0, and waits for a message that never comes. The
 // neighbour of the rank that will be stopped has a short limit of silence.
 SLIP_CHILD(Losses, WaitInVain) {
-  play([](const LaunchInfo& info) {
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : long_silence());
+  play([](const transport::LaunchInfo& info) {
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank,
+                                   info.rank == kWatcher ? short_beats() : long_silence());
     bootstrap.send(0, 1, {});
     static_cast<void>(bootstrap.recv(0, 2));
     return std::string("came");
@@ -46,7 +47,7 @@ std::vector<std::string> signal_one(int victim, int number, std::string& own) {
   const UniqueId id = local_id();
   std::vector<RankProcess> others;
   for (int rank = 1; rank < kRanks; ++rank) others.emplace_back("Losses.WaitInVain", id, kRanks, rank);
-  Bootstrap bootstrap(id, kRanks, 0, long_silence());
+  transport::Bootstrap bootstrap(id, kRanks, 0, long_silence());
   for (int rank = 1; rank < kRanks; ++rank) static_cast<void>(bootstrap.recv(rank, 1));
   others[static_cast<std::size_t>(victim - 1)].signal(number);
   try {
@@ -55,7 +56,7 @@ std::vector<std::string> signal_one(int victim, int number, std::string& own) {
     own = error.what();
   }
   EXPECT_TRUE(bootstrap.broken());
-  EXPECT_EQ(bootstrap.lost()->rank, victim);
+  EXPECT_EQ(bootstrap.failures().first_loss()->rank, victim);
   if (number == SIGSTOP) others[static_cast<std::size_t>(victim - 1)].signal(SIGCONT);
   std::vector<std::string> reports;
   for (const RankProcess& other : others) reports.push_back(other.report());
@@ -85,8 +86,8 @@ TEST(Losses, AStoppedRankIsToldToAllAndToItself) {
 
 // A rank that meets the others, is stopped with them or alone, and meets them again when the test says so.
 SLIP_CHILD(Losses, MeetTwice) {
-  play([](const LaunchInfo& info) {
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, short_beats());
+  play([](const transport::LaunchInfo& info) {
+    transport::Bootstrap bootstrap(info.id, info.nranks, info.rank, short_beats());
     bootstrap.barrier();
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));
@@ -102,9 +103,9 @@ TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   for (int rank = 0; rank < 3; ++rank) job.emplace_back("Losses.MeetTwice", id, 3, rank);
   // Another job loses a rank meanwhile, which shows that the silence was long enough for a loss.
   const RankProcess lost("Losses.MeetTwice", other_id, 2, 1);
-  BootstrapOptions longer = short_beats();
+  transport::BootstrapOptions longer = short_beats();
   longer.heartbeat.silence += 2 * longer.heartbeat.interval;
-  Bootstrap watcher(other_id, 2, 0, longer);
+  transport::Bootstrap watcher(other_id, 2, 0, longer);
   watcher.barrier();
   for (const RankProcess& rank : job) ASSERT_EQ(rank.hear(1), "x");
   ASSERT_EQ(lost.hear(1), "x");
@@ -117,57 +118,59 @@ TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
 }
 
 // Says something to a listener and keeps the connection.
-Socket say(const SocketAddress& to, std::string_view words) {
-  Socket socket = Socket::connect(to, long_enough());
-  socket.send(bytes_of(words), long_enough());
+transport::Socket say(const transport::SocketAddress& to, std::string_view words) {
+  transport::Socket socket = transport::Socket::connect(to, long_enough());
+  socket.send(transport::bytes_of(words), long_enough());
   return socket;
 }
 
 // Says to the root that it is this rank, as a Bootstrap does.
-FrameSocket say_hello(const UniqueId& id, const SocketAddress& root, int rank, int nranks) {
-  HelloBody body;
-  body.address = SocketAddress::loopback(AF_INET, 1).wire();
+transport::FrameSocket say_hello(const UniqueId& id, const transport::SocketAddress& root, int rank, int nranks) {
+  transport::HelloBody body;
+  body.address = transport::SocketAddress::loopback(AF_INET, 1).wire();
   body.pid = 4711;
   body.timeout_ns = 30'000'000'000;
-  FrameSocket channel = FrameSocket::reach(root, UniqueIdParts::of(id).secret, long_enough());
+  transport::FrameSocket channel =
+      transport::FrameSocket::reach(root, transport::UniqueIdParts::of(id).secret, long_enough());
   channel.trust();
-  channel.queue({.kind = FrameKind::kHello, .rank = rank, .nranks = nranks}, bytes_of(body));
+  channel.queue({.kind = transport::FrameKind::kHello, .rank = rank, .nranks = nranks}, transport::bytes_of(body));
   return channel;
 }
 
 // The root serves its connections in turn: when it closes this one, it has handled what the others did before.
-void wait_for_root(const SocketAddress& root) {
+void wait_for_root(const transport::SocketAddress& root) {
   std::byte byte{};
-  const Socket stranger = say(root, "no magic at all");
+  const transport::Socket stranger = say(root, "no magic at all");
   EXPECT_TRUE(fails([&] { stranger.recv({&byte, 1}, long_enough()); }, Code::kIo));
 }
 
 TEST(Roots, NameTheRanksThatHaveNotCome) {
   const UniqueId id = local_id();
-  const SocketAddress root = resolve(id.host(), id.port()).front();
-  FrameSocket first = say_hello(id, root, 0, 5);
+  const transport::SocketAddress root = transport::resolve(id.host(), id.port()).front();
+  transport::FrameSocket first = say_hello(id, root, 0, 5);
   wait_for_root(root);
-  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
                     {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not come before the deadline of rank 2"}));
-  EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind, FrameKind::kRefused);  // the other rank is notified, too
+  EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind,
+            transport::FrameKind::kRefused);  // the other rank is notified, too
 }
 
 TEST(Roots, NameARankThatDiedBeforeAllHadCome) {
   const UniqueId id = local_id();
-  const SocketAddress root = resolve(id.host(), id.port()).front();
-  const FrameSocket first = say_hello(id, root, 0, 3);
+  const transport::SocketAddress root = transport::resolve(id.host(), id.port()).front();
+  const transport::FrameSocket first = say_hello(id, root, 0, 3);
   static_cast<void>(say_hello(id, root, 1, 3));  // and closes, as if it was killed
   wait_for_root(root);
   // Long before the deadline, which is too long for a test.
-  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 3, 2, within(seconds(600))); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 3, 2, within(seconds(600))); }, Code::kRankLost,
                     {"rank 2 of 3", "rank 1 of 3 is gone", "process 4711"}));
 }
 
 // With the secret of another job.
-std::string stranger_hears(const SocketAddress& at, Secret secret) {
+std::string stranger_hears(const transport::SocketAddress& at, transport::Secret secret) {
   secret[0] ^= std::byte{1};
   try {
-    static_cast<void>(FrameSocket::reach(at, secret, long_enough()));
+    static_cast<void>(transport::FrameSocket::reach(at, secret, long_enough()));
   } catch (const Error& error) {
     return error.what();
   }
@@ -176,21 +179,22 @@ std::string stranger_hears(const SocketAddress& at, Secret secret) {
 
 TEST(Strangers, DoNotDisturbTheRoot) {
   const UniqueId id = local_id();
-  const SocketAddress root = resolve(id.host(), id.port()).front();
-  Opening opening;
-  Opening old;
+  const transport::SocketAddress root = transport::resolve(id.host(), id.port()).front();
+  transport::Opening opening;
+  transport::Opening old;
   old.version = 1;
-  std::vector<Socket> strangers;
+  std::vector<transport::Socket> strangers;
   strangers.push_back(say(root, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
   strangers.push_back(say(root, {reinterpret_cast<const char*>(&opening), 20}));  // then silence
   strangers.push_back(say(root, {reinterpret_cast<const char*>(&opening), sizeof(opening)}));
-  strangers.back().send(bytes_of(Secret{}), long_enough());  // proves nothing
+  strangers.back().send(transport::bytes_of(transport::Secret{}), long_enough());  // proves nothing
   strangers.push_back(say(root, {reinterpret_cast<const char*>(&old), sizeof(old)}));
-  EXPECT_NE(stranger_hears(root, UniqueIdParts::of(id).secret).find("does not know the secret"), std::string::npos);
-  for (int i = 0; i < 400; ++i) strangers.push_back(Socket::connect(root, long_enough()));  // says nothing
-  Socket::connect(root, long_enough()).close();                                             // a port scanner
+  EXPECT_NE(stranger_hears(root, transport::UniqueIdParts::of(id).secret).find("does not know the secret"),
+            std::string::npos);
+  for (int i = 0; i < 400; ++i) strangers.push_back(transport::Socket::connect(root, long_enough()));  // says nothing
+  transport::Socket::connect(root, long_enough()).close();                                             // a port scanner
   expect_no_errors(as_ranks(2, [&](int rank) {
-    Bootstrap bootstrap(id, 2, rank, within(seconds(20)));
+    transport::Bootstrap bootstrap(id, 2, rank, within(seconds(20)));
     EXPECT_EQ(bootstrap.all_gather(rank)[1], 1);
   }));
   std::array<std::byte, 64> bytes{};
@@ -199,15 +203,15 @@ TEST(Strangers, DoNotDisturbTheRoot) {
 }
 
 TEST(Strangers, DoNotDisturbTheRanks) {
-  const SocketAddress place = SocketAddress::loopback(AF_INET);
-  Socket listener = Socket::listen(place);
-  const SocketAddress address = listener.local();
-  const auto abort = std::make_shared<AbortFlag>();
-  const Secret session = random_secret();
-  const ControlServer server({0, 2}, session, std::move(listener), abort, {});
-  FrameHeader greeting{.kind = FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
-  const auto sent_away = [&](const FrameHeader& header) {
-    FrameSocket channel = FrameSocket::reach(address, session, long_enough());
+  const transport::SocketAddress place = transport::SocketAddress::loopback(AF_INET);
+  transport::Socket listener = transport::Socket::listen(place);
+  const transport::SocketAddress address = listener.local();
+  const auto abort = std::make_shared<transport::AbortFlag>();
+  const transport::Secret session = transport::random_secret();
+  const transport::ControlServer server({0, 2}, session, std::move(listener), abort, {});
+  transport::FrameHeader greeting{.kind = transport::FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
+  const auto sent_away = [&](const transport::FrameHeader& header) {
+    transport::FrameSocket channel = transport::FrameSocket::reach(address, session, long_enough());
     channel.queue(header);
     return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, Code::kIo);
   };
@@ -216,20 +220,21 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   greeting.nranks = 3;
   EXPECT_TRUE(sent_away(greeting));  // of another communicator
   greeting.nranks = 2;
-  greeting.kind = FrameKind::kMessage;
+  greeting.kind = transport::FrameKind::kMessage;
   EXPECT_TRUE(sent_away(greeting));  // did not greet
   EXPECT_NE(stranger_hears(address, session).find("does not know the secret"), std::string::npos);
   EXPECT_FALSE(server.failures().broken_flag().is_set());
 }
 
 TEST(Strangers, AreNotTakenForTheRoot) {
-  const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
+  const transport::Socket listener = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
   const UniqueId id = UniqueId::parse(listener.local().text() + "/0123456789abcdef0123456789abcdef");
   std::thread server([&] {
-    const Socket guest = listener.accept(long_enough());
-    guest.send(bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), long_enough());
+    const transport::Socket guest = listener.accept(long_enough());
+    guest.send(transport::bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
+               long_enough());
   });
-  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 2, 1, within(seconds(20))); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(seconds(20))); }, Code::kIo,
                     {"rank 1 of 2", listener.local().text()}));
   server.join();
 }

@@ -18,8 +18,8 @@ struct Case {
 
 class Nets : public testing::TestWithParam<Case> {
  protected:
-  static NetOptions options(int rank = 0) {
-    NetOptions result = local_options(rank, GetParam().host);
+  static transport::NetOptions options(int rank = 0) {
+    transport::NetOptions result = local_options(rank, GetParam().host);
     result.sockets = GetParam().sockets;
     result.stripe_bytes = GetParam().stripe_bytes;
     return result;
@@ -45,7 +45,7 @@ TEST_P(Nets, HaveManyMessagesInFlight) {
   constexpr std::size_t kCount = 200, kRoom = 20'000;
   Memory from(*ends.sender, kCount * kRoom), to(*ends.receiver, kCount * kRoom);
   from.fill(3);
-  std::vector<NetRequest*> sends, receives;
+  std::vector<transport::NetRequest*> sends, receives;
   for (std::size_t i = 0; i < kCount; ++i) {
     sends.push_back(ends.sender->isend(from.part(0, i * kRoom, i * 97 + 1)));
     receives.push_back(irecv(*ends.receiver, to.part(0, i * kRoom, kRoom)));
@@ -66,9 +66,9 @@ TEST_P(Nets, FindTheReceiveByTheTag) {
   Memory from(*ends.sender, 16 * kRoom), to(*ends.receiver, 16 * kRoom);
   from.fill(9);
   // Two receives of 8 parts each, with tags in the opposite order of the sends; tag t comes twice, 8 apart.
-  std::vector<NetRequest*> receives, sends;
+  std::vector<transport::NetRequest*> receives, sends;
   for (std::size_t group = 0; group < 2; ++group) {
-    std::vector<NetPart> parts;
+    std::vector<transport::NetPart> parts;
     for (std::size_t i = 0; i < 8; ++i)
       parts.push_back(to.part(static_cast<int>(7 - i), (group * 8 + 7 - i) * kRoom, kRoom));
     receives.push_back(ends.receiver->irecv(parts));
@@ -92,9 +92,9 @@ TEST_P(Nets, KeepMessagesThatAreAskedForLater) {
   constexpr std::size_t kLarge = 3 << 20;
   Memory from(*ends.sender, kLarge), to(*ends.receiver, kLarge);
   from.fill(1);
-  NetRequest* large = ends.sender->isend(from.part(1));
-  NetRequest* other = ends.sender->isend(from.part(2, 100, 50));
-  NetRequest* last = ends.sender->isend(from.part(1, 200, 60));
+  transport::NetRequest* large = ends.sender->isend(from.part(1));
+  transport::NetRequest* other = ends.sender->isend(from.part(2, 100, 50));
+  transport::NetRequest* last = ends.sender->isend(from.part(1, 200, 60));
   // Tag 2 is behind 3 MiB with tag 1 that nobody asked for.
   finish(*ends.sender, other, *ends.receiver, irecv(*ends.receiver, to.part(2, 0, 50)));
   EXPECT_TRUE(std::equal(to.bytes.begin(), to.bytes.begin() + 50, from.bytes.begin() + 100));
@@ -107,11 +107,11 @@ TEST_P(Nets, KeepMessagesThatAreAskedForLater) {
 }
 
 TEST_P(Nets, CarryBothDirectionsAtOnce) {
-  const auto there = find_net("tcp").listen(options(0)), back = find_net("tcp").listen(options(1));
-  const NetListener* listeners[2] = {there.get(), back.get()};
+  const auto there = transport::net_tcp().listen(options(0)), back = transport::net_tcp().listen(options(1));
+  const transport::NetListener* listeners[2] = {there.get(), back.get()};
   constexpr std::size_t kBytes = 8 << 20;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto sender = find_net("tcp").connect(listeners[1 - rank]->handle(), options(rank), long_deadline());
+    const auto sender = transport::net_tcp().connect(listeners[1 - rank]->handle(), options(rank), long_deadline());
     const auto receiver = (rank == 0 ? there : back)->accept(long_deadline());
     Memory from(*sender, kBytes), to(*receiver, kBytes), expected(*sender, kBytes);
     from.fill(static_cast<unsigned>(rank));
@@ -127,19 +127,19 @@ TEST_P(Nets, CarryThousandsOfSmallMessagesInOrder) {
   Ends ends(options());
   constexpr std::uint64_t kCount = 20'000, kSlots = 100;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    NetConnection& line = rank == 0 ? static_cast<NetConnection&>(*ends.receiver) : *ends.sender;
+    transport::NetConnection& line = rank == 0 ? static_cast<transport::NetConnection&>(*ends.receiver) : *ends.sender;
     std::vector<std::uint64_t> values(kSlots);
     const auto memory = line.register_memory(std::as_writable_bytes(std::span(values)));
-    std::vector<NetRequest*> requests(kSlots);
+    std::vector<transport::NetRequest*> requests(kSlots);
     for (std::uint64_t i = 0; i < kCount + kSlots; ++i) {
-      NetRequest*& slot = requests[i % kSlots];
+      transport::NetRequest*& slot = requests[i % kSlots];
       if (slot) line.wait(slot, long_deadline());
       if (slot && rank == 0) {
         ASSERT_EQ(values[i % kSlots], i - kSlots);
       }
       slot = nullptr;
       if (i >= kCount) continue;
-      const NetPart part{reinterpret_cast<std::byte*>(&values[i % kSlots]), sizeof(i), 0, memory.get()};
+      const transport::NetPart part{reinterpret_cast<std::byte*>(&values[i % kSlots]), sizeof(i), 0, memory.get()};
       if (rank == 1) values[i % kSlots] = i;
       slot = rank == 1 ? ends.sender->isend(part) : irecv(*ends.receiver, part);
       ASSERT_NE(slot, nullptr);
@@ -150,9 +150,9 @@ TEST_P(Nets, CarryThousandsOfSmallMessagesInOrder) {
 TEST_P(Nets, HaveAFixedPoolOfRequests) {
   Ends ends(options());
   Memory to(*ends.receiver, 64);
-  std::vector<NetRequest*> requests;
-  while (NetRequest* request = irecv(*ends.receiver, to.part())) requests.push_back(request);
-  EXPECT_EQ(requests.size(), kNetMaxRequests);
+  std::vector<transport::NetRequest*> requests;
+  while (transport::NetRequest* request = irecv(*ends.receiver, to.part())) requests.push_back(request);
+  EXPECT_EQ(requests.size(), transport::kNetMaxRequests);
   Memory from(*ends.sender, 64);
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, requests[0]);
   EXPECT_NE(irecv(*ends.receiver, to.part()), nullptr);
@@ -161,7 +161,7 @@ TEST_P(Nets, HaveAFixedPoolOfRequests) {
 TEST_P(Nets, FlushWhatWasReceived) {
   Ends ends(options());
   Memory to(*ends.receiver, 64);
-  const NetPart part = to.part();
+  const transport::NetPart part = to.part();
   finish(*ends.sender, nullptr, *ends.receiver, ends.receiver->flush(std::span(&part, 1)));
 }
 
@@ -186,11 +186,11 @@ TEST_P(Nets, TakeOnlyRegisteredMemory) {
 }
 
 TEST_P(Nets, JoinProcesses) {
-  const auto listener = find_net("tcp").listen(options(0));
-  const NetHandle handle = listener->handle();
+  const auto listener = transport::net_tcp().listen(options(0));
+  const transport::NetHandle handle = listener->handle();
   constexpr std::size_t kBytes = 1 << 20;
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, options(1), long_deadline());
+    const auto sender = transport::net_tcp().connect(handle, options(1), long_deadline());
     Memory from(*sender, kBytes);
     from.fill(4);
     for (int i = 0; i < 10; ++i) sender->wait(sender->isend(from.part(i)), long_deadline());
@@ -212,10 +212,6 @@ INSTANTIATE_TEST_SUITE_P(Tcp, Nets,
                                          Case{"ipv6", "::1", 1, 512 << 10}, Case{"three_sockets", "127.0.0.1", 3, 1000},
                                          Case{"four_sockets", "127.0.0.1", 4, 512 << 10}),
                          [](const auto& which) { return std::string(which.param.name); });
-
-TEST(NetTable, NamesWhatThereIs) {
-  EXPECT_TRUE(fails([] { static_cast<void>(find_net("pigeons")); }, Code::kInvalidValue, {"pigeons", "tcp"}));
-}
 
 }  // namespace
 }  // namespace slip::test

@@ -7,15 +7,15 @@ namespace slip::test {
 namespace {
 
 // End 0 sends to end 1 over a cable of this kind, and both check what came.
-void send_over(const std::string& discipline, std::size_t bytes, NetOptions how = {}) {
-  std::promise<NetHandle> handle;
+void send_over(const std::string& discipline, std::size_t bytes, transport::NetOptions how = {}) {
+  std::promise<transport::NetHandle> handle;
   bool shaped = true;
   const std::string reason = Cable::run([&](int end) {
-    NetOptions options = how;
+    transport::NetOptions options = how;
     options.rank = end;
     options.host = kCableHosts[end];
     if (end == 1) {
-      const auto listener = find_net("tcp").listen(options);
+      const auto listener = transport::net_tcp().listen(options);
       handle.set_value(listener->handle());
       const auto receiver = listener->accept(long_deadline());
       Memory to(*receiver, bytes), expected(*receiver, bytes);
@@ -25,7 +25,7 @@ void send_over(const std::string& discipline, std::size_t bytes, NetOptions how 
       return;
     }
     shaped = discipline.empty() || Cable::shape(discipline);
-    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, long_deadline());
+    const auto sender = transport::net_tcp().connect(handle.get_future().get(), options, long_deadline());
     Memory from(*sender, bytes);
     from.fill(6);
     sender->wait(sender->isend(from.part()), long_deadline());
@@ -41,42 +41,42 @@ TEST(Cables, MayDropPackets) { send_over("tbf rate 200mbit burst 4kb limit 6kb",
 TEST(Cables, MayLoseAndDelayPackets) { send_over("netem delay 1ms loss 2%", 1 << 20); }
 
 TEST(Cables, ShareALineOfSeveralSockets) {
-  NetOptions options;
+  transport::NetOptions options;
   options.sockets = 4;
   options.stripe_bytes = 64 << 10;
   send_over("", 8 << 20, options);
 }
 
 TEST(Cables, SendWithoutCopies) {
-  NetOptions options;
+  transport::NetOptions options;
   options.zero_copy_from = 10'000;
   send_over("", 8 << 20, options);
 }
 
 // Both ends find it at their deadlines, and name the silent rank.
 TEST(Cables, MayBeCut) {
-  std::promise<NetHandle> handle;
+  std::promise<transport::NetHandle> handle;
   std::promise<std::int64_t> cut;  // then the deadline begins: on busy cores all before it may take long
   const std::string reason = Cable::run([&](int end) {
-    NetOptions options;
+    transport::NetOptions options;
     options.rank = end;
     options.host = kCableHosts[end];
     if (end == 1) {
-      const auto listener = find_net("tcp").listen(options);
+      const auto listener = transport::net_tcp().listen(options);
       handle.set_value(listener->handle());
       const auto receiver = listener->accept(long_deadline());
       Memory to(*receiver, 64 << 20);
-      NetRequest* const request = irecv(*receiver, to.part(3));
-      const Deadline soon{cut.get_future().get(), nullptr};
+      transport::NetRequest* const request = irecv(*receiver, to.part(3));
+      const transport::Deadline soon{cut.get_future().get(), nullptr};
       EXPECT_TRUE(
           fails([&] { receiver->wait(request, soon); }, Code::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
       return;
     }
-    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, long_deadline());
+    const auto sender = transport::net_tcp().connect(handle.get_future().get(), options, long_deadline());
     Memory from(*sender, 64 << 20);
-    NetRequest* request = sender->isend(from.part(3));
+    transport::NetRequest* request = sender->isend(from.part(3));
     EXPECT_TRUE(Cable::cut());
-    const Deadline soon{deadline_after(1'500'000'000), nullptr};
+    const transport::Deadline soon{base::deadline_after(1'500'000'000), nullptr};
     cut.set_value(soon.at_ns);
     EXPECT_TRUE(fails([&] { sender->wait(request, soon); }, Code::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
   });

@@ -9,25 +9,25 @@
 namespace slip::test {
 namespace {
 
-SocketAddress address_of(const NetListener& listener) {
-  TcpHandle told;
+transport::SocketAddress address_of(const transport::NetListener& listener) {
+  transport::TcpHandle told;
   std::memcpy(&told, listener.handle().data(), sizeof(told));
-  return SocketAddress(told.address);
+  return transport::SocketAddress(told.address);
 }
 
 TEST(NetFailures, AMessageTooLargeFailsBothSides) {
   for (const std::size_t size : {100, 64 << 20}) {
     Ends ends;
     Memory from(*ends.sender, size), to(*ends.receiver, 99);
-    NetRequest* send = ends.sender->isend(from.part(3));
-    NetRequest* receive = irecv(*ends.receiver, to.part(3));
+    transport::NetRequest* send = ends.sender->isend(from.part(3));
+    transport::NetRequest* receive = irecv(*ends.receiver, to.part(3));
     EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kInvalidValue,
                       {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
           // The kernel took the small message at once, so the next call that uses the connection gets the error.
           const std::int64_t deadline = long_deadline().at_ns;
-          while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
+          while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
         Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
     EXPECT_TRUE(
@@ -51,22 +51,22 @@ TEST(NetFailures, AWaitEndsAtItsDeadline) {
 TEST(NetFailures, AWaitEndsWhenAborted) {
   Ends ends;
   Memory to(*ends.receiver, 8);
-  AbortFlag abort;
-  NetRequest* request = irecv(*ends.receiver, to.part());
+  transport::AbortFlag abort;
+  transport::NetRequest* request = irecv(*ends.receiver, to.part());
   std::thread aborter([&] { abort.set(); });
   EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
   aborter.join();
-  const auto listener = find_net("tcp").listen(local_options(3));
+  const auto listener = transport::net_tcp().listen(local_options(3));
   EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, Code::kAborted, {"rank 3"}));
 }
 
 TEST(NetFailures, APeerThatClosedIsLost) {
   Ends one, two;
   Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
-  NetRequest* send = one.sender->isend(from.part());
+  transport::NetRequest* send = one.sender->isend(from.part());
   one.receiver.reset();
   EXPECT_TRUE(fails([&] { one.sender->wait(send, long_deadline()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
-  NetRequest* receive = irecv(*two.receiver, to.part());
+  transport::NetRequest* receive = irecv(*two.receiver, to.part());
   two.sender.reset();
   EXPECT_TRUE(fails([&] { two.receiver->wait(receive, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
@@ -86,27 +86,27 @@ TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
 
 // A child that dies after it sent a part of a message.
 TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
-  const auto listener = find_net("tcp").listen(local_options(0));
-  const NetHandle handle = listener->handle();
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  const transport::NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, local_options(1), long_deadline());
+    const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
     Memory from(*sender, 64 << 20);
     sender->wait(sender->isend(from.part()), long_deadline());
     return std::string("sent");
   });
   const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64 << 20);
-  NetRequest* request = irecv(*receiver, to.part());
+  transport::NetRequest* request = irecv(*receiver, to.part());
   while (!receiver->progress()) ASSERT_FALSE(request->done);
   child.signal(SIGKILL);
   EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
-  const auto listener = find_net("tcp").listen(local_options(0));
-  const NetHandle handle = listener->handle();
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  const transport::NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = find_net("tcp").connect(handle, local_options(1), long_deadline());
+    const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
     ::raise(SIGSTOP);
     return std::string();
   });
@@ -116,17 +116,17 @@ TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
 }
 
 TEST(NetFailures, StrangersAreTurnedAway) {
-  const auto listener = find_net("tcp").listen(local_options(0));
-  const SocketAddress address = address_of(*listener);
-  const Socket silent = Socket::connect(address, long_deadline());
-  const Socket talker = Socket::connect(address, long_deadline());
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  const transport::SocketAddress address = address_of(*listener);
+  const transport::Socket silent = transport::Socket::connect(address, long_deadline());
+  const transport::Socket talker = transport::Socket::connect(address, long_deadline());
   talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), long_deadline());
-  Socket gone = Socket::connect(address, long_deadline());
+  transport::Socket gone = transport::Socket::connect(address, long_deadline());
   gone.close();
-  TcpGreeting wrong{.connection = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
-  const Socket liar = Socket::connect(address, long_deadline());
+  transport::TcpGreeting wrong{.connection = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
+  const transport::Socket liar = transport::Socket::connect(address, long_deadline());
   liar.send(std::as_bytes(std::span(&wrong, 1)), long_deadline());
-  const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), long_deadline());
+  const auto sender = transport::net_tcp().connect(listener->handle(), local_options(8), long_deadline());
   const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 8);
   Memory from(*sender, 100), to(*receiver, 100);
@@ -140,62 +140,63 @@ TEST(NetFailures, StrangersAreTurnedAway) {
 
 // A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
 TEST(NetFailures, HalfALineIsNotAccepted) {
-  const auto listener = find_net("tcp").listen(local_options(0));
-  TcpHandle told;
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  const Socket half = Socket::connect(address_of(*listener), long_deadline());
-  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
+  const transport::Socket half = transport::Socket::connect(address_of(*listener), long_deadline());
+  transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   half.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
-  const Socket senseless = Socket::connect(address_of(*listener), long_deadline());
-  TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
+  const transport::Socket senseless = transport::Socket::connect(address_of(*listener), long_deadline());
+  transport::TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
   none.code = none.expected_code(local_options(0).key, told.salt);
   senseless.send(std::as_bytes(std::span(&none, 1)), long_deadline());
   EXPECT_TRUE(fails(
       [&] {
-        listener->accept({deadline_after(100'000'000), nullptr});
+        listener->accept({base::deadline_after(100'000'000), nullptr});
       },
       Code::kTimeout, {"as rank 0", "1 belong to connections"}));
 }
 
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
 TEST(NetFailures, AGreetingCountsOnce) {
-  const auto listener = find_net("tcp").listen(local_options(0)), other = find_net("tcp").listen(local_options(0));
-  TcpHandle told;
+  const auto listener = transport::net_tcp().listen(local_options(0)),
+             other = transport::net_tcp().listen(local_options(0));
+  transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
-  const Socket first = Socket::connect(address_of(*listener), long_deadline());
+  const transport::Socket first = transport::Socket::connect(address_of(*listener), long_deadline());
   first.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   EXPECT_EQ(listener->accept(long_deadline())->peer().rank, 2);
-  const Deadline soon{deadline_after(100'000'000), nullptr};
-  for (NetListener* one : {listener.get(), other.get()}) {
-    const Socket again = Socket::connect(address_of(*one), long_deadline());
+  const transport::Deadline soon{base::deadline_after(100'000'000), nullptr};
+  for (transport::NetListener* one : {listener.get(), other.get()}) {
+    const transport::Socket again = transport::Socket::connect(address_of(*one), long_deadline());
     again.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
     EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 belong to connections"}));
   }
 }
 
 TEST(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
-  auto listener = find_net("tcp").listen(local_options(5));
-  const NetHandle handle = listener->handle();
+  auto listener = transport::net_tcp().listen(local_options(5));
+  const transport::NetHandle handle = listener->handle();
   listener.reset();
-  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { transport::net_tcp().connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
                     {"rank 5", "127.0.0.1:"}));
-  EXPECT_TRUE(
-      fails([&] { find_net("tcp").connect(NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
-  NetOptions many = local_options(1);
+  EXPECT_TRUE(fails([&] { transport::net_tcp().connect(transport::NetHandle{}, local_options(1), long_deadline()); },
+                    Code::kInvalidValue));
+  transport::NetOptions many = local_options(1);
   many.sockets = 17;
   EXPECT_TRUE(
-      fails([&] { find_net("tcp").connect(handle, many, long_deadline()); }, Code::kInvalidValue, {"17 sockets"}));
+      fails([&] { transport::net_tcp().connect(handle, many, long_deadline()); }, Code::kInvalidValue, {"17 sockets"}));
 }
 
 TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
-  const auto listener = find_net("tcp").listen(local_options(0));
-  TcpHandle told;
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  const Socket there = Socket::connect(address_of(*listener), long_deadline());
-  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  const transport::Socket there = transport::Socket::connect(address_of(*listener), long_deadline());
+  transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   there.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), long_deadline());

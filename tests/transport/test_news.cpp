@@ -16,19 +16,19 @@ TEST(News, AFailureReachesAllWithItsCodeAndText) {
     const UniqueId id = local_id();
     const int failing = nranks / 2;
     const std::vector<Met> met = as_ranks(nranks, [&](int rank) {
-      Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
+      transport::Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
       bootstrap.barrier();
-      if (rank == failing) bootstrap.fail(Code::kMismatch, "the one reason");
+      if (rank == failing) bootstrap.failures().fail(Code::kMismatch, "the one reason");
       try {
         static_cast<void>(bootstrap.recv((rank + 1) % nranks, 1));
       } catch (const Error&) {
         EXPECT_TRUE(bootstrap.broken());
-        EXPECT_EQ(bootstrap.failure()->rank, failing);
-        EXPECT_EQ(bootstrap.failure()->text, "the one reason");
-        EXPECT_EQ(bootstrap.failure()->code, Code::kMismatch);
-        EXPECT_FALSE(bootstrap.lost());
-        bootstrap.fail(Code::kIo, "too late");
-        EXPECT_EQ(bootstrap.failure()->text, "the one reason");
+        EXPECT_EQ(bootstrap.failures().failure()->rank, failing);
+        EXPECT_EQ(bootstrap.failures().failure()->text, "the one reason");
+        EXPECT_EQ(bootstrap.failures().failure()->code, Code::kMismatch);
+        EXPECT_FALSE(bootstrap.failures().first_loss());
+        bootstrap.failures().fail(Code::kIo, "too late");
+        EXPECT_EQ(bootstrap.failures().failure()->text, "the one reason");
         throw;
       }
     });
@@ -45,38 +45,38 @@ TEST(News, OfSeveralFailuresAllArriveAtTheLowestRanks) {
   const UniqueId id = local_id();
   std::atomic<int> here{0};  // not a barrier of the bootstrap, which the first failure would end for late ranks
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
-    Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     here.fetch_add(1);
     while (here.load() < kRanks) std::this_thread::yield();
-    bootstrap.fail(Code::kIo, std::string(5000, static_cast<char>('0' + rank)));
+    bootstrap.failures().fail(Code::kIo, std::string(5000, static_cast<char>('0' + rank)));
     // If rank 0 is notified of another failure before its own, it does not fail; then the lowest rank that did counts.
     const std::vector<int> known = [&] {
       std::vector<int> ranks;
       for (int turn = 0; turn < 1000; ++turn) {
-        ranks.push_back(bootstrap.failure()->rank);
+        ranks.push_back(bootstrap.failures().failure()->rank);
         std::this_thread::yield();
       }
       return ranks;
     }();
     EXPECT_TRUE(std::is_sorted(known.rbegin(), known.rend()));  // only ever lower
-    const RankFailure last = *bootstrap.failure();
-    EXPECT_EQ(last.text, std::string(kMaxFailureText, static_cast<char>('0' + last.rank)));
+    const transport::RankFailure last = *bootstrap.failures().failure();
+    EXPECT_EQ(last.text, std::string(transport::kMaxFailureText, static_cast<char>('0' + last.rank)));
   }));
 }
 
 TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(3, [&](int rank) {
-    Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
     bootstrap.barrier();
-    if (rank == 1) return bootstrap.fail(Code::kMismatch, "left with words");
+    if (rank == 1) return bootstrap.failures().fail(Code::kMismatch, "left with words");
     static_cast<void>(bootstrap.recv(1, 1));
   });
   for (const int rank : {0, 2})
     EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
 }
 
-class Said final : public RankMonitor {
+class Said final : public transport::RankMonitor {
  public:
   explicit Said(std::string words) : words_(std::move(words)) {}
   void look() override { looks.fetch_add(1); }
@@ -96,9 +96,9 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
   const UniqueId id = local_id();
   std::atomic<bool> asked{false};
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
-    Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     const auto said = std::make_shared<Said>("I am rank " + std::to_string(rank));
-    if (rank != 3) bootstrap.set_monitor(said);  // rank 3 gives no answer
+    if (rank != 3) bootstrap.server().set_monitor(said);  // rank 3 gives no answer
     bootstrap.barrier();
     if (rank == 0) {
       const std::vector<int> others{0, 1, 2};
@@ -112,7 +112,7 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
     if (rank != 3) {
       while (said->looks.load() == 0) std::this_thread::yield();
     }
-    bootstrap.set_monitor(nullptr);
+    bootstrap.server().set_monitor(nullptr);
     bootstrap.barrier();
   }));
 }
@@ -120,10 +120,10 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
 TEST(News, WhoLeftInPeaceIsKnown) {
   const UniqueId id = local_id();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
     bootstrap.barrier();
     if (rank == 1) return;
-    while (!bootstrap.has_left(1)) std::this_thread::yield();
+    while (!bootstrap.failures().has_left(1)) std::this_thread::yield();
     EXPECT_FALSE(bootstrap.broken());
   }));
 }
@@ -132,7 +132,7 @@ TEST(News, AllRanksOfACommunicatorHaveOneId) {
   const UniqueId first = local_id(), second = local_id();
   std::vector<std::uint64_t> ids(4);
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const Bootstrap bootstrap(rank < 2 ? first : second, 2, rank % 2, within(seconds(30)));
+    const transport::Bootstrap bootstrap(rank < 2 ? first : second, 2, rank % 2, within(seconds(30)));
     ids[static_cast<std::size_t>(rank)] = bootstrap.id();
   }));
   EXPECT_EQ(ids[0], ids[1]);

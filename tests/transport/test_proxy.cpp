@@ -10,39 +10,39 @@ namespace {
 
 struct Proxied {
   std::vector<std::byte> from, to;
-  std::unique_ptr<ProxyConnection> sender, receiver;
+  std::unique_ptr<transport::ProxyConnection> sender, receiver;
 
   std::span<std::byte> out(std::size_t offset, std::size_t bytes) { return std::span(from).subspan(offset, bytes); }
   std::span<std::byte> in(std::size_t offset, std::size_t bytes) { return std::span(to).subspan(offset, bytes); }
 
-  Proxied(Proxy& proxy, std::size_t bytes) : from(bytes), to(bytes) {
+  Proxied(transport::Proxy& proxy, std::size_t bytes) : from(bytes), to(bytes) {
     for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 5 + i / 1000);
     Ends ends;
-    sender = std::make_unique<ProxyConnection>(proxy, std::move(ends.sender));
-    receiver = std::make_unique<ProxyConnection>(proxy, std::move(ends.receiver));
+    sender = std::make_unique<transport::ProxyConnection>(proxy, std::move(ends.sender));
+    receiver = std::make_unique<transport::ProxyConnection>(proxy, std::move(ends.receiver));
   }
 };
 
 TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 16 << 20);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
   const std::int64_t deadline = long_deadline().at_ns;
   while (lines.receiver->done() < 1 || lines.sender->done() < 1) {
-    ASSERT_LT(now_ns(), deadline);
-    yield_thread();
+    ASSERT_LT(base::now_ns(), deadline);
+    base::yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
   EXPECT_EQ(lines.receiver->moved(0), lines.from.size());
 }
 
 TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
-  struct Counter final : Subscriber {
+  struct Counter final : base::Subscriber {
     void wake_up() noexcept override { times.fetch_add(1); }
     std::atomic<int> times{0};
   };
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   Counter receives, sends, nothing;
   lines.receiver->set_subscriber(&receives);
@@ -51,8 +51,8 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   ASSERT_TRUE(lines.sender->post(lines.from));
   const std::int64_t deadline = long_deadline().at_ns;
   while (receives.times == 0) {
-    ASSERT_LT(now_ns(), deadline);
-    yield_thread();
+    ASSERT_LT(base::now_ns(), deadline);
+    base::yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
   lines.sender->set_subscriber(nullptr);
@@ -61,23 +61,24 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   ASSERT_TRUE(lines.receiver->post(lines.to));
   lines.sender = nullptr;  // the connection ends: an error, which wakes the sleeper, too
   while (nothing.times == 0) {
-    ASSERT_LT(now_ns(), deadline);
-    yield_thread();
+    ASSERT_LT(base::now_ns(), deadline);
+    base::yield_thread();
   }
   EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost));
   EXPECT_EQ(receives.times, seen);
 }
 
 TEST(Proxies, AreDrivenByWhoWaits) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   constexpr std::size_t kChunk = 4096;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    ProxyConnection& line = rank == 0 ? *lines.receiver : *lines.sender;
+    transport::ProxyConnection& line = rank == 0 ? *lines.receiver : *lines.sender;
     for (std::uint64_t i = 0; i < lines.from.size() / kChunk; ++i) {
-      const auto next = i % 16 == 0 ? ProxyConnection::Next::kWait : ProxyConnection::Next::kCompute;
+      const auto next =
+          i % 16 == 0 ? transport::ProxyConnection::Next::kWait : transport::ProxyConnection::Next::kCompute;
       while (!line.post(rank == 0 ? lines.in(i * kChunk, kChunk) : lines.out(i * kChunk, kChunk), next))
-        line.wait(i - ProxyConnection::kDepth / 2, long_deadline());
+        line.wait(i - transport::ProxyConnection::kDepth / 2, long_deadline());
       if (i % 16 == 0) line.wait(i + 1, long_deadline());
     }
     line.wait(lines.from.size() / kChunk, long_deadline());
@@ -86,22 +87,22 @@ TEST(Proxies, AreDrivenByWhoWaits) {
 }
 
 TEST(Proxies, HaveARingThatIsFull) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   std::uint64_t posted = 0;
   while (lines.receiver->post(lines.in(posted, 1))) ++posted;
-  EXPECT_EQ(posted, ProxyConnection::kDepth);
+  EXPECT_EQ(posted, transport::ProxyConnection::kDepth);
   ASSERT_TRUE(lines.sender->post(lines.out(0, 1)));
   lines.receiver->wait(1, long_deadline());
   EXPECT_TRUE(lines.receiver->post(lines.in(posted, 1)));
 }
 
 TEST(Proxies, SayWhoDidNotCome) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   lines.receiver->post(lines.in(0, 100));
   EXPECT_TRUE(fails([&] { lines.receiver->wait(1, hasty()); }, Code::kTimeout, {"rank 1 at", "0 receives of 1"}));
-  AbortFlag abort;
+  transport::AbortFlag abort;
   abort.set();
   EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
   lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
@@ -114,20 +115,20 @@ TEST(Proxies, SayWhoDidNotCome) {
 }
 
 TEST(Proxies, SayWhatToSleepFor) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   std::vector<pollfd> all;
   lines.receiver->begin_drive();
-  lines.receiver->post(lines.in(0, 100), ProxyConnection::Next::kPost);
+  lines.receiver->post(lines.in(0, 100), transport::ProxyConnection::Next::kPost);
   EXPECT_FALSE(lines.receiver->watch(all));  // the connection has not started it yet
   EXPECT_FALSE(lines.receiver->drive());
   all.clear();
   ASSERT_TRUE(lines.receiver->watch(all));
-  wait_for_any(std::span(all), 1);
+  transport::wait_for_any(std::span(all), 1);
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].revents, 0);
   lines.sender->post(lines.out(0, 100));
-  wait_for_any(std::span(all), long_deadline().at_ns - now_ns());
+  transport::wait_for_any(std::span(all), long_deadline().at_ns - base::now_ns());
   EXPECT_EQ(all[0].revents, POLLIN);
   EXPECT_TRUE(lines.receiver->drive());
   EXPECT_EQ(lines.receiver->done(), 1U);
@@ -135,12 +136,12 @@ TEST(Proxies, SayWhatToSleepFor) {
 }
 
 TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
-  Proxy proxy;
+  transport::Proxy proxy;
   Proxied lines(proxy, 8 << 20);
   expect_no_errors(as_ranks(3, [&](int rank) {
     if (rank == 0) lines.receiver->wait(100, long_deadline());  // nothing is posted yet
     for (std::uint64_t i = 0; rank == 1 && i < 100; ++i) {
-      while (!lines.receiver->post(lines.in(i * 80'000, 80'000))) yield_thread();
+      while (!lines.receiver->post(lines.in(i * 80'000, 80'000))) base::yield_thread();
     }
     for (std::uint64_t i = 0; rank == 2 && i < 100; ++i) {
       while (!lines.sender->post(lines.out(i * 80'000, 80'000)))
@@ -152,7 +153,7 @@ TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
 }
 
 TEST(Proxies, CanBeClosedWithOperationsPosted) {
-  Proxy proxy;
+  transport::Proxy proxy;
   for (int i = 0; i < 20; ++i) {
     Proxied lines(proxy, 8 << 20);
     lines.receiver->post(lines.in(0, 100));
@@ -162,9 +163,9 @@ TEST(Proxies, CanBeClosedWithOperationsPosted) {
 
 TEST(Proxies, AreMadeAnewAfterAFork) {
   if (!kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer does not run threads in forked children";
-  static_cast<void>(Proxy::of_process());
+  static_cast<void>(transport::Proxy::of_process());
   const Child child([] {
-    Proxied lines(Proxy::of_process(), 1 << 20);
+    Proxied lines(transport::Proxy::of_process(), 1 << 20);
     lines.sender->post(lines.out(0, 1 << 20));
     lines.receiver->post(lines.in(0, 1 << 20));
     lines.receiver->wait(1, long_deadline());

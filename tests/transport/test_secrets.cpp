@@ -20,15 +20,15 @@ namespace {
 // For this program and its children: tests do not touch the user's own secret.
 [[maybe_unused]] const int kSet = ::setenv("SLIP_SECRET", "the secret of these tests", 0);
 
-Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+transport::Deadline long_enough() { return {base::deadline_after(20'000'000'000), nullptr}; }
 
 using Bytes = std::vector<std::byte>;
 
 struct Ends {
-  Socket first, second;
+  transport::Socket first, second;
   static Ends make() {
-    const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
-    Socket first = Socket::connect(listener.local(), long_enough());
+    const transport::Socket listener = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+    transport::Socket first = transport::Socket::connect(listener.local(), long_enough());
     return {std::move(first), listener.accept(long_enough())};
   }
 };
@@ -36,17 +36,18 @@ struct Ends {
 // Two ends that talk through the test, which records what it sees.
 class Wire {
  public:
-  Wire(const Secret& secret, const Secret& other, Ends near = Ends::make(), Ends far = Ends::make())
+  Wire(const transport::Secret& secret, const transport::Secret& other, Ends near = Ends::make(),
+       Ends far = Ends::make())
       : near_(std::move(near.second)),
         far_(std::move(far.second)),
-        connects(std::move(near.first), secret, FrameSocket::Side::kConnects),
-        accepts(std::move(far.first), other, FrameSocket::Side::kAccepts) {}
+        connects(std::move(near.first), secret, transport::FrameSocket::Side::kConnects),
+        accepts(std::move(far.first), other, transport::FrameSocket::Side::kAccepts) {}
 
   // Passes bytes on until `over`. False: it did not become true.
   template <class Over>
   bool run(const Over& over) {
-    const std::int64_t end = now_ns() + 20'000'000'000;
-    while (now_ns() < end) {
+    const std::int64_t end = base::now_ns() + 20'000'000'000;
+    while (base::now_ns() < end) {
       if (over()) return true;
       connects.pump();
       accepts.pump();
@@ -60,27 +61,27 @@ class Wire {
   bool meet() {
     return run([this] { return connects.is_proven() && accepts.is_proven(); });
   }
-  const Socket& near() const { return near_; }  // where the connecting end's bytes come out
+  const transport::Socket& near() const { return near_; }  // where the connecting end's bytes come out
   // Writes into the connection, as a stranger could.
   void say_to_accepting(std::span<const std::byte> bytes) const { far_.send(bytes, long_enough()); }
-  std::optional<Frame> next() {
-    std::optional<Frame> frame;
-    run([&] { return (frame = accepts.next()) || accepts.stranger(); });
+  std::optional<transport::Frame> next() {
+    std::optional<transport::Frame> frame;
+    run([&] { return (frame = accepts.next()) || accepts.is_foreign(); });
     return frame;
   }
 
  private:
-  static void pass(const Socket& from, const Socket& to, Bytes& seen) {
+  static void pass(const transport::Socket& from, const transport::Socket& to, Bytes& seen) {
     std::array<std::byte, 4096> bytes;
     const std::size_t got = from.try_recv(bytes).bytes;
     seen.insert(seen.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(got));
     to.send(std::span(bytes).first(got), long_enough());
   }
 
-  Socket near_, far_;
+  transport::Socket near_, far_;
 
  public:
-  FrameSocket connects, accepts;
+  transport::FrameSocket connects, accepts;
   Bytes said, answered;  // by the connecting end, and by the other
   bool held = false;     // what the connecting end sends is kept back
 };
@@ -88,10 +89,10 @@ class Wire {
 bool contains(const Bytes& all, std::span<const std::byte> part) { return !std::ranges::search(all, part).empty(); }
 
 TEST(Proofs, NeverSayTheSecret) {
-  const Secret secret = random_secret();
+  const transport::Secret secret = transport::random_secret();
   Wire wire(secret, secret);
   ASSERT_TRUE(wire.meet());
-  wire.connects.queue({.kind = FrameKind::kAlive, .rank = 1, .nranks = 2});
+  wire.connects.queue({.kind = transport::FrameKind::kAlive, .rank = 1, .nranks = 2});
   ASSERT_TRUE(wire.next());
   for (const std::size_t part : {std::size_t{0}, std::size_t{8}}) {
     EXPECT_FALSE(contains(wire.said, std::span(secret).subspan(part, 8)));
@@ -100,44 +101,44 @@ TEST(Proofs, NeverSayTheSecret) {
 }
 
 TEST(Proofs, OfAnotherSecretAreRefused) {
-  Wire wire(random_secret(), random_secret());
-  EXPECT_TRUE(wire.run([&] { return wire.connects.stranger(); }));
+  Wire wire(transport::random_secret(), transport::random_secret());
+  EXPECT_TRUE(wire.run([&] { return wire.connects.is_foreign(); }));
   EXPECT_FALSE(wire.accepts.is_proven());
 }
 
 // A stranger that has recorded a rank and replays it is refused.
 TEST(Proofs, DoNotCountTwice) {
-  const Secret secret = random_secret();
+  const transport::Secret secret = transport::random_secret();
   Wire heard(secret, secret);
   ASSERT_TRUE(heard.meet());
   Wire again(secret, secret);
   again.held = true;
   again.say_to_accepting(heard.said);
-  EXPECT_TRUE(again.run([&] { return again.accepts.stranger(); }));
+  EXPECT_TRUE(again.run([&] { return again.accepts.is_foreign(); }));
   EXPECT_FALSE(again.accepts.is_proven());
 }
 
 // The proof of the accepting end is no proof for the connecting end, on any connection.
 TEST(Proofs, AreNotMirrored) {
-  const Secret secret = random_secret();
+  const transport::Secret secret = transport::random_secret();
   Wire wire(secret, secret);
   wire.held = true;
-  Opening opening;
-  opening.nonce = random_secret();
-  wire.say_to_accepting(bytes_of(opening));
-  ASSERT_TRUE(wire.run([&] { return wire.answered.size() >= sizeof(Reply); }));
-  Reply reply;
+  transport::Opening opening;
+  opening.nonce = transport::random_secret();
+  wire.say_to_accepting(transport::bytes_of(opening));
+  ASSERT_TRUE(wire.run([&] { return wire.answered.size() >= sizeof(transport::Reply); }));
+  transport::Reply reply;
   std::memcpy(&reply, wire.answered.data(), sizeof(reply));
   wire.say_to_accepting(reply.proof);
-  EXPECT_TRUE(wire.run([&] { return wire.accepts.stranger(); }));
+  EXPECT_TRUE(wire.run([&] { return wire.accepts.is_foreign(); }));
 }
 
 TEST(Codes, OfForgedFramesAreRefused) {
-  const Secret secret = random_secret();
+  const transport::Secret secret = transport::random_secret();
   Wire wire(secret, secret);
   ASSERT_TRUE(wire.meet());
-  const FrameHeader lost{.kind = FrameKind::kLost, .rank = 1, .nranks = 2};
-  Bytes forged(sizeof(lost) + sizeof(Secret));
+  const transport::FrameHeader lost{.kind = transport::FrameKind::kLost, .rank = 1, .nranks = 2};
+  Bytes forged(sizeof(lost) + sizeof(transport::Secret));
   std::memcpy(forged.data(), &lost, sizeof(lost));
   wire.say_to_accepting(forged);
   EXPECT_FALSE(wire.next());
@@ -146,29 +147,31 @@ TEST(Codes, OfForgedFramesAreRefused) {
 
 // A recorded heartbeat is not valid again, neither on this connection nor on another.
 TEST(Codes, OfRepeatedFramesAreRefused) {
-  const Secret secret = random_secret();
+  const transport::Secret secret = transport::random_secret();
   Wire wire(secret, secret), other(secret, secret);
   ASSERT_TRUE(wire.meet());
   ASSERT_TRUE(other.meet());
   wire.said.clear();
-  wire.connects.queue({.kind = FrameKind::kAlive, .rank = 1, .nranks = 2});
+  wire.connects.queue({.kind = transport::FrameKind::kAlive, .rank = 1, .nranks = 2});
   ASSERT_TRUE(wire.next());
   for (Wire* one : {&wire, &other}) {
     one->say_to_accepting(wire.said);
     EXPECT_FALSE(one->next());
-    EXPECT_TRUE(one->accepts.stranger());
+    EXPECT_TRUE(one->accepts.is_foreign());
   }
 }
 
 TEST(Codes, OfChangedFramesAreRefused) {
-  const Secret secret = random_secret();
-  for (const std::size_t changed : {std::size_t{4}, sizeof(FrameHeader), sizeof(FrameHeader) + 5}) {
+  const transport::Secret secret = transport::random_secret();
+  for (const std::size_t changed :
+       {std::size_t{4}, sizeof(transport::FrameHeader), sizeof(transport::FrameHeader) + 5}) {
     Wire wire(secret, secret);
     ASSERT_TRUE(wire.meet());
     wire.said.clear();
     wire.held = true;
-    wire.connects.queue({.kind = FrameKind::kFailed, .rank = 1, .nranks = 2}, bytes_of(std::string_view("a text")));
-    const std::size_t whole = sizeof(FrameHeader) + 6 + sizeof(Secret);
+    wire.connects.queue({.kind = transport::FrameKind::kFailed, .rank = 1, .nranks = 2},
+                        transport::bytes_of(std::string_view("a text")));
+    const std::size_t whole = sizeof(transport::FrameHeader) + 6 + sizeof(transport::Secret);
     Bytes bytes(whole);
     wire.near().recv(bytes, long_enough());
     bytes[changed] ^= std::byte{1};
@@ -194,14 +197,16 @@ class Variables {
   std::map<std::string, std::optional<std::string>> before_;
 };
 
-Secret secret_of(const std::string& place) { return UniqueIdParts::of(UniqueId::parse(place, "job")).secret; }
+transport::Secret secret_of(const std::string& place) {
+  return transport::UniqueIdParts::of(UniqueId::parse(place, "job")).secret;
+}
 
 TEST(SharedSecrets, FollowFromWhatTheUserSets) {
   Variables variables;
   variables.set("SLIP_SECRET", "sixteen letters and more");
-  const Secret first = secret_of("node7:29500");
+  const transport::Secret first = secret_of("node7:29500");
   EXPECT_EQ(secret_of("node7:29500"), first);
-  EXPECT_NE(UniqueIdParts::of(UniqueId::parse("node7:29500", "another job")).secret, first);
+  EXPECT_NE(transport::UniqueIdParts::of(UniqueId::parse("node7:29500", "another job")).secret, first);
   variables.set("SLIP_SECRET", "sixteen letters and others");
   EXPECT_NE(secret_of("node7:29500"), first);
   EXPECT_NE(secret_of("unix:name"), first);
@@ -217,10 +222,10 @@ TEST(SharedSecrets, AreMadeOnceForEachUser) {
   variables.set("XDG_CONFIG_HOME", folder.c_str());
   static_cast<void>(secret_of("unix:name"));  // needs none
   EXPECT_FALSE(std::filesystem::exists(folder));
-  std::vector<Secret> found(8);
+  std::vector<transport::Secret> found(8);
   expect_no_errors(
       as_ranks(8, [&](int rank) { found[static_cast<std::size_t>(rank)] = secret_of("127.0.0.1:29500"); }));
-  for (const Secret& one : found) EXPECT_EQ(one, found[0]);
+  for (const transport::Secret& one : found) EXPECT_EQ(one, found[0]);
   const std::string file = folder + "/slipstream/secret";
   struct stat made {};
   ASSERT_EQ(::stat(file.c_str(), &made), 0);

@@ -57,7 +57,7 @@ constexpr const char* kSteps = "SLIP_TEST_STEPS";  // of the rank that ends
 constexpr const char* kCall = "SLIP_TEST_CALL";
 constexpr const char* kStop = "SLIP_TEST_STOP";
 
-int number_of(const char* variable) { return std::atoi(env_text(variable).c_str()); }
+int number_of(const char* variable) { return std::atoi(base::env_text(variable).c_str()); }
 
 // Too long for a test: a rank that waits until then was not notified. Only if a rank ends before it reaches the root,
 // the others cannot know.
@@ -80,8 +80,8 @@ void arm() {
 }
 
 SLIP_CHILD(SetupLosses, Rank) {
-  test::play([](const LaunchInfo& info) -> std::string {
-    const std::string call = env_text(kCall);
+  test::play([](const transport::LaunchInfo& info) -> std::string {
+    const std::string call = base::env_text(kCall);
     const Device device = Device::open("cpu", {.compute_workers = 2});
     if (call == "init") {
       meet_the_test();

@@ -12,22 +12,22 @@
 namespace slip::test {
 namespace {
 
-Deadline soon() { return {deadline_after(20'000'000), nullptr}; }
-Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+transport::Deadline soon() { return {base::deadline_after(20'000'000), nullptr}; }
+transport::Deadline long_enough() { return {base::deadline_after(20'000'000'000), nullptr}; }
 
 class SocketsAt : public testing::TestWithParam<const char*> {
  protected:
-  static SocketAddress place() {
+  static transport::SocketAddress place() {
     const std::string name = GetParam();
-    if (name == "unix") return SocketAddress::unix_name("slip-test-" + std::to_string(::getpid()));
-    return SocketAddress::loopback(name == "ipv6" ? AF_INET6 : AF_INET);
+    if (name == "unix") return transport::SocketAddress::unix_name("slip-test-" + std::to_string(::getpid()));
+    return transport::SocketAddress::loopback(name == "ipv6" ? AF_INET6 : AF_INET);
   }
 };
 
 TEST_P(SocketsAt, CarryMoreThanFitsIntoTheirBuffers) {
-  const Socket listener = Socket::listen(place());
-  const Socket there = Socket::connect(listener.local(), long_enough());
-  const Socket here = listener.accept(long_enough());
+  const transport::Socket listener = transport::Socket::listen(place());
+  const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
+  const transport::Socket here = listener.accept(long_enough());
   std::vector<std::byte> sent(8 << 20), received(sent.size());
   for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 4096);
   std::thread sender([&] { there.send(sent, long_enough()); });
@@ -37,9 +37,9 @@ TEST_P(SocketsAt, CarryMoreThanFitsIntoTheirBuffers) {
 }
 
 TEST_P(SocketsAt, EndAWaitAtItsDeadline) {
-  const Socket listener = Socket::listen(place());
+  const transport::Socket listener = transport::Socket::listen(place());
   EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(soon())); }, Code::kTimeout, {listener.local().text()}));
-  const Socket there = Socket::connect(listener.local(), long_enough());
+  const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   std::byte one{};
   EXPECT_TRUE(fails([&] { there.recv({&one, 1}, soon()); }, Code::kTimeout, {there.peer().text()}));
   const std::vector<std::byte> flood(64 << 20);  // nobody reads
@@ -47,20 +47,20 @@ TEST_P(SocketsAt, EndAWaitAtItsDeadline) {
 }
 
 TEST_P(SocketsAt, EndAWaitWhenAborted) {
-  const Socket listener = Socket::listen(place());
-  AbortFlag abort;
-  const Deadline deadline{deadline_after(20'000'000'000), &abort};
+  const transport::Socket listener = transport::Socket::listen(place());
+  transport::AbortFlag abort;
+  const transport::Deadline deadline{base::deadline_after(20'000'000'000), &abort};
   std::thread aborter([&] { abort.set(); });
   EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(deadline)); }, Code::kAborted));
   aborter.join();
-  const Socket there = Socket::connect(listener.local(), long_enough());
+  const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   std::byte one{};
   EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, Code::kAborted));  // and stays so
 }
 
 TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {
-  const Socket listener = Socket::listen(place());
-  const Socket there = Socket::connect(listener.local(), long_enough());
+  const transport::Socket listener = transport::Socket::listen(place());
+  const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   listener.accept(long_enough()).close();
   std::byte bytes[4];
   EXPECT_TRUE(fails([&] { there.recv(bytes, long_enough()); }, Code::kIo,
@@ -68,14 +68,16 @@ TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {
 }
 
 TEST_P(SocketsAt, AreRefusedOrTriedAgain) {
-  Socket listener = Socket::listen(place());
-  const SocketAddress address = listener.local();
+  transport::Socket listener = transport::Socket::listen(place());
+  const transport::SocketAddress address = listener.local();
   listener.close();
-  EXPECT_TRUE(fails([&] { static_cast<void>(Socket::connect(address, long_enough())); }, Code::kIo, {address.text()}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(Socket::connect(address, soon(), Socket::IfRefused::kTryAgain)); },
-                    Code::kTimeout, {address.text()}));
-  std::thread late([&] { listener = Socket::listen(address); });
-  EXPECT_TRUE(Socket::connect(address, long_enough(), Socket::IfRefused::kTryAgain).valid());
+  EXPECT_TRUE(fails([&] { static_cast<void>(transport::Socket::connect(address, long_enough())); }, Code::kIo,
+                    {address.text()}));
+  EXPECT_TRUE(fails(
+      [&] { static_cast<void>(transport::Socket::connect(address, soon(), transport::Socket::IfRefused::kTryAgain)); },
+      Code::kTimeout, {address.text()}));
+  std::thread late([&] { listener = transport::Socket::listen(address); });
+  EXPECT_TRUE(transport::Socket::connect(address, long_enough(), transport::Socket::IfRefused::kTryAgain).valid());
   late.join();
 }
 
@@ -83,17 +85,22 @@ INSTANTIATE_TEST_SUITE_P(Families, SocketsAt, testing::Values("ipv4", "ipv6", "u
                          [](const auto& which) { return std::string(which.param); });
 
 TEST(Addresses, TravelAndPrint) {
-  const SocketAddress four = resolve("127.0.0.1", 80).front(), six = resolve("::1", 81).front();
+  const transport::SocketAddress four = transport::resolve("127.0.0.1", 80).front(),
+                                 six = transport::resolve("::1", 81).front();
   EXPECT_EQ(four.text(), "127.0.0.1:80");
   EXPECT_EQ(six.text(), "[::1]:81");
-  EXPECT_EQ(SocketAddress(four.wire()).text(), four.text());
-  EXPECT_EQ(SocketAddress(six.wire()).text(), six.text());
-  EXPECT_TRUE(fails([] { SocketAddress address(SocketAddress::Wire{}); }, Code::kParse, {"family 0"}));
-  EXPECT_TRUE(fails([] { static_cast<void>(resolve("no such host", 1)); }, Code::kInvalidValue, {"no such host"}));
+  EXPECT_EQ(transport::SocketAddress(four.wire()).text(), four.text());
+  EXPECT_EQ(transport::SocketAddress(six.wire()).text(), six.text());
+  EXPECT_TRUE(
+      fails([] { transport::SocketAddress address(transport::SocketAddress::Wire{}); }, Code::kParse, {"family 0"}));
+  EXPECT_TRUE(
+      fails([] { static_cast<void>(transport::resolve("no such host", 1)); }, Code::kInvalidValue, {"no such host"}));
 }
 
 TEST(Interfaces, AreChosenByNcclsRules) {
-  const auto accepts = [](const char* rule, const char* name) { return InterfaceFilter(rule).accepts(name); };
+  const auto accepts = [](const char* rule, const char* name) {
+    return transport::InterfaceFilter(rule).accepts(name);
+  };
   EXPECT_TRUE(accepts("eth", "eth0"));
   EXPECT_FALSE(accepts("eth", "ib0"));
   EXPECT_TRUE(accepts("ib,eth", "eth1"));
@@ -105,17 +112,17 @@ TEST(Interfaces, AreChosenByNcclsRules) {
   EXPECT_TRUE(accepts("^=lo", "lo1"));
   EXPECT_FALSE(accepts("^=lo,eth0", "eth0"));
   EXPECT_TRUE(accepts("", "anything"));
-  EXPECT_TRUE(fails([] { InterfaceFilter rule("^"); }, Code::kInvalidValue, {"SLIP_SOCKET_IFNAME=^"}));
+  EXPECT_TRUE(fails([] { transport::InterfaceFilter rule("^"); }, Code::kInvalidValue, {"SLIP_SOCKET_IFNAME=^"}));
 }
 
 TEST(Interfaces, LeadToAddressesOfThisHost) {
-  EXPECT_TRUE(own_address(InterfaceFilter("=lo")).is_loopback());
-  EXPECT_FALSE(own_address(InterfaceFilter()).is_link_local());
-  EXPECT_TRUE(fails([] { static_cast<void>(own_address(InterfaceFilter("=nothing0"))); }, Code::kInvalidValue,
-                    {"=nothing0", "lo (127.0.0.1)"}));
-  const SocketAddress end = SocketAddress::loopback(AF_INET6, 1234);
-  EXPECT_EQ(own_address_towards(end, InterfaceFilter()).text(), "[::1]:0");
-  EXPECT_EQ(own_address_towards(end, InterfaceFilter("=lo")).text(), "[::1]:0");
+  EXPECT_TRUE(transport::own_address(transport::InterfaceFilter("=lo")).is_loopback());
+  EXPECT_FALSE(transport::own_address(transport::InterfaceFilter()).is_link_local());
+  EXPECT_TRUE(fails([] { static_cast<void>(transport::own_address(transport::InterfaceFilter("=nothing0"))); },
+                    Code::kInvalidValue, {"=nothing0", "lo (127.0.0.1)"}));
+  const transport::SocketAddress end = transport::SocketAddress::loopback(AF_INET6, 1234);
+  EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter()).text(), "[::1]:0");
+  EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter("=lo")).text(), "[::1]:0");
 }
 
 TEST(UniqueIds, AreTextAndBytes) {

@@ -239,11 +239,11 @@ TEST_F(Check, ACircleOfWaitsIsTold) {
   report = check_trace(data);
   EXPECT_FALSE(report.clean());
   ASSERT_EQ(report.deadlocks.size(), 1U) << report.text();
-  const std::vector<Deadlock::Step>& circle = report.deadlocks[0].circle;
-  ASSERT_EQ(circle.size(), 3U) << report.text();
-  EXPECT_EQ(circle[0].op.name, "wait");
-  EXPECT_EQ(circle[1].op.name, "write");
-  EXPECT_EQ(circle[2].op.name, "behind");
+  const std::vector<Deadlock::Step>& cycle = report.deadlocks[0].cycle;
+  ASSERT_EQ(cycle.size(), 3U) << report.text();
+  EXPECT_EQ(cycle[0].op.name, "wait");
+  EXPECT_EQ(cycle[1].op.name, "write");
+  EXPECT_EQ(cycle[2].op.name, "behind");
   EXPECT_NE(report.text().find("deadlock: 3 ops wait for each other"), std::string::npos);
   poke_words(word, 1);  // ends both waits
 }

@@ -76,10 +76,10 @@ struct Reduced {
 };
 
 Reduced reduced(const TraceData& trace) {
-  RaceCheck check;
+  watch::RaceCheck check;
   for (const TraceRecord& record : trace.records) check.step(record, trace.reads(record), trace.writes(record));
   Reduced result{check.report()};
-  FixReduction reduction(trace, false);
+  watch::FixReduction reduction(trace, false);
   reduction.run(result.report);
   result.steps = reduction.steps();
   return result;
@@ -135,7 +135,7 @@ TEST(Fixes, PastTheLimitItSaysWhatWasNotTried) {
     EXPECT_NE(each->report.text().find(std::to_string(each->report.fixes_untried) + " of "), std::string::npos)
         << each->report.text().substr(0, 1000);
   }
-  EXPECT_LE(large.steps, 2 * small.steps + 2 * FixReduction::kMinSteps);
+  EXPECT_LE(large.steps, 2 * small.steps + 2 * watch::FixReduction::kMinSteps);
 }
 
 TEST(Fixes, AViewEndsBeforeTheFirstOpThatWasIssuedInIt) {

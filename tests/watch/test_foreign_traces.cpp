@@ -51,7 +51,7 @@ constexpr const char* kProfile = R"json({
 })json";
 
 TEST(ForeignTrace, PyTorchProfile) {
-  const TraceData data = parse_trace(kProfile, "torch");
+  const TraceData data = watch::parse_trace(kProfile, "torch");
   EXPECT_TRUE(data.foreign);
   const auto streams = data.streams();
   ASSERT_EQ(streams.size(), 4U);
@@ -93,7 +93,7 @@ TEST(ForeignTrace, PyTorchProfile) {
 }
 
 TEST(ForeignTrace, WrittenAndReadAgainItIsTheSame) {
-  const TraceData data = parse_trace(kProfile, "torch");
+  const TraceData data = watch::parse_trace(kProfile, "torch");
   const Folder folder;
   write_trace(data, folder.file("t.json"));
   const TraceData again = read_trace(folder.file("t.json"));
@@ -102,7 +102,7 @@ TEST(ForeignTrace, WrittenAndReadAgainItIsTheSame) {
 }
 
 TEST(ForeignTrace, BeginsAndEndsAreMatchedByThread) {
-  const TraceData data = parse_trace(R"([
+  const TraceData data = watch::parse_trace(R"([
     {"ph":"B","pid":1,"tid":1,"ts":10,"name":"outer","cat":"a"},
     {"ph":"B","pid":1,"tid":2,"ts":11,"name":"other"},
     {"ph":"B","pid":1,"tid":1,"ts":12,"name":"inner"},
@@ -113,7 +113,7 @@ TEST(ForeignTrace, BeginsAndEndsAreMatchedByThread) {
     {"ph":"b","pid":1,"tid":1,"ts":21,"id":"0x1","name":"async"},
     {"ph":"X","pid":1,"tid":1,"ts":2.5e1,"name":"later"}
   ])",
-                                     "t");
+                                            "t");
   const auto spans = data.spans();
   ASSERT_EQ(spans.size(), 4U);
   EXPECT_EQ(spans[0].name, "outer");
@@ -131,19 +131,19 @@ TEST(ForeignTrace, ABareArrayMayLackItsEnd) {
   const std::string event = R"({"ph":"X","pid":"p","tid":"t","ts":1,"dur":2,"name":"a"})";
   for (const std::string& text :
        {"[" + event + "]", "[" + event, "[" + event + ",", "[\n" + event + " ,\n", "\xEF\xBB\xBF[" + event + "\n]\n"}) {
-    const TraceData data = parse_trace(text, "t");
+    const TraceData data = watch::parse_trace(text, "t");
     EXPECT_TRUE(data.foreign);
     ASSERT_EQ(data.spans().size(), 1U) << text;
     EXPECT_EQ(data.streams()[0].name, "process p / thread t");
   }
   for (const std::string& text : {"[" + event + ",]", "[" + event + event, "[," + event, "[" + event + ",,",
                                   "[" + event + "] x", "[" + event.substr(0, 30), "{\"traceEvents\":[" + event})
-    EXPECT_THROW(parse_trace(text, "t"), Error) << text;
+    EXPECT_THROW(watch::parse_trace(text, "t"), Error) << text;
 }
 
 TEST(ForeignTrace, OddEventsAreShownSafely) {
   const auto one = [](const std::string& fields) {
-    return parse_trace("[{\"ph\":\"X\",\"pid\":1,\"tid\":1," + fields + "}]", "t");
+    return watch::parse_trace("[{\"ph\":\"X\",\"pid\":1,\"tid\":1," + fields + "}]", "t");
   };
   EXPECT_EQ(one("\"ts\":5,\"dur\":-3").spans()[0].ended, 5'000'000);
   EXPECT_EQ(one("\"ts\":-5").spans()[0].started, -5'000'000);
@@ -153,7 +153,8 @@ TEST(ForeignTrace, OddEventsAreShownSafely) {
   EXPECT_THROW(one("\"ts\":1e400"), Error);  // no such time
   EXPECT_THROW(one("\"ts\":NaN"), Error);
   EXPECT_THROW(one("\"ts\":1,\"dur\":1e18"), Error);  // ends in 30,000 years
-  EXPECT_THROW(parse_trace(R"([{"ph":"X","ts":0},{"ph":"X","ts":1759312345678901}])", "t"), Error);  // years apart
+  EXPECT_THROW(watch::parse_trace(R"([{"ph":"X","ts":0},{"ph":"X","ts":1759312345678901}])", "t"),
+               Error);  // years apart
 }
 
 }  // namespace

@@ -17,21 +17,21 @@ using testing::MadeTrace;
 constexpr Picos kMs = 1'000'000'000;
 
 TEST(TracePath, RanksOfAJobNeverWriteTheSameFile) {
-  const JobRank second{1, 4};
-  EXPECT_EQ(trace_path("run.json", second, 77), "run.1.json");
-  EXPECT_EQ(trace_path("a.b/run.json", second, 77), "a.b/run.1.json");
-  EXPECT_EQ(trace_path("a.b/run", second, 77), "a.b/run.1");
-  EXPECT_EQ(trace_path("/x/.run", second, 77), "/x/.run.1");
-  EXPECT_EQ(trace_path("my.run.json", second, 77), "my.run.1.json");
+  const base::JobRank second{1, 4};
+  EXPECT_EQ(watch::trace_path("run.json", second, 77), "run.1.json");
+  EXPECT_EQ(watch::trace_path("a.b/run.json", second, 77), "a.b/run.1.json");
+  EXPECT_EQ(watch::trace_path("a.b/run", second, 77), "a.b/run.1");
+  EXPECT_EQ(watch::trace_path("/x/.run", second, 77), "/x/.run.1");
+  EXPECT_EQ(watch::trace_path("my.run.json", second, 77), "my.run.1.json");
 }
 
 TEST(TracePath, PatternsAreFilledIn) {
-  EXPECT_EQ(trace_path("f.%r.json", JobRank{3, 4}, 77), "f.3.json");
-  EXPECT_EQ(trace_path("%r/f.%r.%p.json", JobRank{3, 4}, 77), "3/f.3.77.json");
-  EXPECT_EQ(trace_path("f.%p.json", JobRank{3, 4}, 77), "f.77.json");
-  EXPECT_EQ(trace_path("f.%r.json", std::nullopt, 77), "f.0.json");
-  EXPECT_EQ(trace_path("f.json", std::nullopt, 77), "f.json");
-  EXPECT_EQ(trace_path("f.json", JobRank{0, 1}, 77), "f.json") << "a job of one rank";
+  EXPECT_EQ(watch::trace_path("f.%r.json", base::JobRank{3, 4}, 77), "f.3.json");
+  EXPECT_EQ(watch::trace_path("%r/f.%r.%p.json", base::JobRank{3, 4}, 77), "3/f.3.77.json");
+  EXPECT_EQ(watch::trace_path("f.%p.json", base::JobRank{3, 4}, 77), "f.77.json");
+  EXPECT_EQ(watch::trace_path("f.%r.json", std::nullopt, 77), "f.0.json");
+  EXPECT_EQ(watch::trace_path("f.json", std::nullopt, 77), "f.json");
+  EXPECT_EQ(watch::trace_path("f.json", base::JobRank{0, 1}, 77), "f.json") << "a job of one rank";
 }
 
 // job_rank() agrees with joining a job, for each launcher. Without a launcher there is no rank.
@@ -62,8 +62,8 @@ TEST(JobRank, IsTheOneOfTheLauncher) {
                            {"SLURM_NTASKS", "1"}}};
   for (const Set& set : launched) {
     const auto variables = [&](const char* name) { return set.contains(name) ? set.at(name) : std::string(); };
-    const std::optional<JobRank> rank = read_job_rank(variables);
-    const std::optional<LaunchInfo> info = read_launch_info(variables);
+    const std::optional<base::JobRank> rank = base::read_job_rank(variables);
+    const std::optional<transport::LaunchInfo> info = transport::read_launch_info(variables);
     ASSERT_TRUE(rank && info) << set.begin()->first;
     EXPECT_EQ(rank->rank, info->rank) << set.begin()->first;
     EXPECT_EQ(rank->ranks, info->nranks) << set.begin()->first;
@@ -74,7 +74,8 @@ TEST(JobRank, IsTheOneOfTheLauncher) {
                       {{"SLIP_RANK", "three"}, {"SLIP_NRANKS", "3"}},
                       {{"SLIP_RANK", "3"}, {"SLIP_NRANKS", "3"}}};
   for (const Set& set : none)
-    EXPECT_FALSE(read_job_rank([&](const char* name) { return set.contains(name) ? set.at(name) : std::string(); }));
+    EXPECT_FALSE(
+        base::read_job_rank([&](const char* name) { return set.contains(name) ? set.at(name) : std::string(); }));
 }
 
 // A rank with one kernel in stream 1 and one all_reduce in stream 2, which waits for it. Its clock began at `zero`.

@@ -26,10 +26,12 @@ void expect_words(std::size_t count, const char* (*name)(Enum), std::optional<En
   EXPECT_FALSE(find(""));
 }
 
-TEST(TraceWords, OfEveryKindOfOp) { expect_words(kOpKinds, kind_name, op_kind_of); }
-TEST(TraceWords, OfEveryEngine) { expect_words(kEngines, engine_name, engine_of); }
-TEST(TraceWords, OfEveryKindOfRecord) { expect_words(kRecordKinds, record_kind_name, record_kind_of); }
-TEST(TraceWords, OfEveryKindOfMemory) { expect_words(kMemoryKinds, memory_kind_name, memory_kind_of); }
+TEST(TraceWords, OfEveryKindOfOp) { expect_words(kOpKinds, kind_name, watch::op_kind_of); }
+TEST(TraceWords, OfEveryEngine) { expect_words(kEngines, engine_name, watch::engine_of); }
+TEST(TraceWords, OfEveryKindOfRecord) {
+  expect_words(watch::kRecordKinds, watch::record_kind_name, watch::record_kind_of);
+}
+TEST(TraceWords, OfEveryKindOfMemory) { expect_words(watch::kMemoryKinds, memory_kind_name, watch::memory_kind_of); }
 
 }  // namespace
 }  // namespace slip

@@ -118,7 +118,7 @@ TraceData runs_only(std::vector<TraceRecord> records) {
 TEST(PageColumns, Base64) {
   const std::pair<const char*, const char*> known[] = {{"", ""},        {"f", "Zg=="},        {"fo", "Zm8="},
                                                        {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xFF\xFE\xFD", "//79"}};
-  for (const auto& [bytes, text] : known) EXPECT_EQ(base64(bytes), text);
+  for (const auto& [bytes, text] : known) EXPECT_EQ(watch::base64(bytes), text);
 }
 
 TEST(PageColumns, NumbersComeBackInTheNarrowestForm) {
@@ -135,7 +135,7 @@ TEST(PageColumns, NumbersComeBackInTheNarrowestForm) {
                {"f64", {0, 1, 4'000'000'000'001}},
                {"f64", {0, 1, 9'007'199'254'740'992}}};
   for (const auto& [type, values] : cases) {
-    Columns columns;
+    watch::Columns columns;
     columns.integers("x", values);
     const auto directory =
         nlohmann::json::parse("{" + std::string(columns.directory().data(), columns.directory().size()) + "}");
@@ -145,7 +145,7 @@ TEST(PageColumns, NumbersComeBackInTheNarrowestForm) {
 }
 
 TEST(PageColumns, TimesThatMakeNoSenseAreKeptAsWellAsADoubleCan) {
-  Columns columns;
+  watch::Columns columns;
   columns.integers("x", {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()});
   const auto directory =
       nlohmann::json::parse("{" + std::string(columns.directory().data(), columns.directory().size()) + "}");
@@ -292,13 +292,13 @@ TEST(Page, NamesCannotLeaveTheirElement) {
   // As many scripts as there are files, and the two blocks of data.
   std::size_t scripts = 0;
   for (std::size_t at = 0; (at = page.html.find("<script", at)) != std::string::npos; ++at) ++scripts;
-  EXPECT_EQ(scripts, embedded_page().size() - 2 + 2) << "all files but page.html and style.css are scripts";
+  EXPECT_EQ(scripts, watch::embedded_page().size() - 2 + 2) << "all files but page.html and style.css are scripts";
 }
 
 // A script that ended its own element would be cut there.
 TEST(Page, ItsOwnFilesFitIntoTheirElements) {
-  ASSERT_GT(embedded_page().size(), 2U);
-  for (const EmbeddedFile& file : embedded_page()) {
+  ASSERT_GT(watch::embedded_page().size(), 2U);
+  for (const base::EmbeddedFile& file : watch::embedded_page()) {
     EXPECT_EQ(file.sha256.size(), 64U);
     if (file.name == "page") continue;
     for (const char* end : {"</script", "<!--", "</style"})

@@ -15,7 +15,7 @@ const Kernel kTouch{"touch", [](const Args&) {}};
 class Kept final : public Observer {
  public:
   void on(const Record& record) override { log.add(record); }
-  RecordLog log{1 << 20};
+  watch::RecordLog log{1 << 20};
 };
 
 void work(const Device& device, const char* name) {
@@ -32,7 +32,7 @@ TEST_P(Private, WorkIsNotTold) {
   const Device device = Device::open(GetParam());
   Trace trace;
   {
-    const PrivateScope scope;
+    const runtime::PrivateScope scope;
     work(device, "measured");
     work(Device::open(GetParam()), "measured");
   }
@@ -50,7 +50,7 @@ TEST_P(Private, OneObserverAloneIsTold) {
   Trace trace;
   Kept kept;
   {
-    const PrivateScope scope(&kept);
+    const runtime::PrivateScope scope(&kept);
     work(Device::open(GetParam()), "predicted");
   }
   work(Device::open(GetParam()), "program");

@@ -53,7 +53,7 @@ std::vector<std::string> step() {
 }
 
 TEST(Profile, LaunchesAreLinkedWithKernelsByCorrelation) {
-  const TraceData data = parse_trace(profile(step()), "t");
+  const TraceData data = watch::parse_trace(profile(step()), "t");
   const auto spans = data.spans();
   const TraceSpan &gemm = find(spans, "gemm"), &relu = find(spans, "relu");
   ASSERT_NE(gemm.submit, nullptr);
@@ -61,9 +61,9 @@ TEST(Profile, LaunchesAreLinkedWithKernelsByCorrelation) {
   EXPECT_EQ(gemm.queued, 10'000'000);
   EXPECT_EQ(relu.queued, 40'000'000);
   // The arrows of the page: from each call to its kernel.
-  const auto drawn = arrows(data, spans);
+  const auto drawn = watch::arrows(data, spans);
   ASSERT_EQ(drawn.size(), 3U);
-  for (const Arrow& arrow : drawn) EXPECT_EQ(spans[arrow.from].name, "cudaLaunchKernel");
+  for (const watch::Arrow& arrow : drawn) EXPECT_EQ(spans[arrow.from].name, "cudaLaunchKernel");
   // The causes: the first kernel waited for its launch, the second for the first.
   const Analysis analysis = analyse(data, spans);
   const auto start_of = [&](const TraceSpan& span) {
@@ -75,14 +75,14 @@ TEST(Profile, LaunchesAreLinkedWithKernelsByCorrelation) {
 }
 
 TEST(Profile, NcclKernelsAreCommunication) {
-  const TraceData data = parse_trace(profile(step()), "t");
+  const TraceData data = watch::parse_trace(profile(step()), "t");
   const Figures figures = slip::figures(data.spans());
   EXPECT_EQ(figures.communication, 100'000'000);
   EXPECT_EQ(figures.communication_overlapped, 40'000'000);
 }
 
 TEST(Profile, AnnotationsAreNeitherWorkNorCritical) {
-  const TraceData data = parse_trace(profile(step()), "t");
+  const TraceData data = watch::parse_trace(profile(step()), "t");
   const auto spans = data.spans();
   const Figures figures = slip::figures(spans);
   EXPECT_EQ(figures.ops, 7U) << "the steps are not among them";
@@ -98,7 +98,7 @@ TEST(Profile, FlowArrowsLinkWhatHasNoCorrelation) {
     return fmt::format(R"({{"ph":"{}","id":{},{},"ts":{},"cat":"{}","name":"x"{}}})", phase, id, track, ts, category,
                        *phase == 'f' ? R"(,"bp":"e")" : "");
   };
-  const TraceData data = parse_trace(
+  const TraceData data = watch::parse_trace(
       profile({arrow("s", 5, kHost, 12), event("cuda_runtime", "cudaLaunchKernel", kHost, 10, 8),
                event("cpu_op", "forward", kHost, 60, 5), event("kernel", "linked", kGpu, 30, 100),
                event("kernel", "not linked", kGpu, 200, 10), arrow("f", 5, kGpu, 30),
@@ -115,9 +115,9 @@ TEST(Profile, FlowArrowsLinkWhatHasNoCorrelation) {
 // Nested calls of the host: the inner one does not wait for the end of the outer one.
 TEST(Profile, NestedCallsFollowWhatCameBefore) {
   const TraceData data =
-      parse_trace(profile({event("cpu_op", "before", kHost, 0, 10), event("cpu_op", "outer", kHost, 10, 100),
-                           event("cpu_op", "inner", kHost, 11, 5)}),
-                  "t");
+      watch::parse_trace(profile({event("cpu_op", "before", kHost, 0, 10), event("cpu_op", "outer", kHost, 10, 100),
+                                  event("cpu_op", "inner", kHost, 11, 5)}),
+                         "t");
   const auto spans = data.spans();
   const Analysis analysis = analyse(data, spans);
   const auto index = [&](std::string_view name) { return static_cast<std::size_t>(&find(spans, name) - spans.data()); };
@@ -125,7 +125,7 @@ TEST(Profile, NestedCallsFollowWhatCameBefore) {
 }
 
 TEST(Profile, AnnotationsAndLinksAreWrittenAndReadBack) {
-  const TraceData data = parse_trace(profile(step()), "t");
+  const TraceData data = watch::parse_trace(profile(step()), "t");
   const Folder folder;
   write_trace(data, folder.file("t.json"));
   testing::expect_same(data, read_trace(folder.file("t.json")));
@@ -146,12 +146,12 @@ TEST(Profile, GzipIsUnpacked) {
   }
   testing::expect_same(read_trace(folder.file("t.json")), read_trace(folder.file("t.json.gz")));
   const std::string packed = contents(folder.file("t.json.gz"));
-  testing::expect_same(read_trace(folder.file("t.json")), parse_trace(packed, "t"));
+  testing::expect_same(read_trace(folder.file("t.json")), watch::parse_trace(packed, "t"));
   EXPECT_THROW(read_trace(folder.file("two.gz")), Error) << "two documents";
   for (const std::string& damaged : {packed.substr(0, packed.size() / 2), packed.substr(0, 2), packed.substr(0, 9),
                                      packed.substr(0, 30) + std::string(40, 'x') + packed.substr(70)}) {
     try {
-      static_cast<void>(parse_trace(damaged, "t.json.gz"));
+      static_cast<void>(watch::parse_trace(damaged, "t.json.gz"));
       ADD_FAILURE() << damaged.size() << " bytes were read";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("t.json.gz"), std::string::npos) << error.what();

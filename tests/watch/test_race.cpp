@@ -164,7 +164,7 @@ TEST_P(Races, TheLegacyBarrierDoesNotReachNonBlockingStreams) {
 TEST_P(Races, TheLegacyStreamComesAfterStreamsThatAreClosed) {
   device->legacy_stream().launch(idle_kernel(), {.writes = {pinned->slice(0, 4)}});
   for (int turn = 0; turn < 20; ++turn) {
-    const StreamState* place = nullptr;
+    const runtime::StreamState* place = nullptr;
     {
       const Stream one = device->stream();
       one.wait(a->record());
@@ -173,7 +173,7 @@ TEST_P(Races, TheLegacyStreamComesAfterStreamsThatAreClosed) {
     }
     std::optional<Stream> two(device->stream());
     for (int tries = 0; turn % 2 == 0 && tries < 200 && two->state() != place; ++tries) {
-      yield_thread();
+      base::yield_thread();
       two.reset();
       two.emplace(device->stream());
     }

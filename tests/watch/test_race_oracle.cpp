@@ -345,10 +345,10 @@ TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 40).take();
     if (races(program, edges_of(program))) continue;
-    NeededEdges needed;
-    static_cast<void>(check_races(program.trace, false, &needed));
+    watch::NeededEdges needed;
+    static_cast<void>(watch::check_races(program.trace, false, &needed));
     std::vector<bool> gone(program.trace.records.size());
-    for (const NeededEdges::Edge& edge : needed.edges()) {
+    for (const watch::NeededEdges::Edge& edge : needed.edges()) {
       if (program.trace.records[edge.record].kind != RecordKind::kEventWait) continue;
       gone[edge.record] = !edge.needed;
       ++(edge.needed ? kept : removed);

@@ -63,7 +63,7 @@ TEST(Replay, WithNothingLeftOutTheRecordedLengthComesOut) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
     const Analysed run(random_program(seed, 200, seed % 2 == 0));
-    EXPECT_EQ(Replay(run.data, run.spans).length(), figures(run.spans).total);
+    EXPECT_EQ(watch::Replay(run.data, run.spans).length(), figures(run.spans).total);
     expect_idle_adds_up(run);
   }
 }
@@ -73,9 +73,9 @@ TEST(Replay, SlackIsWhatAnOpMayTakeLonger) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
     const Analysed run(random_program(seed, 120, seed % 2 == 0));
-    const Replay replay(run.data, run.spans);
+    const watch::Replay replay(run.data, run.spans);
     const Picos length = replay.length();
-    ReplayChange change;
+    watch::ReplayChange change;
     change.longer.resize(run.spans.size());
     for (std::size_t i = 0; i < run.spans.size(); ++i) {
       change.longer[i] = run.result.slack[i];
@@ -95,9 +95,9 @@ TEST(Replay, AWaitLeftOutSetsTheOpFree) {
   made.wait(2, 1, 1);
   made.op({.stream = 2, .queued = 5, .started = 52, .ended = 70});  // 2 of latency
   const Analysed run(made);
-  const Replay replay(run.data, run.spans);
+  const watch::Replay replay(run.data, run.spans);
   EXPECT_EQ(replay.length(), 70);
-  ReplayChange change;
+  watch::ReplayChange change;
   for (const TraceRecord& record : run.data.records) change.left_out.push_back(record.kind == RecordKind::kEventWait);
   EXPECT_EQ(replay.length(change), 50) << "the kernel ran from 7 to 25 beside the copy";
 }
@@ -109,8 +109,8 @@ TEST(Replay, AHostWaitLeftOutLetsTheHostGoOn) {
   made.op({.stream = 2, .queued = 55, .started = 55, .ended = 60});
   made.op({.stream = 2, .queued = 65, .started = 65, .ended = 90});
   const Analysed run(made);
-  const Replay replay(run.data, run.spans);
-  ReplayChange change;
+  const watch::Replay replay(run.data, run.spans);
+  watch::ReplayChange change;
   for (const TraceRecord& record : run.data.records) change.left_out.push_back(record.kind == RecordKind::kSync);
   EXPECT_EQ(replay.length(), 90);
   EXPECT_EQ(replay.length(change), 50) << "submitted at 5 and 15, the last ends at 40";
@@ -125,7 +125,7 @@ TEST(Replay, NonsenseIsSurvived) {
     trace.stop();
     const Analysed run(trace.data());
     expect_idle_adds_up(run);
-    EXPECT_EQ(Replay(run.data, run.spans).length(), figures(run.spans).total);
+    EXPECT_EQ(watch::Replay(run.data, run.spans).length(), figures(run.spans).total);
     for (const Picos slack : run.result.slack) EXPECT_GE(slack, 0);
     ASSERT_FALSE(run.result.critical.empty());
     for (const TraceSpan& span : run.spans) EXPECT_LE(span.ended, run.spans[run.result.critical.back()].ended);

@@ -9,10 +9,11 @@
 namespace slip {
 namespace {
 
-void expect_sorted_like_the_standard(std::vector<TimeKey> keys) {
-  std::vector<TimeKey> expected = keys;
-  std::stable_sort(expected.begin(), expected.end(), [](const TimeKey& a, const TimeKey& b) { return a.at < b.at; });
-  sort_by_time(keys);
+void expect_sorted_like_the_standard(std::vector<watch::TimeKey> keys) {
+  std::vector<watch::TimeKey> expected = keys;
+  std::stable_sort(expected.begin(), expected.end(),
+                   [](const watch::TimeKey& a, const watch::TimeKey& b) { return a.at < b.at; });
+  watch::sort_by_time(keys);
   ASSERT_EQ(keys.size(), expected.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     ASSERT_EQ(keys[i].at, expected[i].at) << i;
@@ -28,7 +29,7 @@ TEST(TimeOrder, IsThatOfAStableSort) {
     for (const std::uint32_t count : {0U, 1U, 100U, 5000U, 30000U}) {
       for (const std::uint64_t range :
            {std::uint64_t{1}, std::uint64_t{50}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
-        std::vector<TimeKey> keys(count);
+        std::vector<watch::TimeKey> keys(count);
         for (std::uint32_t i = 0; i < count; ++i) keys[i] = {static_cast<Picos>(random() % range), i};
         if (count > 1) keys[count / 2].at = std::numeric_limits<Picos>::min();
         expect_sorted_like_the_standard(std::move(keys));

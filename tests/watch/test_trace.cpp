@@ -122,7 +122,7 @@ TEST(Trace, EdgesStreamsAndHostRecords) {
 }
 
 TEST(Trace, BuffersAreKnownByWhateverTouchedThem) {
-  Block block;
+  runtime::Block block;
   block.id = 12;
   block.bytes = 4096;
   block.kind = MemoryKind::kPinned;

@@ -6,13 +6,12 @@
 #include <cstdlib>
 #include <map>
 
+#include "runtime/observers.hpp"
 #include "slip/device.hpp"
 #include "support.hpp"
 #include "support/child.hpp"
 
 namespace slip {
-
-void start_observers();
 
 namespace {
 
@@ -125,8 +124,8 @@ int run_child(const std::string& trace, const std::string& what, const std::stri
 SLIP_CHILD(TraceProcess, Child) {
   const char* what = std::getenv(kChildVariable);
   ASSERT_NE(what, nullptr);
-  start_observers();
-  start_observers();
+  runtime::start_observers();
+  runtime::start_observers();
   pipeline(Device::open("cpu"));
   if (std::string(what) != "fork") return;
   const pid_t child = ::fork();

@@ -39,7 +39,7 @@ TEST(TraceFile, RoundTripIsExact) {
 
 TEST(TraceFile, EmptyTrace) {
   const Trace trace;
-  const TraceData data = parse_trace(text_of(trace), "empty");
+  const TraceData data = watch::parse_trace(text_of(trace), "empty");
   EXPECT_TRUE(data.records.empty());
   EXPECT_TRUE(data.spans().empty());
 }
@@ -98,7 +98,7 @@ TEST(TraceFile, LateClocksStartAtZeroTogether) {
   EXPECT_NE(text.find("\"tid\":1,\"ts\":0.000000,"), std::string::npos) << text;
   EXPECT_NE(text.find("\"tid\":2,\"ts\":0.000010,"), std::string::npos);
   EXPECT_NE(text.find("\"tid\":3,\"ts\":0.000070,"), std::string::npos);  // virtual time as it is
-  expect_same(trace.data(), parse_trace(text, "t"));
+  expect_same(trace.data(), watch::parse_trace(text, "t"));
 }
 
 TEST(TraceFile, ArrowsGoFromTheLastOpCoveredToTheFirstOpHeld) {
@@ -159,7 +159,7 @@ TEST(TraceFile, StringsSurviveAndBadUtf8IsReplaced) {
     trace.on({.kind = RecordKind::kStreamOpen, .device = 1, .stream = 1, .thread = 1, .name = Name(name)});
     const std::string text = text_of(trace);
     ASSERT_TRUE(nlohmann::json::accept(text)) << text;
-    const TraceData data = parse_trace(text, "t");
+    const TraceData data = watch::parse_trace(text, "t");
     EXPECT_EQ(data.spans()[0].name, expected);
     EXPECT_EQ(data.streams()[0].name, expected);
   }
@@ -170,8 +170,8 @@ TEST(TraceFile, ReadsWhatAnotherToolReformatted) {
   Generator(5).send(trace, 200);
   const std::string text = text_of(trace);
   const auto json = nlohmann::ordered_json::parse(text);
-  expect_same(trace.data(), parse_trace(json.dump(2), "indented"));  // times as doubles, some with exponents
-  expect_same(trace.data(), parse_trace(nlohmann::json::parse(text).dump(-1, ' ', true), "sorted, ASCII"));
+  expect_same(trace.data(), watch::parse_trace(json.dump(2), "indented"));  // times as doubles, some with exponents
+  expect_same(trace.data(), watch::parse_trace(nlohmann::json::parse(text).dump(-1, ' ', true), "sorted, ASCII"));
 }
 
 // --- when it cannot be written ---

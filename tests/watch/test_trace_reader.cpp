@@ -25,7 +25,7 @@ std::string sample(std::uint64_t seed, int records) {
 
 std::string complaint(const std::string& text) {
   try {
-    parse_trace(text, "bad.json");
+    watch::parse_trace(text, "bad.json");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kParse) << error.what();
     return error.what();
@@ -112,13 +112,13 @@ TEST(TraceReader, TimesAreRoundedToAPicosecond) {
   for (const auto& [text, expected] : kCases) {
     const std::string event =
         fmt::format("{{\"ph\":\"X\",\"pid\":1,\"ts\":{},\"dur\":0,\"args\":{{\"seq\":[1,2]}}}}", text);
-    EXPECT_EQ(parse_trace(with(event), "t").records[1].started, expected) << text;
+    EXPECT_EQ(watch::parse_trace(with(event), "t").records[1].started, expected) << text;
   }
 }
 
 // The first version of the file format: ops before everything else, each with its stream and engine.
 TEST(TraceReader, ReadsTheFirstForm) {
-  const TraceData data = parse_trace(
+  const TraceData data = watch::parse_trace(
       with("{\"ph\":\"X\",\"pid\":1,\"tid\":5,\"ts\":4,\"dur\":1,\"cat\":\"compute\",\"name\":\"a\",\"args\":{\"kind\":"
            "\"copy\","
            "\"engine\":\"copy "
@@ -228,7 +228,7 @@ TEST(TraceReaderFuzz, MutatedFilesNeverCrash) {
       if (text.empty()) text = " ";
     }
     try {
-      const TraceData data = parse_trace(text, "fuzz");
+      const TraceData data = watch::parse_trace(text, "fuzz");
       ++accepted;  // whatever was read must be usable
       static_cast<void>(figures(data.spans()));
       static_cast<void>(data.edges().size() + data.streams().size());

@@ -140,7 +140,7 @@ TEST_F(Verify, ACircleIsADeadlock) {
   const auto d = word(OpKind::kWriteValue, 1, 1);
   const Verification found = verify(plan);
   EXPECT_EQ(found.verdict, Verdict::kDeadlock);
-  EXPECT_EQ(found.circle, (std::vector<std::uint32_t>{0, d, c, b}));
+  EXPECT_EQ(found.cycle, (std::vector<std::uint32_t>{0, d, c, b}));
   EXPECT_NE(found.text(plan).find("deadlock: op 0 'word'"), std::string::npos) << found.text(plan);
 }
 

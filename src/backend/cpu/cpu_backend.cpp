@@ -16,10 +16,11 @@
 #include "backend/cpu/serial.hpp"
 #include "backend/cpu/strict.hpp"
 #include "backend/slab.hpp"
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 // In cells of 64 bytes: 256 KiB per stream. The kernel allocates the pages when they are first used.
@@ -29,6 +30,11 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
+bool is_drained(const Lane& lane) {
+  return lane.done.load(std::memory_order_acquire) == lane.published.load(std::memory_order_acquire) &&
+         lane.idle.load(std::memory_order_acquire) && !lane.has_pending.load(std::memory_order_relaxed);
+}
+
 // The id of a lane that open_stream() returns, until the runtime sets the real one.
 constexpr std::uint64_t kOpening = ~std::uint64_t{0};
 
@@ -36,7 +42,7 @@ constexpr std::uint64_t kOpening = ~std::uint64_t{0};
 // have another policy, whose executor relies on fields that the last executor did not maintain. Example: a lane that
 // becomes idle under Serial stays kQueued, and a waiting thread of a Pool would claim it although it is idle. REQUIRES:
 // all threads of the closed device have ended. relaxed: the mutex of Slab publishes the changes.
-void renew(Lane& lane) {
+void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   lane.id.store(0, std::memory_order_relaxed);
   lane.core = nullptr;
   lane.executor.store(nullptr, std::memory_order_relaxed);
@@ -68,13 +74,13 @@ void renew(Lane& lane) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(DeviceCore& core)
+CpuBackend::CpuBackend(runtime::DeviceCore& core)
     : core_(core),
       merge_waits_(core.options.policy == Policy::kConcurrent && !core.options.strict &&
                    core.options.max_connections == 0),
       depth_(std::bit_ceil(std::clamp<std::uint64_t>(
           core.options.queue_depth ? core.options.queue_depth : kDefaultDepth, 16, std::uint64_t{1} << 24))) {
-  const int cores = core_count();
+  const int cores = base::core_count();
   const int workers = core.options.compute_workers > 0 ? core.options.compute_workers : std::max(2, cores);
   for (int i = 0; i < core.options.max_connections; ++i) queues_.push_back(std::make_unique<HardwareQueue>());
   core.info.description = fmt::format("host threads, {} compute workers on {} cores", workers, cores);
@@ -109,10 +115,8 @@ void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
     if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
   }
   if (!data)
-    throw Error(Code::kOutOfMemory,
-                fmt::format("asked for {} bytes of {} memory: the system has {}", bytes, memory_kind_name(kind),
-                            physical_memory()),
-                {});
+    base::fail(Code::kOutOfMemory, {}, "asked for {} bytes of {} memory: the system has {}", bytes,
+               memory_kind_name(kind), physical_memory());
   return data;
 }
 
@@ -125,17 +129,17 @@ void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noex
 // stream before it was closed may still submit to it. Only the second check, under the lock, is final.
 Lane* CpuBackend::find_drained() {
   for (Lane* lane : lanes_) {
-    if (lane->id.load(std::memory_order_acquire) != 0 || !lane->drained()) continue;
+    if (lane->id.load(std::memory_order_acquire) != 0 || !is_drained(*lane)) continue;
     lane->submit_lock.lock();
-    if (lane->drained()) return lane;
+    if (is_drained(*lane)) return lane;
     lane->submit_lock.unlock();
   }
   return nullptr;
 }
 
-StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
-  require_own_stream(spec, "cpu");
-  const LockGuard lock(mutex_);
+runtime::StreamState* CpuBackend::open_stream(const runtime::StreamSpec& spec) {
+  runtime::require_own_stream(spec, "cpu");
+  const base::LockGuard lock(mutex_);
   Lane* lane = find_drained();
   if (!lane) {
     lane = Slab<Lane>::take();
@@ -159,7 +163,7 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
     lane->queue = queues_[static_cast<std::size_t>(lane->queue_index)].get();
   }
   ++opened_;
-  if (lane->core != &core_) lane->core = &core_;  // see slip::open_stream
+  if (lane->core != &core_) lane->core = &core_;  // see runtime::open_stream
   lane->executor.store(executor_.get(), std::memory_order_relaxed);
   lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
   if (spec.legacy) {
@@ -172,7 +176,7 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
   return lane;
 }
 
-void CpuBackend::close_stream(StreamState& stream) noexcept {
+void CpuBackend::close_stream(runtime::StreamState& stream) noexcept {
   settle_pending(static_cast<Lane&>(stream));
   // release: find_drained(), which reuses the lane once its work is done, sees all changes.
   stream.id.store(0, std::memory_order_release);
@@ -180,9 +184,9 @@ void CpuBackend::close_stream(StreamState& stream) noexcept {
 
 // Returns the lanes that a wait for `stream` covers. For the legacy stream: also all blocking streams (rule 24). For
 // null: all lanes.
-std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
+std::vector<Lane*> CpuBackend::covered_by(runtime::StreamState* stream) {
   if (stream && !stream->legacy) return {static_cast<Lane*>(stream)};
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   std::vector<Lane*> result;
   for (Lane* lane : lanes_) {
     if (!stream || lane == stream || lane->joins_legacy) result.push_back(lane);
@@ -190,9 +194,9 @@ std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
   return result;
 }
 
-bool CpuBackend::reached(StreamState* stream, std::uint64_t position) {
+bool CpuBackend::reached(runtime::StreamState* stream, std::uint64_t position) {
   executor_->nudge();
-  if (stream && position != kEverything)
+  if (stream && position != runtime::kEverything)
     return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
   for (Lane* lane : covered_by(stream)) {
     settle_pending(*lane);
@@ -201,38 +205,34 @@ bool CpuBackend::reached(StreamState* stream, std::uint64_t position) {
   return true;
 }
 
-bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) {
-  if (stream && (position != kEverything || !stream->legacy)) {
+bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) {
+  if (stream && (position != runtime::kEverything || !stream->legacy)) {
     Lane& lane = static_cast<Lane&>(*stream);
-    if (position == kEverything) {
+    if (position == runtime::kEverything) {
       settle_pending(lane);
-      position = load_acquire(lane.published);
+      position = base::load_acquire(lane.published);
     }
     // Not a fetch_add, which would wait for earlier stores. The count is a hint: an increment may get lost.
     lane.syncs.store(lane.syncs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    if (load_acquire(lane.done) >= position) return true;  // acquire: sees the results
+    if (base::load_acquire(lane.done) >= position) return true;  // acquire: sees the results
     return executor_->wait(lane, position, deadline_ns);
   }
-  struct End {
-    Lane* lane;
-    std::uint64_t position;
-  };
-  std::vector<End> ends;
+  std::vector<Point> ends;
   for (Lane* lane : covered_by(stream)) {
     settle_pending(*lane);
     ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
   }
-  for (const End& end : ends) {
-    if (!executor_->wait(*end.lane, end.position, deadline_ns)) return false;
-  }
-  return true;
+  return std::all_of(ends.begin(), ends.end(), [&](const Point& end) {
+    return executor_->wait(static_cast<Lane&>(*end.stream), end.position, deadline_ns);
+  });
 }
 
-std::vector<std::unique_ptr<Backend>> open_cpu(std::string_view rest, std::span<DeviceCore* const> cores) {
+std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
+                                                        std::span<runtime::DeviceCore* const> cores) {
   if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    throw Error(Code::kInvalidDevice, fmt::format("no device 'cpu:{}': write cpu or cpu:NUMBER", rest), {});
-  std::vector<std::unique_ptr<Backend>> result;
-  for (DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
+    base::fail(Code::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
+  std::vector<std::unique_ptr<runtime::Backend>> result;
+  for (runtime::DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
   return result;
 }
 
@@ -251,10 +251,9 @@ std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pendi
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
   const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
   if (cells > largest) [[unlikely]]
-    throw Error(Code::kInvalidValue,
-                fmt::format("an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)",
-                            cells * sizeof(Cell), largest * sizeof(Cell), lane.capacity * sizeof(Cell)),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)", cells * sizeof(Cell),
+               largest * sizeof(Cell), lane.capacity * sizeof(Cell));
 }
 
 // Returns the position that a full lane must reach before the host continues. At least half of the ring is free then,
@@ -268,22 +267,86 @@ std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
 // `leaving`, sets `idle`, perhaps takes the lane back, and then decrements `leaving`. acquire: sees these in order, and
 // the lane as its last owner left it.
 bool is_ownerless(const Lane& lane) {
-  return load_acquire(lane.idle) && load_acquire(lane.leaving) == 0 && lane.idle.load(std::memory_order_relaxed);
+  return base::load_acquire(lane.idle) && base::load_acquire(lane.leaving) == 0 &&
+         lane.idle.load(std::memory_order_relaxed);
+}
+
+// Whether the ring has room for an op of that many cells and the padding before it. Padding is shorter than the op, so
+// twice the cells suffice. REQUIRES: submit_lock.
+bool make_room(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t need = lane.tail + 2 * cells;
+  if (need <= lane.room_until) [[likely]]
+    return true;
+  lane.room_until = lane.done.load(std::memory_order_acquire) + lane.capacity;  // acquire: those cells are free again
+  return need <= lane.room_until;
+}
+
+// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: submit_lock, room.
+PackedOp& reserve(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
+  if (to_end < cells) {
+    PackedOp& padding = op_at(lane, lane.tail);
+    padding.padding = true;
+    padding.cells = static_cast<std::uint16_t>(to_end);
+    lane.tail += to_end;
+  }
+  return op_at(lane, lane.tail);
+}
+
+// Keeps the wait, so that the next op carries it. REQUIRES: submit_lock, room, fewer than kMaxWaits pending waits.
+std::uint64_t keep_wait(Lane& lane, const Op& op) {
+  if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
+  lane.pending.points[lane.pending.count++] = op.point;
+  lane.has_pending.store(true, std::memory_order_relaxed);
+  return lane.tail;
+}
+
+// Writes an exchange that is already done, and finishes it, without an owner of the lane. No other thread can take the
+// lane, and none knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the
+// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room,
+// is_ownerless(). Returns the position after the op.
+std::uint64_t write_ended(Lane& lane, const Op& op) {
+  const std::uint64_t cells = cells_of(op);
+  PackedOp& packed = reserve(lane, cells);
+  pack(op, cells, {}, 0, packed);
+  lane.tail += cells;
+  execute(lane, packed, lane.tail);
+  lane.head = lane.limit = lane.tail;
+  lane.done.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op done sees its results
+  lane.published.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op sees `done`, too
+  return lane.tail;
+}
+
+// Returns true if the lane was idle and has work. Then its state is `becomes`: with kQueued the caller must wake the
+// executor, with kRunning the caller owns the lane. REQUIRES: submit_lock, the ops are published.
+bool activate(Lane& lane, LaneState becomes = LaneState::kQueued) {
+  base::light_fence();  // see leave_if_empty()
+  if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  // acquire: sees the lane as its last owner left it. If `idle` is already false, that owner saw the published ops and
+  // took the lane back.
+  if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
+  if (lane.done.load(std::memory_order_relaxed) == lane.tail) {  // no new op, or a waiting thread has run it (Serial)
+    lane.idle.store(true, std::memory_order_release);
+    return false;
+  }
+  lane.state.store(becomes, std::memory_order_release);
+  return true;
 }
 
 }  // namespace
 
-std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
+std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   Lane& lane = static_cast<Lane&>(stream);
   if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
-    throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cpu function", op.name.text()), op.here);
+    base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cpu function", op.name.text());
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
     // The point belongs to another kind of device. No lane can wait for it, so the host thread waits here.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return lane.published.load(std::memory_order_relaxed);
   }
-  if (lane.legacy) return is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
-  if (is_bookkeeping(op)) {
+  if (lane.legacy) return runtime::is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
+  if (runtime::is_bookkeeping(op)) {
     settle_pending(lane);
     return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
   }
@@ -319,7 +382,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       executor_->wait(lane, until, 0);  // the queue is full: the host blocks
       continue;
     }
-    if (behind_legacy(lane) && !is_allocation_mark(op)) [[unlikely]] {
+    if (behind_legacy(lane) && !runtime::is_allocation_mark(op)) [[unlikely]] {
       const std::uint64_t barrier = legacy_end_.load(std::memory_order_relaxed);  // exact: see behind_legacy()
       lane.legacy_seen.store(barrier, std::memory_order_relaxed);
       push_wait(lane, *legacy_, barrier);
@@ -332,7 +395,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       return position;
     }
     const std::uint64_t position = push(lane, op);
-    notify_submitted(position);
+    runtime::notify_submitted(position);
     const bool idle = activate(lane, ended ? LaneState::kRunning : LaneState::kQueued);
     lane.submit_lock.unlock();
     if (!idle) return position;  // another thread runs the lane, including an op that has ended
@@ -346,8 +409,8 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
 // submission must be reported before the run. REQUIRES: submit_lock, so that an idle lane stays idle.
 bool CpuBackend::may_begin(const Lane& lane) const {
   // acquire: sees the lane as its last owner left it.
-  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && lane.pending.count == 0 && !lane.queue &&
-         executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !observed();
+  return base::load_acquire(lane.idle) && base::load_acquire(lane.done) == lane.tail && lane.pending.count == 0 &&
+         !lane.queue && executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !runtime::observed();
 }
 
 // An op in the legacy stream waits for the ends of all blocking streams, and their next ops wait for it (rules 3-10).
@@ -389,7 +452,7 @@ std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
 // rest. REQUIRES: submit_lock of the legacy lane.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
   const std::uint64_t cells = cells_of(op);
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   std::vector<Lane*> blocking;
   for (Lane* lane : lanes_) {
     if (lane->joins_legacy) blocking.push_back(lane);
@@ -408,33 +471,11 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
   std::optional<std::uint64_t> position;
   if (room) {
     position = push(legacy, op);
-    notify_submitted(*position);
+    runtime::notify_submitted(*position);
   }
   legacy_end_.store(legacy.tail, std::memory_order_relaxed);  // relaxed: it is read under the locks held here
   for (Lane* lane : blocking) lane->submit_lock.unlock();
   return position;
-}
-
-// Whether the ring has room for an op of that many cells and the padding before it. Padding is shorter than the op, so
-// twice the cells suffice. REQUIRES: submit_lock.
-bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
-  const std::uint64_t need = lane.tail + 2 * cells;
-  if (need <= lane.room_until) [[likely]]
-    return true;
-  lane.room_until = lane.done.load(std::memory_order_acquire) + lane.capacity;  // acquire: those cells are free again
-  return need <= lane.room_until;
-}
-
-// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: submit_lock, room.
-PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
-  const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
-  if (to_end < cells) {
-    PackedOp& padding = lane.at(lane.tail);
-    padding.padding = true;
-    padding.cells = static_cast<std::uint16_t>(to_end);
-    lane.tail += to_end;
-  }
-  return lane.at(lane.tail);
 }
 
 // REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
@@ -453,18 +494,10 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
     flush_pending(lane);
     // With an observer, the closing of a blocking stream is reported but takes no position. A record after it must get
     // another position than a record before it.
-    if (lane.legacy && observed()) write(lane, kLoneWait, {});
+    if (lane.legacy && runtime::observed()) write(lane, kLoneWait, {});
     return lane.tail;
   }
-  return write_behind_pending(lane, is_allocation_mark(op) ? kLoneWait : op);
-}
-
-// Keeps the wait, so that the next op carries it. REQUIRES: submit_lock, room, fewer than kMaxWaits pending waits.
-std::uint64_t CpuBackend::keep_wait(Lane& lane, const Op& op) {
-  if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
-  lane.pending.points[lane.pending.count++] = op.point;
-  lane.has_pending.store(true, std::memory_order_relaxed);
-  return lane.tail;
+  return write_behind_pending(lane, runtime::is_allocation_mark(op) ? kLoneWait : op);
 }
 
 // Writes the op with the waits that came before it. REQUIRES: submit_lock, room.
@@ -490,22 +523,6 @@ void CpuBackend::settle_pending(Lane& lane) {
   if (idle) executor_->wake(lane);
 }
 
-// Writes an exchange that is already done, and finishes it, without an owner of the lane. No other thread can take the
-// lane, and none knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the
-// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room,
-// is_ownerless(). Returns the position after the op.
-std::uint64_t CpuBackend::write_ended(Lane& lane, const Op& op) {
-  const std::uint64_t cells = cells_of(op);
-  PackedOp& packed = reserve(lane, cells);
-  pack(op, cells, {}, 0, packed);
-  lane.tail += cells;
-  execute(lane, packed, lane.tail);
-  lane.head = lane.limit = lane.tail;
-  lane.done.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op done sees its results
-  lane.published.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op sees `done`, too
-  return lane.tail;
-}
-
 // REQUIRES: submit_lock, room. Returns the position after the op.
 std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point> waits) {
   const std::uint64_t cells = cells_of(op, waits.size());
@@ -519,34 +536,17 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point>
   return lane.tail;
 }
 
-// Returns true if the lane was idle and has work. Then its state is `becomes`: with kQueued the caller must wake the
-// executor, with kRunning the caller owns the lane. REQUIRES: submit_lock, the ops are published.
-bool CpuBackend::activate(Lane& lane, LaneState becomes) {
-  light_fence();  // see leave_if_empty()
-  if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
-    return false;
-  // acquire: sees the lane as its last owner left it. If `idle` is already false, that owner saw the published ops and
-  // took the lane back.
-  if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
-  if (lane.done.load(std::memory_order_relaxed) == lane.tail) {  // no new op, or a waiting thread has run it (Serial)
-    lane.idle.store(true, std::memory_order_release);
-    return false;
-  }
-  lane.state.store(becomes, std::memory_order_release);
-  return true;
-}
-
 // Pushes an implicit wait: `lane` waits until `target` has reached the position. REQUIRES: submit_lock, room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
-  if (observed()) {
-    notify({.kind = RecordKind::kBarrier,
-            .device = core_.id,
-            .stream = lane.last_id,
-            .position = lane.tail,
-            .other_stream = target.last_id,
-            .other_position = position,
-            .thread = thread_index()},
-           lane.audience);
+  if (runtime::observed()) {
+    runtime::notify({.kind = RecordKind::kBarrier,
+                     .device = core_.id,
+                     .stream = lane.last_id,
+                     .position = lane.tail,
+                     .other_stream = target.last_id,
+                     .other_position = position,
+                     .thread = base::thread_index()},
+                    lane.audience);
     // With an observer the barrier gets its own position, even if the point is reached: records before and after it
     // must differ.
   } else if (target.done.load(std::memory_order_acquire) >= position) {
@@ -557,4 +557,4 @@ void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
   write(lane, kBarrierWait, {&point, 1});
 }
 
-}  // namespace slip
+}  // namespace slip::backend

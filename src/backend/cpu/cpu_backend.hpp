@@ -13,37 +13,37 @@
 #include "base/clock.hpp"
 #include "runtime/backend.hpp"
 
-namespace slip {
+namespace slip::backend {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public runtime::Backend {
  public:
-  explicit CpuBackend(DeviceCore& core);
+  explicit CpuBackend(runtime::DeviceCore& core);
   ~CpuBackend() override;
 
   void* allocate(MemoryKind kind, std::size_t bytes) override;
   void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept override;
-  StreamState* open_stream(const StreamSpec& spec) override;
-  void close_stream(StreamState& stream) noexcept override;
-  std::uint64_t submit(StreamState& stream, const Op& op) override;
-  bool reached(StreamState* stream, std::uint64_t position) override;
-  bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
-  Picos now() override { return now_ns() * 1000; }
+  runtime::StreamState* open_stream(const runtime::StreamSpec& spec) override SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  void close_stream(runtime::StreamState& stream) noexcept override;
+  std::uint64_t submit(runtime::StreamState& stream, const Op& op) override;
+  bool reached(runtime::StreamState* stream, std::uint64_t position) override;
+  bool wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
+  Picos now() override { return base::now_ns() * 1000; }
 
  private:
-  Lane* find_drained() SLIP_REQUIRES(mutex_);
-  std::vector<Lane*> covered_by(StreamState* stream);
+  // Three functions hold a submit_lock on one path only, or the locks of many lanes. clang's analysis cannot follow
+  // that.
+  Lane* find_drained() SLIP_REQUIRES(mutex_) SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  std::vector<Lane*> covered_by(runtime::StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
   std::uint64_t mark_legacy(Lane& legacy);
-  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& activated);
+  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op,
+                                           std::vector<Lane*>& activated) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::uint64_t push(Lane& lane, const Op& op);
   std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
-  std::uint64_t keep_wait(Lane& lane, const Op& op);
   std::uint64_t write_behind_pending(Lane& lane, const Op& op);
-  std::uint64_t write_ended(Lane& lane, const Op& op);
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
-  bool activate(Lane& lane, LaneState becomes = LaneState::kQueued);
   // Whether legacy work was submitted that the lane does not wait for yet. relaxed: exact under submit_lock, since
   // push_legacy() holds that lock while it publishes and stores legacy_end_.
   bool behind_legacy(const Lane& lane) const {
@@ -51,10 +51,8 @@ class CpuBackend final : public Backend {
            legacy_end_.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
   bool may_begin(const Lane& lane) const;
-  bool make_room(Lane& lane, std::uint64_t cells);
-  PackedOp& reserve(Lane& lane, std::uint64_t cells);
 
-  DeviceCore& core_;
+  runtime::DeviceCore& core_;
   // Whether an op may carry waits. False with hardware queues, where a wait has its own entry, and under Serial, which
   // chooses each op separately.
   const bool merge_waits_;
@@ -64,12 +62,13 @@ class CpuBackend final : public Backend {
   Lane* legacy_ = nullptr;                    // constant after the device is opened
   std::uint64_t legacy_begin_ = 0;            // position of `legacy_` when the device was opened
   std::atomic<std::uint64_t> legacy_end_{0};  // position of the last legacy op that blocking streams wait for
-  Mutex mutex_;
+  base::Mutex mutex_;
   std::vector<Lane*> lanes_ SLIP_GUARDED_BY(mutex_);  // also closed ones
   std::size_t opened_ SLIP_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<Executor> executor_;  // last member: its threads end first
 };
 
-std::vector<std::unique_ptr<Backend>> open_cpu(std::string_view rest, std::span<DeviceCore* const> cores);
+std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
+                                                        std::span<runtime::DeviceCore* const> cores);
 
-}  // namespace slip
+}  // namespace slip::backend

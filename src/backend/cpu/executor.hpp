@@ -5,7 +5,7 @@
 
 #include "backend/cpu/lane.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 class Executor {
  public:
@@ -36,11 +36,11 @@ class Executor {
   }
   // Waits until no thread is inside wake_from_outside(). Call it after all work is done and before destruction.
   void await_visitors() const {
-    while (visitors_.load(std::memory_order_acquire) != 0) yield_thread();
+    while (visitors_.load(std::memory_order_acquire) != 0) base::yield_thread();
   }
 
  private:
   std::atomic<int> visitors_{0};
 };
 
-}  // namespace slip
+}  // namespace slip::backend

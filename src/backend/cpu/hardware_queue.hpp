@@ -7,23 +7,23 @@
 
 #include "backend/cpu/lane.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 class HardwareQueue {
  public:
   void enqueue(Lane& lane) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     order_.push_back(&lane);
   }
 
   bool at_front(const Lane& lane) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     return order_.front() == &lane;
   }
 
   // Whether the lane's next op is at the front. If not, the lane is parked here, and the caller no longer owns it.
   bool front_or_park(Lane& lane) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     if (order_.front() == &lane) return true;
     // parked_on is null, not the lane of the front op: this lane only needs that op to start, but a waiting host thread
     // would run it to its end.
@@ -35,7 +35,7 @@ class HardwareQueue {
 
   // The op at the front starts. Returns the lane that is at the front now, if it is parked here.
   Lane* dispatch() {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     order_.pop_front();
     if (order_.empty() || !order_.front()->queue_parked) return nullptr;
     Lane* next = order_.front();
@@ -44,8 +44,8 @@ class HardwareQueue {
   }
 
  private:
-  SpinLock lock_;
+  base::SpinLock lock_;
   std::deque<Lane*> order_ SLIP_GUARDED_BY(lock_);  // one entry per op; bounded by the rings of the lanes
 };
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -10,26 +10,26 @@
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 std::span<const Piece> pieces(PackedOp& op, std::size_t first, std::size_t count) {
-  return {op.pieces() + first, count};
+  return {pieces(op) + first, count};
 }
 
 void perform(Lane& lane, PackedOp& op) {
-  const InsideOp inside;
+  const runtime::InsideOp inside;
   const StrictScope strict(lane, op);
   switch (op.kind) {
     case OpKind::kKernel: {
-      const Args args(pieces(op, 0, op.reads), pieces(op, op.reads, op.writes), {op.scalar_list(), op.scalars});
+      const Args args(pieces(op, 0, op.reads), pieces(op, op.reads, op.writes), {scalar_list(op), op.scalars});
       strict.call([&] { op.kernel->cpu(args); });
       break;
     }
     case OpKind::kCopy:
-      if (op.pieces()[0].bytes > 0) std::memcpy(op.pieces()[1].data, op.pieces()[0].data, op.pieces()[0].bytes);
+      if (pieces(op)[0].bytes > 0) std::memcpy(pieces(op)[1].data, pieces(op)[0].data, pieces(op)[0].bytes);
       break;
-    case OpKind::kFill: std::memset(op.pieces()[0].data, static_cast<int>(op.value), op.pieces()[0].bytes); break;
+    case OpKind::kFill: std::memset(pieces(op)[0].data, static_cast<int>(op.value), pieces(op)[0].bytes); break;
     case OpKind::kHost: (*op.host)(); break;
     case OpKind::kExchange: op.exchange->finish(nullptr); break;
     // release: a thread that sees the flag sees what this stream wrote before.
@@ -38,36 +38,36 @@ void perform(Lane& lane, PackedOp& op) {
   }
 }
 
-std::string failure_text(const PackedOp& op, const char* why) {
-  return fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(op.kind), op.name.text(), op.file, op.line, why);
-}
-
 // Runs the op. An exception becomes the failure of the stream or the device.
 void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
+  const auto failure = [&](Code code, const char* why) {
+    return runtime::Failure{
+        code,
+        fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(op.kind), op.name.text(), op.file, op.line, why),
+        position, here(op)};
+  };
   try {
     perform(lane, op);
   } catch (const DeviceFault& fault) {
-    const Failure failure{Code::kDeviceFault, failure_text(op, fault.what()), position, op.here()};
-    lane.core->fault.put(failure);
-    fail_stream(lane, failure);
+    lane.core->fault.put(failure(Code::kDeviceFault, fault.what()));
+    runtime::fail_stream(lane, failure(Code::kDeviceFault, fault.what()));
   } catch (const Error& error) {
     const bool kept = error.code() == Code::kUndeclaredAccess || op.kind == OpKind::kExchange;
-    const Code code = kept ? error.code() : Code::kLaunchFailed;
-    fail_stream(lane, {code, failure_text(op, error.what()), position, op.here()});
+    runtime::fail_stream(lane, failure(kept ? error.code() : Code::kLaunchFailed, error.what()));
   } catch (const std::exception& error) {
-    fail_stream(lane, {Code::kLaunchFailed, failure_text(op, error.what()), position, op.here()});
+    runtime::fail_stream(lane, failure(Code::kLaunchFailed, error.what()));
   } catch (...) {
-    fail_stream(lane, {Code::kLaunchFailed, failure_text(op, "not a std::exception"), position, op.here()});
+    runtime::fail_stream(lane, failure(Code::kLaunchFailed, "not a std::exception"));
   }
 }
 
-void inherit_failure(Lane& lane, const StreamState& target, std::uint64_t reached, std::uint64_t position) {
+void inherit_failure(Lane& lane, const runtime::StreamState& target, std::uint64_t reached, std::uint64_t position) {
   if (!target.failure.set()) [[likely]]
     return;
-  const Failure cause = target.failure.value();
+  const runtime::Failure cause = target.failure.value();
   if (cause.position > reached) return;
-  fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, target.last_id), position,
-                     cause.here});
+  runtime::fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, target.last_id),
+                              position, cause.here});
 }
 
 // A stream that waits for work of a failed stream fails, too: its data was not produced.
@@ -75,7 +75,7 @@ void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
   if (op.barrier) return;  // implicit: it orders the streams, but does not propagate failures
   inherit_failure(lane, *op.target, op.number, position);
   for (std::size_t i = 0; i < op.more_waits; ++i)
-    inherit_failure(lane, *op.more_list()[i].stream, op.more_list()[i].position, position);
+    inherit_failure(lane, *more_list(op)[i].stream, more_list(op)[i].position, position);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ bool leave_if_empty(Lane& lane) {
   // reads `idle`; this thread stores `idle` and then reads `published`. At least one of them sees the other's store.
   lane.leaving.fetch_add(1, std::memory_order_relaxed);  // relaxed: a thread that sees `idle` sees it, too
   lane.idle.store(true, std::memory_order_release);
-  heavy_fence();
+  base::heavy_fence();
   const bool left =
       lane.published.load(std::memory_order_relaxed) == head || !lane.idle.exchange(false, std::memory_order_acquire);
   // release: a thread that sees the decrement also sees whether this thread took the lane back.
@@ -104,7 +104,7 @@ bool leave_if_empty(Lane& lane) {
 Waiter* take_served(Lane& lane) {
   Waiter* served = nullptr;
   Waiter** last = &served;
-  const LockGuard lock(lane.wait_lock);
+  const base::LockGuard lock(lane.wait_lock);
   Waiter** link = &lane.waiters;
   while (Waiter* waiter = *link) {
     if (waiter->position > lane.head) {
@@ -124,7 +124,7 @@ Waiter* take_served(Lane& lane) {
   return served;
 }
 
-bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by) {
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, runtime::Exchange::By by) {
   if (op.target) inherit_failures(lane, op, position);
   if (lane.failure.set() || lane.core->fault.set()) return true;
   const StrictScope strict(lane, op);
@@ -137,40 +137,40 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   if (op.target) inherit_failures(lane, op, position);
   if (op.kind == OpKind::kWait) return;
   if (op.kind == OpKind::kRecord) {
-    op.stamp->set(now_ns() * 1000);
+    op.stamp->set(base::now_ns() * 1000);
     op.stamp->release();
     return;
   }
   const bool lost = lane.core->fault.set();
   const bool skip = lost || lane.failure.set();
   if (lost && !lane.failure.set()) {  // streams of other devices that wait for this one must fail, too
-    const Failure cause = lane.core->fault.value();
-    fail_stream(lane, {cause.code, cause.text, position, cause.here});
+    const runtime::Failure cause = lane.core->fault.value();
+    runtime::fail_stream(lane, {cause.code, cause.text, position, cause.here});
   }
-  const bool is_observed = observed_by(lane.audience);
+  const bool is_observed = runtime::observed_by(lane.audience);
   const bool exchanges = op.kind == OpKind::kExchange;
   const std::int64_t began = is_observed && exchanges && !skip ? op.exchange->began_ns() : 0;
-  const Picos started = is_observed ? (began != 0 ? began : now_ns()) * 1000 : 0;
+  const Picos started = is_observed ? (began != 0 ? began : base::now_ns()) * 1000 : 0;
   if (!skip) [[likely]] {
     perform_guarded(lane, op, position);
   } else if (exchanges) {
-    const Failure cause = lane.failure.value();
+    const runtime::Failure cause = lane.failure.value();
     op.exchange->finish(&cause);
   }
   if (op.kind == OpKind::kHost) delete op.host;
   if (is_observed)
-    notify({.kind = RecordKind::kRun,
-            .engine = op.engine,
-            .device = lane.core->id,
-            .queue = lane.queue_index,
-            .stream = lane.last_id,
-            .position = position,
-            .thread = thread_index(),
-            .started = started,
-            .ended = now_ns() * 1000,
-            .name = op.name,
-            .here = op.here()},
-           lane.audience);
+    runtime::notify({.kind = RecordKind::kRun,
+                     .engine = op.engine,
+                     .device = lane.core->id,
+                     .queue = lane.queue_index,
+                     .stream = lane.last_id,
+                     .position = position,
+                     .thread = base::thread_index(),
+                     .started = started,
+                     .ended = base::now_ns() * 1000,
+                     .name = op.name,
+                     .here = here(op)},
+                    lane.audience);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -18,7 +18,7 @@
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 struct Lane;
 class Executor;
@@ -50,19 +50,19 @@ struct PackedOp {
   union {
     const Kernel* kernel;         // kKernel
     std::function<void()>* host;  // kHost; owned
-    Stamp* stamp;                 // kRecord; this op holds a reference
-    Exchange* exchange;           // kExchange
+    runtime::Stamp* stamp;        // kRecord; this op holds a reference
+    runtime::Exchange* exchange;  // kExchange
   };
   Lane* target;          // null: no wait
   std::uint64_t number;  // the position waited for; without a wait, the order of issue
-
-  Here here() const { return {file, line}; }
-  Piece* pieces() { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(this) + 1); }
-  Scalar* scalar_list() { return reinterpret_cast<Scalar*>(pieces() + reads + writes); }
-  Point* more_list() { return reinterpret_cast<Point*>(scalar_list() + scalars); }
 };
 static_assert(sizeof(PackedOp) == sizeof(Cell), "an op without ranges takes one cell, one cache line");
 
+inline Here here(const PackedOp& op) { return {op.file, op.line}; }
+// The lists that follow the first cell.
+inline Piece* pieces(PackedOp& op) { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(&op) + 1); }
+inline Scalar* scalar_list(PackedOp& op) { return reinterpret_cast<Scalar*>(pieces(op) + op.reads + op.writes); }
+inline Point* more_list(PackedOp& op) { return reinterpret_cast<Point*>(scalar_list(op) + op.scalars); }
 static_assert(sizeof(Scalar) % alignof(Point) == 0, "points follow scalars");
 
 // Waits that the next op of the stream will carry.
@@ -74,8 +74,8 @@ struct PendingWaits {
 // A lane or a thread that waits until another lane has reached a position.
 struct Waiter {
   std::uint64_t position = 0;
-  Lane* lane = nullptr;      // to be made ready, or
-  Parker* parker = nullptr;  // to be woken
+  Lane* lane = nullptr;            // to be made ready, or
+  base::Parker* parker = nullptr;  // to be woken
   Waiter* next = nullptr;
 };
 
@@ -86,12 +86,12 @@ enum class LaneState : std::uint32_t {  // meaningful while the lane is not idle
   kParked,                              // waits for a point, a flag, an exchange, an engine or its hardware queue
 };
 
-struct Lane : StreamState {
+struct Lane : runtime::StreamState {
   // Each group has its own cache lines. With each op, the host writes the first two groups (the producer's fields and
   // `published`), and the running thread writes `done` and the owner's fields. The fields that both read change rarely.
 
   // --- producer, guarded by submit_lock ---
-  alignas(64) BiasedLock submit_lock;
+  alignas(64) base::BiasedLock submit_lock;
   std::uint64_t tail = 0;
   std::uint64_t room_until = 0;               // `tail` may increase to here before `done` must be read again
   std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this lane already waits for
@@ -110,7 +110,7 @@ struct Lane : StreamState {
   // If this lane is parked: the lane that a waiting host thread should run to unblock it.
   std::atomic<Lane*> parked_on{nullptr};
   std::atomic<std::uint64_t> parked_position{0};
-  BiasedLock wait_lock;
+  base::BiasedLock wait_lock;
   Waiter* waiters SLIP_GUARDED_BY(wait_lock) = nullptr;
 
   alignas(64) std::unique_ptr<Cell[]> ring;  // this group changes rarely; the host reads it with each op
@@ -140,23 +140,20 @@ struct Lane : StreamState {
   std::uint64_t done_checked = 0;  // `done` at the last check of the sleeping searcher
   bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by FlagWaiters
   bool queue_parked = false;       // waits in its hardware queue; guarded by its lock
-
-  PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }
-  bool drained() const {
-    return done.load(std::memory_order_acquire) == published.load(std::memory_order_acquire) &&
-           idle.load(std::memory_order_acquire) && !has_pending.load(std::memory_order_relaxed);
-  }
 };
 
+inline PackedOp& op_at(Lane& lane, std::uint64_t position) {
+  return *reinterpret_cast<PackedOp*>(&lane.ring[position & (lane.capacity - 1)]);
+}
 // Makes an empty lane idle. False: work came meanwhile, and the caller still owns the lane.
 bool leave_if_empty(Lane& lane);
 // Removes the waiters whose position is reached. Wakes the threads among them, and returns the lanes in list order,
 // linked by Waiter::next.
 Waiter* take_served(Lane& lane);
 // Advances a kExchange. False: it waits for other ranks. If its stream or device has failed, it is not begun.
-bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by);
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, runtime::Exchange::By by);
 // Runs the op, or skips it if its stream or device has failed. Keeps errors, sets time stamps, notifies observers.
 // Never throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);
 
-}  // namespace slip
+}  // namespace slip::backend

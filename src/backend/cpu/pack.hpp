@@ -8,11 +8,11 @@
 #include "backend/cpu/lane.hpp"
 #include "runtime/exchange.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 // The 32-bit flag of a kWaitValue or kWriteValue.
 inline std::atomic<std::uint32_t>& flag(PackedOp& op) {
-  return *reinterpret_cast<std::atomic<std::uint32_t>*>(op.pieces()->data);
+  return *reinterpret_cast<std::atomic<std::uint32_t>*>(pieces(op)->data);
 }
 
 // The number of cells of an op with that many waits. The first wait needs no extra space.
@@ -46,15 +46,15 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
   if (op.kind == OpKind::kHost) packed.host = new std::function<void()>(std::move(*op.host));
   if (op.kind == OpKind::kExchange) packed.exchange = op.exchange;
   if (op.kind == OpKind::kRecord) {
-    packed.stamp = static_cast<Stamp*>(op.event);
+    packed.stamp = static_cast<runtime::Stamp*>(op.event);
     packed.stamp->retain();
   }
-  Piece* piece = packed.pieces();
-  for (const Range& range : op.reads) new (piece++) Piece{address(range), range.bytes};
-  for (const Range& range : op.writes) new (piece++) Piece{address(range), range.bytes};
-  Scalar* scalar = packed.scalar_list();
+  Piece* piece = pieces(packed);
+  for (const Range& range : op.reads) new (piece++) Piece{runtime::address(range), range.bytes};
+  for (const Range& range : op.writes) new (piece++) Piece{runtime::address(range), range.bytes};
+  Scalar* scalar = scalar_list(packed);
   for (const Scalar& value : op.scalars) new (scalar++) Scalar(value);
-  Point* more = packed.more_list();
+  Point* more = more_list(packed);
   for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
 }
 
@@ -62,20 +62,22 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
 // everything done before the points is visible: by the fence, or, where loads use kAcquire, by the loads.
 inline Point unreached_point(PackedOp& op) {
   if (!op.target) return {};
-  if (op.target->done.load(kAcquire) < op.number) return {op.target, op.number};
+  if (op.target->done.load(base::kAcquire) < op.number) return {op.target, op.number};
   for (std::size_t i = 0; i < op.more_waits; ++i) {
-    const Point& point = op.more_list()[i];
-    if (static_cast<Lane*>(point.stream)->done.load(kAcquire) < point.position) return point;
+    const Point& point = more_list(op)[i];
+    if (static_cast<Lane*>(point.stream)->done.load(base::kAcquire) < point.position) return point;
   }
-  acquire_fence();
+  base::acquire_fence();
   return {};
 }
 // Whether the flag of a kWaitValue has reached the value. acquire: sees everything done before the flag was set.
-inline bool flag_reached(PackedOp& op) { return op.kind != OpKind::kWaitValue || load_acquire(flag(op)) >= op.value; }
+inline bool flag_reached(PackedOp& op) {
+  return op.kind != OpKind::kWaitValue || base::load_acquire(flag(op)) >= op.value;
+}
 
 // Whether a lane that is parked on a flag or an exchange can continue.
 inline bool can_continue(PackedOp& op) {
   return op.kind == OpKind::kExchange ? op.exchange->can_advance() : flag_reached(op);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -5,9 +5,8 @@
 #include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
-#include "base/cores.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 constexpr unsigned kBatch = 64;              // a thread runs so many ops of one lane before it lets other lanes run
 constexpr std::uint64_t kPrefetchCells = 4;  // cells
@@ -18,7 +17,7 @@ constexpr int kChase = 64;                 // the maximum number of dependencies
 }  // namespace
 
 void Pool::work(Worker& self) {
-  set_time_slice(self.runner.time_slice);  // a thread inherits the slice of the thread that started it
+  base::set_time_slice(self.runner.time_slice);  // a thread inherits the slice of the thread that started it
   while (Lane* lane = next(self)) run(self.runner, *lane, kNoStop);
 }
 
@@ -27,20 +26,20 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
   // Reading the clock takes a tenth of the time of a short op. So if the ops of a lane are short, only one run() in
   // kTimedVisits is timed.
   const bool timed = expected_long(lane, nullptr) || lane.visits++ % kTimedVisits == 0;
-  std::uint64_t begun = timed ? ticks() : 0;
+  std::uint64_t begun = timed ? base::ticks() : 0;
   unsigned ops = 0;
   const auto account = [&] {  // REQUIRES: this thread owns the lane
-    if (timed && ops > 0) note_time(self, lane, (ticks() - begun) / ops);
+    if (timed && ops > 0) note_time(self, lane, (base::ticks() - begun) / ops);
   };
   for (;;) {
     if (lane.head == lane.limit) {
       publish(self, lane);
       if (self.is_worker && !self.has_local()) pace(self);
-      lane.limit = load_acquire(lane.published);  // acquire: the cells up to it are written
+      lane.limit = base::load_acquire(lane.published);  // acquire: the cells up to it are written
       if (lane.head == lane.limit) {
         account();
         if (linger(self, lane) || leave_if_empty(lane)) return;
-        begun = timed ? ticks() : 0, ops = 0;
+        begun = timed ? base::ticks() : 0, ops = 0;
         continue;
       }
       lane.checks = 0;
@@ -52,9 +51,9 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
       if (engine_wanted(self.held)) release_engine(self);
       return;
     }
-    PackedOp& op = lane.at(lane.head);
+    PackedOp& op = op_at(lane, lane.head);
     const std::uint64_t end = lane.head + op.cells;
-    __builtin_prefetch(&lane.at(end + kPrefetchCells));  // another core wrote these cells
+    __builtin_prefetch(&op_at(lane, end + kPrefetchCells));  // another core wrote these cells
     if (op.padding) {
       lane.head = end;
       continue;
@@ -75,8 +74,8 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
 
 // Finishes an exchange that was already done when this thread submitted it.
 void Pool::end_begun(Lane& lane) {
-  while (lane.at(lane.head).padding) lane.head += lane.at(lane.head).cells;
-  PackedOp& op = lane.at(lane.head);
+  while (op_at(lane, lane.head).padding) lane.head += op_at(lane, lane.head).cells;
+  PackedOp& op = op_at(lane, lane.head);
   const std::uint64_t end = lane.head + op.cells;
   execute(lane, op, end);
   lane.head = lane.limit = end;
@@ -110,12 +109,13 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   if (op.kind == OpKind::kExchange) {
     publish(self, lane);
     if (self.has_local()) {  // the exchange may take long: other threads get the local queue
-      queue_successor(self);
-      light_fence();  // see search()
+      self.queue_successor();
+      base::light_fence();  // see search()
       share_local(self);
     }
-    use_time_slice(self, TimeSlice::kShort);
-    if (!exchange(lane, op, lane.head + op.cells, self.is_worker ? Exchange::By::kWorker : Exchange::By::kWaiter)) {
+    self.use_time_slice(base::TimeSlice::kShort);
+    if (!exchange(lane, op, lane.head + op.cells,
+                  self.is_worker ? runtime::Exchange::By::kWorker : runtime::Exchange::By::kWaiter)) {
       park_on_flag(lane, op);
       return false;
     }
@@ -125,13 +125,13 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
   }
   if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
-  if (self.time_slice == TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
-    use_time_slice(self, TimeSlice::kUsual);
+  if (self.time_slice == base::TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
+    self.use_time_slice(base::TimeSlice::kUsual);
   publish(self, lane);  // publish the waits before the op now: the op may wait or run for long
   if (!hold_engine(self, lane, op.engine)) return false;
   if (self.has_local()) {
-    queue_successor(self);
-    light_fence();  // see search()
+    self.queue_successor();
+    base::light_fence();  // see search()
     if (expected_long(lane, &op)) share_local(self);
     else if (search_.load(std::memory_order_relaxed) == Search::kNone)
       wake_one();  // only a searcher can share the local queue if this op turns out to be long
@@ -143,9 +143,9 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
 
 // A worker that waits for other ranks needs the core rarely, but without delay, so it takes a short time slice. A
 // worker that computes takes the usual one.
-void Pool::use_time_slice(LaneRunner& self, TimeSlice slice) {
-  if (!self.is_worker || self.time_slice == slice) return;
-  set_time_slice(self.time_slice = slice);
+void LaneRunner::use_time_slice(base::TimeSlice slice) {
+  if (!is_worker || time_slice == slice) return;
+  base::set_time_slice(time_slice = slice);
 }
 
 // Publishes that everything before `head` is done, and wakes the waiters.
@@ -172,7 +172,7 @@ void Pool::wake_waiters(LaneRunner& self, Lane& lane) {
     ++count;
   }
   if (count == 0) return;
-  const LockGuard lock(self.lock);
+  const base::LockGuard lock(self.lock);
   while (Lane* next = ready.pop()) self.local.push(*next);
   self.count(count);
 }
@@ -181,7 +181,7 @@ void Pool::wake_waiters(LaneRunner& self, Lane& lane) {
 // still owns the lane.
 bool Pool::park_on_point(Lane& lane, Point point) {
   Lane& target = *static_cast<Lane*>(point.stream);
-  const LockGuard lock(target.wait_lock);
+  const base::LockGuard lock(target.wait_lock);
   lane.waiter = {point.position, &lane, nullptr, target.waiters};
   lane.parked_on.store(&target, std::memory_order_relaxed);
   lane.parked_position.store(point.position, std::memory_order_relaxed);
@@ -202,8 +202,9 @@ bool Pool::park_on_point(Lane& lane, Point point) {
 // worker with nothing else to do reads it only at intervals, in which the host submits several ops.
 void Pool::pace(LaneRunner& self) {
   if (one_core_ || shares_host_core()) return;
-  while (ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
-  self.last_check = ticks();
+  while (base::ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0)
+    base::cpu_relax();
+  self.last_check = base::ticks();
 }
 
 // A worker that finds a lane empty checks it some more times before it leaves. Otherwise a host that submits op after
@@ -241,18 +242,18 @@ void Pool::make_ready(LaneRunner& self, Lane& lane) {
     self.successor = &lane;
     return;
   }
-  const LockGuard lock(self.lock);  // the successor became ready earlier and stays first
+  const base::LockGuard lock(self.lock);  // the successor became ready earlier and stays first
   self.local.push(lane);
   self.count(+1);
 }
 
 // Moves the successor to `local`, where the searcher can find it, because this thread is about to run an op.
-void Pool::queue_successor(LaneRunner& self) {
-  if (!self.successor) return;
-  const LockGuard lock(self.lock);
-  self.local.push(*self.successor);
-  self.count(+1);
-  self.successor = nullptr;
+void LaneRunner::queue_successor() {
+  if (!successor) return;
+  const base::LockGuard guard(lock);
+  local.push(*successor);
+  count(+1);
+  successor = nullptr;
 }
 
 // One step of a waiting host thread (a driver) towards `position`: follows the dependencies to a lane that can run, and
@@ -261,9 +262,10 @@ bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kChase; ++depth) {
     if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its own lanes
-    LaneState state = load_acquire(target->state);
-    if (state == LaneState::kQueued && target->state.compare_exchange_strong(state, LaneState::kRunning, kAcquire)) {
-      acquire_fence();  // sees the lane as the thread that queued it left it
+    LaneState state = base::load_acquire(target->state);
+    if (state == LaneState::kQueued &&
+        target->state.compare_exchange_strong(state, LaneState::kRunning, base::kAcquire)) {
+      base::acquire_fence();  // sees the lane as the thread that queued it left it
       run(self, *target, position);
       release_engine(self);
       return true;
@@ -278,20 +280,20 @@ bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
 }
 
 bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
-  const auto reached = [&] { return load_acquire(lane.done) >= position; };
+  const auto reached = [&] { return base::load_acquire(lane.done) >= position; };
   if (reached()) return true;
   LaneRunner* self = nullptr;
   for (LaneRunner& driver : drivers_) {
     if (deadline_ns != 0) break;  // a thread with a deadline cannot leave an op in the middle: others run the lane
-    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, kAcquire)) {
-      acquire_fence();  // sees the slot as its last user left it
+    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, base::kAcquire)) {
+      base::acquire_fence();  // sees the slot as its last user left it
       self = &driver;
       break;
     }
   }
   if (!self) hurry();
   // On the same core as the worker that runs the lane, a spinning thread would only delay it.
-  const bool shares_core = current_core() == worker_core_.load(std::memory_order_relaxed);
+  const bool shares_core = base::current_core() == worker_core_.load(std::memory_order_relaxed);
   const int spins = one_core_ || shares_core ? 1 : 100;
   int idle = 0;
   while (!reached() && idle < spins) {
@@ -300,26 +302,26 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
       continue;
     }
     if (flag_waiters_.any()) static_cast<void>(poll_flags(self));
-    if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
-    if (one_core_) yield_thread();
+    if (deadline_ns != 0 && (idle & 63) == 63 && base::now_ns() > deadline_ns) break;
+    if (one_core_) base::yield_thread();
     // Reading `done` too often would slow down the thread that runs the lane.
-    for (int i = 0; i < std::min(idle, 32); ++i) cpu_relax();
+    for (int i = 0; i < std::min(idle, 32); ++i) base::cpu_relax();
     ++idle;
   }
   if (self) self->in_use.store(false, std::memory_order_release);
   if (reached()) return true;
 
-  Parker parker;
+  base::Parker parker;
   Waiter waiter{position, nullptr, &parker, nullptr};
   {
-    const LockGuard lock(lane.wait_lock);
+    const base::LockGuard lock(lane.wait_lock);
     lane.has_waiters.store(true, std::memory_order_seq_cst);  // see publish()
     if (lane.done.load(std::memory_order_seq_cst) >= position) return true;
     waiter.next = lane.waiters;
     lane.waiters = &waiter;
   }
   parker.park(deadline_ns);
-  const LockGuard lock(lane.wait_lock);
+  const base::LockGuard lock(lane.wait_lock);
   for (Waiter** link = &lane.waiters; *link; link = &(*link)->next) {
     if (*link != &waiter) continue;
     *link = waiter.next;  // after a timeout: no thread may use this stack frame any more
@@ -362,4 +364,4 @@ void Pool::release_engine(LaneRunner& self) {
 
 bool Pool::engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
 
-}  // namespace slip
+}  // namespace slip::backend

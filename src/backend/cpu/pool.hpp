@@ -24,11 +24,11 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 // The state of a thread that runs lanes: a worker, or a host thread that waits (a driver).
 struct alignas(64) LaneRunner {
-  BiasedLock lock;  // biased to the thread itself
+  base::BiasedLock lock;  // biased to the thread itself
   LaneList<&Lane::next> local SLIP_GUARDED_BY(lock);
   std::atomic<int> local_count{0};  // written under the lock, read without
   // Number of ops begun. If it stays the same, the searcher concludes that the thread is stuck in an op.
@@ -41,7 +41,7 @@ struct alignas(64) LaneRunner {
   Engine held = Engine::kNone;
   int empty_checks = 0;  // empty lanes checked since the last op
   bool is_worker = false;
-  TimeSlice time_slice = TimeSlice::kUsual;
+  base::TimeSlice time_slice = base::TimeSlice::kUsual;
   std::atomic<bool> in_use{false};  // only in Pool::drivers_: a host thread uses this entry
 
   bool has_local() const { return successor || local_count.load(std::memory_order_relaxed) > 0; }
@@ -49,9 +49,12 @@ struct alignas(64) LaneRunner {
   void count(int change) SLIP_REQUIRES(lock) {
     local_count.store(local_count.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
+  Lane* take_local();
+  void queue_successor();
+  void use_time_slice(base::TimeSlice slice);
 };
 
-class Pool final : public Executor, public Subscriber {
+class Pool final : public Executor, public base::Subscriber {
  public:
   Pool(int compute_workers, int cores);
   ~Pool() override;
@@ -64,8 +67,8 @@ class Pool final : public Executor, public Subscriber {
 
  private:
   struct Worker {
-    Thread thread;
-    Parker parker;
+    base::Thread thread;
+    base::Parker parker;
     LaneRunner runner;
     bool active = false;    // runs lanes, counted in active_
     bool searcher = false;  // set by its waker, or by itself
@@ -77,14 +80,12 @@ class Pool final : public Executor, public Subscriber {
   void run(LaneRunner& self, Lane& lane, std::uint64_t stop);
   bool should_yield(const LaneRunner& self, const Lane& lane, unsigned ops) const;
   bool start(LaneRunner& self, Lane& lane, PackedOp& op);
-  static void use_time_slice(LaneRunner& self, TimeSlice slice);
   void pace(LaneRunner& self);
   void note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const;
   bool linger(LaneRunner& self, Lane& lane);
   bool shares_host_core() const;
   void publish(LaneRunner& self, Lane& lane);
   void wake_waiters(LaneRunner& self, Lane& lane);
-  void queue_successor(LaneRunner& self);
   bool park_on_point(Lane& lane, Point point);
   void make_ready(LaneRunner& self, Lane& lane);
   bool drive(LaneRunner& self, Lane& lane, std::uint64_t position);
@@ -97,7 +98,6 @@ class Pool final : public Executor, public Subscriber {
   // Which thread searches, sleeps or is woken (pool_scheduling.cpp).
   Lane* next(Worker& self);
   Lane* find(Worker& self);
-  Lane* take_local(LaneRunner& self);
   Lane* take_shared();
   Lane* take_abandoned();
   void share(Lane& lane);
@@ -112,6 +112,7 @@ class Pool final : public Executor, public Subscriber {
   Lane* sleep_for_work(Worker& self);
   bool rescue_stuck();
   bool work_left() const SLIP_REQUIRES(sleep_mutex_);
+  bool any_local() const SLIP_REQUIRES(sleep_mutex_);  // whether some worker has a local queue
   void park(Worker& self);
   void leave_host_core(LaneRunner& self);
   bool expected_long(const Lane& lane, const PackedOp* op) const;
@@ -132,7 +133,7 @@ class Pool final : public Executor, public Subscriber {
 
   std::array<EngineSlots, kEngines> engines_;  // indexed by Engine
 
-  alignas(64) SpinLock shared_lock_;
+  alignas(64) base::SpinLock shared_lock_;
   LaneList<&Lane::shared_next> shared_ SLIP_GUARDED_BY(shared_lock_);
   alignas(64) std::atomic<int> shared_count_{0};
   std::atomic<bool> shared_urgent_{false};  // it has a lane whose ops are expected to be long
@@ -149,7 +150,7 @@ class Pool final : public Executor, public Subscriber {
   FlagWaiters flag_waiters_;
   std::atomic<bool> trusts_notifications_{false};  // the sleeping searcher relies on wake_up()
 
-  Mutex sleep_mutex_;
+  base::Mutex sleep_mutex_;
   std::vector<Worker*> parked_ SLIP_GUARDED_BY(sleep_mutex_);
   Worker* sleeping_searcher_ SLIP_GUARDED_BY(sleep_mutex_) = nullptr;
   bool notified_ SLIP_GUARDED_BY(sleep_mutex_) = false;  // wake_up() was called since the searcher's last check
@@ -159,4 +160,4 @@ class Pool final : public Executor, public Subscriber {
   LaneRunner host_;                     // for host threads that do not wait; only its is_worker == false is used
 };
 
-}  // namespace slip
+}  // namespace slip::backend

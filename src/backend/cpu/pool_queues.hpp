@@ -8,7 +8,7 @@
 #include "backend/cpu/lane.hpp"
 #include "backend/cpu/pack.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 // An intrusive queue of lanes. The lock of its owner guards it.
 template <Lane* Lane::*Next>
@@ -40,12 +40,12 @@ class EngineSlots {
   static constexpr std::size_t kLevels = 3;  // of priority, 0 is the highest
 
   void set_slots(int count) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     free_ = count;
   }
   // Takes a slot. False: none is free, and the lane is parked until release() returns it.
   bool take_or_park(Lane& lane, std::size_t level) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     if (free_ > 0) {
       --free_;
       return true;
@@ -59,7 +59,7 @@ class EngineSlots {
   // Passes a slot to the first waiting lane of the highest priority, sets its `granted`, and returns that lane. Null:
   // no lane waits, and the slot is free now.
   Lane* release(Engine engine) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     Lane* lane = nullptr;
     for (auto& waiting : waiting_) {
       if ((lane = waiting.pop())) break;
@@ -75,7 +75,7 @@ class EngineSlots {
   bool wanted() const { return waiting_count_.load(std::memory_order_relaxed) > 0; }  // a hint
 
  private:
-  SpinLock lock_;
+  base::SpinLock lock_;
   int free_ SLIP_GUARDED_BY(lock_) = 0;
   LaneList<&Lane::next> waiting_[kLevels] SLIP_GUARDED_BY(lock_);
   std::atomic<int> waiting_count_{0};
@@ -86,7 +86,7 @@ class FlagWaiters {
  public:
   // `subscribed`: the exchange notifies the pool, so the pool may poll rarely.
   void park(Lane& lane, bool subscribed) {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     lane.subscribed = subscribed;
     if (!subscribed) unsubscribed_count_.fetch_add(1, std::memory_order_seq_cst);  // see Pool::only_subscribed()
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
@@ -98,7 +98,7 @@ class FlagWaiters {
   bool poll(std::vector<Lane*>& ready) {
     if (!lock_.try_lock()) return false;
     std::erase_if(lanes_, [&](Lane* lane) {
-      if (!can_continue(lane->at(lane->head))) return false;
+      if (!can_continue(op_at(*lane, lane->head))) return false;
       ready.push_back(lane);
       if (!lane->subscribed) unsubscribed_count_.fetch_sub(1, std::memory_order_relaxed);
       return true;
@@ -112,10 +112,10 @@ class FlagWaiters {
   bool any_unsubscribed() const { return unsubscribed_count_.load(std::memory_order_seq_cst) > 0; }
 
  private:
-  SpinLock lock_;
+  base::SpinLock lock_;
   std::vector<Lane*> lanes_ SLIP_GUARDED_BY(lock_);
   std::atomic<int> count_{0};
   std::atomic<int> unsubscribed_count_{0};
 };
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -7,11 +7,10 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
-#include "base/cores.hpp"
 #include "base/team.hpp"
 #include "runtime/exit.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 constexpr std::int64_t kSleepNs = 50'000;
 constexpr int kSleeps = 4;  // without finding work, before the searcher parks: a sleep costs about as much as a wake-up
@@ -40,10 +39,10 @@ Pool::Pool(int compute_workers, int cores)
     // 3 more, so that copies in, copies out and host functions run while kernels use all compute slots
     : max_workers_(compute_workers + 3),
       one_core_(cores < 2),
-      move_ticks_(static_cast<std::uint64_t>(kMoveUs * ticks_per_us())),
-      look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
-      long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())),
-      heavy_ticks_(static_cast<std::uint64_t>(kHeavyUs * ticks_per_us())) {
+      move_ticks_(static_cast<std::uint64_t>(kMoveUs * base::ticks_per_us())),
+      look_ticks_(static_cast<std::uint64_t>(kLookUs * base::ticks_per_us())),
+      long_ticks_(static_cast<std::uint64_t>(kLongUs * base::ticks_per_us())),
+      heavy_ticks_(static_cast<std::uint64_t>(kHeavyUs * base::ticks_per_us())) {
   engines_[static_cast<std::size_t>(Engine::kCompute)].set_slots(compute_workers);
   engines_[static_cast<std::size_t>(Engine::kCopyIn)].set_slots(1);
   engines_[static_cast<std::size_t>(Engine::kCopyOut)].set_slots(1);
@@ -54,7 +53,7 @@ Pool::Pool(int compute_workers, int cores)
 Pool::~Pool() {
   stopping_.store(true, std::memory_order_seq_cst);
   {
-    const LockGuard lock(sleep_mutex_);
+    const base::LockGuard lock(sleep_mutex_);
     for (Worker* worker : parked_) worker->parker.unpark();
     if (sleeping_searcher_) sleeping_searcher_->parker.unpark();
   }
@@ -62,7 +61,7 @@ Pool::~Pool() {
 }
 
 bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
-  if (op && op->kind == OpKind::kCopy) return const_cast<PackedOp*>(op)->pieces()->bytes > kLongCopyBytes;
+  if (op && op->kind == OpKind::kCopy) return pieces(const_cast<PackedOp&>(*op))->bytes > kLongCopyBytes;
   return lane.op_ticks.load(std::memory_order_relaxed) > long_ticks_;  // all ones, not known yet, counts as long
 }
 
@@ -73,7 +72,7 @@ bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
 void Pool::share(Lane& lane) {
   bool urgent = expected_long(lane, nullptr);
   {
-    const LockGuard lock(shared_lock_);
+    const base::LockGuard lock(shared_lock_);
     if (one_core_) {
       lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
       lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
@@ -99,7 +98,7 @@ void Pool::share(Lane& lane) {
 }
 
 void Pool::wake_searcher() {
-  const LockGuard lock(sleep_mutex_);
+  const base::LockGuard lock(sleep_mutex_);
   if (sleeping_searcher_) sleeping_searcher_->parker.unpark();
 }
 
@@ -117,7 +116,7 @@ void Pool::share_local(LaneRunner& self) {
   for (;;) {
     Lane* lane = nullptr;
     {
-      const LockGuard lock(self.lock);
+      const base::LockGuard lock(self.lock);
       lane = self.local.pop();
       if (!lane) return;
       self.count(-1);
@@ -127,17 +126,16 @@ void Pool::share_local(LaneRunner& self) {
   }
 }
 
-Lane* Pool::take_local(LaneRunner& self) {
-  if (Lane* lane = self.successor) {
-    self.successor = nullptr;
+Lane* LaneRunner::take_local() {
+  if (Lane* lane = std::exchange(successor, nullptr)) {
     lane->state.store(LaneState::kRunning, std::memory_order_relaxed);
     return lane;
   }
-  if (self.local_count.load(std::memory_order_relaxed) == 0) return nullptr;
-  const LockGuard lock(self.lock);
-  Lane* lane = self.local.pop();
+  if (local_count.load(std::memory_order_relaxed) == 0) return nullptr;
+  const base::LockGuard guard(lock);
+  Lane* lane = local.pop();
   if (!lane) return nullptr;
-  self.count(-1);
+  count(-1);
   lane->state.store(LaneState::kRunning, std::memory_order_relaxed);
   return lane;
 }
@@ -146,7 +144,7 @@ Lane* Pool::take_shared() {
   while (shared_count_.load(std::memory_order_relaxed) > 0) {
     Lane* lane = nullptr;
     {
-      const LockGuard lock(shared_lock_);
+      const base::LockGuard lock(shared_lock_);
       lane = shared_.pop();
       if (!lane) return nullptr;
       lane->enqueued = false;
@@ -164,7 +162,7 @@ Lane* Pool::take_shared() {
 // check. The other lanes stay.
 Lane* Pool::take_abandoned() {
   if (hurried_.exchange(false, std::memory_order_relaxed)) return take_shared();  // relaxed: see hurry()
-  const LockGuard lock(shared_lock_);
+  const base::LockGuard lock(shared_lock_);
   LaneList<&Lane::shared_next> kept;
   Lane* taken = nullptr;
   bool urgent = false;
@@ -192,19 +190,19 @@ Lane* Pool::next(Worker& self) {
   if (lane && !self.active) {
     self.active = true;
     leave_host_core(self.runner);
-    worker_core_.store(current_core(), std::memory_order_relaxed);
+    worker_core_.store(base::current_core(), std::memory_order_relaxed);
     active_.fetch_add(1, std::memory_order_relaxed);
-    full_fence();  // see search()
+    base::full_fence();  // see search()
   }
   return lane;
 }
 
 Lane* Pool::find(Worker& self) {
-  while (!stopping_.load(std::memory_order_relaxed) && !exiting()) {
+  while (!stopping_.load(std::memory_order_relaxed) && !runtime::exiting()) {
     if (!self.searcher) {
-      if (Lane* lane = take_local(self.runner)) return lane;
+      if (Lane* lane = self.runner.take_local()) return lane;
       release_engine(self.runner);  // may make a lane ready that waited for the engine
-      if (Lane* lane = take_local(self.runner)) return lane;
+      if (Lane* lane = self.runner.take_local()) return lane;
       if (Lane* lane = take_shared()) {
         if (shared_count_.load(std::memory_order_relaxed) > 0) wake_one();  // another thread can take the next one
         return lane;
@@ -229,12 +227,12 @@ Lane* Pool::find(Worker& self) {
 // that, the full fences here and in next() suffice.
 Lane* Pool::search(Worker& self) {
   // While a parallel loop uses all cores, spinning would slow it down.
-  Lane* lane = team_is_busy() ? nullptr : spin_for_work(self);
+  Lane* lane = base::team_is_busy() ? nullptr : spin_for_work(self);
   if (!lane) lane = sleep_for_work(self);
   self.searcher = false;
   search_.store(Search::kNone, std::memory_order_seq_cst);
-  full_fence();
-  if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
+  base::full_fence();
+  if (active_.load(std::memory_order_relaxed) > 0) base::heavy_fence();
   if (!lane) lane = take_shared();  // work that was shared just before the store above, see share()
   if (!lane) return nullptr;
   sleep_mutex_.lock();
@@ -248,7 +246,11 @@ Lane* Pool::search(Worker& self) {
 // stuck in a long op.
 bool Pool::work_left() const {
   return shared_count_.load(std::memory_order_seq_cst) > 0 || flag_waiters_.any(std::memory_order_seq_cst) ||
-         std::any_of(workers_.begin(), workers_.end(),
+         any_local();
+}
+
+bool Pool::any_local() const {
+  return std::any_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
 }
 
@@ -256,33 +258,33 @@ Lane* Pool::sleep_for_work(Worker& self) {
   const int most = one_core_ ? kSleepsOneCore : kSleeps;
   std::int64_t length = kSleepNs;
   bool missed = false;
-  for (int quiet = 0; quiet < most && !stopping_.load(std::memory_order_relaxed) && !exiting();) {
+  for (int quiet = 0; quiet < most && !stopping_.load(std::memory_order_relaxed) && !runtime::exiting();) {
     const bool trusts = !missed && only_subscribed();
     sleeps_long_.store(trusts || length > kSleepNs, std::memory_order_relaxed);
     bool notified = false;
     {
-      const LockGuard lock(sleep_mutex_);
+      const base::LockGuard lock(sleep_mutex_);
       sleeping_searcher_ = &self;
       search_.store(Search::kSleeping, std::memory_order_seq_cst);
       notified = std::exchange(notified_, false);
     }
-    if (!notified && !worth_taking()) self.parker.park(now_ns() + (trusts ? kNotifiedSleepNs : length));
+    if (!notified && !worth_taking()) self.parker.park(base::now_ns() + (trusts ? kNotifiedSleepNs : length));
     sleeps_long_.store(false, std::memory_order_relaxed);
     if (trusts) trusts_notifications_.store(false, std::memory_order_relaxed);
     {
-      const LockGuard lock(sleep_mutex_);
+      const base::LockGuard lock(sleep_mutex_);
       sleeping_searcher_ = nullptr;
       search_.store(Search::kSpinning, std::memory_order_seq_cst);
     }
     const bool kept = rescue_stuck();
     if (kept) quiet = 0;
     if (flag_waiters_.any()) {
-      use_time_slice(self.runner, TimeSlice::kShort);
+      self.runner.use_time_slice(base::TimeSlice::kShort);
       missed = !poll_flags(&self.runner);  // if another thread polls, its poll may have begun before the notification
     } else {
       ++quiet;
     }
-    if (Lane* lane = take_local(self.runner)) return lane;
+    if (Lane* lane = self.runner.take_local()) return lane;
     if (Lane* lane = one_core_ ? take_abandoned() : take_shared()) return lane;
     const bool flags = flag_waiters_.any();
     if (flags) length = std::min(length + length / 16, kMaxFlagSleepNs);
@@ -305,20 +307,20 @@ bool Pool::worth_taking() const {
 // them, it would only move their cache lines between cores. After a sleep the searcher takes every lane.
 Lane* Pool::spin_for_work(Worker& self) {
   if (one_core_ || shares_host_core()) return nullptr;
-  const std::int64_t until = now_ns() + kSpinNs;
+  const std::int64_t until = base::now_ns() + kSpinNs;
   do {
     for (int i = 0; i < 32; ++i) {
       if (shared_count_.load(std::memory_order_relaxed) > 0 &&
           (shared_urgent_.load(std::memory_order_relaxed) || active_.load(std::memory_order_relaxed) == 0)) {
         if (Lane* lane = take_shared()) return lane;
       }
-      cpu_relax();
+      base::cpu_relax();
     }
     if (flag_waiters_.any()) {
       static_cast<void>(poll_flags(&self.runner));
-      if (Lane* lane = take_local(self.runner)) return lane;
+      if (Lane* lane = self.runner.take_local()) return lane;
     }
-  } while (now_ns() < until && !stopping_.load(std::memory_order_relaxed));
+  } while (base::now_ns() < until && !stopping_.load(std::memory_order_relaxed));
   return nullptr;
 }
 
@@ -326,7 +328,7 @@ Lane* Pool::spin_for_work(Worker& self) {
 // worker has a local queue, so the searcher must continue.
 bool Pool::rescue_stuck() {
   bool any = false;
-  const LockGuard lock(sleep_mutex_);
+  const base::LockGuard lock(sleep_mutex_);
   for (const auto& worker : workers_) {
     LaneRunner& runner = worker->runner;
     const std::uint64_t steps = runner.steps.load(std::memory_order_relaxed);
@@ -343,7 +345,7 @@ bool Pool::rescue_stuck() {
 // the searcher.
 void Pool::park(Worker& self) {
   {
-    const LockGuard lock(sleep_mutex_);
+    const base::LockGuard lock(sleep_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) return;
     // Another thread may have shared work and found no parked thread, before this one was in the list.
     Search none = Search::kNone;
@@ -355,7 +357,7 @@ void Pool::park(Worker& self) {
   }
   for (;;) {
     self.parker.park();  // may also return early, for an unpark() that was meant for an earlier timed sleep
-    const LockGuard lock(sleep_mutex_);
+    const base::LockGuard lock(sleep_mutex_);
     if (self.searcher || stopping_.load(std::memory_order_relaxed)) return;
   }
 }
@@ -364,7 +366,7 @@ void Pool::park(Worker& self) {
 void Pool::wake_one() {
   Worker* woken = nullptr;
   {
-    const LockGuard lock(sleep_mutex_);
+    const base::LockGuard lock(sleep_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) return;
     if (parked_.empty() && static_cast<int>(workers_.size()) >= max_workers_)
       return;  // all workers are busy: they check the shared queue when they are done
@@ -395,26 +397,26 @@ void Pool::start_worker() {
 }
 
 void Pool::wake(Lane& lane) {
-  host_core_.store(current_core(), std::memory_order_relaxed);
+  host_core_.store(base::current_core(), std::memory_order_relaxed);
   share(lane);
 }
 
 // Whether this worker is on the core of the host thread that fills lanes. If the other cores are busy, the scheduler
 // puts both on one core. Then the host cannot run while this worker spins and waits for the host's work.
-bool Pool::shares_host_core() const { return current_core() == host_core_.load(std::memory_order_relaxed); }
+bool Pool::shares_host_core() const { return base::current_core() == host_core_.load(std::memory_order_relaxed); }
 
 // If all cores are busy, a woken thread starts on the core of the thread that woke it. Then the two share this core
 // instead of running concurrently, so the worker moves away.
 void Pool::leave_host_core(LaneRunner& self) {
-  if (one_core_ || !shares_host_core() || ticks() - self.moved < move_ticks_) return;
-  leave_core(host_core_.load(std::memory_order_relaxed));
-  self.moved = ticks();
+  if (one_core_ || !shares_host_core() || base::ticks() - self.moved < move_ticks_) return;
+  base::leave_core(host_core_.load(std::memory_order_relaxed));
+  self.moved = base::ticks();
 }
 
 // Notes the mean time of an op. Ignores a long time if the thread was preempted meanwhile: the ops may still be short.
 void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const {
   if (op_ticks > long_ticks_ && !expected_long(lane, nullptr)) {
-    const std::int64_t before = std::exchange(self.preemptions, preemptions());
+    const std::int64_t before = std::exchange(self.preemptions, base::preemptions());
     if (before != self.preemptions) return;
   }
   lane.op_ticks.store(op_ticks, std::memory_order_relaxed);
@@ -432,7 +434,7 @@ void Pool::park_on_flag(Lane& lane, PackedOp& op) {
 }
 
 void Pool::wake_up() noexcept {
-  const LockGuard lock(sleep_mutex_);
+  const base::LockGuard lock(sleep_mutex_);
   notified_ = true;
   if (sleeping_searcher_) sleeping_searcher_->parker.unpark();
 }
@@ -453,15 +455,12 @@ bool Pool::poll_flags(LaneRunner* self) {
 bool Pool::only_subscribed() {
   if (!flag_waiters_.any()) return false;
   trusts_notifications_.store(true, std::memory_order_seq_cst);
-  full_fence();
-  if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
-  const LockGuard lock(sleep_mutex_);
-  const bool others =
-      flag_waiters_.any_unsubscribed() || std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-        return worker->runner.local_count.load(std::memory_order_relaxed) > 0;
-      });
+  base::full_fence();
+  if (active_.load(std::memory_order_relaxed) > 0) base::heavy_fence();
+  const base::LockGuard lock(sleep_mutex_);
+  const bool others = flag_waiters_.any_unsubscribed() || any_local();
   if (others) trusts_notifications_.store(false, std::memory_order_relaxed);
   return !others;
 }
 
-}  // namespace slip
+}  // namespace slip::backend

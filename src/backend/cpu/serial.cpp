@@ -10,17 +10,17 @@
 #include "base/clock.hpp"
 #include "runtime/exit.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 constexpr std::int64_t kRandomDelayNs = 20'000'000;
 }  // namespace
 
-Serial::Serial(Policy policy, std::uint64_t seed, Mutex& lanes_mutex, const std::vector<Lane*>& lanes)
+Serial::Serial(Policy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes)
     : policy_(policy), lanes_mutex_(lanes_mutex), lanes_(lanes), random_(seed) {}
 
 Serial::~Serial() {
   {
-    const LockGuard lock(work_mutex_);
+    const base::LockGuard lock(work_mutex_);
     stopping_ = true;
   }
   work_changed_.notify_one();
@@ -28,7 +28,7 @@ Serial::~Serial() {
 }
 
 void Serial::wake(Lane&) {
-  const LockGuard lock(work_mutex_);
+  const base::LockGuard lock(work_mutex_);
   if (!thread_.started())
     thread_.start(
         "slip serial", [this] { work(); }, true);
@@ -38,17 +38,17 @@ void Serial::wake(Lane&) {
 }
 
 void Serial::work() {
-  while (!exiting()) {
+  while (!runtime::exiting()) {
     {
-      const LockGuard lock(work_mutex_);
+      const base::LockGuard lock(work_mutex_);
       while (!pending_ && !stopping_) work_changed_.wait(work_mutex_);
       if (stopping_) return;
       if (policy_ == Policy::kRandom) sleep(kRandomDelayNs, true);
       pending_ = hurried_ = false;
     }
-    while (!exiting() && run_ready()) {
-      const LockGuard lock(work_mutex_);
-      sleep(kOpWait.sleep_ns, false);
+    while (!runtime::exiting() && run_ready()) {
+      const base::LockGuard lock(work_mutex_);
+      sleep(base::kOpWait.sleep_ns, false);
       if (stopping_) return;
     }
   }
@@ -57,9 +57,9 @@ void Serial::work() {
 // Sleeps until the time has passed or the device closes. With `until_hurried` it also returns when a thread calls
 // hurry().
 void Serial::sleep(std::int64_t time_ns, bool until_hurried) {
-  const std::int64_t end_ns = now_ns() + time_ns;
+  const std::int64_t end_ns = base::now_ns() + time_ns;
   while (!stopping_ && !(until_hurried && hurried_)) {
-    const std::int64_t left_ns = end_ns - now_ns();
+    const std::int64_t left_ns = end_ns - base::now_ns();
     if (left_ns <= 0) return;
     work_changed_.wait_for(work_mutex_, std::chrono::nanoseconds(left_ns));
   }
@@ -67,9 +67,9 @@ void Serial::sleep(std::int64_t time_ns, bool until_hurried) {
 
 // Runs all ready ops. True: some ops are left, which wait for a flag or for another device or rank.
 bool Serial::run_ready() {
-  const LockGuard drive(drive_);
+  const base::LockGuard drive(drive_);
   while (step()) {}
-  const LockGuard lanes(lanes_mutex_);
+  const base::LockGuard lanes(lanes_mutex_);
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane* lane) {
     return lane->done.load(std::memory_order_relaxed) != lane->published.load(std::memory_order_relaxed);
   });
@@ -78,10 +78,10 @@ bool Serial::run_ready() {
 bool Serial::ready(Lane& lane) {
   // acquire: the cells up to `published` are written.
   while (lane.head != lane.published.load(std::memory_order_acquire)) {
-    PackedOp& op = lane.at(lane.head);
+    PackedOp& op = op_at(lane, lane.head);
     if (!op.padding) {
       if (unreached_point(op).stream || (lane.queue && !lane.queue->at_front(lane))) return false;
-      if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells, Exchange::By::kWorker);
+      if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells, runtime::Exchange::By::kWorker);
       if (op.kind != OpKind::kWaitValue) return true;
       const StrictScope strict(lane, op);  // the flag may be in memory that is protected between ops
       return flag_reached(op);
@@ -95,32 +95,24 @@ bool Serial::ready(Lane& lane) {
 Lane* Serial::choose() {
   ready_.clear();
   {
-    const LockGuard lock(lanes_mutex_);
+    const base::LockGuard lock(lanes_mutex_);
     for (Lane* lane : lanes_) {
       if (ready(*lane)) ready_.push_back(lane);
     }
   }
   if (ready_.empty()) return nullptr;
   if (policy_ == Policy::kSingle) {
-    Lane* first = ready_.front();
-    for (Lane* lane : ready_) {
-      // Waits have no issue number. They take no time and let other streams continue, so they go first.
-      const auto order = [](Lane& of) {
-        PackedOp& op = of.at(of.head);
-        return op.kind == OpKind::kWait ? 0 : op.number;
-      };
-      if (order(*lane) < order(*first)) first = lane;
-    }
-    return first;
+    // Waits have no issue number. They take no time and let other streams continue, so they go first.
+    const auto order = [](Lane& lane) {
+      PackedOp& op = op_at(lane, lane.head);
+      return op.kind == OpKind::kWait ? 0 : op.number;
+    };
+    return *std::min_element(ready_.begin(), ready_.end(), [&](Lane* a, Lane* b) { return order(*a) < order(*b); });
   }
   // With a probability of one half, a preferred stream continues, so that it runs far ahead of the others. Uniform
   // choices alone would rarely do that.
   if (random_() % 8 == 0) preferred_ = ready_[random_() % ready_.size()];
-  if (random_() % 2 == 0) {
-    for (Lane* lane : ready_) {
-      if (lane == preferred_) return lane;
-    }
-  }
+  if (random_() % 2 == 0 && std::find(ready_.begin(), ready_.end(), preferred_) != ready_.end()) return preferred_;
   return ready_[random_() % ready_.size()];
 }
 
@@ -128,7 +120,7 @@ Lane* Serial::choose() {
 bool Serial::step() {
   Lane* lane = choose();
   if (!lane) return false;
-  PackedOp& op = lane->at(lane->head);
+  PackedOp& op = op_at(*lane, lane->head);
   const std::uint64_t end = lane->head + op.cells;
   if (lane->queue) lane->queue->dispatch();
   execute(*lane, op, end);
@@ -147,20 +139,20 @@ bool Serial::step() {
 
 // A thread waits that does not run ops itself: Serial's thread runs them without the random delay.
 void Serial::hurry() {
-  const LockGuard lock(work_mutex_);
+  const base::LockGuard lock(work_mutex_);
   hurried_ = true;
   work_changed_.notify_one();
 }
 
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
-  Backoff backoff(kOpWait);
+  base::Backoff backoff(base::kOpWait);
   // A thread with a deadline does not run ops, because it could not return in the middle of one. Serial's thread runs
   // them.
   const bool drives = deadline_ns == 0;
   if (!drives && !reached()) hurry();
   while (!reached()) {
-    if (deadline_ns != 0 && now_ns() > deadline_ns) return false;
+    if (deadline_ns != 0 && base::now_ns() > deadline_ns) return false;
     bool moved = false;
     if (drives && drive_.try_lock()) {
       while (!reached() && step()) moved = true;
@@ -171,4 +163,4 @@ bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) 
   return true;
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -13,12 +13,12 @@
 #include "backend/cpu/executor.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 class Serial final : public Executor {
  public:
   // `lanes` is the device's list, guarded by `lanes_mutex`. It only grows.
-  Serial(Policy policy, std::uint64_t seed, Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
+  Serial(Policy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
@@ -34,19 +34,19 @@ class Serial final : public Executor {
   Lane* choose() SLIP_REQUIRES(drive_);
 
   const Policy policy_;
-  Mutex& lanes_mutex_;
+  base::Mutex& lanes_mutex_;
   const std::vector<Lane*>& lanes_;
-  Mutex drive_;  // held by the thread that runs ops
+  base::Mutex drive_;  // held by the thread that runs ops
   std::mt19937_64 random_ SLIP_GUARDED_BY(drive_);
   std::vector<Lane*> ready_ SLIP_GUARDED_BY(drive_);
   Lane* preferred_ SLIP_GUARDED_BY(drive_) = nullptr;  // see choose()
 
-  Mutex work_mutex_;
-  CondVar work_changed_;
+  base::Mutex work_mutex_;
+  base::CondVar work_changed_;
   bool pending_ SLIP_GUARDED_BY(work_mutex_) = false;  // wake() was called since Serial's thread last began to run ops
   bool hurried_ SLIP_GUARDED_BY(work_mutex_) = false;
   bool stopping_ SLIP_GUARDED_BY(work_mutex_) = false;
-  Thread thread_;
+  base::Thread thread_;
 };
 
-}  // namespace slip
+}  // namespace slip::backend

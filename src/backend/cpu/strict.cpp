@@ -10,33 +10,38 @@
 #include <new>
 #include <vector>
 
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 struct Region {
   std::byte* data;
   std::size_t bytes;  // whole pages
-  DeviceCore* core;
+  runtime::DeviceCore* core;
 };
+
+bool contains(const Region& region, const void* address) {
+  return address >= region.data && address < region.data + region.bytes;
+}
 
 struct State {
   // Held while an op runs. Page protection is per process, so only one op of all strict devices runs at a time.
-  Mutex running;
-  ForkMutex mutex;
+  base::Mutex running;
+  base::ForkMutex mutex;
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);
 };
 
 State& strict_state();
 
 // `running` is held while an op runs, so fork() does not wait for it. In the child no op runs, so it gets a free mutex.
-void renew_running() { new (&strict_state().running) Mutex; }
+void renew_running() { new (&strict_state().running) base::Mutex; }
 
 State& strict_state() {
   static State* const kState = [] {
-    at_fork([] {}, [] {}, renew_running);
+    base::at_fork([] {}, [] {}, renew_running);
     return new State;
   }();
   return *kState;
@@ -79,9 +84,9 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page() - 1) / page(
 void protect(const Piece& piece, int protection) {
   if (piece.bytes == 0) return;
   State& state = strict_state();
-  const LockGuard lock(state.mutex);
+  const base::LockGuard lock(state.mutex);
   for (const Region& region : state.regions) {
-    if (piece.data < region.data || piece.data >= region.data + region.bytes) continue;
+    if (!contains(region, piece.data)) continue;
     const auto first = reinterpret_cast<std::uintptr_t>(piece.data) / page() * page();
     const auto last = reinterpret_cast<std::uintptr_t>(piece.data) + piece.bytes;
     mprotect(reinterpret_cast<void*>(first), whole_pages(last - first), protection);
@@ -90,16 +95,16 @@ void protect(const Piece& piece, int protection) {
 
 void protect_all(int protection) {
   State& state = strict_state();
-  const LockGuard lock(state.mutex);
+  const base::LockGuard lock(state.mutex);
   for (const Region& region : state.regions) mprotect(region.data, region.bytes, protection);
 }
 
 std::string place(void* address) {
   State& state = strict_state();
-  const LockGuard lock(state.mutex);
+  const base::LockGuard lock(state.mutex);
   const auto* byte = static_cast<std::byte*>(address);
   for (const Region& region : state.regions) {
-    if (byte >= region.data && byte < region.data + region.bytes)
+    if (contains(region, address))
       return fmt::format("byte {} of the device allocation of {} bytes at {}", byte - region.data, region.bytes,
                          static_cast<void*>(region.data));
   }
@@ -112,12 +117,11 @@ std::atomic<int> strict_regions{0};
 
 bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
-  const LockGuard lock(state.mutex);
-  const std::span<const Piece> pieces(op.pieces(), std::size_t{op.reads} + op.writes);
-  return std::any_of(pieces.begin(), pieces.end(), [&state](const Piece& piece) {
-    return std::any_of(state.regions.begin(), state.regions.end(), [&piece](const Region& region) {
-      return piece.data >= region.data && piece.data < region.data + region.bytes;
-    });
+  const base::LockGuard lock(state.mutex);
+  const std::span<const Piece> touched(pieces(op), std::size_t{op.reads} + op.writes);
+  return std::any_of(touched.begin(), touched.end(), [&state](const Piece& piece) {
+    return std::any_of(state.regions.begin(), state.regions.end(),
+                       [&piece](const Region& region) { return contains(region, piece.data); });
   });
 }
 
@@ -128,14 +132,14 @@ void StrictScope::open() {
     protect_all(PROT_READ | PROT_WRITE);
     return;
   }
-  for (std::size_t i = 0; i < op.reads; ++i) protect(op.pieces()[i], PROT_READ);
+  for (std::size_t i = 0; i < op.reads; ++i) protect(pieces(op)[i], PROT_READ);
   for (std::size_t i = op.reads; i < std::size_t{op.reads} + op.writes; ++i)
-    protect(op.pieces()[i], PROT_READ | PROT_WRITE);
+    protect(pieces(op)[i], PROT_READ | PROT_WRITE);
 }
 
 void StrictScope::close() {
   if (op_.opaque) protect_all(PROT_NONE);
-  for (std::size_t i = 0; i < std::size_t{op_.reads} + op_.writes; ++i) protect(op_.pieces()[i], PROT_NONE);
+  for (std::size_t i = 0; i < std::size_t{op_.reads} + op_.writes; ++i) protect(pieces(op_)[i], PROT_NONE);
   strict_state().running.unlock();
 }
 
@@ -154,17 +158,15 @@ void StrictScope::guarded(const std::function<void()>& function) const {
     return;
   }
   t_escape = nullptr;
-  throw Error(
-      Code::kUndeclaredAccess,
-      fmt::format("it touched {}, which it did not declare as read or written that way", place(t_fault_address)),
-      op_.here());
+  base::fail(Code::kUndeclaredAccess, here(op_), "it touched {}, which it did not declare as read or written that way",
+             place(t_fault_address));
 }
 
-void* strict_allocate(DeviceCore& core, std::size_t bytes) {
+void* strict_allocate(runtime::DeviceCore& core, std::size_t bytes) {
   void* data = mmap(nullptr, whole_pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   State& state = strict_state();
-  const LockGuard lock(state.mutex);
+  const base::LockGuard lock(state.mutex);
   state.regions.push_back({static_cast<std::byte*>(data), whole_pages(bytes), &core});
   // relaxed: an op that uses this memory is issued after this returned, and its queue orders the two.
   strict_regions.fetch_add(1, std::memory_order_relaxed);
@@ -174,11 +176,11 @@ void* strict_allocate(DeviceCore& core, std::size_t bytes) {
 void strict_deallocate(void* data, std::size_t bytes) noexcept {
   {
     State& state = strict_state();
-    const LockGuard lock(state.mutex);
+    const base::LockGuard lock(state.mutex);
     std::erase_if(state.regions, [data](const Region& region) { return region.data == data; });
     strict_regions.fetch_sub(1, std::memory_order_relaxed);
   }
   munmap(data, whole_pages(bytes));
 }
 
-}  // namespace slip
+}  // namespace slip::backend

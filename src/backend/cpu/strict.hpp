@@ -10,7 +10,7 @@
 
 #include "backend/cpu/lane.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 extern std::atomic<int> strict_regions;  // number of live allocations of all strict devices
 bool touches_strict_memory(PackedOp& op);
@@ -51,7 +51,7 @@ class StrictScope {
 };
 
 // Device memory of a strict device: page-aligned, and inaccessible between ops.
-void* strict_allocate(DeviceCore& core, std::size_t bytes);
+void* strict_allocate(runtime::DeviceCore& core, std::size_t bytes);
 void strict_deallocate(void* data, std::size_t bytes) noexcept;
 
-}  // namespace slip
+}  // namespace slip::backend

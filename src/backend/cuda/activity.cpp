@@ -15,7 +15,7 @@
 
 #include "base/clock.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 constexpr auto kOurKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
@@ -43,7 +43,7 @@ struct Library {
 Library g_cupti{};
 
 struct State {
-  Mutex mutex;  // guards all members
+  base::Mutex mutex;  // guards all members
   // Our op numbers by CUPTI's correlation id, until the span arrives.
   std::unordered_map<std::uint32_t, std::uint64_t> numbers;
   std::unordered_map<std::uint32_t, GpuSpan> early;  // spans by correlation id, until the number arrives
@@ -108,9 +108,9 @@ void note_number(const CUpti_ActivityExternalCorrelation& record) {
 void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
   std::uint64_t stamp = 0;
   g_cupti.timestamp(&stamp);
-  const Picos offset = (now_ns() - static_cast<std::int64_t>(stamp)) * 1000;  // both clocks have the same rate
+  const Picos offset = (base::now_ns() - static_cast<std::int64_t>(stamp)) * 1000;  // both clocks have the same rate
   {
-    const LockGuard lock(state().mutex);
+    const base::LockGuard lock(state().mutex);
     CUpti_Activity* record = nullptr;
     while (g_cupti.next_record(buffer, valid, &record) == CUPTI_SUCCESS) {
       switch (record->kind) {
@@ -166,7 +166,7 @@ void Activity::start() {
 void Activity::pause() {
   if (!g_recording.exchange(false, std::memory_order_relaxed)) return;
   for (const CUpti_ActivityKind kind : kKinds) g_cupti.disable(kind);
-  const LockGuard lock(state().mutex);
+  const base::LockGuard lock(state().mutex);
   state().spans.clear();
   state().numbers.clear();
   state().early.clear();
@@ -182,7 +182,7 @@ void Activity::pop() const {
 std::vector<std::pair<std::uint64_t, GpuSpan>> Activity::take(const std::function<bool(std::uint64_t)>& wanted) {
   g_cupti.flush(0);
   std::vector<std::pair<std::uint64_t, GpuSpan>> result;
-  const LockGuard lock(state().mutex);
+  const base::LockGuard lock(state().mutex);
   std::erase_if(state().spans, [&](const auto& span) {
     if (!wanted(span.first)) return false;
     result.push_back(span);
@@ -191,11 +191,11 @@ std::vector<std::pair<std::uint64_t, GpuSpan>> Activity::take(const std::functio
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::backend
 
 #else  // a toolkit without CUPTI's header
 
-namespace slip {
+namespace slip::backend {
 
 Activity* Activity::get() { return nullptr; }
 void Activity::start() {}
@@ -204,6 +204,6 @@ void Activity::push(std::uint64_t) const {}
 void Activity::pop() const {}
 std::vector<std::pair<std::uint64_t, GpuSpan>> Activity::take(const std::function<bool(std::uint64_t)>&) { return {}; }
 
-}  // namespace slip
+}  // namespace slip::backend
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 struct GpuSpan {
   Picos started = 0, ended = 0;  // on the host's clock
@@ -35,4 +35,4 @@ class Activity {
   static Activity* load();
 };
 
-}  // namespace slip
+}  // namespace slip::backend

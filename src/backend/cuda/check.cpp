@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::backend {
 
 Code code_of(cudaError_t status) {
   switch (status) {
@@ -51,18 +53,16 @@ bool is_sticky(cudaError_t status) {
 void raise_cuda(cudaError_t status, const char* call, int device, std::string_view op, Here here) {
   static_cast<void>(cudaGetLastError());  // clears the status, so that a later call does not report it again
   const std::string whose = op.empty() ? std::string() : fmt::format(" for op '{}'", op);
-  throw Error(code_of(status),
-              fmt::format("{} on cuda:{}{}: {} ({})", call, device, whose, cudaGetErrorString(status),
-                          cudaGetErrorName(status)),
-              here);
+  base::fail(code_of(status), here, "{} on cuda:{}{}: {} ({})", call, device, whose, cudaGetErrorString(status),
+             cudaGetErrorName(status));
 }
 
 void raise_out_of_memory(std::size_t bytes, int device, std::string_view what, Here here) {
   static_cast<void>(cudaGetLastError());
   std::size_t free = 0, total = 0;
   static_cast<void>(cudaMemGetInfo(&free, &total));
-  throw Error(Code::kOutOfMemory,
-              fmt::format("cuda:{}: asked for {} bytes ({}): {} free of {}", device, bytes, what, free, total), here);
+  base::fail(Code::kOutOfMemory, here, "cuda:{}: asked for {} bytes ({}): {} free of {}", device, bytes, what, free,
+             total);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -8,7 +8,7 @@
 
 #include "slip/error.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 // The error code for a CUDA status.
 Code code_of(cudaError_t status);
@@ -26,4 +26,4 @@ inline void check(cudaError_t status, const char* call, int device, std::string_
     raise_cuda(status, call, device, op, here);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -8,12 +8,14 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda/empty_kernel.hpp"
 #include "backend/slab.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 std::string no_gpu(cudaError_t status) {
@@ -36,9 +38,32 @@ int gpu_count() {
   throw Error(Code::kInvalidDevice, no_gpu(status), {});
 }
 
+// The driver completes the setup of a stream with its first kernel, and then waits until no kernel runs on the GPU. If
+// that were a kernel that waits for this stream's rank, both would wait for ever. So the first kernel comes now.
+void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
+
+// While it lives, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const bool known = cudaStreamIsCapturing(stream, &status) == cudaSuccess;
+  if (!known) static_cast<void>(cudaGetLastError());  // the legacy stream, while another stream captures
+  return !known || status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
-CudaBackend::CudaBackend(DeviceCore& core, int gpu)
+CudaBackend::CudaBackend(runtime::DeviceCore& core, int gpu)
     : core_(core), gpu_(gpu), only_gpu_(gpu_count() == 1), events_(EventPool::of(gpu)), times_(gpu) {
   make_current();
   check(cudaFree(nullptr), "cudaFree", gpu_);  // creates the context now, not with the first op
@@ -58,9 +83,9 @@ void CudaBackend::fill_info() {
   info.memory_bytes = properties.totalGlobalMem;
   info.compute_workers = properties.multiProcessorCount;
   info.copy_engines = properties.asyncEngineCount;
-  info.queues = cuda_connections();
-  check(cudaDeviceGetStreamPriorityRange(&info.min_priority, &info.greatest_priority),
-        "cudaDeviceGetStreamPriorityRange", gpu_);
+  info.queues = base::cuda_connections();
+  check(cudaDeviceGetStreamPriorityRange(&info.min_priority, &info.max_priority), "cudaDeviceGetStreamPriorityRange",
+        gpu_);
 }
 
 // A separate memory pool, so that its options do not affect other users in the process.
@@ -155,23 +180,29 @@ CudaStream* CudaBackend::find_drained() {
   return nullptr;
 }
 
-StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
+runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) {
   make_current();
+  const RelaxedCapture relaxed;
   cudaStream_t handle = spec.legacy ? cudaStreamLegacy : spec.adopted;
   const bool owned = handle == nullptr;
   if (owned) {
     const unsigned wanted = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
     check(cudaStreamCreateWithPriority(&handle, wanted, spec.priority), "cudaStreamCreateWithPriority", gpu_);
   }
+  // While a stream captures, CUDA neither runs a kernel in it nor tells its flags, and it cannot join the legacy
+  // stream.
   unsigned flags = cudaStreamNonBlocking;
-  if (!spec.legacy) check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
-  const LockGuard lock(mutex_);
+  if (!spec.legacy && !is_capturing(handle)) {
+    warm_up(handle, gpu_);
+    check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
+  }
+  const base::LockGuard lock(mutex_);
   CudaStream* stream = find_drained();
   if (!stream) {
     stream = Slab<CudaStream>::take();
     streams_.push_back(stream);
   }
-  const LockGuard submitting(stream->submitting);
+  const base::LockGuard submitting(stream->submitting);
   stream->handle = handle;
   stream->owned = owned;
   stream->gpu = gpu_;
@@ -182,11 +213,11 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
   return stream;
 }
 
-void CudaBackend::close_stream(StreamState& state) noexcept {
+void CudaBackend::close_stream(runtime::StreamState& state) noexcept {
   CudaStream& stream = static_cast<CudaStream&>(state);
   static_cast<void>(cudaSetDevice(gpu_));
   {
-    const LockGuard lock(stream.submitting);
+    const base::LockGuard lock(stream.submitting);
     try {  // record an event at the end of the stream's work: when it is reached, the state can be reused
       const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
       record(stream, {.kind = OpKind::kRecord}, end);
@@ -198,14 +229,14 @@ void CudaBackend::close_stream(StreamState& state) noexcept {
     static_cast<void>(cudaGetLastError());
     stream.handle = nullptr;  // under the lock: a later submission sees it, see require_open()
   }
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   stream.id.store(0, std::memory_order_release);  // see find_drained()
 }
 
 void CudaBackend::lose(cudaError_t status, const char* call) {
   static_cast<void>(cudaGetLastError());
   std::string ops;
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   for (CudaStream* stream : streams_) {
     const std::uint64_t last = stream->submitted.load(std::memory_order_relaxed);
     if (last == 0 || stream->known_done(last)) continue;
@@ -231,10 +262,10 @@ bool CudaBackend::done(cudaError_t status, const char* call) {
   return true;
 }
 
-bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
+bool CudaBackend::reached(runtime::StreamState* state, std::uint64_t position) {
   static_cast<void>(cudaSetDevice(gpu_));  // if the device is lost, the query below reports it
   if (!state) {
-    const LockGuard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
       if (stream->handle ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained()) return false;
     }
@@ -242,10 +273,10 @@ bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
     return true;
   }
   CudaStream& stream = static_cast<CudaStream&>(*state);
-  if (position != kEverything && stream.known_done(position)) return true;
+  if (position != runtime::kEverything && stream.known_done(position)) return true;
   const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
   bool is_done = false;
-  if (const EventUse event = position == kEverything ? EventUse() : stream.mark_at(position)) {
+  if (const EventUse event = position == runtime::kEverything ? EventUse() : stream.mark_at(position)) {
     is_done = done(cudaEventQuery(event.native()), "cudaEventQuery");
   } else {
     if (!stream.handle) return stream.drained();
@@ -260,18 +291,18 @@ bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
 
 // Queries until the work is done or the deadline has passed. After some queries the thread sleeps between them.
 bool CudaBackend::poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query) {
-  for (Backoff backoff(kDeviceQueryWait); !done(query(), call); backoff.pause()) {
-    if (now_ns() > deadline_ns) return false;
+  for (base::Backoff backoff(base::kDeviceQueryWait); !done(query(), call); backoff.pause()) {
+    if (base::now_ns() > deadline_ns) return false;
   }
   return true;
 }
 
-bool CudaBackend::wait(StreamState* state, std::uint64_t position, std::int64_t deadline_ns) {
+bool CudaBackend::wait(runtime::StreamState* state, std::uint64_t position, std::int64_t deadline_ns) {
   static_cast<void>(cudaSetDevice(gpu_));
   if (!state) return wait_for_all(deadline_ns);
   CudaStream& stream = static_cast<CudaStream&>(*state);
-  if (position != kEverything && stream.known_done(position)) return true;
-  const EventUse event = position == kEverything ? EventUse() : stream.mark_at(position);
+  if (position != runtime::kEverything && stream.known_done(position)) return true;
+  const EventUse event = position == runtime::kEverything ? EventUse() : stream.mark_at(position);
   const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
   bool is_done = false;
   if (event) {
@@ -303,7 +334,7 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
   };
   std::vector<End> ends;
   try {
-    const LockGuard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
       const std::uint64_t position = stream->submitted.load(std::memory_order_acquire);
       // The owner of an adopted stream may have enqueued work that this backend does not know.
@@ -321,31 +352,29 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
   return true;
 }
 
-Picos CudaBackend::now() { return now_ns() * 1000; }
+Picos CudaBackend::now() { return base::now_ns() * 1000; }
 
-std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span<DeviceCore* const> cores) {
+std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
+                                                         std::span<runtime::DeviceCore* const> cores) {
   int first = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
-    throw Error(Code::kInvalidDevice, fmt::format("no device 'cuda:{}': write cuda or cuda:NUMBER", rest), {});
+    base::fail(Code::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
   // The driver reads the number of hardware queues when it is initialized, and never again.
   const int wanted = cores.front()->options.max_connections;
-  if (wanted > 0) set_cuda_connections(wanted);
+  if (wanted > 0) base::set_cuda_connections(wanted);
   const int count = gpu_count();
   if (first + static_cast<int>(cores.size()) > count)
-    throw Error(Code::kInvalidDevice,
-                fmt::format("cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
-                            first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s"),
-                {});
-  if (wanted > 0 && cuda_connections() != wanted)
-    throw Error(Code::kInvalidValue,
-                fmt::format("max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)",
-                            wanted, cuda_connections()),
-                {});
-  std::vector<std::unique_ptr<Backend>> result;
+    base::fail(Code::kInvalidDevice, {}, "cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
+               first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s");
+  if (wanted > 0 && base::cuda_connections() != wanted)
+    base::fail(Code::kInvalidValue, {},
+               "max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)", wanted,
+               base::cuda_connections());
+  std::vector<std::unique_ptr<runtime::Backend>> result;
   for (std::size_t i = 0; i < cores.size(); ++i)
     result.push_back(std::make_unique<CudaBackend>(*cores[i], first + static_cast<int>(i)));
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::backend

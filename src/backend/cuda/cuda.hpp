@@ -4,8 +4,9 @@
 
 #include "runtime/backend.hpp"
 
-namespace slip {
+namespace slip::backend {
 
-std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span<DeviceCore* const> cores);
+std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
+                                                         std::span<runtime::DeviceCore* const> cores);
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -11,26 +11,26 @@
 #include "backend/cuda/run_times.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 // A plan as a CUDA graph, with the data that its nodes refer to.
 struct CompiledPlan;
 
 // The failure of a stream whose host function threw.
-Failure host_failure(Name name, Here here, const char* why, std::uint64_t position);
+runtime::Failure host_failure(Name name, Here here, const char* why, std::uint64_t position);
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public runtime::Backend {
  public:
-  CudaBackend(DeviceCore& core, int gpu);
+  CudaBackend(runtime::DeviceCore& core, int gpu);
   ~CudaBackend() override;
 
   void* allocate(MemoryKind kind, std::size_t bytes) override;
   void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept override;
-  StreamState* open_stream(const StreamSpec& spec) override;
-  void close_stream(StreamState& stream) noexcept override;
-  std::uint64_t submit(StreamState& stream, const Op& op) override;
-  bool reached(StreamState* stream, std::uint64_t position) override;
-  bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
+  runtime::StreamState* open_stream(const runtime::StreamSpec& spec) override;
+  void close_stream(runtime::StreamState& stream) noexcept override;
+  std::uint64_t submit(runtime::StreamState& stream, const Op& op) override;
+  bool reached(runtime::StreamState* stream, std::uint64_t position) override;
+  bool wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
   Picos now() override;
 
  private:
@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
 
   // graph.cpp
   void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
-  std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
+  std::shared_ptr<CompiledPlan> compile(const runtime::PlanOps& plan) const;
 
   // Whether a query says that the work is done. An error becomes the fault of the device and counts as done, because
   // nothing more will run.
@@ -72,7 +72,7 @@ class CudaBackend final : public Backend {
   bool wait_for_event(const EventUse& event, std::int64_t deadline_ns);
   bool poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query);
 
-  DeviceCore& core_;
+  runtime::DeviceCore& core_;
   const int gpu_;
   const bool only_gpu_;
   EventPool& events_;
@@ -80,8 +80,8 @@ class CudaBackend final : public Backend {
   RunTimes times_;
 
   CudaStream* legacy_ = nullptr;  // constant after the device is opened
-  Mutex mutex_;
+  base::Mutex mutex_;
   std::vector<CudaStream*> streams_ SLIP_GUARDED_BY(mutex_);  // also closed ones
 };
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -6,14 +6,14 @@
 #include "backend/cuda/check.hpp"
 #include "base/sync.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 // Whenever the number of marks is a multiple of this, add_mark() tries to drop the first half of them.
 constexpr std::size_t kManyMarks = 64;
 }  // namespace
 
 EventUse CudaStream::mark_at(std::uint64_t position) {
-  const LockGuard lock(marks_lock_);
+  const base::LockGuard lock(marks_lock_);
   // Search from the end: nearly all callers ask for the last record.
   const Mark* found = nullptr;
   for (auto mark = marks_.rbegin(); mark != marks_.rend() && mark->position >= position; ++mark) found = &*mark;
@@ -21,7 +21,7 @@ EventUse CudaStream::mark_at(std::uint64_t position) {
 }
 
 void CudaStream::add_mark(std::uint64_t position, EventUse event) {
-  const LockGuard lock(marks_lock_);
+  const base::LockGuard lock(marks_lock_);
   marks_.push_back({position, std::move(event)});
   if (marks_.size() % kManyMarks == 0) drop_done();
 }
@@ -38,14 +38,14 @@ void CudaStream::drop_done() {
 }
 
 void CudaStream::note_done(std::uint64_t position) {
-  const LockGuard lock(marks_lock_);
+  const base::LockGuard lock(marks_lock_);
   if (position <= done_.load(std::memory_order_relaxed)) return;
   done_.store(position, std::memory_order_release);
   while (!marks_.empty() && marks_.front().position <= position) marks_.pop_front();
 }
 
 bool CudaStream::drained() {
-  const LockGuard lock(marks_lock_);
+  const base::LockGuard lock(marks_lock_);
   if (!marks_.empty()) {
     if (cudaEventQuery(marks_.back().event.native()) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
@@ -58,12 +58,12 @@ bool CudaStream::drained() {
 }
 
 void CudaEvent::end() noexcept {
-  const LockGuard lock(pool_.lock_);
+  const base::LockGuard lock(pool_.lock_);
   revive();
   pool_.idle_[timed_ ? 1 : 0].push_back(this);
 }
 
-Picos CudaEvent::since(const EventState& start) const {
+Picos CudaEvent::since(const runtime::EventState& start) const {
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(start).native_, native_),
         "cudaEventElapsedTime", pool_.device());
@@ -71,9 +71,9 @@ Picos CudaEvent::since(const EventState& start) const {
 }
 
 EventPool& EventPool::of(int device) {
-  static Mutex mutex;
+  static base::Mutex mutex;
   static auto* const kPools = new std::map<int, std::unique_ptr<EventPool>>;
-  const LockGuard lock(mutex);
+  const base::LockGuard lock(mutex);
   std::unique_ptr<EventPool>& pool = (*kPools)[device];
   if (!pool) pool.reset(new EventPool(device));
   return *pool;
@@ -81,7 +81,7 @@ EventPool& EventPool::of(int device) {
 
 CudaEvent* EventPool::take(bool timed) {
   {
-    const LockGuard lock(lock_);
+    const base::LockGuard lock(lock_);
     std::vector<CudaEvent*>& idle = idle_[timed ? 1 : 0];
     if (!idle.empty()) {
       CudaEvent* event = idle.back();
@@ -95,4 +95,4 @@ CudaEvent* EventPool::take(bool timed) {
   return new CudaEvent(*this, event, timed);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

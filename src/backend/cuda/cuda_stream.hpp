@@ -15,14 +15,14 @@
 #include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 class EventPool;
 
-class CudaEvent final : public EventState {
+class CudaEvent final : public runtime::EventState {
  public:
   CudaEvent(EventPool& pool, cudaEvent_t native, bool timed) : pool_(pool), native_(native), timed_(timed) {}
-  Picos since(const EventState& start) const override;
+  Picos since(const runtime::EventState& start) const override;
   cudaEvent_t native() const { return native_; }
 
  private:
@@ -44,7 +44,7 @@ class EventPool {
   friend class CudaEvent;
   explicit EventPool(int device) : device_(device) {}
   const int device_;
-  SpinLock lock_;
+  base::SpinLock lock_;
   std::vector<CudaEvent*> idle_[2] SLIP_GUARDED_BY(lock_);  // untimed, timed
 };
 
@@ -72,7 +72,7 @@ class EventUse {
   CudaEvent* event_ = nullptr;
 };
 
-struct CudaStream final : StreamState {
+struct CudaStream final : runtime::StreamState {
   cudaStream_t handle = nullptr;
   bool owned = true;  // false: the legacy stream, or a stream adopted from another library
   int gpu = 0;
@@ -80,7 +80,7 @@ struct CudaStream final : StreamState {
 
   bool stands_alone() const { return !joins_legacy && !legacy; }
 
-  BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
+  base::BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
   // For blocking streams: the position of the legacy stream that this stream already waits for, and the position of
   // this stream that the legacy stream already waits for. Each is written under the lock of the waiting stream.
@@ -99,7 +99,7 @@ struct CudaStream final : StreamState {
   bool drained();                          // whether its last mark is reached
 
   CUstream_st* native() override { return handle; }
-  EventState* make_timed_event() override { return EventPool::of(gpu).take(true); }
+  runtime::EventState* make_timed_event() override { return EventPool::of(gpu).take(true); }
   bool compiles_plans() const override { return true; }
 
  private:
@@ -108,9 +108,9 @@ struct CudaStream final : StreamState {
     EventUse event;
   };
   void drop_done() SLIP_REQUIRES(marks_lock_);
-  BiasedLock marks_lock_;
+  base::BiasedLock marks_lock_;
   std::deque<Mark> marks_ SLIP_GUARDED_BY(marks_lock_);  // sorted by position
   std::atomic<std::uint64_t> done_{0};
 };
 
-}  // namespace slip
+}  // namespace slip::backend

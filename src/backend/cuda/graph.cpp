@@ -5,7 +5,7 @@
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 struct CompiledPlan {
   struct HostNode {
@@ -18,7 +18,7 @@ struct CompiledPlan {
   std::deque<HostNode> hosts;  // the user data of the graph's host nodes points to these
   // The current launch: where a host function reports its failure. Launches do not overlap (docs/semantics.md, rule
   // 100).
-  std::atomic<StreamState*> stream{nullptr};
+  std::atomic<runtime::StreamState*> stream{nullptr};
   std::atomic<std::uint64_t> position{0};
   EventUse launched;  // recorded after the launch, if the plan has host functions
 
@@ -36,15 +36,15 @@ namespace {
 
 void CUDART_CB call_again(void* data) {
   const auto* node = static_cast<CompiledPlan::HostNode*>(data);
-  const InsideOp inside;
+  const runtime::InsideOp inside;
   try {
     node->function();
   } catch (const std::exception& error) {
-    fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                host_failure(node->name, node->here, error.what(), node->plan->position.load()));
+    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
+                         host_failure(node->name, node->here, error.what(), node->plan->position.load()));
   } catch (...) {
-    fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                host_failure(node->name, node->here, "not a std::exception", node->plan->position.load()));
+    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
+                         host_failure(node->name, node->here, "not a std::exception", node->plan->position.load()));
   }
 }
 
@@ -84,7 +84,7 @@ struct Scratch {
 
 }  // namespace
 
-std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
+std::shared_ptr<CompiledPlan> CudaBackend::compile(const runtime::PlanOps& plan) const {
   auto compiled = std::make_shared<CompiledPlan>();
   Scratch scratch(gpu_);
   scratch.open_streams(plan.streams);
@@ -94,14 +94,14 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
   const cudaEvent_t begin = scratch.record(0);
   for (std::uint32_t i = 1; i < plan.streams; ++i) scratch.wait(i, begin);
   std::vector<bool> waited(plan.nodes.size());
-  for (const PlanOps::Node& node : plan.nodes) {
+  for (const runtime::PlanOps::Node& node : plan.nodes) {
     for (const std::uint32_t before : node.waits) {
       if (plan.nodes[before].stream != node.stream) waited[before] = true;
     }
   }
   std::vector<cudaEvent_t> ends(plan.nodes.size());
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
-    const PlanOps::Node& node = plan.nodes[i];
+    const runtime::PlanOps::Node& node = plan.nodes[i];
     for (const std::uint32_t before : node.waits) {
       if (ends[before] && plan.nodes[before].stream != node.stream) scratch.wait(node.stream, ends[before]);
     }
@@ -136,4 +136,4 @@ void CudaBackend::launch_plan(CudaStream& stream, const Op& op, std::uint64_t po
   checked(cudaEventRecord(plan->launched.native(), stream.handle), "cudaEventRecord", op);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -7,7 +7,7 @@
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 // Maximum distance of a time from its base event. CUDA returns elapsed times as float milliseconds; at one second their
@@ -32,10 +32,10 @@ void RunTimes::take_base() {
   check(cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu_);
   Picos closest = 0;
   for (int i = 0; i < kTries; ++i) {
-    const Picos before = now_ns() * 1000;
+    const Picos before = base::now_ns() * 1000;
     EventUse event = record_timed(gpu_, aside);
     check(cudaEventSynchronize(event.native()), "cudaEventSynchronize", gpu_);
-    const Picos after = now_ns() * 1000;
+    const Picos after = base::now_ns() * 1000;
     if (base_.event && closest != 0 && after - before >= closest) continue;
     closest = after - before;
     base_.event = std::move(event);
@@ -53,13 +53,13 @@ RunTimes::Scope::Scope(RunTimes& times, const CudaStream& stream, const Op& op, 
               .device = device,
               .stream = stream.last_id,
               .position = position,
-              .thread = thread_index(),
+              .thread = base::thread_index(),
               .name = op.name,
               .here = op.here},
       activity_(Activity::get()) {
   static std::atomic<std::uint64_t> numbers{0};
   times_.active_.store(true, std::memory_order_relaxed);
-  const LockGuard lock(times_.mutex_);
+  const base::LockGuard lock(times_.mutex_);
   if (activity_) {
     activity_->start();
     number_ = numbers.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -78,7 +78,7 @@ RunTimes::Scope::~Scope() {
   }
   try {
     EventUse ended = record_timed(times_.gpu_, stream_.handle);
-    const LockGuard lock(times_.mutex_);
+    const base::LockGuard lock(times_.mutex_);
     times_.runs_.push_back({std::move(begun_), std::move(ended), record_});
     if (times_.runs_.size() > kMax) static_cast<void>(cudaEventSynchronize(times_.runs_.front().ended.native()));
   } catch (const Error&) {
@@ -93,17 +93,17 @@ Picos RunTimes::time_of(const EventUse& event) const {
 }
 
 void RunTimes::collect() {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   if (Activity* activity = Activity::get()) {
     collect_activity();
-    if (!observed()) {
+    if (!runtime::observed()) {
       activity->pause();
       numbered_.clear();
     }
   } else {
     collect_events();
   }
-  if (!observed()) active_.store(false, std::memory_order_relaxed);
+  if (!runtime::observed()) active_.store(false, std::memory_order_relaxed);
 }
 
 // If an op has several kernels or copies, its run lasts from the first start to the last end.
@@ -117,7 +117,7 @@ void RunTimes::collect_activity() {
     record.ended = first ? span.ended : std::max(record.ended, span.ended);
   }
   for (const auto& [number, record] : done) {
-    notify(record);
+    runtime::notify(record);
     numbered_.erase(number);
   }
 }
@@ -132,11 +132,11 @@ void RunTimes::collect_events() {
     }
     run.record.started = time_of(run.begun);
     run.record.ended = time_of(run.ended);
-    notify(run.record);
+    runtime::notify(run.record);
     // Measure later times from here, so that the float stays small and precise.
     if (run.record.ended - base_.at > kRebase) base_ = {std::move(run.ended), run.record.ended};
   }
   runs_ = std::move(left);
 }
 
-}  // namespace slip
+}  // namespace slip::backend

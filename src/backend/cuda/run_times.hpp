@@ -13,7 +13,7 @@
 #include "base/sync.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::backend {
 
 class RunTimes {
  public:
@@ -56,11 +56,11 @@ class RunTimes {
 
   const int gpu_;
   std::atomic<bool> active_{false};
-  Mutex mutex_;
+  base::Mutex mutex_;
   Base base_ SLIP_GUARDED_BY(mutex_);
   std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);  // timed by events and not yet reported
   // Runs timed by CUPTI and not yet reported, by op number.
   std::unordered_map<std::uint64_t, Record> numbered_ SLIP_GUARDED_BY(mutex_);
 };
 
-}  // namespace slip
+}  // namespace slip::backend

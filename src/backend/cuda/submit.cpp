@@ -8,28 +8,21 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda/driver_function.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "base/thread.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
-
-// The driver's stream memory operations, looked up at run time, so that the program starts without a driver.
-template <class Function>
-Function* driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
-    throw Error(Code::kUnsupported, fmt::format("the CUDA driver has no {}", name), {});
-  return reinterpret_cast<Function*>(found);
-}
 
 // A host function that is enqueued in a stream. The callback deletes it.
 struct HostCall {
   std::function<void()> function;
-  StreamState* stream;
+  runtime::StreamState* stream;
   std::uint32_t device;
   std::uint64_t position;
   Name name;
@@ -38,11 +31,11 @@ struct HostCall {
 
 void CUDART_CB call_host_function(void* data) {
   const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
-  const InsideOp inside;
+  const runtime::InsideOp inside;
   const auto fail = [&](const char* why) {
-    fail_stream(*call->stream, host_failure(call->name, call->here, why, call->position));
+    runtime::fail_stream(*call->stream, host_failure(call->name, call->here, why, call->position));
   };
-  const Picos started = now_ns() * 1000;
+  const Picos started = base::now_ns() * 1000;
   try {
     call->function();
   } catch (const std::exception& error) {
@@ -50,18 +43,18 @@ void CUDART_CB call_host_function(void* data) {
   } catch (...) {
     fail("not a std::exception");
   }
-  if (observed_by(call->stream->audience))
-    notify({.kind = RecordKind::kRun,
-            .engine = Engine::kHost,
-            .device = call->device,
-            .stream = call->stream->last_id,
-            .position = call->position,
-            .thread = thread_index(),
-            .started = started,
-            .ended = now_ns() * 1000,
-            .name = call->name,
-            .here = call->here},
-           call->stream->audience);
+  if (runtime::observed_by(call->stream->audience))
+    runtime::notify({.kind = RecordKind::kRun,
+                     .engine = Engine::kHost,
+                     .device = call->device,
+                     .stream = call->stream->last_id,
+                     .position = call->position,
+                     .thread = base::thread_index(),
+                     .started = started,
+                     .ended = base::now_ns() * 1000,
+                     .name = call->name,
+                     .here = call->here},
+                    call->stream->audience);
 }
 
 // An NVTX range with the op's name around its CUDA calls, for profilers.
@@ -77,7 +70,7 @@ class NvtxRange {
   NvtxRange& operator=(const NvtxRange&) = delete;
 
  private:
-  static inline const bool kWanted = nvtx_wanted();
+  static inline const bool kWanted = base::nvtx_wanted();
   const bool open_;
 };
 
@@ -85,22 +78,22 @@ class NvtxRange {
 // as the default stream. REQUIRES: stream.submitting.
 void require_open(const CudaStream& stream, Here here) {
   if (!stream.handle) [[unlikely]]
-    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
+    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
 }
 
 // Ops that run on the GPU and can be timed; host functions time themselves.
-bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan; }
+bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan || kind == OpKind::kExchange; }
 
 }  // namespace
 
 // Kernels have a short path of their own, in adjacent code. Reason: each launch by the driver evicts our code from the
 // instruction cache, so every cache line of our code costs a miss.
-[[gnu::hot]] std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
+[[gnu::hot]] std::uint64_t CudaBackend::submit(runtime::StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
-  if (op.kind != OpKind::kKernel || observed() || nvtx_wanted() || !stream.stands_alone())
+  if (op.kind != OpKind::kKernel || runtime::observed() || base::nvtx_wanted() || !stream.stands_alone())
     return submit_any(stream, op);
-  const LockGuard lock(stream.submitting);
+  const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
@@ -110,7 +103,7 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   return position;
 }
 
-Failure host_failure(Name name, Here here, const char* why, std::uint64_t position) {
+runtime::Failure host_failure(Name name, Here here, const char* why, std::uint64_t position) {
   return {Code::kLaunchFailed,
           fmt::format("host function '{}' issued at {}:{} failed: {}", name.text(), here.file, here.line, why),
           position, here};
@@ -127,14 +120,14 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
   if (stream.legacy && op.kind == OpKind::kAlloc) {
     // An allocation is no barrier for blocking streams (rule 8), so it gets neither an event nor a position that they
     // would wait for.
-    const LockGuard lock(stream.submitting);
+    const base::LockGuard lock(stream.submitting);
     if (op.address) put(stream.handle, op);  // null: only a position for observers
     return stream.submitted.load(std::memory_order_relaxed);
   }
   // If the runtime itself records the end of a blocking stream, this record does not wait for legacy work.
-  const bool alone = is_bookkeeping(op) && !stream.legacy;
+  const bool alone = runtime::is_bookkeeping(op) && !stream.legacy;
   const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
-  const LockGuard lock(stream.submitting);
+  const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   for (const Barrier& barrier : barriers) {
@@ -147,7 +140,8 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
   } else {
     stream.recent[position % stream.recent.size()] = {op.name, op.here};
     std::optional<RunTimes::Scope> timed;
-    if (observed() && !stream.audience && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
+    if (runtime::observed() && !stream.audience && is_timed(op.kind))
+      timed.emplace(times_, stream, op, position, core_.id);
     enqueue(stream, op, position);
   }
   // Record the mark now. A mark recorded later would be another barrier, and would also follow ops submitted meanwhile.
@@ -198,7 +192,7 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
 // Returns an event at the current end of the stream. A closed stream has no handle, but close_stream() recorded such an
 // event.
 EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
-  const LockGuard lock(target.submitting);
+  const base::LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
   if (!target.handle) return target.mark_at(end);
   EventUse event(events_.take(false));
@@ -218,18 +212,18 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
     const std::uint64_t end = other.submitted.load(std::memory_order_acquire);
     if (seen.load(std::memory_order_relaxed) >= end) return;
     barriers.push_back({event_for(other, end, here), &seen, end});
-    if (observed_by(stream.audience))
-      notify({.kind = RecordKind::kBarrier,
-              .device = core_.id,
-              .stream = stream.last_id,
-              .position = stream.submitted.load(std::memory_order_relaxed),
-              .other_stream = other.last_id,
-              .other_position = end,
-              .thread = thread_index()},
-             stream.audience);
+    if (runtime::observed_by(stream.audience))
+      runtime::notify({.kind = RecordKind::kBarrier,
+                       .device = core_.id,
+                       .stream = stream.last_id,
+                       .position = stream.submitted.load(std::memory_order_relaxed),
+                       .other_stream = other.last_id,
+                       .other_position = end,
+                       .thread = base::thread_index()},
+                      stream.audience);
   };
   if (stream.legacy) {
-    const LockGuard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (CudaStream* other : streams_) {
       if (other->joins_legacy) add(*other, other->seen_by_legacy);
     }
@@ -248,7 +242,7 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   }
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
   if (!event) return;
-  const LockGuard lock(stream.submitting);
+  const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
@@ -258,12 +252,13 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   switch (op.kind) {
     case OpKind::kKernel: return launch_kernel(stream, op);
     case OpKind::kCopy:
-      return checked(
-          cudaMemcpyAsync(address(op.writes[0]), address(op.reads[0]), op.writes[0].bytes, cudaMemcpyDefault, stream),
-          "cudaMemcpyAsync", op);
+      return checked(cudaMemcpyAsync(runtime::address(op.writes[0]), runtime::address(op.reads[0]), op.writes[0].bytes,
+                                     cudaMemcpyDefault, stream),
+                     "cudaMemcpyAsync", op);
     case OpKind::kFill:
-      return checked(cudaMemsetAsync(address(op.writes[0]), static_cast<int>(op.value), op.writes[0].bytes, stream),
-                     "cudaMemsetAsync", op);
+      return checked(
+          cudaMemsetAsync(runtime::address(op.writes[0]), static_cast<int>(op.value), op.writes[0].bytes, stream),
+          "cudaMemsetAsync", op);
     case OpKind::kWaitValue:
     case OpKind::kWriteValue: return wait_or_write_value(stream, op);
     case OpKind::kAlloc: {
@@ -272,13 +267,14 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
       return checked(status, "cudaMallocFromPoolAsync", op);
     }
     case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync", op);
-    default: throw Error(Code::kUnsupported, fmt::format("a {} on a CUDA stream", kind_name(op.kind)), op.here);
+    case OpKind::kExchange: return op.exchange->put(stream);
+    default: base::fail(Code::kUnsupported, op.here, "a {} on a CUDA stream", kind_name(op.kind));
   }
 }
 
 [[gnu::hot]] void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
-    throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
+    base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cuda function", op.name.text());
   constexpr std::size_t kInline = 16;
   alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // raw bytes: an array of Piece would be initialized in full
   std::vector<Piece> many;
@@ -286,8 +282,8 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   if (count > kInline) many.resize(count);
   Piece* const pieces = count > kInline ? many.data() : reinterpret_cast<Piece*>(few);
   Piece* piece = pieces;
-  for (const Range& range : op.reads) new (piece++) Piece{address(range), range.bytes};
-  for (const Range& range : op.writes) new (piece++) Piece{address(range), range.bytes};
+  for (const Range& range : op.reads) new (piece++) Piece{runtime::address(range), range.bytes};
+  for (const Range& range : op.writes) new (piece++) Piece{runtime::address(range), range.bytes};
   const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
                   {op.scalars.begin(), op.scalars.size()});
   op.kernel->cuda(args, stream);
@@ -299,15 +295,12 @@ void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
   static auto* const kWait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
   static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
   const bool waits = op.kind == OpKind::kWaitValue;
-  const auto word = reinterpret_cast<CUdeviceptr>(address(waits ? op.reads[0] : op.writes[0]));
+  const auto word = reinterpret_cast<CUdeviceptr>(runtime::address(waits ? op.reads[0] : op.writes[0]));
   const CUresult status = waits ? kWait(stream, word, op.value, CU_STREAM_WAIT_VALUE_GEQ)
                                 : kWrite(stream, word, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (status != CUDA_SUCCESS)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("{} on cuda:{} for op '{}': CUresult {}", waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32",
-                    gpu_, op.name.text(), static_cast<int>(status)),
-        op.here);
+    base::fail(Code::kInvalidValue, op.here, "{} on cuda:{} for op '{}': CUresult {}",
+               waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32", gpu_, op.name.text(), static_cast<int>(status));
 }
 
 void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) {
@@ -317,4 +310,4 @@ void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t p
   static_cast<void>(call.release());  // the callback owns it
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -8,6 +8,7 @@
 
 #include "backend/sim/arithmetic.hpp"
 #include "backend/sim/quantity.hpp"
+#include "base/fail.hpp"
 #include "base/json_fields.hpp"
 #include "slip/error.hpp"
 
@@ -28,22 +29,22 @@ constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
 // Reads a quantity with a unit; `where` names it in errors.
-std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t min,
+std::uint64_t read_quantity(const base::Json& value, const std::string& where, Dimension dimension, std::uint64_t min,
                             std::uint64_t max) {
   const std::optional<std::uint64_t> amount =
       value.is_string() ? parse_quantity(value.get_ref<const std::string&>(), dimension) : std::nullopt;
   if (!amount || *amount < min || *amount > max)
-    refuse_json(where, value,
-                fmt::format("a text like \"{}\" from {} to {} is expected", example_of(dimension),
-                            write_quantity(min, dimension), write_quantity(max, dimension)),
-                {});
+    base::refuse_json(where, value,
+                      fmt::format("a text like \"{}\" from {} to {} is expected", example_of(dimension),
+                                  write_quantity(min, dimension), write_quantity(max, dimension)),
+                      {});
   return *amount;
 }
 
 // JsonFields that also reads quantities with a unit ("55.4 GB/s").
-class Fields : public JsonFields {
+class Fields : public base::JsonFields {
  public:
-  using JsonFields::JsonFields;
+  using base::JsonFields::JsonFields;
   std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max) {
     return read_quantity(raw(key), path_of(key), dimension, min, max);
   }
@@ -54,18 +55,18 @@ class Fields : public JsonFields {
   Fields object(const char* key) { return {raw(key), path_of(key)}; }
 };
 
-// The visit functions list the fields of each part once, with JSON names and ranges. `field` is a FieldReader or a
+// The functions visit() list the fields of each part once, with JSON names and ranges. `field` is a FieldReader or a
 // FieldValidator.
-template <class Compute, class Visitor>
-void visit_compute(Compute& compute, Visitor& field) {
+template <class Visitor>
+void visit(ComputeDescription& compute, Visitor& field) {
   field.quantity("flops", compute.flops, Dimension::kFlops, kMinRate, kMaxFlops);
   field.rate("bandwidth", compute.bandwidth);
   field.time("launch", compute.launch);
   field.integer("copy_slowdown_ppm", compute.copy_slowdown_ppm, 0, kMaxSlowdownPpm);
 }
 
-template <class Copies, class Visitor>
-void visit_copies(Copies& copies, Visitor& field) {
+template <class Visitor>
+void visit(CopyDescription& copies, Visitor& field) {
   field.integer("engines", copies.engines, 0, 2);
   field.rate("in", copies.in);
   field.rate("out", copies.out);
@@ -75,8 +76,8 @@ void visit_copies(Copies& copies, Visitor& field) {
   field.integer("kernel_slowdown_ppm", copies.kernel_slowdown_ppm, 0, kMaxSlowdownPpm);
 }
 
-template <class Host, class Visitor>
-void visit_host(Host& host, Visitor& field) {
+template <class Visitor>
+void visit(HostDescription& host, Visitor& field) {
   field.time("launch", host.launch);
   field.time("copy", host.copy);
   field.time("fill", host.fill);
@@ -90,12 +91,12 @@ void visit_host(Host& host, Visitor& field) {
   field.time("callback", host.callback);
 }
 
-template <class Device, class Visitor>
-void visit_device(Device& device, Visitor& field) {
+template <class Visitor>
+void visit(Description& device, Visitor& field) {
   field.text("name", device.name, kMaxName);
   field.quantity("memory", device.memory, Dimension::kBytes, kMinMemory, kMaxMemory);
   field.integer("queues", device.queues, 1, 128);
-  field.integer("greatest_priority", device.greatest_priority, -100, 0);
+  field.integer("max_priority", device.max_priority, -100, 0);
 }
 
 // Reads fields of a JSON object into a part of a description. Integers, times and optional rates may be absent.
@@ -155,7 +156,7 @@ class FieldValidator {
       refuse(key, fmt::to_string(value), fmt::format("from {} to {} is allowed", min, max));
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& value, std::string_view allowed) const {
-    throw Error(Code::kInvalidValue, fmt::format("sim description: {}{} is {}: {}", prefix_, key, value, allowed), {});
+    base::fail(Code::kInvalidValue, {}, "sim description: {}{} is {}: {}", prefix_, key, value, allowed);
   }
 
  private:
@@ -165,13 +166,13 @@ class FieldValidator {
 // The first rule that a route breaks. The rules are the same for a route from JSON and for one filled in by code.
 struct RouteFault {
   const char* key;
-  Json value;
+  base::Json value;
   std::string rule;
 };
 
 std::optional<RouteFault> fault_of(const PeerDescription::Route& route, const PeerDescription& peers) {
   if (route.from == route.to) return RouteFault{"to", route.to, "it must differ from \"from\""};
-  if (route.links.empty()) return RouteFault{"links", Json::array(), "at least one link is expected"};
+  if (route.links.empty()) return RouteFault{"links", base::Json::array(), "at least one link is expected"};
   if (route.links.size() > kMaxHops)
     return RouteFault{"links", route.links.size(), fmt::format("at most {} are allowed", kMaxHops)};
   for (auto link = route.links.begin(); link != route.links.end(); ++link) {
@@ -184,7 +185,7 @@ std::optional<RouteFault> fault_of(const PeerDescription::Route& route, const Pe
 
 // Reads one end of a listed path: a device number, or "host".
 int read_end(Fields& fields, const char* key) {
-  const Json& value = fields.raw(key);
+  const base::Json& value = fields.raw(key);
   if (value.is_string() && value.get_ref<const std::string&>() == "host") return PeerDescription::kHost;
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMaxDevices)
     fields.refuse(key, value, fmt::format("\"host\" or a device number from 0 to {} is expected", kMaxDevices - 1));
@@ -196,7 +197,7 @@ PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
   route.from = read_end(fields, "from");
   route.to = read_end(fields, "to");
   FieldReader(fields).time("latency", route.latency);
-  for (const Json& name : fields.array("links", kMaxHops)) {
+  for (const base::Json& name : fields.array("links", kMaxHops)) {
     if (!name.is_string()) fields.refuse("links", name, "the name of a link is expected");
     route.links.push_back(name.get<std::string>());
   }
@@ -213,7 +214,7 @@ void read_links(Fields& fields, PeerDescription& peers) {
     peers.links[name] =
         read_quantity(value, fmt::format("{}.{}", links.place(), name), Dimension::kBytesPerSecond, kMinRate, kMaxRate);
   std::size_t index = 0;
-  for (const Json& path : fields.array("paths", kMaxLinks))
+  for (const base::Json& path : fields.array("paths", kMaxLinks))
     peers.routes.push_back(read_route(Fields(path, fmt::format("{}.paths[{}]", fields.place(), index++)), peers));
 }
 
@@ -258,13 +259,11 @@ void validate_peers(const PeerDescription& peers) {
   }
 }
 
-template <class Part, class Visit>
-Part read_part(Fields fields, Visit visit) {
-  Part part;
+template <class Part>
+void read_part(Fields fields, Part& part) {
   FieldReader reader(fields);
   visit(part, reader);
   fields.finish();
-  return part;
 }
 
 std::string read_file(const std::string& path) {
@@ -276,35 +275,32 @@ std::string read_file(const std::string& path) {
     file.read(part, sizeof(part));
     text.append(part, static_cast<std::size_t>(file.gcount()));
   }
-  if (text.empty()) throw Error(Code::kIo, fmt::format("cannot read the device description '{}'", path), {});
+  if (text.empty()) base::fail(Code::kIo, {}, "cannot read the device description '{}'", path);
   return text;
 }
 
 }  // namespace
 
 void validate(const Description& description) {
+  Description copy = description;  // visit() serves readers, too, so it takes no constant
   const FieldValidator whole(""), compute("compute."), copies("copies."), host("host.");
-  visit_device(description, whole);
-  visit_compute(description.compute, compute);
-  visit_copies(description.copies, copies);
-  visit_host(description.host, host);
+  visit(copy, whole);
+  visit(copy.compute, compute);
+  visit(copy.copies, copies);
+  visit(copy.host, host);
   validate_peers(description.peers);
 }
 
 Description parse_description(std::string_view text, std::string_view file) {
-  const Json json = parse_json(text, file, kMaxText);
+  const base::Json json = base::parse_json(text, file, kMaxText);
   Fields fields(json, std::string(file));
   FieldReader reader(fields);
   Description result;
-  visit_device(result, reader);
+  visit(result, reader);
   if (fields.has("source")) result.source = fields.text("source", 2000);
-  result.compute = read_part<ComputeDescription>(fields.object("compute"),
-                                                 [](auto& part, auto& field) { visit_compute(part, field); });
-  result.copies =
-      read_part<CopyDescription>(fields.object("copies"), [](auto& part, auto& field) { visit_copies(part, field); });
-  if (fields.has("host"))
-    result.host =
-        read_part<HostDescription>(fields.object("host"), [](auto& part, auto& field) { visit_host(part, field); });
+  read_part(fields.object("compute"), result.compute);
+  read_part(fields.object("copies"), result.copies);
+  if (fields.has("host")) read_part(fields.object("host"), result.host);
   if (fields.has("peers")) result.peers = read_peers(fields.object("peers"));
   fields.finish();
   return result;
@@ -316,13 +312,12 @@ Description load_description(std::string_view rest) {
   if (rest.find('/') != std::string_view::npos || rest.ends_with(".json"))
     return parse_description(read_file(name), name);
   std::string known;
-  for (const EmbeddedFile& file : embedded_devices()) {
+  for (const base::EmbeddedFile& file : embedded_devices()) {
     if (file.name == rest) return parse_description(file.text, fmt::format("{}.json", rest));
     known += fmt::format("{}sim:{}", known.empty() ? "" : ", ", file.name);
   }
-  throw Error(Code::kInvalidDevice,
-              fmt::format("no simulated device 'sim:{}': there are {}, sim:PATH.json and sim:{{...}}", rest, known),
-              {});
+  base::fail(Code::kInvalidDevice, {}, "no simulated device 'sim:{}': there are {}, sim:PATH.json and sim:{{...}}",
+             rest, known);
 }
 
 }  // namespace slip::sim

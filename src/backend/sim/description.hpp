@@ -75,10 +75,10 @@ struct PeerDescription {
 
 struct Description {
   std::string name = {};
-  std::string source = {};     // where the figures come from
-  std::uint64_t memory = 0;    // bytes
-  int queues = 8;              // number of hardware queues
-  int greatest_priority = -5;  // priorities are 0 (lowest) to this
+  std::string source = {};   // where the figures come from
+  std::uint64_t memory = 0;  // bytes
+  int queues = 8;            // number of hardware queues
+  int max_priority = -5;     // priorities are 0 (lowest) to this
   ComputeDescription compute = {};
   CopyDescription copies = {};
   HostDescription host = {};
@@ -97,11 +97,7 @@ Description load_description(std::string_view rest);
 
 inline bool is_description_text(std::string_view rest) { return rest.starts_with('{'); }
 
-}  // namespace slip::sim
-
-namespace slip {
-
 // The descriptions of devices/, compiled into the library: name without ".json" and text. Defined by cmake/embed.cmake.
-std::span<const EmbeddedFile> embedded_devices();
+std::span<const base::EmbeddedFile> embedded_devices();
 
-}  // namespace slip
+}  // namespace slip::sim

@@ -19,6 +19,32 @@ std::uint32_t width_of(const SimStream& stream) {
   return command.kind == OpKind::kCopy && command.direction != CopyDirection::kNone ? kPpm : command.value;
 }
 
+// Whether the copy of the stream goes to a device now. A staged copy goes out first (hop 0), then in.
+bool goes_in(const SimStream& stream) {
+  return stream.commands[stream.commands.head()].direction == CopyDirection::kIn || stream.hop == 1;
+}
+
+// The hardware queue of the stream, if it belongs to this device.
+const HardwareQueue* queue_of(const SimStream& stream, const SimDevice& device) {
+  if (stream.queue < 0 || stream.device != &device) return nullptr;
+  return &device.queues[static_cast<std::size_t>(stream.queue)];
+}
+
+// Chooses the first copy of the hardware queue that the engine has just served. If there is none, chooses the copy that
+// became ready first.
+SimStream& take_copy(SimDevice& device, SerialEngine& engine, Picos now) {
+  Ring<SimStream*>& waiting = engine.waiting;
+  std::uint64_t chosen = waiting.head();
+  if (engine.served && engine.freed == now) {
+    while (chosen != waiting.tail() && queue_of(*waiting[chosen], device) != engine.served) ++chosen;
+    if (chosen == waiting.tail()) chosen = waiting.head();
+  }
+  SimStream* stream = waiting[chosen];
+  for (; chosen != waiting.head(); --chosen) waiting[chosen] = waiting[chosen - 1];
+  waiting.pop();
+  return *stream;
+}
+
 }  // namespace
 
 Engines::Engines(const Description& description, std::deque<SimDevice>& devices, Timers& timers, Performer& performer,
@@ -58,7 +84,7 @@ void Engines::queue_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
   if (command.direction == CopyDirection::kNone) return queue_compute(stream);  // within the device
   if (command.direction == CopyDirection::kPeer) return start_copy(stream, *command.route);
-  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
+  const bool in = goes_in(stream);
   stream.at = &device(in ? command.to : command.from);
   if (description_.copies.engines == 0) return queue_compute(stream);
   stream.stage = Stage::kWaiting;
@@ -95,7 +121,7 @@ void Engines::start_engines(SimDevice& device) {
     start_compute(device);
   for (SerialEngine& engine : device.copy) {
     if (engine.busy || engine.waiting.empty()) continue;
-    SimStream& stream = take_copy(device, engine);
+    SimStream& stream = take_copy(device, engine, now());
     engine.busy = true;
     start_copy(stream, route_of(stream));
   }
@@ -119,33 +145,13 @@ void Engines::start_compute(SimDevice& device) {
   stream.started = now();
   stream.running = static_cast<std::uint32_t>(device.running.size());
   device.running.push_back(&stream);
-  if (device.running.size() == 1) slow_copies(device);
+  if (device.running.size() == 1)
+    for (SimStream* flowing : device.flowing) slow_copy(*flowing);
   const std::uint64_t rate = device.copies > 0 ? device.slow_rate : device.full_rate;
   const U128 work = U128{command.amount} * device.full_rate;
   stream.finish = device.progress + U128{static_cast<std::uint64_t>(now() - device.progress_at)} * rate + work;
   timers_.set(stream.timer, after(now(), divide_up(work, rate)));
   perform(stream);
-}
-
-// The hardware queue of the stream, if it belongs to this device.
-const HardwareQueue* Engines::queue_of(const SimStream& stream, const SimDevice& device) {
-  if (stream.queue < 0 || stream.device != &device) return nullptr;
-  return &device.queues[static_cast<std::size_t>(stream.queue)];
-}
-
-// Chooses the first copy of the hardware queue that the engine has just served. If there is none, chooses the copy that
-// became ready first.
-SimStream& Engines::take_copy(SimDevice& device, SerialEngine& engine) const {
-  Ring<SimStream*>& waiting = engine.waiting;
-  std::uint64_t chosen = waiting.head();
-  if (engine.served && engine.freed == now()) {
-    while (chosen != waiting.tail() && queue_of(*waiting[chosen], device) != engine.served) ++chosen;
-    if (chosen == waiting.tail()) chosen = waiting.head();
-  }
-  SimStream* stream = waiting[chosen];
-  for (; chosen != waiting.head(); --chosen) waiting[chosen] = waiting[chosen - 1];
-  waiting.pop();
-  return *stream;
 }
 
 void Engines::start_copy(SimStream& stream, const Route& route) {
@@ -180,7 +186,7 @@ bool Engines::end_stage(SimStream& stream) {
     start_flow(stream);
     return false;
   }
-  if (observed_by(stream.audience) && !stream.is_wire) [[unlikely]]
+  if (runtime::observed_by(stream.audience) && !stream.is_wire) [[unlikely]]
     notify_run(stream);
   if (stream.stage == Stage::kFlow) {
     end_copy(stream);
@@ -206,7 +212,8 @@ void Engines::end_compute(SimStream& stream) {
   device.running.back()->running = stream.running;
   device.running[stream.running] = device.running.back();
   device.running.pop_back();
-  if (device.running.empty()) slow_copies(device);
+  if (device.running.empty())
+    for (SimStream* flowing : device.flowing) slow_copy(*flowing);
   mark_dirty(device);
 }
 
@@ -216,7 +223,7 @@ void Engines::end_copy(SimStream& stream) {
   if (description_.copies.kernel_slowdown_ppm > 0) touch_flow(stream, -1);
   touch_memory(stream, -1);
   if (command.direction == CopyDirection::kPeer) return;
-  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
+  const bool in = goes_in(stream);
   if (description_.copies.engines == 0) {
     stream.at->used_ppm -= kPpm;
   } else {
@@ -231,7 +238,7 @@ void Engines::end_copy(SimStream& stream) {
 const Route& Engines::route_of(const SimStream& stream) const {
   const Command& command = stream.commands[stream.commands.head()];
   if (command.direction == CopyDirection::kPeer) return *command.route;
-  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
+  const bool in = goes_in(stream);
   return topology_.host(in ? command.to : command.from, in, command.pageable);
 }
 
@@ -272,10 +279,6 @@ void Engines::touch_flow(SimStream& stream, int change) {
   if (change > 0) slow_copy(stream);
 }
 
-void Engines::slow_copies(SimDevice& device) {
-  for (SimStream* stream : device.flowing) slow_copy(*stream);
-}
-
 void Engines::slow_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
   const bool peer = command.direction == CopyDirection::kPeer;
@@ -287,7 +290,7 @@ void Engines::slow_copy(SimStream& stream) {
 // meanwhile (rule 81).
 void Engines::perform(SimStream& stream) {
   const Command& command = stream.commands.front();
-  const DeviceCore* core = stream.device->core;
+  const runtime::DeviceCore* core = stream.device->core;
   if (!command.payload || !core || core->fault.set() || stream.failure.set()) return;
   performer_.perform(stream, *command.payload, command.name);
 }
@@ -295,17 +298,17 @@ void Engines::perform(SimStream& stream) {
 void Engines::notify_run(SimStream& stream) const {
   const Command& command = stream.commands.front();
   const bool second = command.direction == CopyDirection::kStaged && stream.hop == 1;
-  notify({.kind = RecordKind::kRun,
-          .engine = second ? Engine::kCopyIn : command.engine,
-          .device = stream.at->id,
-          .queue = stream.queue,
-          .stream = stream.last_id,
-          .position = stream.commands.head() + 1,
-          .thread = thread_index(),
-          .started = stream.started,
-          .ended = now(),
-          .name = command.name},
-         stream.audience);
+  runtime::notify({.kind = RecordKind::kRun,
+                   .engine = second ? Engine::kCopyIn : command.engine,
+                   .device = stream.at->id,
+                   .queue = stream.queue,
+                   .stream = stream.last_id,
+                   .position = stream.commands.head() + 1,
+                   .thread = base::thread_index(),
+                   .started = stream.started,
+                   .ended = now(),
+                   .name = command.name},
+                  stream.audience);
 }
 
 }  // namespace slip::sim

@@ -20,9 +20,9 @@ class Performer {
   virtual ~Performer() = default;
   virtual void perform(SimStream& stream, Payload& payload, Name name) = 0;
   virtual void recycle(Payload& payload) = 0;
-  virtual bool advance(Exchange& exchange) = 0;  // true: it is done
+  virtual bool advance(runtime::Exchange& exchange) = 0;  // true: it is done
   // Finishes the exchange that is the first command of the stream: it is done, or has failed because of `cause`.
-  virtual void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) = 0;
+  virtual void finish(SimStream& stream, Payload& payload, Name name, const runtime::Failure* cause) = 0;
 };
 
 class Engines {
@@ -55,8 +55,6 @@ class Engines {
   void start_wire_kernel(SimStream& stream);
   void start_engines(SimDevice& device);
   void start_compute(SimDevice& device);
-  static const HardwareQueue* queue_of(const SimStream& stream, const SimDevice& device);
-  SimStream& take_copy(SimDevice& device, SerialEngine& engine) const;
   void start_copy(SimStream& stream, const Route& route);
   void start_flow(SimStream& stream);
   void start_callback(SimStream& stream);
@@ -69,7 +67,6 @@ class Engines {
   void touch_memory(SimStream& stream, int change);
   void count_copies(SimDevice& device, int change);
   void touch_flow(SimStream& stream, int change);
-  void slow_copies(SimDevice& device);
   void slow_copy(SimStream& stream);
 
   const Description& description_;

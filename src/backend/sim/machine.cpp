@@ -17,13 +17,83 @@ bool flag_reached(const Command& command) {
   return __atomic_load_n(command.flag, __ATOMIC_ACQUIRE) >= command.value;
 }
 
+Ring<SimStream*>* fifo_of(SimStream& stream, const Command& command) {
+  if (command.fifo == Fifo::kNone) return nullptr;
+  auto& queue = stream.device->queues[static_cast<std::size_t>(stream.queue)];
+  return &queue[static_cast<std::size_t>(command.fifo)];
+}
+
+void inherit_failure(SimStream& stream, const Command& command) {
+  // A wait with a name is an implicit wait of the allocator: it orders the streams, but does not propagate failures.
+  if (command.name || !command.target->failure.set()) return;
+  runtime::Failure failure = command.target->failure.value();
+  if (failure.position > command.amount) return;
+  failure.text += fmt::format("; stream {} waited for stream {}", stream.last_id, command.target->last_id);
+  failure.position = stream.commands.head() + 1;
+  runtime::fail_stream(stream, std::move(failure));
+}
+
+// The list of waiters is sorted by position, so that complete() visits only the waiters that it releases.
+void wait_on(SimStream& stream, SimStream& target, std::uint64_t position) {
+  SimStream* before = target.last_waiter;
+  while (before && before->waiting_for > position) before = before->wait_before;
+  stream.waiting_on = &target;
+  stream.waiting_for = position;
+  stream.wait_before = before;
+  stream.wait_after = before ? before->wait_after : target.first_waiter;
+  (before ? before->wait_after : target.first_waiter) = &stream;
+  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = &stream;
+}
+
+void stop_waiting(SimStream& stream) {
+  SimStream& target = *stream.waiting_on;
+  (stream.wait_before ? stream.wait_before->wait_after : target.first_waiter) = stream.wait_after;
+  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = stream.wait_before;
+  stream.waiting_on = stream.wait_before = stream.wait_after = nullptr;
+}
+
+// Reports to observers the dependencies that the legacy stream's barrier adds before the next command of this stream.
+void notify_barriers(SimStream& stream) {
+  SimDevice& device = *stream.device;
+  Record record{.kind = RecordKind::kBarrier, .device = device.id, .stream = stream.last_id};
+  record.position = stream.commands.tail() + 1;
+  if (stream.is_legacy) {
+    for (SimStream* other : device.streams) {
+      if (!other->is_blocking || other->notified_position == other->commands.tail()) continue;
+      other->notified_position = record.other_position = other->commands.tail();
+      record.other_stream = other->last_id;
+      runtime::notify(record, stream.audience);
+    }
+  } else if (stream.is_blocking && stream.notified_epoch != device.legacy_issued) {
+    stream.notified_epoch = device.legacy_issued;
+    record.other_stream = device.legacy->last_id;
+    record.other_position = device.legacy_end;
+    runtime::notify(record, stream.audience);
+  }
+}
+
+bool behind_barrier(SimStream& stream, const Command& command) {
+  SimDevice& device = *stream.device;
+  if (command.kind == OpKind::kAlloc) return false;
+  if (stream.is_legacy) {
+    const std::uint64_t before = command.soft ? command.epoch : command.epoch - 1;
+    return before >= device.pending.head() && device.pending[before] != 0;
+  }
+  if (!stream.is_blocking || device.legacy_done >= command.epoch) return false;
+  if (!stream.barred) {
+    stream.barred = true;
+    device.barred.push_back(&stream);
+  }
+  return true;
+}
+
 }  // namespace
 
-Machine::Machine(const Description& description, std::span<DeviceCore* const> cores, Performer& performer)
+Machine::Machine(const Description& description, std::span<runtime::DeviceCore* const> cores, Performer& performer)
     : description_(description),
       performer_(performer),
       engines_(description_, devices_, timers_, performer, static_cast<int>(cores.size())) {
-  for (DeviceCore* core : cores) {
+  for (runtime::DeviceCore* core : cores) {
     SimDevice& device = devices_.emplace_back();
     device.core = core;
     device.id = core->id;
@@ -39,10 +109,10 @@ Machine::Machine(const Description& description, std::span<DeviceCore* const> co
   }
 }
 
-SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
+SimStream& Machine::open_stream(SimDevice& device, const runtime::StreamSpec& spec) {
   SimStream* stream = nullptr;
   if (device.idle.empty()) {
-    stream = Slab<SimStream>::take();
+    stream = backend::Slab<SimStream>::take();
     device.streams.push_back(stream);
   } else {
     stream = device.idle.back();
@@ -95,7 +165,7 @@ void Machine::close_device(SimDevice& device) {
     stream->device = stream->at = nullptr;
     stream->barred = stream->foreign_reached = stream->closing = false;
     stream->commands.shrink();
-    Slab<SimStream>::give(stream);
+    backend::Slab<SimStream>::give(stream);
   }
   device.streams.clear();
   device.idle.clear();
@@ -106,7 +176,7 @@ void Machine::close_device(SimDevice& device) {
 std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
   SimDevice& device = *stream.device;
   // The legacy stream's barrier does not order allocations. They are commands only so that observers see them.
-  if (observed() && command.kind != OpKind::kAlloc) [[unlikely]]
+  if (runtime::observed() && command.kind != OpKind::kAlloc) [[unlikely]]
     notify_barriers(stream);
   if (stream.is_legacy) {
     if (!command.soft) device.pending.push(0), ++device.legacy_issued;
@@ -154,8 +224,13 @@ bool Machine::step(Picos limit) {
 bool Machine::poll_flags() {
   bool any = false;
   std::erase_if(held_, [&](SimStream* stream) {
-    if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kWait) return false;
-    if (!stream->commands.empty() && !may_continue(*stream)) return false;
+    if (!stream->commands.empty()) {
+      const Command& command = stream->commands.front();
+      if (command.kind == OpKind::kWait) return false;  // World calls release()
+      const bool ready =
+          command.kind == OpKind::kExchange ? command.payload->exchange->can_advance() : resolved(*stream, command);
+      if (!ready) return false;
+    }
     stream->held = false;
     make_runnable(*stream);
     any = true;
@@ -164,19 +239,10 @@ bool Machine::poll_flags() {
   return any;
 }
 
-std::vector<Exchange*> Machine::held_exchanges() const {
-  std::vector<Exchange*> result;
-  for (SimStream* stream : held_) {
-    if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kExchange)
-      result.push_back(stream->commands.front().payload->exchange);
-  }
-  return result;
-}
-
-std::vector<SimStream*> Machine::held_by_points() const {
+std::vector<SimStream*> Machine::held_by(OpKind kind) const {
   std::vector<SimStream*> result;
   for (SimStream* stream : held_) {
-    if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kWait) result.push_back(stream);
+    if (!stream->commands.empty() && stream->commands.front().kind == kind) result.push_back(stream);
   }
   return result;
 }
@@ -188,9 +254,9 @@ void Machine::release(SimStream& stream) {
   make_runnable(stream);
 }
 
-void Machine::fault(SimDevice& device, const Failure& failure) {
+void Machine::fault(SimDevice& device, const runtime::Failure& failure) {
   for (SimStream* stream : device.streams) {
-    Failure own = failure;
+    runtime::Failure own = failure;
     own.position = stream->done.load(std::memory_order_relaxed) + 1;
     stream->failure.put(std::move(own));  // a stream of another device that waits for this one fails, too
     make_runnable(*stream);
@@ -224,7 +290,7 @@ bool Machine::start_next(SimStream& stream) {
     timers_.set(stream.timer, command.issued);
     return false;
   }
-  const DeviceCore* core = stream.device->core;
+  const runtime::DeviceCore* core = stream.device->core;
   const bool lost = !core || core->fault.set();
   if (!lost && behind_barrier(stream, command)) return false;
   Ring<SimStream*>* fifo = fifo_of(stream, command);
@@ -250,39 +316,12 @@ bool Machine::start_next(SimStream& stream) {
   return true;
 }
 
-Ring<SimStream*>* Machine::fifo_of(SimStream& stream, const Command& command) {
-  if (command.fifo == Fifo::kNone) return nullptr;
-  auto& queue = stream.device->queues[static_cast<std::size_t>(stream.queue)];
-  return &queue[static_cast<std::size_t>(command.fifo)];
-}
-
-bool Machine::behind_barrier(SimStream& stream, const Command& command) {
-  SimDevice& device = *stream.device;
-  if (command.kind == OpKind::kAlloc) return false;
-  if (stream.is_legacy) {
-    const std::uint64_t before = command.soft ? command.epoch : command.epoch - 1;
-    return before >= device.pending.head() && device.pending[before] != 0;
-  }
-  if (!stream.is_blocking || device.legacy_done >= command.epoch) return false;
-  if (!stream.barred) {
-    stream.barred = true;
-    device.barred.push_back(&stream);
-  }
-  return true;
-}
-
 // Whether the point or flag that the command waits for is reached. If not, the stream is registered as a waiter.
 bool Machine::resolved(SimStream& stream, const Command& command) {
   if (command.kind == OpKind::kWait) return point_reached(stream, command);
   if (command.kind != OpKind::kWaitValue || flag_reached(command)) return true;
   hold(stream);
   return false;
-}
-
-// Whether a stream of `held_`, which waits for a flag or an exchange, can continue.
-bool Machine::may_continue(SimStream& stream) {
-  const Command& command = stream.commands.front();
-  return command.kind == OpKind::kExchange ? command.payload->exchange->can_advance() : resolved(stream, command);
 }
 
 // A point of another World or backend has no virtual time in this World. World polls it, and the point counts as
@@ -330,7 +369,7 @@ void Machine::begin(SimStream& stream, const Command& command) {
 // streams may be able to continue.
 bool Machine::exchange_started(SimStream& stream) {
   Payload& payload = *stream.commands.front().payload;
-  Exchange& exchange = *payload.exchange;
+  runtime::Exchange& exchange = *payload.exchange;
   if (payload.first_tried < 0) payload.first_tried = now();
   const bool moves = performer_.advance(exchange) || exchange.moves();
   if (!moves) hold(stream);
@@ -339,7 +378,7 @@ bool Machine::exchange_started(SimStream& stream) {
 }
 
 void Machine::continue_exchange(SimStream& stream) {
-  const DeviceCore* core = stream.device->core;
+  const runtime::DeviceCore* core = stream.device->core;
   const bool dead = !core || core->fault.set() || stream.failure.set();
   if (dead || performer_.advance(*stream.commands.front().payload->exchange)) return end_exchange(stream);
   hold(stream);
@@ -347,29 +386,19 @@ void Machine::continue_exchange(SimStream& stream) {
 }
 
 void Machine::end_exchange(SimStream& stream) {
-  const DeviceCore* core = stream.device->core;
+  const runtime::DeviceCore* core = stream.device->core;
   const bool lost = core && core->fault.set();
   const Command command = stream.commands.front();
   if (lost || stream.failure.set()) {
-    const Failure cause = lost ? core->fault.value() : stream.failure.value();
+    const runtime::Failure cause = lost ? core->fault.value() : stream.failure.value();
     performer_.finish(stream, *command.payload, command.name, &cause);
   } else if (core) {  // otherwise the process exits
-    if (observed_by(stream.audience)) [[unlikely]]
+    if (runtime::observed_by(stream.audience)) [[unlikely]]
       engines_.notify_run(stream);
     performer_.finish(stream, *command.payload, command.name, nullptr);
   }
   complete(stream);
   poll_flags();
-}
-
-void Machine::inherit_failure(SimStream& stream, const Command& command) {
-  // A wait with a name is an implicit wait of the allocator: it orders the streams, but does not propagate failures.
-  if (command.name || !command.target->failure.set()) return;
-  Failure failure = command.target->failure.value();
-  if (failure.position > command.amount) return;
-  failure.text += fmt::format("; stream {} waited for stream {}", stream.last_id, command.target->last_id);
-  failure.position = stream.commands.head() + 1;
-  fail_stream(stream, std::move(failure));
 }
 
 // Removes the first command of the stream, which is done or skipped, and makes the streams that waited for it runnable.
@@ -413,49 +442,10 @@ void Machine::leave_epoch(SimStream& stream, std::uint64_t epoch) {
   }
 }
 
-// The list of waiters is sorted by position, so that complete() visits only the waiters that it releases.
-void Machine::wait_on(SimStream& stream, SimStream& target, std::uint64_t position) {
-  SimStream* before = target.last_waiter;
-  while (before && before->waiting_for > position) before = before->wait_before;
-  stream.waiting_on = &target;
-  stream.waiting_for = position;
-  stream.wait_before = before;
-  stream.wait_after = before ? before->wait_after : target.first_waiter;
-  (before ? before->wait_after : target.first_waiter) = &stream;
-  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = &stream;
-}
-
-void Machine::stop_waiting(SimStream& stream) {
-  SimStream& target = *stream.waiting_on;
-  (stream.wait_before ? stream.wait_before->wait_after : target.first_waiter) = stream.wait_after;
-  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = stream.wait_before;
-  stream.waiting_on = stream.wait_before = stream.wait_after = nullptr;
-}
-
 void Machine::hold(SimStream& stream) {
   if (stream.held) return;
   stream.held = true;
   held_.push_back(&stream);
-}
-
-// Reports to observers the dependencies that the legacy stream's barrier adds before the next command of this stream.
-void Machine::notify_barriers(SimStream& stream) {
-  SimDevice& device = *stream.device;
-  Record record{.kind = RecordKind::kBarrier, .device = device.id, .stream = stream.last_id};
-  record.position = stream.commands.tail() + 1;
-  if (stream.is_legacy) {
-    for (SimStream* other : device.streams) {
-      if (!other->is_blocking || other->notified_position == other->commands.tail()) continue;
-      other->notified_position = record.other_position = other->commands.tail();
-      record.other_stream = other->last_id;
-      notify(record, stream.audience);
-    }
-  } else if (stream.is_blocking && stream.notified_epoch != device.legacy_issued) {
-    stream.notified_epoch = device.legacy_issued;
-    record.other_stream = device.legacy->last_id;
-    record.other_position = device.legacy_end;
-    notify(record, stream.audience);
-  }
 }
 
 }  // namespace slip::sim

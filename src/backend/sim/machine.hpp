@@ -17,13 +17,13 @@ namespace slip::sim {
 
 class Machine {
  public:
-  Machine(const Description& description, std::span<DeviceCore* const> cores, Performer& performer);
+  Machine(const Description& description, std::span<runtime::DeviceCore* const> cores, Performer& performer);
 
   Picos now() const { return timers_.now(); }
   SimDevice& device(int index) { return devices_[static_cast<std::size_t>(index)]; }
   Topology& topology() { return engines_.topology(); }
 
-  SimStream& open_stream(SimDevice& device, const StreamSpec& spec);
+  SimStream& open_stream(SimDevice& device, const runtime::StreamSpec& spec);
   void close_stream(SimStream& stream);
   void close_device(SimDevice& device);  // REQUIRES: its streams are drained, or the process exits
 
@@ -37,34 +37,26 @@ class Machine {
 
   // Streams may wait for something outside the simulation: flags in memory, exchanges, points of other Worlds or of
   // other backends. World polls these with the following functions.
-  bool poll_flags();  // polls flags and exchanges; true: some stream can continue
-  std::vector<Exchange*> held_exchanges() const;
-  std::vector<SimStream*> held_by_points() const;
+  bool poll_flags();                                   // polls flags and exchanges; true: some stream can continue
+  std::vector<SimStream*> held_by(OpKind kind) const;  // the streams that wait in a command of this kind
   void release(SimStream& stream);  // World calls it when the point that the stream waits for is reached
 
   // Marks the device as lost: pending commands end without effect.
-  void fault(SimDevice& device, const Failure& failure);
+  void fault(SimDevice& device, const runtime::Failure& failure);
 
  private:
   void make_runnable(SimStream& stream);
   void advance(SimStream& stream);
   bool start_next(SimStream& stream);
-  static Ring<SimStream*>* fifo_of(SimStream& stream, const Command& command);
-  bool behind_barrier(SimStream& stream, const Command& command);
   bool resolved(SimStream& stream, const Command& command);
   bool point_reached(SimStream& stream, const Command& command);
-  bool may_continue(SimStream& stream);
   void begin(SimStream& stream, const Command& command);
-  void inherit_failure(SimStream& stream, const Command& command);
   bool exchange_started(SimStream& stream);
   void continue_exchange(SimStream& stream);
   void end_exchange(SimStream& stream);
   void complete(SimStream& stream);
   void leave_epoch(SimStream& stream, std::uint64_t epoch);
-  void wait_on(SimStream& stream, SimStream& target, std::uint64_t position);
-  void stop_waiting(SimStream& stream);
   void hold(SimStream& stream);
-  void notify_barriers(SimStream& stream);
 
   const Description description_;
   Performer& performer_;

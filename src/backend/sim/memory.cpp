@@ -1,6 +1,5 @@
 #include "backend/sim/memory.hpp"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/fail.hpp"
 #include "slip/error.hpp"
 
 namespace slip::sim {
@@ -29,7 +29,7 @@ std::size_t page_bytes() {
 void* map_memory(std::size_t bytes, bool untouched) {
   if (bytes <= kSmall) {
     void* data = std::aligned_alloc(kAlignment, rounded(bytes, kAlignment));
-    if (!data) throw Error(Code::kOutOfMemory, fmt::format("the host has no {} bytes", bytes), {});
+    if (!data) base::fail(Code::kOutOfMemory, {}, "the host has no {} bytes", bytes);
     // Zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run.
     std::memset(data, 0, bytes);
     return data;
@@ -37,8 +37,7 @@ void* map_memory(std::size_t bytes, bool untouched) {
   const int access = untouched ? PROT_NONE : PROT_READ | PROT_WRITE;
   const std::size_t whole = bytes < SIZE_MAX / 2 ? rounded(bytes, page_bytes()) : bytes;
   void* data = mmap(nullptr, whole, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED)
-    throw Error(Code::kOutOfMemory, fmt::format("the host has no address space for {} bytes", bytes), {});
+  if (data == MAP_FAILED) base::fail(Code::kOutOfMemory, {}, "the host has no address space for {} bytes", bytes);
   return data;
 }
 

@@ -49,10 +49,10 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
   std::uint64_t epoch = 0;   // see SimDevice::pending
   Name name = {};
   union {
-    StreamState* target = nullptr;  // kWait
-    std::uint32_t* flag;            // kWaitValue, kWriteValue
-    const Route* route;             // kPeer
-    Stamp* stamp;                   // kRecord; this command holds a reference
+    runtime::StreamState* target = nullptr;  // kWait
+    std::uint32_t* flag;                     // kWaitValue, kWriteValue
+    const Route* route;                      // kPeer
+    runtime::Stamp* stamp;                   // kRecord; this command holds a reference
   };
   Payload* payload = nullptr;  // the function to run, if any
 };
@@ -61,7 +61,7 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
 // Engines::start_wire_kernel().
 enum class Stage : std::uint8_t { kIdle, kWaiting, kCompute, kWireKernel, kCallback, kLatency, kFlow, kExchange };
 
-struct SimStream : StreamState {
+struct SimStream : runtime::StreamState {
   SimStream() { timer.stream = flow.stream = this; }
 
   // `machine` is also read by other Worlds, to find out whether a stream belongs to them.
@@ -124,7 +124,7 @@ struct WaitingKernel {
 };
 
 struct SimDevice {
-  DeviceCore* core = nullptr;  // null: closed
+  runtime::DeviceCore* core = nullptr;  // null: closed
   std::uint32_t id = 0;
   int index = 0;
   bool dirty = false;     // in Engines::dirty_

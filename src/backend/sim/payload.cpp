@@ -9,11 +9,11 @@ namespace {
 
 void take_pieces(std::vector<Piece>& pieces, const Ranges& ranges) {
   pieces.clear();  // keeps the capacity: payloads are reused
-  for (const Range& range : ranges) pieces.push_back({address(range), range.bytes});
+  for (const Range& range : ranges) pieces.push_back({runtime::address(range), range.bytes});
 }
 
 void run(Payload& payload) {
-  const InsideOp inside;
+  const runtime::InsideOp inside;
   switch (payload.kind) {
     case OpKind::kKernel: payload.kernel->cpu(Args(payload.reads, payload.writes, payload.scalars)); break;
     case OpKind::kCopy: std::memcpy(payload.writes[0].data, payload.reads[0].data, payload.writes[0].bytes); break;

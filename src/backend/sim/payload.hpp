@@ -19,7 +19,7 @@ struct Payload {
   std::vector<Scalar> scalars = {};
   std::function<void()> host = {};
   // kExchange: Machine advances it in steps; perform() ignores it.
-  Exchange* exchange = nullptr;
+  runtime::Exchange* exchange = nullptr;
   Picos first_tried = -1;  // when the machine first tried to advance it; below 0: not yet
 };
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <limits>
 #include <span>
 
@@ -17,43 +16,38 @@ struct Unit {
 };
 
 // write_quantity() needs the decimal units first, from small to large. Then follow the binary units, for reading only.
-constexpr std::array kBytes = {
-    Unit{"B", 1},
-    Unit{"KB", 1'000},
-    Unit{"MB", 1'000'000},
-    Unit{"GB", 1'000'000'000},
-    Unit{"TB", 1'000'000'000'000},
-    Unit{"PB", 1'000'000'000'000'000},
-    Unit{"KiB", std::uint64_t{1} << 10},
-    Unit{"MiB", std::uint64_t{1} << 20},
-    Unit{"GiB", std::uint64_t{1} << 30},
-    Unit{"TiB", std::uint64_t{1} << 40},
-};
-constexpr std::array kFlops = {
-    Unit{"FLOP", 1},
-    Unit{"KFLOP", 1'000},
-    Unit{"MFLOP", 1'000'000},
-    Unit{"GFLOP", 1'000'000'000},
-    Unit{"TFLOP", 1'000'000'000'000},
-    Unit{"PFLOP", 1'000'000'000'000'000},
-    Unit{"EFLOP", 1'000'000'000'000'000'000},
-};
-constexpr std::array kTimes = {
-    Unit{"ps", 1}, Unit{"ns", 1'000}, Unit{"us", 1'000'000}, Unit{"ms", 1'000'000'000}, Unit{"s", kSecond},
-};
+constexpr Unit kBytes[] = {{"B", 1},
+                           {"KB", 1'000},
+                           {"MB", 1'000'000},
+                           {"GB", 1'000'000'000},
+                           {"TB", 1'000'000'000'000},
+                           {"PB", 1'000'000'000'000'000},
+                           {"KiB", std::uint64_t{1} << 10},
+                           {"MiB", std::uint64_t{1} << 20},
+                           {"GiB", std::uint64_t{1} << 30},
+                           {"TiB", std::uint64_t{1} << 40}};
+constexpr Unit kFlops[] = {{"FLOP", 1},
+                           {"KFLOP", 1'000},
+                           {"MFLOP", 1'000'000},
+                           {"GFLOP", 1'000'000'000},
+                           {"TFLOP", 1'000'000'000'000},
+                           {"PFLOP", 1'000'000'000'000'000},
+                           {"EFLOP", 1'000'000'000'000'000'000}};
+constexpr Unit kTimes[] = {{"ps", 1}, {"ns", 1'000}, {"us", 1'000'000}, {"ms", 1'000'000'000}, {"s", kSecond}};
 
 struct Scale {
   std::span<const Unit> units;
   std::size_t decimal;  // number of decimal units
   bool per_second;
+  const char* example;
 };
 
 Scale scale_of(Dimension dimension) {
   switch (dimension) {
-    case Dimension::kBytes: return {kBytes, 6, false};
-    case Dimension::kBytesPerSecond: return {kBytes, 6, true};
-    case Dimension::kFlops: return {kFlops, kFlops.size(), true};
-    case Dimension::kTime: return {kTimes, kTimes.size(), false};
+    case Dimension::kBytes: return {kBytes, 6, false, "141 GB"};
+    case Dimension::kBytesPerSecond: return {kBytes, 6, true, "55.4 GB/s"};
+    case Dimension::kFlops: return {kFlops, std::size(kFlops), true, "787 TFLOP/s"};
+    case Dimension::kTime: return {kTimes, std::size(kTimes), false, "3.9 us"};
   }
   return {};
 }
@@ -114,14 +108,6 @@ std::string write_quantity(std::uint64_t value, Dimension dimension) {
   return fmt::format("{} {}{}", value / unit.size, unit.name, scale.per_second ? "/s" : "");
 }
 
-const char* example_of(Dimension dimension) {
-  switch (dimension) {
-    case Dimension::kBytes: return "141 GB";
-    case Dimension::kBytesPerSecond: return "55.4 GB/s";
-    case Dimension::kFlops: return "787 TFLOP/s";
-    case Dimension::kTime: return "3.9 us";
-  }
-  return "";
-}
+const char* example_of(Dimension dimension) { return scale_of(dimension).example; }
 
 }  // namespace slip::sim

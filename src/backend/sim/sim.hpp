@@ -5,12 +5,11 @@
 #include "backend/sim/description.hpp"
 #include "runtime/backend.hpp"
 
-namespace slip {
+namespace slip::sim {
 
 // The entry of the backend table. The devices opened by one call share one virtual time and the links between them.
-std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores);
-
-namespace sim {
+std::vector<std::unique_ptr<runtime::Backend>> open_sim(std::string_view rest,
+                                                        std::span<runtime::DeviceCore* const> cores);
 
 // Like Device::open and Device::open_all, with a description. A device is called "sim:" plus the description's name.
 // Throws kInvalidValue if validate() refuses the description.
@@ -18,5 +17,4 @@ Device open_device(const Description& description, const DeviceOptions& options 
 std::vector<Device> open_devices(const Description& description, int count, const DeviceOptions& options = {},
                                  Here here = Here::at());
 
-}  // namespace sim
-}  // namespace slip
+}  // namespace slip::sim

@@ -52,10 +52,7 @@ class Timers {
   // Removes and returns the first timer. REQUIRES: not empty.
   Timer& pop() {
     Timer& first = *heap_.front().timer;
-    first.place = Timer::kIdle;
-    const Entry last = heap_.back();
-    heap_.pop_back();
-    if (!heap_.empty()) sink(0, last);
+    cancel(first);
     return first;
   }
 

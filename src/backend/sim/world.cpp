@@ -8,6 +8,7 @@
 #include "backend/sim/arithmetic.hpp"
 #include "backend/sim/memory.hpp"
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/exchange.hpp"
@@ -26,21 +27,52 @@ constexpr int kStepsPerCheck = 4096;  // machine steps between two readings of t
 bool is_plain_record(const Op& op, const SimStream& stream) {
   if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
   const SimDevice& device = *stream.device;
-  const bool is_untold = observed() && stream.notified_epoch != device.legacy_issued;
+  const bool is_untold = runtime::observed() && stream.notified_epoch != device.legacy_issued;
   const bool behind_legacy = stream.is_blocking && (device.legacy_done < device.legacy_issued || is_untold);
-  return !behind_legacy || is_bookkeeping(op);
+  return !behind_legacy || runtime::is_bookkeeping(op);
 }
 
 // Another thread may have destroyed the stream after the caller's reference was checked. A new stream will reuse the
 // state, so nothing more may be enqueued. REQUIRES: the World's lock.
 void require_open(const SimStream& stream, Here here) {
   if (stream.closed) [[unlikely]]
-    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
+    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
+}
+
+void require_supported(const Op& op, const SimStream& stream) {
+  if (op.address)
+    throw Error(Code::kUnsupported, "the sim device allocates in stream order through the runtime's pool", op.here);
+  if (op.kind == OpKind::kKernel && !op.kernel->cpu && stream.device->core->options.run_functions)
+    base::fail(Code::kUnsupported, op.here,
+               "kernel '{}' has no cpu function, which the sim device runs; give it one, or open the device "
+               "with run_functions = false",
+               op.kernel->name.text());
+}
+
+Picos host_cost(const Op& op, const HostDescription& host) {
+  switch (op.kind) {
+    case OpKind::kKernel: return host.launch;
+    case OpKind::kCopy: return host.copy;
+    case OpKind::kFill: return host.fill;
+    case OpKind::kHost: return host.function;
+    case OpKind::kRecord: return op.event ? host.timed_record : host.record;
+    case OpKind::kWait: return host.wait;
+    case OpKind::kExchange: return host.launch;
+    default: return host.value;
+  }
+}
+
+// Kernels, fills and copies within the device.
+void describe_compute(Command& command, const Op& op, std::uint64_t bytes, const ComputeDescription& compute) {
+  command.fifo = Fifo::kCompute;
+  command.engine = Engine::kCompute;
+  command.value = width_ppm(op.cost.width);
+  command.amount = static_cast<std::uint64_t>(kernel_time(compute, op.cost, bytes));
 }
 
 }  // namespace
 
-World::World(const Description& description, std::span<DeviceCore* const> cores)
+World::World(const Description& description, std::span<runtime::DeviceCore* const> cores)
     : description_(description), first_id_(cores.front()->id), machine_(description, cores, *this) {
   // The ids increase, with gaps if another thread opens devices meanwhile.
   for (std::size_t i = 0; i < cores.size(); ++i) {
@@ -49,29 +81,29 @@ World::World(const Description& description, std::span<DeviceCore* const> cores)
   }
 }
 
-SimStream* World::open_stream(int device, const StreamSpec& spec) {
-  const LockGuard lock(mutex_);
+SimStream* World::open_stream(int device, const runtime::StreamSpec& spec) {
+  const base::LockGuard lock(mutex_);
   return &machine_.open_stream(machine_.device(device), spec);
 }
 
 void World::close_stream(SimStream& stream) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   machine_.close_stream(stream);
 }
 
 void World::close_device(int device) {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   machine_.close_device(machine_.device(device));
 }
 
 Picos World::now() {
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   return clock();
 }
 
 // This thread's clock. It is never behind the simulated time; a new thread's clock starts there.
 Picos& World::clock() {
-  const std::size_t index = thread_index();
+  const std::size_t index = base::thread_index();
   if (index >= clocks_.size()) clocks_.resize(index + 1, -1);
   Picos& clock = clocks_[index];
   clock = std::max(clock, machine_.now());
@@ -81,7 +113,7 @@ Picos& World::clock() {
 // Returns the points to wait for; `position` may be kEverything. The legacy stream is done only when the blocking
 // streams are also done (rule 24).
 std::vector<World::Target> World::targets(int device, SimStream* stream, std::uint64_t position) {
-  if (stream && position != kEverything) return {{stream, position}};
+  if (stream && position != runtime::kEverything) return {{stream, position}};
   if (stream && !stream->is_legacy) return {{stream, stream->commands.tail()}};
   std::vector<Target> result;
   for (SimStream* each : machine_.device(device).streams) {
@@ -113,7 +145,7 @@ Picos World::ended(std::span<const Target> targets) const {
 
 bool World::reached(int device, SimStream* stream, std::uint64_t position) {
   Functions finished;
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   spend(description_.host.query);
   const std::vector<Target> all = targets(device, stream, position);
   std::size_t first = 0;
@@ -133,13 +165,14 @@ bool World::reached(int device, SimStream* stream, std::uint64_t position) {
 
 bool World::wait(int device, SimStream* stream, std::uint64_t position, std::int64_t deadline_ns) {
   Functions finished;
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   const std::vector<Target> all = targets(device, stream, position);
   const Picos asked = clock();
   const bool done = await(all, deadline_ns);
   if (done) {
     const Picos end = ended(all);
-    clocks_[thread_index()] = end > asked ? after(end, description_.host.sync) : after(asked, description_.host.query);
+    clocks_[base::thread_index()] =
+        end > asked ? after(end, description_.host.sync) : after(asked, description_.host.query);
   }
   finished.swap(finished_);
   return done;
@@ -148,7 +181,7 @@ bool World::wait(int device, SimStream* stream, std::uint64_t position, std::int
 // Runs the machine until the targets are reached. If the machine can do nothing, only another thread can help: it sets
 // a flag, reaches a point of another World, or runs a function. Then this thread polls in real time.
 bool World::await(std::span<const Target> targets, std::int64_t deadline_ns) {
-  Backoff backoff(kProgramWait);
+  base::Backoff backoff(base::kProgramWait);
   std::size_t first = 0;
   while (!all_reached(targets, first)) {
     bool moved = false;
@@ -158,7 +191,7 @@ bool World::await(std::span<const Target> targets, std::int64_t deadline_ns) {
       driving_ = false;
     }
     if (all_reached(targets, first)) break;
-    if (deadline_ns != 0 && now_ns() >= deadline_ns) return false;
+    if (deadline_ns != 0 && base::now_ns() >= deadline_ns) return false;
     if (moved) continue;
     mutex_.unlock();
     backoff.pause();
@@ -172,7 +205,7 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
   for (int steps = 1; machine_.step(kEndOfTime); ++steps) {
     moved = true;
     if (all_reached(targets, first)) return true;
-    if (deadline_ns != 0 && steps % kStepsPerCheck == 0 && now_ns() >= deadline_ns) return true;
+    if (deadline_ns != 0 && steps % kStepsPerCheck == 0 && base::now_ns() >= deadline_ns) return true;
   }
   const Picos at = clock();
   if (!poll()) return moved;
@@ -183,7 +216,8 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
 // An exchange may wait for other threads: for ranks that have not joined the call, an abort, or a deadline. A deadline
 // passes in real time, and only when no other event is left.
 bool World::poll_exchanges() {
-  for (Exchange* exchange : machine_.held_exchanges()) static_cast<void>(advance(*exchange));
+  for (SimStream* stream : machine_.held_by(OpKind::kExchange))
+    static_cast<void>(advance(*stream->commands.front().payload->exchange));
   return machine_.poll_flags();
 }
 
@@ -197,14 +231,14 @@ bool World::poll() {
     bool reached;
   };
   std::vector<Asked> asked;
-  for (SimStream* stream : machine_.held_by_points()) {
+  for (SimStream* stream : machine_.held_by(OpKind::kWait)) {
     const Command& command = stream->commands.front();
     asked.push_back({stream, {command.target, command.amount}, false});
   }
   if (asked.empty()) return any;
   mutex_.unlock();
   for (Asked& each : asked) {
-    DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
+    runtime::DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
     each.reached = !core || core->backend->reached(each.point.stream, each.point.position);
   }
   mutex_.lock();
@@ -225,32 +259,32 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
   if (outcome == Outcome::kDone) [[likely]]
     return;
   SimDevice& device = *stream.device;
-  Failure failure{
+  runtime::Failure failure{
       .code = outcome == Outcome::kFault ? Code::kDeviceFault : Code::kLaunchFailed,
       .text = fmt::format("{} '{}' ({}:{}) in stream {} of '{}': {}", kind_name(payload.kind), name.text(),
                           payload.here.file, payload.here.line, stream.last_id, device.core->info.label, what),
       .position = position,
       .here = payload.here};
-  if (outcome == Outcome::kFailed) return fail_stream(stream, std::move(failure));
+  if (outcome == Outcome::kFailed) return runtime::fail_stream(stream, std::move(failure));
   if (device.core->fault.put(failure)) machine_.fault(device, failure);
 }
 
-bool World::advance(Exchange& exchange) {
+bool World::advance(runtime::Exchange& exchange) {
   mutex_.unlock();
-  const bool done = exchange.advance(Exchange::By::kWorker);
+  const bool done = exchange.advance(runtime::Exchange::By::kWorker);
   mutex_.lock();
   return done;
 }
 
-void World::finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) {
+void World::finish(SimStream& stream, Payload& payload, Name name, const runtime::Failure* cause) {
   const std::uint64_t position = stream.commands.head() + 1;
-  std::optional<Failure> failure;
+  std::optional<runtime::Failure> failure;
   const auto fail = [&](Code code, const char* what) {
-    failure = Failure{.code = code,
-                      .text = fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(payload.kind), name.text(),
-                                          payload.here.file, payload.here.line, what),
-                      .position = position,
-                      .here = payload.here};
+    failure = runtime::Failure{.code = code,
+                               .text = fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(payload.kind),
+                                                   name.text(), payload.here.file, payload.here.line, what),
+                               .position = position,
+                               .here = payload.here};
   };
   mutex_.unlock();
   try {
@@ -261,7 +295,7 @@ void World::finish(SimStream& stream, Payload& payload, Name name, const Failure
     fail(Code::kLaunchFailed, error.what());
   }
   mutex_.lock();
-  if (failure) fail_stream(stream, std::move(*failure));
+  if (failure) runtime::fail_stream(stream, std::move(*failure));
 }
 
 void World::recycle(Payload& payload) {
@@ -273,52 +307,27 @@ void World::recycle(Payload& payload) {
 std::uint64_t World::submit(SimStream& stream, const Op& op) {
   require_supported(op, stream);
   Functions finished;
-  const LockGuard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   require_open(stream, op.here);
   if (stream.is_wire) return machine_.enqueue(stream, wire_command_for(stream, op));
   if (is_plain_record(op, stream)) {
-    if (!is_bookkeeping(op)) spend(description_.host.record);
+    if (!runtime::is_bookkeeping(op)) spend(description_.host.record);
     return stream.commands.tail();
   }
   while (stream.commands.size() >= stream.device->depth) {
     const Target room[] = {{&stream, stream.commands.tail() + 1 - stream.device->depth}};
     const Picos asked = clock();
     await(room, 0);
-    clocks_[thread_index()] = std::max(asked, ended(room));
+    clocks_[base::thread_index()] = std::max(asked, ended(room));
     require_open(stream, op.here);  // the lock was released meanwhile
   }
   Command command = command_for(stream, op);
-  command.issued = spend(is_bookkeeping(op) || is_allocation_mark(op) ? 0 : host_cost(op));
+  command.issued =
+      spend(runtime::is_bookkeeping(op) || runtime::is_allocation_mark(op) ? 0 : host_cost(op, description_.host));
   finished.swap(finished_);
   const std::uint64_t position = machine_.enqueue(stream, command);
-  notify_submitted(position);
+  runtime::notify_submitted(position);
   return position;
-}
-
-void World::require_supported(const Op& op, const SimStream& stream) const {
-  if (op.address)
-    throw Error(Code::kUnsupported, "the sim device allocates in stream order through the runtime's pool", op.here);
-  if (op.kind == OpKind::kKernel && !op.kernel->cpu && stream.device->core->options.run_functions)
-    throw Error(
-        Code::kUnsupported,
-        fmt::format("kernel '{}' has no cpu function, which the sim device runs; give it one, or open the device "
-                    "with run_functions = false",
-                    op.kernel->name.text()),
-        op.here);
-}
-
-Picos World::host_cost(const Op& op) const {
-  const HostDescription& host = description_.host;
-  switch (op.kind) {
-    case OpKind::kKernel: return host.launch;
-    case OpKind::kCopy: return host.copy;
-    case OpKind::kFill: return host.fill;
-    case OpKind::kHost: return host.function;
-    case OpKind::kRecord: return op.event ? host.timed_record : host.record;
-    case OpKind::kWait: return host.wait;
-    case OpKind::kExchange: return host.launch;
-    default: return host.value;
-  }
 }
 
 Command World::command_for(SimStream& stream, const Op& op) {
@@ -327,16 +336,17 @@ Command World::command_for(SimStream& stream, const Op& op) {
   command.engine = op.engine;
   command.name = op.name;
   switch (op.kind) {
-    case OpKind::kKernel: describe_compute(command, op, op.cost.bytes); break;
-    case OpKind::kFill: describe_compute(command, op, op.writes[0].bytes); break;
+    case OpKind::kKernel: describe_compute(command, op, op.cost.bytes, description_.compute); break;
+    case OpKind::kFill: describe_compute(command, op, op.writes[0].bytes, description_.compute); break;
     case OpKind::kCopy: describe_copy(command, stream, op); break;
     case OpKind::kHost:
       command.fifo = Fifo::kLast;
       command.amount = static_cast<std::uint64_t>(std::clamp<Picos>(op.cost.time, 0, kEndOfTime));
       break;
     case OpKind::kRecord:
-      command.soft = is_bookkeeping(op);  // only in the legacy stream; elsewhere such a record needs no command
-      command.stamp = static_cast<Stamp*>(op.event);
+      command.soft =
+          runtime::is_bookkeeping(op);  // only in the legacy stream; elsewhere such a record needs no command
+      command.stamp = static_cast<runtime::Stamp*>(op.event);
       if (!command.stamp) break;
       command.fifo = Fifo::kLast;
       command.stamp->retain();
@@ -351,7 +361,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
       command.fifo = Fifo::kLast;
       command.value = op.value;
       const Range& flag = op.kind == OpKind::kWaitValue ? op.reads[0] : op.writes[0];
-      command.flag = reinterpret_cast<std::uint32_t*>(address(flag));
+      command.flag = reinterpret_cast<std::uint32_t*>(runtime::address(flag));
       if (flag.block->kind == MemoryKind::kDevice) make_accessible(command.flag);
       break;
   }
@@ -369,21 +379,13 @@ Command World::wire_command_for(SimStream& stream, const Op& op) {
   return command;
 }
 
-// Kernels, fills and copies within the device.
-void World::describe_compute(Command& command, const Op& op, std::uint64_t bytes) const {
-  command.fifo = Fifo::kCompute;
-  command.engine = Engine::kCompute;
-  command.value = width_ppm(op.cost.width);
-  command.amount = static_cast<std::uint64_t>(kernel_time(description_.compute, op.cost, bytes));
-}
-
 void World::describe_copy(Command& command, SimStream& stream, const Op& op) {
   const Range& to = op.writes[0];
   const Range& from = op.reads[0];
   const int source = device_of(from, stream);
   const int destination = device_of(to, stream);
   if (source >= 0 && source == destination)
-    return describe_compute(command, op, 2 * to.bytes);  // each byte is read and written
+    return describe_compute(command, op, 2 * to.bytes, description_.compute);  // each byte is read and written
   command.amount = to.bytes;
   command.pageable = to.block->kind == MemoryKind::kPageable || from.block->kind == MemoryKind::kPageable;
   command.from = static_cast<std::uint16_t>(std::max(source, 0));

@@ -22,9 +22,9 @@ namespace slip::sim {
 
 class World : private Performer {
  public:
-  World(const Description& description, std::span<DeviceCore* const> cores);
+  World(const Description& description, std::span<runtime::DeviceCore* const> cores);
 
-  SimStream* open_stream(int device, const StreamSpec& spec);
+  SimStream* open_stream(int device, const runtime::StreamSpec& spec);
   void close_stream(SimStream& stream);
   void close_device(int device);
 
@@ -42,12 +42,9 @@ class World : private Performer {
   using Functions = std::vector<std::function<void()>>;
 
   // How an op becomes a command.
-  void require_supported(const Op& op, const SimStream& stream) const;
-  Picos host_cost(const Op& op) const;
   Command command_for(SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
   Command wire_command_for(SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
   void describe_copy(Command& command, SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
-  void describe_compute(Command& command, const Op& op, std::uint64_t bytes) const;
   int device_of(const Range& range, const SimStream& stream) const;
   Payload* payload_for(const SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
 
@@ -65,15 +62,16 @@ class World : private Performer {
   bool poll_exchanges() SLIP_REQUIRES(mutex_);
 
   void perform(SimStream& stream, Payload& payload, Name name) override SLIP_REQUIRES(mutex_);
-  bool advance(Exchange& exchange) override SLIP_REQUIRES(mutex_);
-  void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) override SLIP_REQUIRES(mutex_);
+  bool advance(runtime::Exchange& exchange) override SLIP_REQUIRES(mutex_);
+  void finish(SimStream& stream, Payload& payload, Name name, const runtime::Failure* cause) override
+      SLIP_REQUIRES(mutex_);
   void recycle(Payload& payload) override SLIP_REQUIRES(mutex_);
 
   const Description description_;
   const std::uint32_t first_id_;
   std::vector<int> index_by_id_;  // devices by id - first_id_; -1: of another World. Constant after construction
 
-  Mutex mutex_;
+  base::Mutex mutex_;
   Machine machine_ SLIP_GUARDED_BY(mutex_);
   std::vector<Picos> clocks_ SLIP_GUARDED_BY(mutex_);  // by thread_index(); below 0: the thread has not called yet
   // True while a thread steps the machine. That thread may have released the lock, to run a function.

@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/thread.hpp"
 #include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
@@ -17,21 +20,17 @@ namespace slip::cli {
 namespace {
 
 struct BenchOptions {
-  Collective kind = Collective::kAllReduce;
-  int ranks = 2, root = 0, iterations = 20, warmup = 5;
+  BenchWork work;  // sizes, types and algorithms are set from the texts below
+  int ranks = 2;
   std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html, json;
-  double factor = 2;
-  bool each = false, registered = false, predict = false;
+  bool threads = false;
 };
 
 BenchWork work_of(const BenchOptions& wanted) {
-  BenchWork work{.kind = wanted.kind, .root = wanted.root, .iterations = wanted.iterations, .warmup = wanted.warmup};
+  BenchWork work = wanted.work;
   work.begin = size_of(wanted.begin, "-b");
   work.end = size_of(wanted.end, "-e");
-  work.factor = wanted.factor;
-  work.each = wanted.each;
-  work.registered = wanted.registered;
-  work.predict = wanted.predict;
+  if (work.predict && work.device != "cpu") throw UsageError("--predict: only times on cpu can be predicted");
   if (work.end < work.begin)
     throw UsageError(fmt::format("-b {} -e {}: the first size is larger than the last", wanted.begin, wanted.end));
   const std::optional<DataType> type = data_type_of(wanted.type);
@@ -40,10 +39,10 @@ BenchWork work_of(const BenchOptions& wanted) {
   const std::optional<ReduceOp> op = reduce_op_of(wanted.op);
   if (!op || *op == ReduceOp::kPreMulSum)
     throw UsageError(fmt::format("-o {}: one of sum prod min max avg", wanted.op));
-  const std::optional<Algorithm> algorithm = algorithm_of(wanted.algorithm);
+  const std::optional<Algorithm> algorithm = comm::algorithm_of(wanted.algorithm);
   if (!algorithm)
     throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling relay", wanted.algorithm));
-  const std::optional<Transport> transport = transport_of(wanted.transport);
+  const std::optional<Transport> transport = comm::transport_of(wanted.transport);
   if (!transport) throw UsageError(fmt::format("--transport {}: auto or net", wanted.transport));
   work.type = *type;
   work.op = *op;
@@ -53,9 +52,10 @@ BenchWork work_of(const BenchOptions& wanted) {
 }
 
 std::string way_text(const BenchOptions& wanted) {
-  std::string text = fmt::format("{} calls after {} to warm up, {}", wanted.iterations, wanted.warmup,
-                                 wanted.each ? "each waited for" : "waited for once");
-  if (wanted.registered) text += ", registered buffers";
+  std::string text = fmt::format("{} calls after {} to warm up, {}", wanted.work.iterations, wanted.work.warmup,
+                                 wanted.work.each ? "each waited for" : "waited for once");
+  if (wanted.work.registered) text += ", registered buffers";
+  if (wanted.threads) text += ", ranks are threads";
   if (wanted.algorithm != "auto") text += ", algorithm " + wanted.algorithm;
   if (wanted.transport != "auto") text += ", transport " + wanted.transport;
   return text;
@@ -63,9 +63,9 @@ std::string way_text(const BenchOptions& wanted) {
 
 // The table, in the format of nccl-tests.
 void print_head(const BenchOptions& wanted, int nranks, const std::string& device) {
-  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.kind), nranks, device, way_text(wanted));
+  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.work.kind), nranks, device, way_text(wanted));
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
-  const auto more = [&](const char* text) { return wanted.predict ? fmt::format(" {:>10}", text) : ""; };
+  const auto more = [&](const char* text) { return wanted.work.predict ? fmt::format(" {:>10}", text) : ""; };
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}{}\n", "size", "count",
              "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong",
              more("predicted"));
@@ -102,11 +102,11 @@ nlohmann::ordered_json json_of(const BenchRow& row) {
 }
 
 // Runs one rank; rank 0 prints.
-int run_rank(const BenchOptions& wanted, const BenchWork& work) {
+int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank* rank = nullptr) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::string title, facts;
   const auto head = [&](int nranks, const std::string& device) {
-    title = fmt::format("{}, {} ranks", bench_name(wanted.kind), nranks);
+    title = fmt::format("{}, {} ranks", bench_name(wanted.work.kind), nranks);
     facts = fmt::format("{}; {}", device, way_text(wanted));
     print_head(wanted, nranks, device);
   };
@@ -114,7 +114,7 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work) {
     json.push_back(json_of(row));
     print_row(row);
   };
-  const std::vector<BenchRow> rows = measure_sizes(work, {head, tell});
+  const std::vector<BenchRow> rows = measure_sizes(work, {head, tell}, rank);
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // set on rank 0 only
@@ -126,45 +126,71 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work) {
   return wrong == 0 ? kSuccess : kFailed;
 }
 
+// Runs all ranks as threads of this process.
+int run_threads(const BenchOptions& wanted, const BenchWork& work) {
+  const UniqueId id = UniqueId::create({.host = "127.0.0.1"});
+  const auto count = static_cast<std::size_t>(wanted.ranks);
+  std::vector<base::Thread> threads(count);
+  std::vector<int> results(count, kFailed);
+  std::vector<std::exception_ptr> errors(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    threads[i].start(fmt::format("slip-rank-{}", i), [&, i] {
+      const ThreadRank rank{id, wanted.ranks, static_cast<int>(i)};
+      try {
+        results[i] = run_rank(wanted, work, &rank);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  }
+  for (base::Thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return *std::max_element(results.begin(), results.end());
+}
+
 // The command line of this program as a rank.
 std::vector<std::string> command_of(const BenchOptions& wanted) {
   char path[4096] = {};
   if (::readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0)
     throw Error(Code::kIo, "this program cannot find itself: /proc is not there");
-  std::vector<std::string> words{path, "bench", bench_name(wanted.kind)};
+  std::vector<std::string> words{path, "bench", bench_name(wanted.work.kind)};
   const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
   add("-b", wanted.begin);
   add("-e", wanted.end);
-  add("-f", fmt::format("{}", wanted.factor));
-  add("--iters", std::to_string(wanted.iterations));
-  add("-w", std::to_string(wanted.warmup));
+  add("-f", fmt::format("{}", wanted.work.factor));
+  add("--iters", std::to_string(wanted.work.iterations));
+  add("-w", std::to_string(wanted.work.warmup));
   add("-d", wanted.type);
-  if (reduces(wanted.kind)) add("-o", wanted.op);
-  if (has_root(wanted.kind)) add("-r", std::to_string(wanted.root));
-  if (wanted.kind != Collective::kMessage) add("--algorithm", wanted.algorithm);
+  if (comm::reduces(wanted.work.kind)) add("-o", wanted.op);
+  if (comm::has_root(wanted.work.kind)) add("-r", std::to_string(wanted.work.root));
+  if (wanted.work.kind != comm::Collective::kMessage) add("--algorithm", wanted.algorithm);
   add("--transport", wanted.transport);
+  add("--device", wanted.work.device);
   if (!wanted.html.empty()) words.push_back("--html=" + wanted.html);
   if (!wanted.json.empty()) words.push_back("--json=" + wanted.json);
-  if (wanted.registered) words.emplace_back("--registered");
-  if (wanted.predict) words.emplace_back("--predict");
-  if (wanted.each) words.emplace_back("--each");
+  if (wanted.work.registered) words.emplace_back("--registered");
+  if (wanted.work.predict) words.emplace_back("--predict");
+  if (wanted.work.each) words.emplace_back("--each");
   return words;
 }
 
 // Runs as a rank if a launcher started this process; otherwise launches the ranks.
 int run_bench(const BenchOptions& wanted) {
   const BenchWork work = work_of(wanted);
-  if (launch_info()) return run_rank(wanted, work);
-  LocalJob job;
+  if (transport::launch_info()) return run_rank(wanted, work);
+  if (wanted.threads) return run_threads(wanted, work);
+  transport::LocalJob job;
   job.nranks = wanted.ranks;
   job.command = command_of(wanted);
-  return run_local_job(job);
+  return transport::run_local_job(job);
 }
 
 // Rank 0 writes the files. Contradicting variables of a launcher are reported when the command runs.
 OutputUse output_use() {
   try {
-    const std::optional<LaunchInfo> info = launch_info();
+    const std::optional<transport::LaunchInfo> info = transport::launch_info();
     if (!info) return OutputUse::kByChildren;
     return info->rank == 0 ? OutputUse::kHere : OutputUse::kElsewhere;
   } catch (const Error&) {
@@ -172,8 +198,8 @@ OutputUse output_use() {
   }
 }
 
-std::string footer_of(Collective kind) {
-  const std::string sizes = kind == Collective::kMessage
+std::string footer_of(comm::Collective kind) {
+  const std::string sizes = kind == comm::Collective::kMessage
                                 ? "Each rank sends `size` bytes to the\n"
                                   "next one and receives as many from the one before, as one group; algbw and busbw "
                                   "are both size / time."
@@ -194,46 +220,41 @@ std::string footer_of(Collective kind) {
 std::function<int()> add_collective_benches(CLI::App& bench) {
   auto wanted = std::make_shared<BenchOptions>();
   const OutputUse use = output_use();
-  for (const Collective kind : {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
-                                Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll,
-                                Collective::kGather, Collective::kScatter, Collective::kMessage}) {
-    const bool messages = kind == Collective::kMessage;
+  for (const comm::Collective kind :
+       {comm::Collective::kAllReduce, comm::Collective::kReduce, comm::Collective::kBroadcast,
+        comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
+        comm::Collective::kGather, comm::Collective::kScatter, comm::Collective::kMessage}) {
+    const bool messages = kind == comm::Collective::kMessage;
     CLI::App* one =
         bench.add_subcommand(bench_name(kind), messages ? "Each rank to the next: time and bandwidth by size"
                                                         : "Ranks of this host: time and bandwidth by size");
     one->footer(footer_of(kind));
-    one->add_option("-n,--ranks", wanted->ranks, "Processes to start")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1024));
-    one->add_option("-b,--begin", wanted->begin, "Smallest size")->capture_default_str();
-    one->add_option("-e,--end", wanted->end, "Largest size")->capture_default_str();
-    one->add_option("-f,--factor", wanted->factor, "Factor from one size to the next")
-        ->capture_default_str()
+    one->option_defaults()->always_capture_default();
+    one->add_option("-n,--ranks", wanted->ranks, "Processes to start")->check(CLI::Range(1, 1024));
+    one->add_option("-b,--begin", wanted->begin, "Smallest size");
+    one->add_option("-e,--end", wanted->end, "Largest size");
+    one->add_option("-f,--factor", wanted->work.factor, "Factor from one size to the next")
         ->check(number_between(1.0001, 1e9));
-    one->add_option("--iters", wanted->iterations, "Number of timed calls")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1 << 30));
-    one->add_option("-w,--warmup", wanted->warmup, "Number of warm-up calls")
-        ->capture_default_str()
-        ->check(CLI::Range(0, 1 << 30));
-    one->add_option("-d,--datatype", wanted->type, "I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2")
-        ->capture_default_str();
-    if (reduces(kind)) one->add_option("-o,--op", wanted->op, "sum prod min max avg")->capture_default_str();
-    if (has_root(kind)) one->add_option("-r,--root", wanted->root, "Rank of the root")->capture_default_str();
+    one->add_option("--iters", wanted->work.iterations, "Number of timed calls")->check(CLI::Range(1, 1 << 30));
+    one->add_option("-w,--warmup", wanted->work.warmup, "Number of warm-up calls")->check(CLI::Range(0, 1 << 30));
+    one->add_option("-d,--datatype", wanted->type, "I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2");
+    if (comm::reduces(kind)) one->add_option("-o,--op", wanted->op, "sum prod min max avg");
+    if (comm::has_root(kind)) one->add_option("-r,--root", wanted->work.root, "Rank of the root");
     if (!messages)
       one->add_option("--algorithm", wanted->algorithm,
-                      "auto direct ring tree doubling relay; used for the calls it supports")
-          ->capture_default_str();
-    one->add_option("--transport", wanted->transport, "auto: shared memory within a host; net: TCP even within a host")
-        ->capture_default_str();
-    one->add_flag("--registered", wanted->registered,
+                      "auto direct ring tree doubling relay; used for the calls it supports");
+    one->add_option("--transport", wanted->transport, "auto: shared memory within a host; net: TCP even within a host");
+    one->add_option("--device", wanted->work.device, "Device of each rank: cpu, or cuda:0 for ranks that share a GPU");
+    one->add_flag("--threads", wanted->threads, "Ranks are threads of one process, not processes");
+    one->add_flag("--registered", wanted->work.registered,
                   "Use buffers of Communicator::allocate, which all ranks can access");
-    one->add_flag("--each", wanted->each, "Wait for each call, not once for all");
+    one->add_flag("--each", wanted->work.each, "Wait for each call, not once for all");
     if (!messages)
-      one->add_flag("--predict", wanted->predict, "Also predict the time, by simulation with measured link rates");
+      one->add_flag("--predict", wanted->work.predict,
+                    "Also print the time that a simulation with the measured link rates predicts");
     add_output(*one, "--json", wanted->json, "Write the table as JSON", use);
     add_output(*one, "--html", wanted->html, "Write a page with plots of time and bus bandwidth, and the table", use);
-    one->callback([wanted, kind] { wanted->kind = kind; });
+    one->callback([wanted, kind] { wanted->work.kind = kind; });
   }
   return [wanted] { return run_bench(*wanted); };
 }
@@ -246,6 +267,7 @@ std::function<int()> add_bench(CLI::App& app) {
       "  slip bench all_reduce -n 4 -b 8 -e 256M -f 4          by size, in the columns of nccl-tests\n"
       "  slip bench sendrecv -n 2 --transport net              over TCP instead of shared memory\n"
       "  slip bench all_reduce --algorithm ring --html r.html  one algorithm, as a page with plots\n"
+      "  slip bench all_reduce --device cuda:0 -e 256M         ranks that share a GPU\n"
       "  slip launch -n 8 slip bench all_gather                with ranks started by a launcher\n"
       "For the options see slip bench NAME --help.");
   const std::function<int()> weights = add_weights_bench(*bench), collectives = add_collective_benches(*bench);

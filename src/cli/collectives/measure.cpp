@@ -19,31 +19,26 @@ std::uint64_t size_of(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
   std::string whole = text;
   if (!whole.empty() && std::string_view("KMG").find(whole.back()) != std::string_view::npos) whole += "iB";  // 256M
-  if (!parse_bytes(whole, bytes) || bytes == 0)
+  if (!base::parse_bytes(whole, bytes) || bytes == 0)
     throw UsageError(fmt::format("{} {}: a size is expected, as 8, 64K or 256MiB", option, text));
   return bytes;
 }
 
-double bus_share(Collective kind, int nranks) {
+double bus_share(comm::Collective kind, int nranks) {
   const double others = static_cast<double>(nranks - 1) / nranks;
   switch (kind) {
-    case Collective::kAllReduce: return 2 * others;
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll:
-    case Collective::kGather:
-    case Collective::kScatter: return others;
-    case Collective::kReduce:
-    case Collective::kBroadcast:
-    case Collective::kBarrier:
-    case Collective::kMessage: return 1;
+    case comm::Collective::kAllReduce: return 2 * others;
+    case comm::Collective::kReduce:
+    case comm::Collective::kBroadcast:
+    case comm::Collective::kBarrier:
+    case comm::Collective::kMessage: return 1;
+    default: return others;
   }
-  return 1;
 }
 
-bool counts_all_blocks(Collective kind) {
-  return kind != Collective::kAllReduce && kind != Collective::kReduce && kind != Collective::kBroadcast &&
-         kind != Collective::kMessage;
+bool counts_all_blocks(comm::Collective kind) {
+  return kind != comm::Collective::kAllReduce && kind != comm::Collective::kReduce &&
+         kind != comm::Collective::kBroadcast && kind != comm::Collective::kMessage;
 }
 
 namespace {
@@ -59,10 +54,10 @@ void put(std::byte* place, T value) {
 void put_value(DataType type, std::byte* place, int value) {
   const auto real = static_cast<float>(value);
   switch (type) {
-    case DataType::kF8E4M3: return put(place, from_float<F8E4M3>(real));
-    case DataType::kF8E5M2: return put(place, from_float<F8E5M2>(real));
-    case DataType::kF16: return put(place, from_float<F16>(real));
-    case DataType::kBF16: return put(place, from_float<Bf16>(real));
+    case DataType::kF8E4M3: return put(place, base::from_float<base::F8E4M3>(real));
+    case DataType::kF8E5M2: return put(place, base::from_float<base::F8E5M2>(real));
+    case DataType::kF16: return put(place, base::from_float<base::F16>(real));
+    case DataType::kBF16: return put(place, base::from_float<base::Bf16>(real));
     case DataType::kF32: return put(place, real);
     case DataType::kF64: return put(place, static_cast<double>(value));
     case DataType::kBool:
@@ -112,41 +107,41 @@ std::uint64_t differing(std::span<const std::byte> values, std::span<const std::
 }
 
 // One period of the reduced values of all ranks, starting with value number `first`.
-std::vector<std::byte> reduced(const Call& call, int nranks, std::size_t first) {
+std::vector<std::byte> reduced(const comm::Call& call, int nranks, std::size_t first) {
   std::vector<std::vector<std::byte>> all;
   std::vector<const void*> sources;
   for (int rank = 0; rank < nranks; ++rank) all.push_back(values_of(call.type, rank, first));
   for (const auto& one : all) sources.push_back(one.data());
   std::vector<std::byte> result(all.front().size());
-  reduce({call.type, call.op, call.op == ReduceOp::kAvg ? static_cast<std::uint64_t>(nranks) : 1, {}}, result.data(),
-         sources, kPeriod);
+  comm::reduce({call.type, call.op, call.op == ReduceOp::kAvg ? static_cast<std::uint64_t>(nranks) : 1, {}},
+               result.data(), sources, kPeriod);
   return result;
 }
 
 // How many blocks a rank gives and gets. With messages it is one each: to the next rank, and from the previous one.
-Blocks bench_blocks(const Call& call, int rank, int nranks) {
-  return call.kind == Collective::kMessage ? Blocks{1, 1} : blocks_of(call, rank, nranks);
+comm::Blocks bench_blocks(const comm::Call& call, int rank, int nranks) {
+  return call.kind == comm::Collective::kMessage ? comm::Blocks{1, 1} : comm::blocks_of(call, rank, nranks);
 }
 
 // A rank's input: block b repeats the rank's values, starting with value number b, so that blocks differ.
-void fill_input(const Call& call, int rank, int nranks, std::span<std::byte> input) {
-  const Blocks blocks = bench_blocks(call, rank, nranks);
+void fill_input(const comm::Call& call, int rank, int nranks, std::span<std::byte> input) {
+  const comm::Blocks blocks = bench_blocks(call, rank, nranks);
   for (std::uint64_t block = 0; block < blocks.in; ++block)
     repeat(values_of(call.type, rank, block), input.subspan(block * call.block_bytes(), call.block_bytes()));
 }
 
 // Number of wrong elements in a rank's output.
-std::uint64_t count_wrong(const Call& call, int rank, int nranks, std::span<const std::byte> output) {
-  const Blocks blocks = bench_blocks(call, rank, nranks);
+std::uint64_t count_wrong(const comm::Call& call, int rank, int nranks, std::span<const std::byte> output) {
+  const comm::Blocks blocks = bench_blocks(call, rank, nranks);
   std::uint64_t wrong = 0;
   for (std::uint64_t block = 0; block < blocks.out; ++block) {
-    const bool scattered = call.kind == Collective::kReduceScatter || call.kind == Collective::kScatter ||
-                           call.kind == Collective::kAllToAll;
+    const bool scattered = call.kind == comm::Collective::kReduceScatter || call.kind == comm::Collective::kScatter ||
+                           call.kind == comm::Collective::kAllToAll;
     const std::size_t first = scattered ? static_cast<std::size_t>(rank) : 0;
-    const int before = (rank + nranks - 1) % nranks, one = call.kind == Collective::kMessage ? before : call.root;
+    const int before = (rank + nranks - 1) % nranks, one = call.kind == comm::Collective::kMessage ? before : call.root;
     const int from = blocks.out > 1 ? static_cast<int>(block) : one;
     const std::vector<std::byte> values =
-        reduces(call.kind) ? reduced(call, nranks, first) : values_of(call.type, from, first);
+        comm::reduces(call.kind) ? reduced(call, nranks, first) : values_of(call.type, from, first);
     wrong += differing(values, output.subspan(block * call.block_bytes(), call.block_bytes()), bytes_of(call.type));
   }
   return wrong;
@@ -154,17 +149,23 @@ std::uint64_t count_wrong(const Call& call, int rank, int nranks, std::span<cons
 
 constexpr int kPredictedCalls = 4;  // predicted back to back, like the measured calls
 
-bool can_be_in_place(Collective kind) {
-  return kind != Collective::kAllToAll && kind != Collective::kGather && kind != Collective::kScatter &&
-         kind != Collective::kMessage;
+bool can_be_in_place(comm::Collective kind) {
+  return kind != comm::Collective::kAllToAll && kind != comm::Collective::kGather &&
+         kind != comm::Collective::kScatter && kind != comm::Collective::kMessage;
 }
 
 class RankBench {
  public:
-  explicit RankBench(const BenchWork& work)
-      : work_(work), comm_(Communicator::init(device_, work.options)), stream_(device_.stream()) {
+  RankBench(const BenchWork& work, const ThreadRank* rank)
+      : work_(work),
+        comm_(rank ? Communicator::init(rank->id, rank->nranks, rank->rank, device_, work.options)
+                   : Communicator::init(device_, work.options)) {
     if (work.root < 0 || work.root >= comm_.nranks())
       throw UsageError(fmt::format("-r {}: there are {} ranks", work.root, comm_.nranks()));
+    if (!on_gpu_) return;
+    const std::uint64_t bytes = work.end + static_cast<std::uint64_t>(comm_.nranks()) * sizeof(double);
+    for (Buffer& buffer : kept_) buffer = device_.alloc(bytes, MemoryKind::kDevice, "data");
+    host_ = device_.alloc(bytes, MemoryKind::kPinned, "host");
   }
 
   std::vector<BenchRow> run(const BenchTold& told) {
@@ -189,22 +190,22 @@ class RankBench {
     row.apart = measure(row, false);
     if (can_be_in_place(work_.kind)) row.in_place = measure(row, true);
     if (work_.predict && comm_.rank() == 0 && comm_.nranks() > 1)
-      row.predicted_us = CallPredictor(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
+      row.predicted_us = comm::CallPredictor(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
     return row;
   }
 
-  void issue(const Call& call, Range to, Range from) {
+  void issue(const comm::Call& call, Range to, Range from) {
     switch (call.kind) {
-      case Collective::kAllReduce: return comm_.all_reduce(to, from, call.type, call.op, stream_);
-      case Collective::kReduce: return comm_.reduce(to, from, call.type, call.op, call.root, stream_);
-      case Collective::kBroadcast: return comm_.broadcast(to, from, call.root, stream_);
-      case Collective::kAllGather: return comm_.all_gather(to, from, stream_);
-      case Collective::kReduceScatter: return comm_.reduce_scatter(to, from, call.type, call.op, stream_);
-      case Collective::kAllToAll: return comm_.all_to_all(to, from, stream_);
-      case Collective::kGather: return comm_.gather(to, from, call.root, stream_);
-      case Collective::kScatter: return comm_.scatter(to, from, call.root, stream_);
-      case Collective::kBarrier: return comm_.barrier(stream_);
-      case Collective::kMessage: break;
+      case comm::Collective::kAllReduce: return comm_.all_reduce(to, from, call.type, call.op, stream_);
+      case comm::Collective::kReduce: return comm_.reduce(to, from, call.type, call.op, call.root, stream_);
+      case comm::Collective::kBroadcast: return comm_.broadcast(to, from, call.root, stream_);
+      case comm::Collective::kAllGather: return comm_.all_gather(to, from, stream_);
+      case comm::Collective::kReduceScatter: return comm_.reduce_scatter(to, from, call.type, call.op, stream_);
+      case comm::Collective::kAllToAll: return comm_.all_to_all(to, from, stream_);
+      case comm::Collective::kGather: return comm_.gather(to, from, call.root, stream_);
+      case comm::Collective::kScatter: return comm_.scatter(to, from, call.root, stream_);
+      case comm::Collective::kBarrier: return comm_.barrier(stream_);
+      case comm::Collective::kMessage: break;
     }
     Group group;
     comm_.send(from, (comm_.rank() + 1) % comm_.nranks(), stream_);
@@ -216,24 +217,26 @@ class RankBench {
   struct Memory {
     Buffer own;
     SharedBuffer shared;
-    Buffer& buffer() { return own ? own : shared.buffer(); }
+    Buffer* kept = nullptr;
+    Buffer& buffer() { return kept ? *kept : own ? own : shared.buffer(); }
   };
-  Memory allocate(std::uint64_t bytes, const char* name) {
+  Memory allocate(std::uint64_t bytes, const char* name, Buffer& kept) {
     Memory memory;
-    if (work_.registered) memory.shared = comm_.allocate(bytes, name);
+    if (on_gpu_) memory.kept = &kept;
+    else if (work_.registered) memory.shared = comm_.allocate(bytes, name);
     else memory.own = device_.alloc(bytes, MemoryKind::kPinned, name);
     return memory;
   }
 
   // In place: the smaller of input and output is this rank's part of the larger one.
   Measured measure(const BenchRow& row, bool in_place) {
-    const Call& call = row.call;
-    const Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
+    const comm::Call& call = row.call;
+    const comm::Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
     const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
     const auto own = static_cast<std::uint64_t>(comm_.rank());
     const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
-    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data");
-    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result");
+    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data", kept_[0]);
+    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result", kept_[1]);
     Buffer &larger = larger_memory.buffer(), &other = other_memory.buffer();
     const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
     const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)
@@ -246,52 +249,69 @@ class RankBench {
     for (int i = 0; i < work_.warmup; ++i) issue(call, to, from);
     comm_.barrier(stream_);
     stream_.sync();
-    const std::int64_t begun = now_ns();
+    const std::int64_t begun = base::now_ns();
     for (int i = 0; i < work_.iterations; ++i) {
       issue(call, to, from);
       if (work_.each) stream_.sync();
     }
     stream_.sync();
-    result.us = static_cast<double>(now_ns() - begun) / 1e3 / work_.iterations;
+    result.us = static_cast<double>(base::now_ns() - begun) / 1e3 / work_.iterations;
     result = of_all(result);
     result.algorithm_gbs = static_cast<double>(row.bytes) / result.us / 1e3;
     result.bus_gbs = result.algorithm_gbs * bus_share(call.kind, comm_.nranks());
     return result;
   }
 
-  void fill(const Call& call, Buffer& buffer, Range from) const {
-    const HostView<std::byte> view = buffer.host_write<std::byte>();
-    fill_input(call, comm_.rank(), comm_.nranks(), view.span().subspan(from.offset, from.bytes));
+  void fill(const comm::Call& call, Buffer& buffer, Range from) {
+    {
+      const HostView<std::byte> view = (on_gpu_ ? host_ : buffer).host_write<std::byte>();
+      fill_input(call, comm_.rank(), comm_.nranks(), view.span().subspan(from.offset, from.bytes));
+    }
+    if (!on_gpu_) return;
+    stream_.copy(buffer.slice(from.offset, from.bytes), host_.slice(from.offset, from.bytes));
+    stream_.sync();
   }
-  std::uint64_t wrong_in(const Call& call, const Buffer& buffer, Range to) const {
-    const HostView<const std::byte> view = buffer.host_read<std::byte>();
+  std::uint64_t wrong_in(const comm::Call& call, const Buffer& buffer, Range to) {
+    if (on_gpu_) {
+      stream_.copy(host_.slice(to.offset, to.bytes), buffer.slice(to.offset, to.bytes));
+      stream_.sync();
+    }
+    const HostView<const std::byte> view = (on_gpu_ ? host_ : buffer).host_read<std::byte>();
     return count_wrong(call, comm_.rank(), comm_.nranks(), view.span().subspan(to.offset, to.bytes));
   }
 
   // The slowest rank's time, and the wrong elements of all ranks.
   Measured of_all(const Measured& own) {
-    Buffer time = device_.alloc(8, MemoryKind::kPinned), wrong = device_.alloc(8, MemoryKind::kPinned);
-    *time.host_write<double>().begin() = own.us;
-    *wrong.host_write<std::uint64_t>().begin() = own.wrong;
-    comm_.all_reduce(time, time, DataType::kF64, ReduceOp::kMax, stream_);
-    comm_.all_reduce(wrong, wrong, DataType::kU64, ReduceOp::kSum, stream_);
+    *time_.host_write<double>().begin() = own.us;
+    *wrong_.host_write<std::uint64_t>().begin() = own.wrong;
+    comm_.all_reduce(time_, time_, DataType::kF64, ReduceOp::kMax, stream_);
+    comm_.all_reduce(wrong_, wrong_, DataType::kU64, ReduceOp::kSum, stream_);
     stream_.sync();
-    return {.us = time.host_read<double>()[0], .wrong = wrong.host_read<std::uint64_t>()[0]};
+    return {.us = time_.host_read<double>()[0], .wrong = wrong_.host_read<std::uint64_t>()[0]};
   }
 
   const BenchWork work_;
-  const Device device_ = Device::open("cpu");
+  const Device device_ = Device::open(work_.device);
+  const bool on_gpu_ = work_.device.starts_with("cuda");
+  // On a GPU all memory is allocated before the first call and freed after the last: freeing waits for running kernels,
+  // and the kernel of another rank of this process may wait for this rank. The legacy stream is avoided likewise.
+  Buffer time_ = device_.alloc(8, MemoryKind::kPinned), wrong_ = device_.alloc(8, MemoryKind::kPinned);
+  Buffer kept_[2], host_;
+  const Stream stream_ = device_.stream(StreamFlags::kNonBlocking);
   Communicator comm_;
-  const Stream stream_;
 };
 
 }  // namespace
 
-std::string BenchRow::op() const { return reduces(call.kind) ? reduce_op_name(call.op) : "none"; }
-std::string BenchRow::root() const { return has_root(call.kind) ? std::to_string(call.root) : "-1"; }
+std::string BenchRow::op() const { return comm::reduces(call.kind) ? reduce_op_name(call.op) : "none"; }
+std::string BenchRow::root() const { return comm::has_root(call.kind) ? std::to_string(call.root) : "-1"; }
 
-const char* bench_name(Collective kind) { return kind == Collective::kMessage ? "sendrecv" : collective_name(kind); }
+const char* bench_name(comm::Collective kind) {
+  return kind == comm::Collective::kMessage ? "sendrecv" : comm::collective_name(kind);
+}
 
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told) { return RankBench(work).run(told); }
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank) {
+  return RankBench(work, rank).run(told);
+}
 
 }  // namespace slip::cli

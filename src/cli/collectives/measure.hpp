@@ -16,13 +16,13 @@ namespace slip::cli {
 std::uint64_t size_of(const std::string& text, const char* option);  // "8", "64K", "256MiB"; else a UsageError
 
 // nccl-tests' factor from algorithm bandwidth to bus bandwidth: the share of the data that must cross a link.
-double bus_share(Collective kind, int nranks);
+double bus_share(comm::Collective kind, int nranks);
 
 // True if the reported size is that of all blocks, not of one block.
-bool counts_all_blocks(Collective kind);
+bool counts_all_blocks(comm::Collective kind);
 
 struct BenchWork {
-  Collective kind = Collective::kAllReduce;
+  comm::Collective kind = comm::Collective::kAllReduce;
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0, iterations = 20, warmup = 5;
@@ -32,6 +32,13 @@ struct BenchWork {
   bool registered = false;  // allocate buffers that the other ranks can access
   bool predict = false;     // also predict the time
   CommunicatorOptions options = {};
+  std::string device = "cpu";
+};
+
+// A rank that is a thread of this process; without it the launcher's variables say which rank this process is.
+struct ThreadRank {
+  UniqueId id;
+  int nranks = 1, rank = 0;
 };
 
 struct Measured {
@@ -41,7 +48,7 @@ struct Measured {
 };
 
 struct BenchRow {
-  Call call;
+  comm::Call call;
   int nranks = 0;
   std::uint64_t bytes = 0;
   Measured apart = {};
@@ -53,7 +60,7 @@ struct BenchRow {
 };
 
 // Name of the command: "sendrecv" for messages.
-const char* bench_name(Collective kind);
+const char* bench_name(comm::Collective kind);
 
 // Callbacks of one rank; only rank 0 gets calls.
 struct BenchTold {
@@ -61,7 +68,7 @@ struct BenchTold {
   std::function<void(const BenchRow& row)> row;
 };
 // Measures all sizes and returns the same rows on all ranks.
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told);
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank = nullptr);
 
 // The page of --html: time and bus bandwidth by size on logarithmic scales, and the table. It is self-contained.
 // `facts` is one line below the title. REQUIRES: rows are ordered by size.

@@ -101,7 +101,7 @@ class Plot {
       put("<path d=\"M{0:.1f} {1:.1f} V{2:.1f}\" stroke=\"{3}\"/>", x, kTop, bottom, named ? "#e2e8f0" : "#f1f5f9");
       if (!named) continue;
       put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"11\" text-anchor=\"middle\" fill=\"#475569\">{}</text>", x,
-          bottom + 16, format_bytes(static_cast<std::uint64_t>(power)));
+          bottom + 16, base::format_bytes(static_cast<std::uint64_t>(power)));
     }
     put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" text-anchor=\"middle\" fill=\"#475569\">size</text>",
         (kLeft + right) / 2, kHeight - 6);
@@ -133,8 +133,8 @@ class Plot {
     for (const Point& point : series)
       put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"#ffffff\" stroke=\"{}\" "
           "stroke-width=\"2\"><title>{}, {}: {} {}</title></circle>",
-          across_.at(point.bytes), up_.at(point.value), colour, format_bytes(static_cast<std::uint64_t>(point.bytes)),
-          name, figure(point.value), unit_);
+          across_.at(point.bytes), up_.at(point.value), colour,
+          base::format_bytes(static_cast<std::uint64_t>(point.bytes)), name, figure(point.value), unit_);
     put("<path d=\"M{0:.1f} 14 h18\" stroke=\"{1}\" stroke-width=\"2\"/><text x=\"{2:.1f}\" y=\"18\" "
         "font-size=\"12\" fill=\"#334155\">{3}</text>",
         legend_x - 6, colour, legend_x + 17, name);

@@ -27,14 +27,14 @@ std::string device_name(const std::string& wanted) {
 class Gate {
  public:
   explicit Gate(const Device& device)
-      : stream_(device.stream(StreamFlags::kNonBlocking)), word_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
+      : stream_(device.stream(StreamFlags::kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
   ~Gate() { open(); }  // also if the body throws: otherwise the device could not close
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
   void hold(const std::vector<StreamRef>& streams) {
     set(0);
-    stream_.wait_value(word_, 1);
+    stream_.wait_value(flag_, 1);
     const Event opened = stream_.record();
     for (const StreamRef stream : streams) stream.wait(opened);
   }
@@ -42,22 +42,23 @@ class Gate {
 
  private:
   void set(std::uint32_t value) {
-    __atomic_store_n(static_cast<std::uint32_t*>(word_.native()), value, __ATOMIC_RELEASE);
+    __atomic_store_n(static_cast<std::uint32_t*>(flag_.native()), value, __ATOMIC_RELEASE);
   }
 
   Stream stream_;
-  Buffer word_;
+  Buffer flag_;
 };
 
 }  // namespace
 
 Pace::Pace(const Args& args) {
   const std::int64_t nanoseconds = pace_nanoseconds(args.scalar<std::int64_t>(0));
-  end_ns_ = nanoseconds > 0 ? now_ns() + nanoseconds : 0;
+  end_ns_ = nanoseconds > 0 ? base::now_ns() + nanoseconds : 0;
 }
 
 Pace::~Pace() {
-  while (end_ns_ != 0 && now_ns() < end_ns_) yield_thread();  // yields, because there may be more kernels than cores
+  while (end_ns_ != 0 && base::now_ns() < end_ns_)
+    base::yield_thread();  // yields, because there may be more kernels than cores
 }
 
 const TraceSpan& Run::span(std::string_view name) const {
@@ -67,11 +68,17 @@ const TraceSpan& Run::span(std::string_view name) const {
   throw Error(Code::kInvalidValue, fmt::format("the lab looks for an op '{}' that did not run", name));
 }
 
+std::vector<TraceSpan> Run::kernels() const {
+  std::vector<TraceSpan> result = spans;
+  std::erase_if(result, [](const TraceSpan& span) { return !span.run || span.kind != OpKind::kKernel; });
+  return result;
+}
+
 Bench::Bench(LabOptions options) : options_(std::move(options)) {
   options_.device = device_name(options_.device);
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
-    cluster_ = cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
+    cluster_ = flow::cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
   if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
 }
 
@@ -196,5 +203,40 @@ int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& 
   }
   return wrong;
 }
+
+// The kernels of the labs. Scalar 0 is always the pace.
+namespace {
+
+void vector_add(const Args& args) {
+  const Pace pace(args);
+  const auto a = args.in<float>(0), b = args.in<float>(1);
+  const auto out = args.out<float>(0);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = a[i] + b[i];
+}
+
+void saxpy(const Args& args) {
+  const Pace pace(args);
+  const auto x = args.in<float>(0), y = args.in<float>(1);
+  const auto out = args.out<float>(0);
+  const auto factor = args.scalar<float>(1);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = factor * x[i] + y[i];
+}
+
+void scale(const Args& args) {
+  const Pace pace(args);
+  const auto in = args.in<float>(0);
+  const auto out = args.out<float>(0);
+  const auto factor = args.scalar<float>(1), more = args.scalar<float>(2);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = factor * in[i] + more;
+}
+
+void busy(const Args& args) { const Pace pace(args); }
+
+}  // namespace
+
+const Kernel kVectorAdd{"vector_add", vector_add, cuda::vector_add};
+const Kernel kSaxpy{"saxpy", saxpy, cuda::saxpy};
+const Kernel kScale{"scale", scale, cuda::scale};
+const Kernel kBusy{"busy", busy, cuda::busy};
 
 }  // namespace slip::cli

@@ -46,6 +46,7 @@ struct Run {
   std::size_t peak_bytes = 0;
 
   const TraceSpan& span(std::string_view name) const;  // the first op of that name that ran; throws if there is none
+  std::vector<TraceSpan> kernels() const;              // the kernels that ran
 };
 
 class Bench {
@@ -62,7 +63,7 @@ class Bench {
 
   // Reduction costs of the machines in --topology, in virtual time. They are computed before the lab runs. Otherwise
   // its timeline would contain the messages of a thousand devices, which take minutes to record.
-  const std::optional<ClusterCost>& cluster() const { return cluster_; }
+  const std::optional<flow::ClusterCost>& cluster() const { return cluster_; }
 
   Device open(const DeviceOptions& options = {}) const;
   std::vector<Device> open_all(int count, const DeviceOptions& options = {}) const;
@@ -85,7 +86,7 @@ class Bench {
  private:
   LabOptions options_;
   bool virtual_time_ = false;
-  std::optional<ClusterCost> cluster_;
+  std::optional<flow::ClusterCost> cluster_;
 };
 
 // out[0][i] = in[0][i] + in[1][i] on floats. Scalar 0 of all kernels is the pace (Pace).

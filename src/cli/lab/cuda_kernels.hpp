@@ -28,13 +28,9 @@ void nothing(const Args& args, CUstream_st* stream);
 inline void load_kernels() {}
 inline double flops_threads() { return 1; }
 
-inline constexpr void (*vector_add)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*saxpy)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*scale)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*busy)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*add_first)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*flops)(const Args&, CUstream_st*) = nullptr;
-inline constexpr void (*nothing)(const Args&, CUstream_st*) = nullptr;
+using Launcher = void (*)(const Args&, CUstream_st*);
+inline constexpr Launcher vector_add = nullptr, saxpy = nullptr, scale = nullptr, busy = nullptr, add_first = nullptr,
+                          flops = nullptr, nothing = nullptr;
 
 #endif
 

@@ -72,18 +72,18 @@ Verification rehearse(const Bench& bench, const Case& wanted, std::string& text)
 }
 
 struct Seen {
-  std::vector<Stall> held;  // found while the ranks hung
-  std::string error;        // at the deadline; empty: it completed
+  std::vector<comm::Stall> held;  // found while the ranks hung
+  std::string error;              // at the deadline; empty: it completed
 };
 
-std::vector<Stall> look() {
-  std::vector<RankState> ranks;
-  if (const std::optional<ProcessLedger> ledger = read_ledger(::getpid())) {
-    for (const LedgerView& view : ledger->ranks) {
-      if (view.life == LedgerLife::kThere) ranks.push_back({view, ledger->process.state});
+std::vector<comm::Stall> look() {
+  std::vector<comm::RankState> ranks;
+  if (const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid())) {
+    for (const transport::LedgerView& view : ledger->ranks) {
+      if (view.life == transport::LedgerLife::kThere) ranks.push_back({view, ledger->process.state});
     }
   }
-  return find_stalls(ranks);
+  return comm::find_stalls(ranks);
 }
 
 std::string sync_error(const Stream& stream) {
@@ -148,7 +148,7 @@ Seen run_outside(const Bench& bench) {
   if (::pipe(ends) != 0) throw Error(Code::kIo, "cannot make a pipe", {});
   const Stream first = devices[0].stream(StreamFlags::kNonBlocking),
                second = devices[1].stream(StreamFlags::kNonBlocking);
-  Thread other;
+  base::Thread other;
   other.start("slip lab", [&] {
     comms[1].barrier(second);
     static_cast<void>(sync_error(second));
@@ -170,14 +170,14 @@ Seen run_outside(const Bench& bench) {
   return seen;
 }
 
-bool is_held_by(const Seen& seen, std::initializer_list<Stall::Kind> kinds) {
+bool is_held_by(const Seen& seen, std::initializer_list<comm::Stall::Kind> kinds) {
   return !seen.held.empty() && std::ranges::find(kinds, seen.held.front().kind) != kinds.end();
 }
 
 void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen* seen) {
   std::string kind = "went through", text;
   if (seen && !seen->held.empty()) {
-    kind = stall_name(seen->held.front().kind);
+    kind = comm::stall_name(seen->held.front().kind);
     text = seen->held.front().text;
     report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
   }
@@ -196,31 +196,26 @@ void lab_deadlock(const Bench& bench, Report& report) {
       "come to it, too. When does that end? And what is seen when a rank waits for something that is not "
       "Slipstream's?");
   report.print("\n");
-  Table table("", {{"case", "case"},
-                   {"before the run", "verdict"},
-                   {"in the run", "seen"},
-                   {"end", "end"},
-                   {"", "text"},
-                   {"", "error"}});
+  Table table("", {"case", "before the run=verdict", "in the run=seen", "end", "=text", "=error"});
   bool taught = true;                 // true: only the swapped order in one stream hung
-  bool foretold = true;               // true: the checker predicted it
+  bool predicted = true;              // true: the checker predicted it
   bool named = true;                  // true: the ledger named it while the ranks hung
-  const bool runs = !bench.on_gpu();  // communicators support cpu and sim devices only
+  const bool runs = !bench.on_gpu();  // this experiment was written for communicators on cpu and sim devices
   for (const Case& each : kCases) {
-    std::string circle;
-    const Verification proof = rehearse(bench, each, circle);
-    if (!circle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, circle));
+    std::string cycle;
+    const Verification proof = rehearse(bench, each, cycle);
+    if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
     Seen seen;
     if (runs) seen = run_case(bench, each);
-    if (runs) foretold = foretold && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
+    if (runs) predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
     if (runs) taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
     if (runs && !seen.error.empty())
-      named = named && is_held_by(seen, {Stall::Kind::kDeadlock, Stall::Kind::kPossibleDeadlock});
+      named = named && is_held_by(seen, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
     add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
   }
   if (runs) {
     const Seen seen = run_outside(bench);
-    named = named && is_held_by(seen, {Stall::Kind::kMissingRank});
+    named = named && is_held_by(seen, {comm::Stall::Kind::kMissingRank});
     add_row(table, report, "rank 1 waits outside", nullptr, &seen);
   }
   report.show(table);
@@ -228,12 +223,12 @@ void lab_deadlock(const Bench& bench, Report& report) {
       "{}. {}",
       borne_out("Calls of two communicators must have the same order in every rank's stream, or streams of their own",
                 runs && taught),
-      !runs ? std::string("Communicators do not run on this device: only the plans were checked.")
+      !runs ? std::string("The calls themselves run on cpu and sim only; here the plans were checked.")
             : fmt::format(
                   "{}; {}.",
-                  foretold ? "What the checker foretold is what happened" : "The checker and the run did not agree",
-                  named ? "the ledger named the circle and the rank that was outside"
-                        : "the ledger did NOT name each circle and the rank that was outside")));
+                  predicted ? "What the checker predicted is what happened" : "The checker and the run did not agree",
+                  named ? "the ledger named the cycle and the rank that was outside"
+                        : "the ledger did NOT name each cycle and the rank that was outside")));
 }
 
 }  // namespace slip::cli

@@ -34,15 +34,6 @@ struct Outcome {
   int pairs = 0;  // of kernels that overlapped
 };
 
-// Short names, because they appear in the table.
-std::vector<TraceSpan> kernels_of(const Run& run) {
-  std::vector<TraceSpan> kernels;
-  for (const TraceSpan& span : run.spans) {
-    if (span.run && span.kind == OpKind::kKernel) kernels.push_back(span);
-  }
-  return kernels;
-}
-
 Outcome run_case(const Bench& bench, const Case& wanted, const Work& work) {
   const Device device = bench.open({.compute_workers = 4});
   const Stream first = device.stream(wanted.first), third = device.stream(wanted.third);
@@ -57,7 +48,7 @@ Outcome run_case(const Bench& bench, const Case& wanted, const Work& work) {
     if (wanted.middle == Middle::kRecord) static_cast<void>(device.legacy_stream().record());
     launch(third, "k3");
   });
-  const std::vector<TraceSpan> kernels = kernels_of(outcome.run);
+  const std::vector<TraceSpan> kernels = outcome.run.kernels();
   outcome.order = order_of(kernels);
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     for (std::size_t k = i + 1; k < kernels.size(); ++k) outcome.pairs += together(kernels[i], kernels[k]) ? 1 : 0;
@@ -73,13 +64,8 @@ void lab_default_stream(const Bench& bench, Report& report) {
   report.ask(fmt::format(
       "What does the default stream order? k1 goes into one stream, k2 into the default stream, k3 into another; each "
       "takes {} and a quarter of the device. Look at `seen`: -> means after, || means side by side.",
-      format_time(kernel)));
-  Table table("", {{"case", "case"},
-                   {"time", "time_ps"},
-                   {"in kernels", "kernels"},
-                   {"seen", "order"},
-                   {"pairs ||", "pairs"},
-                   {"rule", "rule"}});
+      base::format_time(kernel)));
+  Table table("", {"case", "time=time_ps", "in kernels=kernels", "seen=order", "pairs ||=pairs", "rule"});
   std::vector<Outcome> seen;
   for (const Case& each : kCases) {
     seen.push_back(run_case(bench, each, work));

@@ -52,15 +52,9 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t size, const
 
 Table edges_table(int seeds, std::vector<int>& wrong) {
   Table table(fmt::format("each edge left out in turn: wrong results in {} random orders (on cpu)", seeds),
-              {{"left out", "without"}, {"wrong", "wrong"}, {"of", "runs"}});
+              {"left out=without", "wrong", "of=runs"});
   for (int edge = 0; edge <= kEdges; ++edge) {
-    wrong.push_back(wrong_in_random_orders(seeds, [&](const Device& device) {
-      TwoSlots program(device, 4096, {});
-      program.prepare();
-      program.issue(EventUse::kThree, edge);
-      device.sync();
-      return program.ok();
-    }));
+    wrong.push_back(wrong_without_edge(seeds, edge));
     table.row({word(edge == 0 ? "nothing" : fmt::format("{}: {}", edge, kEdgeNames[edge - 1])), number(wrong.back()),
                number(seeds)});
   }
@@ -79,15 +73,8 @@ void lab_events(const Bench& bench, Report& report) {
       "streams: each layer after its load, and the loads into a used slot after the layer that read it. An event can "
       "be recorded again, and a wait takes the record it meets. Look at `L1 || A1`: a load that could hide behind a "
       "layer.");
-  Table table("", {{"case", "case"},
-                   {"events", "events"},
-                   {"edges", "edges"},
-                   {"L1 || A1", "together"},
-                   {"time", "time_ps"},
-                   {"overlap", "overlap_percent"},
-                   {"exposed", "exposed_ps"},
-                   {"memory", "peak_bytes"},
-                   {"result", "ok"}});
+  Table table("", {"case", "events", "edges", "L1 || A1=together", "time=time_ps", "overlap=overlap_percent",
+                   "exposed=exposed_ps", "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const Case& each : kCases) {
     seen.push_back(run_case(bench, each, size, add));
@@ -104,7 +91,7 @@ void lab_events(const Bench& bench, Report& report) {
   int needed = 0;
   for (int edge = 1; edge <= kEdges; ++edge) needed += wrong[static_cast<std::size_t>(edge)] > 0 ? 1 : 0;
   const auto longer = [&](std::size_t i) {
-    return format_times(ratio(seen[i].run.figures.total, seen[0].run.figures.total));
+    return base::format_times(ratio(seen[i].run.figures.total, seen[0].run.figures.total));
   };
   const int edges = std::ranges::min(seen, {}, &Outcome::edges).edges;  // the minimum of all cases
   report.conclude(

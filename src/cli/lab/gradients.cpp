@@ -21,17 +21,17 @@ namespace {
 
 struct StepCase {
   const char* name;
-  OverlapPolicy policy;
+  flow::OverlapPolicy policy;
   BucketRule rule;
   int queues;  // hardware queues; 0: the device's own number
 };
 
 constexpr StepCase kStepCases[] = {
-    {"in the compute stream", OverlapPolicy::kInCompute, BucketRule::kEach, 0},
-    {"own stream, waits at the end", OverlapPolicy::kAtTheEnd, BucketRule::kEach, 0},
-    {"the same, one hardware queue", OverlapPolicy::kAtTheEnd, BucketRule::kEach, 1},
-    {"DDP's buckets", OverlapPolicy::kAtTheEnd, BucketRule::kDdp, 0},
-    {"planned, waits by need", OverlapPolicy::kByNeed, BucketRule::kPlanned, 0},
+    {"in the compute stream", flow::OverlapPolicy::kInCompute, BucketRule::kEach, 0},
+    {"own stream, waits at the end", flow::OverlapPolicy::kAtTheEnd, BucketRule::kEach, 0},
+    {"the same, one hardware queue", flow::OverlapPolicy::kAtTheEnd, BucketRule::kEach, 1},
+    {"DDP's buckets", flow::OverlapPolicy::kAtTheEnd, BucketRule::kDdp, 0},
+    {"planned, waits by need", flow::OverlapPolicy::kByNeed, BucketRule::kPlanned, 0},
 };
 
 // Layers grow towards the end of the forward pass, like those of convolutional networks.
@@ -61,7 +61,7 @@ class Rank {
   const Gradients& gradients() const { return gradients_; }
 
   void step() {
-    const bool blocking = wanted_.policy == OverlapPolicy::kInCompute;
+    const bool blocking = wanted_.policy == flow::OverlapPolicy::kInCompute;
     const auto own = static_cast<float>(comm_.rank() + 1);
     for (std::size_t layer = ids_.size(); layer-- > 0;) {
       const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
@@ -69,11 +69,11 @@ class Rank {
       gradients_.ready(ids_[layer], compute_);
       if (blocking) gradients_.wait(ids_[layer], compute_);
     }
-    if (wanted_.policy == OverlapPolicy::kAtTheEnd) {
+    if (wanted_.policy == flow::OverlapPolicy::kAtTheEnd) {
       for (const ParameterId id : ids_) gradients_.wait(id, compute_);
     }
     for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
-      if (wanted_.policy == OverlapPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
+      if (wanted_.policy == flow::OverlapPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
       const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
       compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
                       forward_.cost);
@@ -122,10 +122,10 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
   for (int run = 0; run < kRuns; ++run) {
     comm.barrier(rank.compute());
     rank.compute().sync();
-    const std::int64_t began = now_ns();
+    const std::int64_t began = base::now_ns();
     rank.step();
     rank.compute().sync();
-    const Picos took = (now_ns() - began) * 1000;
+    const Picos took = (base::now_ns() - began) * 1000;
     if (run == 0 || took < seen.time) seen.time = took;
     const std::optional<GradientReport> report = rank.gradients().report();  // of the previous step, whose end is known
     if (run == 0 || !report) continue;
@@ -148,7 +148,7 @@ Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers,
   std::vector<Outcome> seen(ranks);
   std::vector<std::string> errors(ranks);
   {
-    std::vector<Thread> threads(ranks);
+    std::vector<base::Thread> threads(ranks);
     for (std::size_t i = 0; i < ranks; ++i) {
       threads[i].start(fmt::format("rank {}", i), [&, i] {
         try {
@@ -158,7 +158,7 @@ Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers,
         }
       });
     }
-    for (Thread& thread : threads) thread.join();
+    for (base::Thread& thread : threads) thread.join();
   }
   for (const std::string& error : errors) {
     if (!error.empty()) throw Error(Code::kLaunchFailed, error);
@@ -169,14 +169,10 @@ Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers,
 
 // The planned step, bucket by bucket: predicted and measured times.
 void show_comparison(const GradientReport& predicted, const GradientReport& measured, Report& report) {
-  Table table("the planned step, predicted and measured", {{"bucket", "bucket"},
-                                                           {"size", "bytes"},
-                                                           {"ready", "predicted_ready_ps"},
-                                                           {"measured", "measured_ready_ps"},
-                                                           {"call", "predicted_call_ps"},
-                                                           {"measured", "measured_call_ps"},
-                                                           {"waited", "predicted_exposed_ps"},
-                                                           {"measured", "measured_exposed_ps"}});
+  Table table(
+      "the planned step, predicted and measured",
+      {"bucket", "size=bytes", "ready=predicted_ready_ps", "measured=measured_ready_ps", "call=predicted_call_ps",
+       "measured=measured_call_ps", "waited=predicted_exposed_ps", "measured=measured_exposed_ps"});
   for (std::size_t i = 0; i < measured.buckets.size(); ++i) {
     const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
     table.row({number(static_cast<std::int64_t>(i)), bytes(one.bucket.bytes), time(one.ready), time(other.ready),
@@ -187,7 +183,7 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
   for (const GradientReport::Part& part : measured.buckets) {
     if (part.exposed == 0) continue;
     report.print(
-        paragraph(fmt::format("waited {} for {}: {}", format_time(part.exposed), part.gradients, part.cause), 2));
+        paragraph(fmt::format("waited {} for {}: {}", base::format_time(part.exposed), part.gradients, part.cause), 2));
   }
 }
 
@@ -200,15 +196,9 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
       "Waited is how long rank 0's compute stream stood still at its waits, by its own report: with one hardware "
       "queue it is the backward pass that stands behind the calls, and no wait shows it. Each step is also captured, "
       "and proven.",
-      layers, ranks, format_time(unit), format_time(unit / 2), format_time(compute)));
-  Table table("", {{"case", "case"},
-                   {"step", "time_ps"},
-                   {"exposed", "exposed_ps"},
-                   {"calls", "calls"},
-                   {"their time", "communication_ps"},
-                   {"waited", "waited_ps"},
-                   {"proven", "proven"},
-                   {"result", "ok"}});
+      layers, ranks, base::format_time(unit), base::format_time(unit / 2), base::format_time(compute)));
+  Table table("", {"case", "step=time_ps", "exposed=exposed_ps", "calls", "their time=communication_ps",
+                   "waited=waited_ps", "proven", "result=ok"});
   std::vector<Outcome> seen;
   for (const StepCase& each : kStepCases) {
     seen.push_back(run_case(bench, each, layers, ranks));
@@ -222,8 +212,8 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
   if (planned.predicted) show_comparison(*planned.predicted, planned.report, report);
   report.conclude(fmt::format(
       "The step took {} of its compute with the reduction in its stream, {} with DDP's buckets, {} planned.",
-      format_times(ratio(seen[0].time, compute)), format_times(ratio(seen[3].time, compute)),
-      format_times(ratio(seen[4].time, compute))));
+      base::format_times(ratio(seen[0].time, compute)), base::format_times(ratio(seen[3].time, compute)),
+      base::format_times(ratio(seen[4].time, compute))));
 }
 
 GradientProfile profile_of(std::size_t layers, Picos unit) {
@@ -254,7 +244,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
       ReduceCost::of({.bytes_per_second = static_cast<double>(bytes) / static_cast<double>(compute_of(unit)) * 1e12,
                       .latency = unit / 50});
   if (bench.cluster()) {
-    const ClusterCost& found = *bench.cluster();
+    const flow::ClusterCost& found = *bench.cluster();
     cost = found.cost;
     unit =
         std::max<Picos>(static_cast<Picos>(static_cast<double>(unit) * ratio(cost.time(bytes), compute_of(unit))), 2);
@@ -266,13 +256,14 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   report.ask(fmt::format(
       "What does a step of {} layers expose? Backward {} a layer, forward {}; {} of gradients over {}. Without any "
       "communication the step takes {}.",
-      layers, format_time(unit), format_time(unit / 2), format_bytes(profile.bytes()), network, format_time(compute)));
-  Table table("", {{"case", "case"}, {"step", "time_ps"}, {"exposed", "exposed_ps"}, {"calls", "calls"}});
+      layers, base::format_time(unit), base::format_time(unit / 2), base::format_bytes(profile.bytes()), network,
+      base::format_time(compute)));
+  Table table("", {"case", "step=time_ps", "exposed=exposed_ps", "calls"});
   Picos ddp = 0, ours = 0;
   for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
-    const StepPrediction seen = simulate_step(device, profile, cost, plan, each.policy);
+    const StepPrediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
     table.row({word(each.name), time(seen.time), time(seen.exposed()),
                number(static_cast<std::int64_t>(plan.buckets.size()))});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();
@@ -281,7 +272,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   report.show(table);
   const Exposure least = exposure_of(profile, cost, plan_buckets(profile, cost));
   report.conclude(fmt::format("The plan exposes {} where DDP's rule exposes {}; all calls together take {}.",
-                              format_time(ours), format_time(ddp), format_time(least.communication)));
+                              base::format_time(ours), base::format_time(ddp), base::format_time(least.communication)));
 }
 
 }  // namespace
@@ -290,7 +281,7 @@ void lab_gradients(const Bench& bench, Report& report) {
   const LabOptions& options = bench.options();
   const std::size_t layers = options.layers > 0 ? static_cast<std::size_t>(options.layers) : 12;
   if (bench.virtual_time()) in_virtual_time(bench, layers, report);
-  else if (bench.on_gpu()) report.ask("Communicators are of the cpu so far: this lab runs there, and on sim.");
+  else if (bench.on_gpu()) report.ask("This lab runs on cpu and sim: gradients are not reduced on GPUs yet.");
   else gradients_of_ranks(bench, layers, options.ranks > 0 ? static_cast<std::size_t>(options.ranks) : 2, report);
 }
 

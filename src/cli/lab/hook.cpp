@@ -93,15 +93,10 @@ void lab_hook(const Bench& bench, Report& report) {
   report.ask(fmt::format(
       "Does a gradient hook hold up the backward pass? {} layers of {}; after each one its gradient is reduced over "
       "the network ({}) and a hook's kernel ({}) waits for that. Look at `backward`: undisturbed it takes {}.",
-      layers, format_time(times.backward), format_time(times.reduce), format_time(times.hook),
-      format_time(times.backward * static_cast<Picos>(layers))));
-  Table table("", {{"case", "case"},
-                   {"time", "time_ps"},
-                   {"backward", "backward_ps"},
-                   {"reduce hidden", "hidden_percent"},
-                   {"exposed", "exposed_ps"},
-                   {"memory", "peak_bytes"},
-                   {"result", "ok"}});
+      layers, base::format_time(times.backward), base::format_time(times.reduce), base::format_time(times.hook),
+      base::format_time(times.backward * static_cast<Picos>(layers))));
+  Table table("", {"case", "time=time_ps", "backward=backward_ps", "reduce hidden=hidden_percent", "exposed=exposed_ps",
+                   "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const Case& each : kCases) {
     if (each.queues != 0 && bench.on_gpu()) continue;
@@ -118,7 +113,7 @@ void lab_hook(const Bench& bench, Report& report) {
   if (seen.size() > 2) {
     const bool held = seen[2].backward > seen[1].backward + times.reduce;
     queue = fmt::format(", and {} with one hardware queue, where the waiting hook {} (rules 93, 94)",
-                        format_times(ratio(seen[2].backward, alone)),
+                        base::format_times(ratio(seen[2].backward, alone)),
                         held ? "holds back the kernels queued behind it" : "did not hold back the others");
   }
   const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
@@ -128,7 +123,7 @@ void lab_hook(const Bench& bench, Report& report) {
       "own{}.",
       borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
                 held > 1.25 && own < 1.25),
-      format_times(held), format_times(own), queue));
+      base::format_times(held), base::format_times(own), queue));
 }
 
 }  // namespace slip::cli

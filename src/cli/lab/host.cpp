@@ -45,7 +45,7 @@ Program increment(const Bench& bench, std::size_t size, Picos kernel) {
   const Work work = bench.work(kernel);
   Buffer a = device.alloc(size, MemoryKind::kPageable, "a");
   const Buffer d_a = device.alloc(size, MemoryKind::kDevice, "d_a");
-  Program program{fmt::format("increment, {}", format_bytes(size)), {}, kernel, false};
+  Program program{fmt::format("increment, {}", base::format_bytes(size)), {}, kernel, false};
   for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {  // on cpu the first run maps the pages
     std::ranges::fill(a.host_write<float>(), 1.0F);
     Timer timer(device);
@@ -67,7 +67,7 @@ Program saxpy(const Bench& bench, std::size_t size, Picos kernel) {
   Buffer x = device.alloc(size, MemoryKind::kPageable, "x"), y = device.alloc(size, MemoryKind::kPageable, "y");
   const Buffer d_x = device.alloc(size, MemoryKind::kDevice, "d_x"),
                d_y = device.alloc(size, MemoryKind::kDevice, "d_y");
-  Program program{fmt::format("saxpy, {}", format_bytes(size)), {}, kernel, false};
+  Program program{fmt::format("saxpy, {}", base::format_bytes(size)), {}, kernel, false};
   for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {
     std::ranges::fill(x.host_write<float>(), 1.0F);
     std::ranges::fill(y.host_write<float>(), 2.0F);
@@ -85,9 +85,8 @@ Program saxpy(const Bench& bench, std::size_t size, Picos kernel) {
 }
 
 Table program_table(const Program& program) {
-  Table table(
-      fmt::format("{}, a kernel of {}", program.title, format_time(program.kernel)),
-      {{"call", "call"}, {"held the host", "took_ps"}, {"work left in the stream", "pending"}, {"result", "ok"}});
+  Table table(fmt::format("{}, a kernel of {}", program.title, base::format_time(program.kernel)),
+              {"call", "held the host=took_ps", "work left in the stream=pending", "result=ok"});
   for (const Seen& seen : program.calls)
     table.row({word(seen.call), time(seen.took), yes_no(seen.pending),
                &seen == &program.calls.back() ? result(program.ok) : none()});
@@ -142,8 +141,8 @@ constexpr Call kCalls[] = {
 };
 
 Table calls_table(const Bench& bench, std::size_t size, Picos kernel, std::vector<std::string>& waited) {
-  Table table(fmt::format("behind a kernel of {}, {} each", format_time(kernel), format_bytes(size)),
-              {{"call", "call"}, {"held the host", "took_ps"}, {"waited for the kernel", "held"}, {"rule", "rule"}});
+  Table table(fmt::format("behind a kernel of {}, {} each", base::format_time(kernel), base::format_bytes(size)),
+              {"call", "held the host=took_ps", "waited for the kernel=held", "rule"});
   const Work work = bench.work(kernel);
   for (const Call& call : kCalls) {
     Things things(bench.open(), size);
@@ -192,8 +191,8 @@ void lab_host(const Bench& bench, Report& report) {
                   "one. Of {} kinds of call behind a kernel {} waited for it: {}.",
                   borne_out("A launch returns before its kernel is done", launch < kernel / 2),
                   borne_out("a copy of pageable memory waits for the kernel in front of it", copy >= kernel / 2),
-                  format_time(launch), format_time(copy), format_time(kernel), std::size(kCalls), waited.size(),
-                  waited.empty() ? "none" : fmt::format("{}", fmt::join(waited, "; "))));
+                  base::format_time(launch), base::format_time(copy), base::format_time(kernel), std::size(kCalls),
+                  waited.size(), waited.empty() ? "none" : fmt::format("{}", fmt::join(waited, "; "))));
 }
 
 }  // namespace slip::cli

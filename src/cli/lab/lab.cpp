@@ -95,8 +95,8 @@ const Lab& find_lab(const std::string& name) {
 void check(LabCommand& wanted) {
   if (!wanted.size.empty()) {
     constexpr std::uint64_t kMin = 4096, kMax = 1ULL << 30;
-    if (!parse_bytes(wanted.size, wanted.options.bytes) || wanted.options.bytes < kMin || wanted.options.bytes > kMax ||
-        wanted.options.bytes % kMin != 0)
+    if (!base::parse_bytes(wanted.size, wanted.options.bytes) || wanted.options.bytes < kMin ||
+        wanted.options.bytes > kMax || wanted.options.bytes % kMin != 0)
       throw UsageError(
           fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", wanted.size));
   }
@@ -180,8 +180,7 @@ std::function<int()> add_lab(CLI::App& app) {
   CLI::App* lab = app.add_subcommand("lab", "Run the experiments on streams: one by NAME, or all in order");
   lab->add_option("NAME", wanted->name, "The lab; without it all of them run (see --list)");
   lab->add_flag("--list", wanted->list, "List the labs");
-  lab->add_option("--device", wanted->options.device,
-                  "cpu, sim:h200, sim:a100, sim:laptop, or a description's path (.json)")
+  lab->add_option("--device", wanted->options.device, "cpu, cuda:0, sim:h200, sim:a100, sim:laptop, or a path (.json)")
       ->capture_default_str();
   add_output(*lab, "--trace", wanted->trace, "Write the timeline (Chrome trace-event JSON)");
   add_output(*lab, "--html", wanted->html, "Write the timeline as one HTML page");

@@ -89,16 +89,10 @@ Outcome run_case(const Problem& problem, const Case& wanted) {
 }
 
 Table pipeline_table(const Problem& problem, std::span<const Case> cases, std::vector<Outcome>& outcomes) {
-  Table table(fmt::format("{} up, kernels, {} down", format_bytes(problem.bytes), format_bytes(problem.bytes)),
-              {{"case", "case"},
-               {"time", "time_ps"},
-               {"faster", "faster"},
-               {"overlap", "overlap_percent"},
-               {"exposed copy", "exposed_ps"},
-               {"device memory", "peak_bytes"},
-               {"result", "ok"},
-               {"", "copy_ps"},
-               {"", "kernel_ps"}});
+  Table table(
+      fmt::format("{} up, kernels, {} down", base::format_bytes(problem.bytes), base::format_bytes(problem.bytes)),
+      {"case", "time=time_ps", "faster", "overlap=overlap_percent", "exposed copy=exposed_ps",
+       "device memory=peak_bytes", "result=ok", "=copy_ps", "=kernel_ps"});
   for (const Case& each : cases) {
     outcomes.push_back(run_case(problem, each));
     const auto& [run, ok] = outcomes.back();
@@ -121,11 +115,8 @@ Table copy_table(const Problem& problem, std::vector<Picos>& total) {
                                         {"one copy down", false, false, false},
                                         {"two up, in two streams", true, true, true},
                                         {"one up beside one down", true, true, false}};
-  Table table(fmt::format("two copies of {}", format_bytes(problem.bytes)), {{"case", "case"},
-                                                                             {"time", "time_ps"},
-                                                                             {"first done", "first_ps"},
-                                                                             {"second done", "second_ps"},
-                                                                             {"side by side", "together"}});
+  Table table(fmt::format("two copies of {}", base::format_bytes(problem.bytes)),
+              {"case", "time=time_ps", "first done=first_ps", "second done=second_ps", "side by side=together"});
   const Device device = problem.bench.open();
   const Stream streams[] = {device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking)};
   Buffer host[2], memory[2];
@@ -167,7 +158,7 @@ void lab_overlap(const Bench& bench, Report& report) {
       "Can copies hide behind kernels? {} go to the device, through kernels that take as long as one copy ({}), and "
       "back. In one stream everything waits for everything; chunks in several streams can overlap. Look at `overlap`, "
       "the part of the copy time in which a kernel ran, and at what pageable memory does to it.",
-      format_bytes(size), format_time(problem.kernel)));
+      base::format_bytes(size), base::format_time(problem.kernel)));
   const std::string chunked = fmt::format("one stream, {} chunks", chunks), many = fmt::format("{} streams", chunks);
   const std::string depth = fmt::format("{}, depth first", many), breadth = fmt::format("{}, breadth first", many);
   const int n = static_cast<int>(chunks);
@@ -191,10 +182,11 @@ void lab_overlap(const Bench& bench, Report& report) {
       "breadth-first issue differ by {}. Two copies in one direction took {} of one, in opposite directions {}.",
       borne_out("Copies run while kernels do, if they are in another stream",
                 seen[2].run.figures.overlap_percent() > seen[0].run.figures.overlap_percent() + 10 && gain > 1.05),
-      format_percent(seen[2].run.figures.overlap_percent()), format_times(gain),
-      format_percent(seen[5].run.figures.overlap_percent()), format_times(ratio(total(0), total(5))),
-      format_percent(100.0 * std::abs(ratio(total(3), total(4)) - 1.0)), format_times(ratio(copies[2], copies[0])),
-      format_times(ratio(copies[3], std::max(copies[0], copies[1])))));
+      base::format_percent(seen[2].run.figures.overlap_percent()), base::format_times(gain),
+      base::format_percent(seen[5].run.figures.overlap_percent()), base::format_times(ratio(total(0), total(5))),
+      base::format_percent(100.0 * std::abs(ratio(total(3), total(4)) - 1.0)),
+      base::format_times(ratio(copies[2], copies[0])),
+      base::format_times(ratio(copies[3], std::max(copies[0], copies[1])))));
 }
 
 }  // namespace slip::cli

@@ -99,4 +99,14 @@ bool TwoSlots::ok() const {
   return std::ranges::all_of(output_.host_read<float>(), [](float value) { return value == 115.0F; });
 }
 
+int wrong_without_edge(int seeds, int edge) {
+  return wrong_in_random_orders(seeds, [&](const Device& device) {
+    TwoSlots program(device, 4096, {});
+    program.prepare();
+    program.issue(EventUse::kThree, edge);
+    device.sync();
+    return program.ok();
+  });
+}
+
 }  // namespace slip::cli

@@ -48,4 +48,7 @@ class TwoSlots {
   Buffer input_, output_;
 };
 
+// Number of wrong results in `seeds` random orders of the four-layer program without the edge.
+int wrong_without_edge(int seeds, int edge);
+
 }  // namespace slip::cli

@@ -8,8 +8,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "cli/weights/steps.hpp"
+#include "cli/lab/bench.hpp"
 #include "flow/weights/step.hpp"
+#include "slip/runner.hpp"
 
 namespace slip::cli {
 namespace {
@@ -64,7 +65,7 @@ class HostWeights {
 };
 
 struct Outcome {
-  StepTimes times;
+  flow::StepTimes times;
   Picos predicted = 0;
   Picos compute = 0;  // of the last step: from the start of the first layer to the end of the last
   Picos add = 0;      // of the longest layer
@@ -79,9 +80,22 @@ bool is_right(const Model& model, std::span<const float> output) {
   return std::ranges::all_of(output, [&](float value) { return value == wanted; });
 }
 
+// Time in which loads ran, and the part of it in which an op of the graph ran, too. Without the first step, which
+// starts with an empty ring.
+Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+  const std::vector<TraceSpan> kernels = flow::kernel_spans(trace, compute_stream);
+  if (ops == 0 || kernels.size() <= ops) return {};
+  const Picos from = kernels[ops - 1].ended, to = kernels.back().ended;
+  const auto load = [&](const TraceSpan& span) {
+    return span.name.starts_with("load ") && span.started >= from && span.ended <= to;
+  };
+  return cover(trace.spans(), load,
+               [&](const TraceSpan& span) { return span.stream == compute_stream && span.kind == OpKind::kKernel; });
+}
+
 void read_times(const Model& model, const Run& run, std::uint64_t compute_stream, Outcome& outcome) {
-  outcome.times = step_times(run.data, compute_stream, model.layers);
-  const std::vector<TraceSpan> adds = kernel_spans(run.data, compute_stream);
+  outcome.times = flow::step_times(run.data, compute_stream, model.layers);
+  const std::vector<TraceSpan> adds = flow::kernel_spans(run.data, compute_stream);
   outcome.compute = adds.back().ended - adds[adds.size() - model.layers].started;
   for (const TraceSpan& add : adds) outcome.add = std::max(outcome.add, add.ended - add.started);
   outcome.loads = loads_covered(run.data, compute_stream, model.layers);
@@ -126,16 +140,8 @@ void add_row(Table& table, const char* speed, const char* weights, const Outcome
 
 Table make_table() {
   return {"",
-          {{"kernel", "kernel"},
-           {"one add", "add_ps"},
-           {"weights", "case"},
-           {"a step", "step_ps"},
-           {"predicted", "predicted_ps"},
-           {"compute", "compute_ps"},
-           {"overlap", "overlap_percent"},
-           {"idle", "idle_ps"},
-           {"memory", "peak_bytes"},
-           {"result", "ok"}}};
+          {"kernel", "one add=add_ps", "weights=case", "a step=step_ps", "predicted=predicted_ps", "compute=compute_ps",
+           "overlap=overlap_percent", "idle=idle_ps", "memory=peak_bytes", "result=ok"}};
 }
 
 }  // namespace
@@ -151,7 +157,7 @@ void lab_weights(const Bench& bench, Report& report) {
       "layer computes. A load takes {}; the slow kernel is made three times that, the fast one a quarter if the device "
       "can. Look at `memory`, at `a step` beside what was `predicted`, at `compute`, from the first layer's start to "
       "the last one's end, and at `overlap`, the share of the loads that ran while a layer did.",
-      layers, format_bytes(size), format_time(load)));
+      layers, base::format_bytes(size), base::format_time(load)));
   struct Way {
     const char* name;
     WeightsOptions options;
@@ -175,12 +181,12 @@ void lab_weights(const Bench& bench, Report& report) {
   report.conclude(fmt::format(
       "Two slots need {} of device memory instead of {} and give {} results; {}. With slow kernels a step took {} of "
       "the resident time, and {} of the loading ran while a layer did; with fast ones {} and {}. {}; {}.",
-      format_bytes(seen[2].peak_bytes), format_bytes(seen[0].peak_bytes),
+      base::format_bytes(seen[2].peak_bytes), base::format_bytes(seen[0].peak_bytes),
       std::ranges::all_of(seen, &Outcome::ok) ? "the same" : "WRONG",
       std::ranges::all_of(seen, &Outcome::proven) ? "all plans were proven free of races before they ran"
                                                   : "NOT ALL plans could be proven free of races",
-      format_times(slower(0)), format_percent(100 * hidden(0)), format_times(slower(3)),
-      format_percent(100 * hidden(3)),
+      base::format_times(slower(0)), base::format_percent(100 * hidden(0)), base::format_times(slower(3)),
+      base::format_percent(100 * hidden(3)),
       borne_out("Kernels that are slower than the loads hide them", hidden(0) >= 0.5 && slower(0) <= 1.25),
       borne_out("faster ones wait for them", slower(3) >= 1.25)));
 }

@@ -179,26 +179,22 @@ std::function<int()> add_topo(CLI::App& app) {
   add_output(*topo, "--json", options->predict.json,
              "Write nodes, links, paths, rings and trees, or the prediction, as JSON");
   PredictOptions& predict = options->predict;
+  topo->option_defaults()->always_capture_default();
   topo->add_option("--predict", predict.kind, "Print the predicted times of this collective instead of the drawings");
-  topo->add_option("--begin", predict.begin, "--predict: smallest size")->capture_default_str();
-  topo->add_option("--end", predict.end, "--predict: largest size")->capture_default_str();
+  topo->add_option("--begin", predict.begin, "--predict: smallest size");
+  topo->add_option("--end", predict.end, "--predict: largest size");
   topo->add_option("--factor", predict.factor, "--predict: factor from one size to the next")
-      ->capture_default_str()
       ->check(number_between(1.0001, 1e9));
   topo->add_option("--algorithm", predict.algorithms,
-                   "--predict: ring, tree, switch (one that reduces), doubling, direct, relay or all")
-      ->capture_default_str();
+                   "--predict: ring, tree, switch (one that reduces), doubling, direct, relay or all");
   topo->add_flag("--rails", predict.rails,
                  "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
   topo->add_option("--latency", predict.latency_us, "--predict: latency of a message within a machine, in us")
-      ->capture_default_str()
       ->check(number_between(0.0, 1e5));
   topo->add_option("--net-latency", predict.net_latency_us, "--predict: latency of a message to another machine, in us")
-      ->capture_default_str()
       ->check(number_between(0.0, 1e5));
   topo->add_option("--memory", predict.memory_gbps,
                    "--predict: memory bandwidth of a device in GB/s; 0: 2000 for a GPU, 20 for a core")
-      ->capture_default_str()
       ->check(number_between(0.0, 1e6));
   add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
   add_output(*topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include "cli/text.hpp"
@@ -91,8 +90,7 @@ std::string ring_text(const std::vector<int>& ring) {
     if (ring.size() > kShown && i >= kShown / 2 && i < ring.size() - kShown / 2) continue;
     text += fmt::format("{} ", ring[i]);
   }
-  text += fmt::format("{}", ring.front());
-  return text;
+  return text + std::to_string(ring.front());
 }
 
 std::string channels_text(const std::vector<int>& channels) {
@@ -120,11 +118,10 @@ void append_rings(std::string& out, const ChannelPlan& plan) {
     const Channel& channel = *order[i];
     std::string net;
     if (!channel.nets.empty()) net = fmt::format("net {:<3}", channel.nets.front());
-    fmt::format_to(std::back_inserter(out), "  {:<8}{}{}\n", channels_text(same.at({channel.ring, channel.nets})), net,
-                   ring_text(channel.ring));
+    out += fmt::format("  {:<8}{}{}\n", channels_text(same.at({channel.ring, channel.nets})), net,
+                       ring_text(channel.ring));
   }
-  if (order.size() > kShownRings)
-    fmt::format_to(std::back_inserter(out), "  and {} more\n", order.size() - kShownRings);
+  if (order.size() > kShownRings) out += fmt::format("  and {} more\n", order.size() - kShownRings);
 }
 
 }  // namespace
@@ -181,24 +178,20 @@ std::string draw_plan(const Cluster& cluster, const ChannelPlan& plan) {
   const std::size_t channels = plan.channels.size();
   const bool several = !plan.channels.front().nets.empty();
   const std::string between = several ? fmt::format(", to the net {}", path_name(plan.between)) : "";
-  fmt::format_to(std::back_inserter(out), "{} on {}\n\n", counted(cluster.ranks.size(), "rank"),
-                 counted(cluster.nodes.size(), "node"));
-  fmt::format_to(std::back_inserter(out), "rings   {} in all, {} of {}; longest path {}{}\n", gbps_text(plan.ring_gbps),
-                 counted(channels, "channel"), gbps_text(plan.ring_gbps / static_cast<double>(channels)),
-                 path_name(plan.within), between);
+  out += fmt::format("{} on {}\n\n", counted(cluster.ranks.size(), "rank"), counted(cluster.nodes.size(), "node"));
+  out += fmt::format("rings   {} in all, {} of {}; longest path {}{}\n", gbps_text(plan.ring_gbps),
+                     counted(channels, "channel"), gbps_text(plan.ring_gbps / static_cast<double>(channels)),
+                     path_name(plan.within), between);
   append_rings(out, plan);
   int depth = 0;
   for (const CommTree& tree : plan.channels.front().trees) depth = std::max(depth, topo::depth_of(tree));
-  fmt::format_to(std::back_inserter(out), "trees   {} in all, {} a channel, {} within a node, {} deep\n",
-                 gbps_text(plan.tree_gbps), plan.channels.front().trees.size(),
-                 plan.shape == TreeShape::kChain ? "chains" : "binary", depth);
-  if (several)
-    fmt::format_to(std::back_inserter(out), "switch  {} where the network reduces\n", gbps_text(plan.switch_gbps));
+  out += fmt::format("trees   {} in all, {} a channel, {} within a node, {} deep\n", gbps_text(plan.tree_gbps),
+                     plan.channels.front().trees.size(), plan.shape == TreeShape::kChain ? "chains" : "binary", depth);
+  if (several) out += fmt::format("switch  {} where the network reduces\n", gbps_text(plan.switch_gbps));
   for (const Relief& relief : relieve_nics(cluster.nodes.front())) {
-    fmt::format_to(std::back_inserter(out), "relief  net {}: {} instead of {} through host memory, if", relief.net,
-                   gbps_text(relief.gbps_after), gbps_text(relief.gbps_before));
-    for (const Relief::Move& move : relief.moves)
-      fmt::format_to(std::back_inserter(out), " {} to {},", move.from, move.to);
+    out += fmt::format("relief  net {}: {} instead of {} through host memory, if", relief.net,
+                       gbps_text(relief.gbps_after), gbps_text(relief.gbps_before));
+    for (const Relief::Move& move : relief.moves) out += fmt::format(" {} to {},", move.from, move.to);
     out.back() = ' ';
     out += "first over NVLink\n";
   }

@@ -22,34 +22,36 @@ constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm:
                          {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
                          {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
-Collective kind_asked(const PredictOptions& options) {
-  std::string known;
-  for (const Collective kind :
-       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
-        Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter}) {
-    if (options.kind == collective_name(kind)) return kind;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", collective_name(kind));
+comm::Collective kind_asked(const PredictOptions& options) {
+  std::vector<const char*> known;
+  for (const comm::Collective kind :
+       {comm::Collective::kAllReduce, comm::Collective::kReduce, comm::Collective::kBroadcast,
+        comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
+        comm::Collective::kGather, comm::Collective::kScatter}) {
+    if (options.kind == comm::collective_name(kind)) return kind;
+    known.push_back(comm::collective_name(kind));
   }
-  throw UsageError(fmt::format("--predict {}: one of {}", options.kind, known));
+  throw UsageError(fmt::format("--predict {}: one of {}", options.kind, fmt::join(known, ", ")));
 }
 
-std::vector<Way> ways_asked(const PredictOptions& options, Collective kind, const ChannelPlan& plan) {
+std::vector<Way> ways_asked(const PredictOptions& options, comm::Collective kind, const ChannelPlan& plan) {
   std::vector<Way> result;
-  std::string known;
+  std::vector<const char*> known;
   for (const Way& one : kWays) {
-    const bool has_switch = kind == Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
-    if (!find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
+    const bool has_switch = kind == comm::Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
+    if (!comm::find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
     if (options.algorithms == "all" || options.algorithms == one.name) result.push_back(one);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
+    known.push_back(one.name);
   }
-  if (result.empty()) throw UsageError(fmt::format("--algorithm {}: one of {} or all", options.algorithms, known));
+  if (result.empty())
+    throw UsageError(fmt::format("--algorithm {}: one of {} or all", options.algorithms, fmt::join(known, ", ")));
   return result;
 }
 
 }  // namespace
 
 void print_prediction(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan) {
-  const Collective kind = kind_asked(options);
+  const comm::Collective kind = kind_asked(options);
   const std::vector<Way> ways = ways_asked(options, kind, plan);
   const auto begin = static_cast<double>(size_of(options.begin, "--begin"));
   const auto end = static_cast<double>(size_of(options.end, "--end"));
@@ -57,8 +59,8 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
   if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
   if (begin > end)
     throw UsageError(fmt::format("--begin {} --end {}: the first is larger than the last", options.begin, options.end));
-  fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n", collective_name(kind),
-             nranks, options.latency_us, options.net_latency_us);
+  fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n",
+             comm::collective_name(kind), nranks, options.latency_us, options.net_latency_us);
   fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
@@ -67,7 +69,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
   std::string title;
   for (double size = begin; size <= end; size = std::max(size * options.factor, size + 1)) {
     for (const Way& way : ways) {
-      PredictionRequest question;
+      comm::PredictionRequest question;
       question.call = {.kind = kind, .type = DataType::kF32};
       question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
       question.algorithm = way.algorithm;
@@ -77,16 +79,16 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
       if (!options.html.empty() || !options.trace.empty()) trace.emplace();
-      const CallPrediction found = predict(cluster, plan, question, {});
+      const comm::CallPrediction found = comm::predict(cluster, plan, question, {});
       if (trace) {
         trace->stop();
         timeline = trace->data();
-        title = fmt::format("{} of {} bytes, {} ranks, {}", collective_name(kind), bytes, nranks, way.name);
+        title = fmt::format("{} of {} bytes, {} ranks, {}", comm::collective_name(kind), bytes, nranks, way.name);
       }
       const double gbps = static_cast<double>(bytes) / found.us / 1e3;
       fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}\n", bytes, way.name, found.channels, found.us, gbps,
                  gbps * bus_share(kind, nranks));
-      rows.push_back({{"collective", collective_name(kind)},
+      rows.push_back({{"collective", comm::collective_name(kind)},
                       {"ranks", nranks},
                       {"bytes", bytes},
                       {"algorithm", way.name},

@@ -8,7 +8,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/table.hpp"
-#include "cli/weights/steps.hpp"
+#include "cli/weights/engine.hpp"
 #include "flow/weights/weight_groups.hpp"
 
 namespace slip::cli {
@@ -32,22 +32,15 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   for (const std::uint64_t percent : {75, 50, 25})
     cases.push_back(
         {fmt::format("{} % of them", percent), {.budget = resident.activation_bytes + weights / 100 * percent}});
-  const std::uint64_t at_once = largest_working_set(resident.units, make_loads(resident.units)).bytes;
+  const std::uint64_t at_once = flow::largest_working_set(resident.units, flow::make_loads(resident.units)).bytes;
   cases.push_back({"two slots", {.ring = 2 * at_once, .stream_all = true}});
   return cases;
 }
 
 Table bench_table() {
   return {"",
-          {{"weights", "case"},
-           {"memory", "peak_bytes"},
-           {"a step", "step_ps"},
-           {"to resident", "ratio"},
-           {"predicted", "predicted_ps"},
-           {"off", "error_percent"},
-           {"loaded", "bytes_per_s"},
-           {"of the link", "link_percent"},
-           {"outputs", "outputs"}}};
+          {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
+           "off=error_percent", "loaded=bytes_per_s", "of the link=link_percent", "outputs"}};
 }
 
 class Comparing {
@@ -95,8 +88,8 @@ class Comparing {
 bool run_cases(const Engine& engine, Comparing& comparing) {
   const WeightsPlan resident = engine.resident_plan();
   if (resident.device_bytes() > engine.free_bytes()) {
-    comparing.skip("resident", fmt::format("needs {}, and {} are free", format_bytes(resident.device_bytes()),
-                                           format_bytes(engine.free_bytes())));
+    comparing.skip("resident", fmt::format("needs {}, and {} are free", base::format_bytes(resident.device_bytes()),
+                                           base::format_bytes(engine.free_bytes())));
   } else if (!comparing.add("resident", resident)) {
     return false;
   }
@@ -132,8 +125,9 @@ int bench_weights(const WeightsBenchOptions& wanted) {
   for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
   fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
              wanted.engine.model, engine.graph().ops().size(),
-             format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), wanted.engine.device,
-             format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(), notes);
+             base::format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), wanted.engine.device,
+             base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(),
+             notes);
   if (!complete) return kInterrupted;
   return comparing.wrong() ? kFailed : kSuccess;
 }

@@ -1,10 +1,14 @@
-// Engine: a model, a device, its costs and a plan; shared by `slip plan`, `slip run` and `slip bench weights`.
+// Engine: a model, a device, its costs and a plan; run_steps() runs and measures it. Shared by `slip plan`, `slip run`
+// and `slip bench weights`.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/text.hpp"
+#include "slip/figures.hpp"
 #include "slip/runner.hpp"
 
 namespace CLI {
@@ -51,5 +55,37 @@ class Engine {
   Graph graph_;
   Costs costs_;
 };
+
+inline constexpr int kInterrupted = 130;  // exit status after SIGINT, as shells report it
+
+struct StepOptions {
+  int steps = 8;
+  std::uint64_t seed = 1;    // of the inputs; all plans get the same inputs
+  const char* what = "run";  // shown in the progress line of a terminal
+
+  // Throws UsageError if there are too few steps for a steady state.
+  void check() const;
+};
+
+struct StepsSeen {
+  Prediction prediction;
+  Comparison comparison;
+  Figures figures;  // of the whole run, the same as on the page and in `slip stats`
+  std::uint64_t peak = 0;
+  int steps = 0;                   // fewer than requested if interrupted
+  std::vector<std::byte> outputs;  // of the last step
+  TraceData trace;
+
+  double loaded_per_second(const WeightsPlan& plan) const;
+};
+
+// The first Ctrl-C ends the loop after the current step; a second one ends the program.
+StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
+
+// Throws UsageError for a graph without weights or a simulated device: they can be planned but not run.
+void require_runnable(const EngineOptions& options, const char* command);
+
+// Prints how many steps an interrupted run completed, and returns its exit status.
+int stopped(const StepsSeen& seen, const StepOptions& options);
 
 }  // namespace slip::cli

@@ -41,8 +41,8 @@ int run_plan(const PlanOptions& options) {
   const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
   if (!options.json.empty()) write_plan_json(options.json, plan, proof, prediction);
   fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
-  fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", format_time(prediction.step),
-             format_time(prediction.first_step), format_time(prediction.exposed));
+  fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", base::format_time(prediction.step),
+             base::format_time(prediction.first_step), base::format_time(prediction.exposed));
   fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
              proof.waits, proof.steps);
   if (!proof.proven()) fmt::print("{}", proof.text);

@@ -5,9 +5,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/table.hpp"
-#include "cli/weights/steps.hpp"
+#include "cli/weights/engine.hpp"
 
 namespace slip::cli {
 namespace {
@@ -31,16 +32,8 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
 
 Table run_table() {
   return {"",
-          {{"weights", "case"},
-           {"a step", "step_ps"},
-           {"predicted", "predicted_ps"},
-           {"off", "error_percent"},
-           {"idle", "idle_ps"},
-           {"overlap", "overlap_percent"},
-           {"peak memory", "peak_bytes"},
-           {"loaded", "bytes_per_s"},
-           {"", "link_percent"},
-           {"outputs", "outputs"}}};
+          {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
+           "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"}};
 }
 
 // A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
@@ -48,7 +41,7 @@ WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
   WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // several lines: the races and their fixes
-    throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
+    base::fail(Code::kInvalidValue, {}, "the plan is not run: {}", verdict_name(proof.verdict));
   }
   return proof;
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace slip {
+namespace slip::comm {
 
 const char* collective_name(Collective kind) {
   switch (kind) {
@@ -86,4 +86,4 @@ void require_same(int rank, const Signature& own, int other_rank, const Signatur
   if (other != own) throw CallMismatch(rank, own, other_rank, other);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -11,7 +11,7 @@
 #include "slip/error.hpp"
 #include "slip/reduction.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 enum class Collective : std::uint8_t {
   kAllReduce,
@@ -73,4 +73,4 @@ struct CallMismatch : Error {
 // Throws CallMismatch if the other rank made another call than this one.
 void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
 
-}  // namespace slip
+}  // namespace slip::comm

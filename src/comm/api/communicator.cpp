@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/reduce/reduce.hpp"
@@ -19,12 +20,12 @@ namespace {
 constexpr const char* kMovedFrom = "the communicator was moved from: use the one that it was moved to";
 
 // This rank's factor as a value of the data type; zero bytes for reductions without a factor.
-ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
+comm::ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
   if (how.op != ReduceOp::kPreMulSum) return {};
   if (!how.factor)
     throw Error(Code::kInvalidValue,
                 "premulsum needs this rank's factor: pass slip::premul_sum(factor), or call all_reduce_scaled", here);
-  return scale_of(type, *how.factor, here);
+  return comm::scale_of(type, *how.factor, here);
 }
 
 struct SplitChoice {
@@ -38,13 +39,14 @@ struct GroupRoot {
 };
 
 struct SplitGroup {
-  Membership membership;
+  transport::Membership membership;
   std::set<int> members;  // ranks of the parent
 };
 
 // The ranks that make a new communicator together: those with the same colour, in the order of their keys. All ranks of
 // the bootstrap call it. Returns nothing for a colour below 0.
-std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, const SetupCall& call) {
+std::optional<SplitGroup> split_group(transport::Bootstrap& bootstrap, int color, int key,
+                                      const transport::SetupCall& call) {
   const std::vector<SplitChoice> choices = bootstrap.all_gather(SplitChoice{color, key}, call);
   std::vector<int> members;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank) {
@@ -56,7 +58,7 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
   GroupRoot own;
   if (color >= 0 && members.front() == bootstrap.rank()) {
     try {
-      own.id = make_root(bootstrap);
+      own.id = transport::make_root(bootstrap);
     } catch (const std::exception& error) {  // the all_gather below passes it to the ranks that wait for the root
       std::string_view(error.what()).copy(own.failure, sizeof(own.failure) - 1);
     }
@@ -65,19 +67,18 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
   if (color < 0) return std::nullopt;
   const GroupRoot& root = roots[static_cast<std::size_t>(members.front())];
   if (!root.id.valid())
-    throw Error(Code::kIo,
-                fmt::format("rank {}, the first of colour {}, could not listen for its group: {}", members.front(),
-                            color, root.failure),
-                {});
+    base::fail(Code::kIo, {}, "rank {}, the first of colour {}, could not listen for its group: {}", members.front(),
+               color, root.failure);
   const auto place = std::find(members.begin(), members.end(), bootstrap.rank()) - members.begin();
-  return SplitGroup{{with_secret(bootstrap, root.id), static_cast<int>(place), static_cast<int>(members.size())},
-                    {members.begin(), members.end()}};
+  return SplitGroup{
+      {transport::with_secret(bootstrap, root.id), static_cast<int>(place), static_cast<int>(members.size())},
+      {members.begin(), members.end()}};
 }
 
 // Runs `make`. If a member of the group is lost or fails in the parent, the waits of `make` end with an error. This
 // function then throws the cause that the parent's failure detector has found.
-void make_in_parent(Bootstrap& parent, const SplitGroup& group, const Recovery::Make& make) {
-  const auto abort = std::make_shared<AbortFlag>();
+void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const transport::Recovery::Make& make) {
+  const auto abort = std::make_shared<transport::AbortFlag>();
   parent.failures().on_trouble(abort, group.members);
   try {
     make(group.membership, abort);
@@ -110,15 +111,15 @@ Communicator::State& Communicator::state(Here here) const {
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
                                 const CommunicatorOptions& options, Here here) {
-  require_rank_device(device.info(), "a communicator", here);
-  check_options(options, nranks, here);
-  return Communicator(std::make_shared<State>(Membership{id, rank, nranks}, device, options, here));
+  comm::require_rank_device(device.info(), "a communicator", here);
+  comm::check_options(options, nranks, here);
+  return Communicator(std::make_shared<State>(transport::Membership{id, rank, nranks}, device, options, here));
 }
 
 Communicator Communicator::init(const Device& device, const CommunicatorOptions& options, Here here) {
-  if (const std::optional<LaunchInfo> launched = launch_info())
+  if (const std::optional<transport::LaunchInfo> launched = transport::launch_info())
     return init(launched->id, launched->nranks, launched->rank, device, options, here);
-  check_options(options, 1, here);
+  comm::check_options(options, 1, here);
   return init(UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout}), 1, 0, device, options, here);
 }
 
@@ -126,12 +127,12 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
                                                  Here here) {
   const auto nranks = static_cast<int>(devices.size());
   if (nranks == 0) throw Error(Code::kInvalidValue, "init_all: no devices", here);
-  check_options(options, nranks, here);
+  comm::check_options(options, nranks, here);
   const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
   std::vector<std::optional<Communicator>> made(devices.size());
   std::vector<std::exception_ptr> errors(devices.size());
   {
-    std::vector<Thread> threads(devices.size());
+    std::vector<base::Thread> threads(devices.size());
     for (std::size_t i = 0; i < devices.size(); ++i) {
       threads[i].start(fmt::format("slip-init-{}", i), [&, i] {
         try {
@@ -141,7 +142,7 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
         }
       });
     }
-    for (Thread& thread : threads) thread.join();
+    for (base::Thread& thread : threads) thread.join();
   }
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
@@ -157,16 +158,16 @@ int Communicator::nranks() const { return state().bootstrap.nranks(); }
 std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state(here).require_usable(here);
   std::shared_ptr<State> made;
-  const auto make = [&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
+  const auto make = [&](const transport::Membership& group, const std::shared_ptr<transport::AbortFlag>& abort) {
     made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   };
   try {
-    Bootstrap& parent = state_->bootstrap;
-    const std::optional<SplitGroup> group = split_group(parent, color, key, parent.begin(SetupKind::kSplit));
+    transport::Bootstrap& parent = state_->bootstrap;
+    const std::optional<SplitGroup> group = split_group(parent, color, key, parent.begin(transport::SetupKind::kSplit));
     if (!group) return std::nullopt;
     make_in_parent(parent, *group, make);
   } catch (const Error& error) {
-    fail(error.code(), bare_text(error));  // so that the other ranks do not wait for this one
+    fail(error.code(), base::bare_text(error));  // so that the other ranks do not wait for this one
     throw;
   }
   return Communicator(std::move(made));
@@ -175,10 +176,11 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   state(here).require_not_finalized(here);
   std::shared_ptr<State> made;
-  Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
-    made.reset();
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
-  });
+  transport::Recovery(state_->bootstrap, excluded)
+      .run([&](const transport::Membership& group, const std::shared_ptr<transport::AbortFlag>& abort) {
+        made.reset();
+        made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
+      });
   return Communicator(std::move(made));
 }
 
@@ -193,17 +195,19 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   state(here).require_usable(here);
   const std::lock_guard lock(state_->allocating);
   SharedBuffer result;
-  const bool is_shared = state_->memory && !state_->memory->one_process();
+  const bool is_shared = state_->memory && !state_->memory->one_process() && !state_->gpu;
   try {
-    const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
+    const transport::SetupCall call = state_->bootstrap.begin(transport::SetupKind::kAllocate);
     if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
     else state_->bootstrap.barrier(call);  // the other branch synchronizes the ranks, so this one does, too
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // out of memory: all ranks throw it
+    if (error.code() != Code::kOutOfMemory)
+      fail(error.code(), base::bare_text(error));  // out of memory: all ranks throw it
     throw;
   }
   if (!is_shared) {
-    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
+    const MemoryKind kind = state_->gpu ? MemoryKind::kDevice : MemoryKind::kPinned;
+    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, kind, name, here);
     return result;
   }
   if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
@@ -213,7 +217,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 void Communicator::abort() noexcept {
   if (!state_) return;
   state_->calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: no other data is published with it
-  state_->ledger_slot->fail(LedgerLife::kAborted, "by its own program");
+  state_->ledger_slot->fail(transport::LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 
@@ -222,7 +226,7 @@ void Communicator::fail(Code code, const std::string& text) noexcept {
 }
 
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kAllReduce,
+  state(here).issue_call({.kind = comm::Collective::kAllReduce,
                           .type = type,
                           .op = how.op,
                           .elements = from.bytes / bytes_of(type),
@@ -235,7 +239,7 @@ void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double
 }
 
 void Communicator::reduce(Range to, Range from, DataType type, ReduceSpec how, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kReduce,
+  state(here).issue_call({.kind = comm::Collective::kReduce,
                           .type = type,
                           .op = how.op,
                           .root = root,
@@ -245,7 +249,7 @@ void Communicator::reduce(Range to, Range from, DataType type, ReduceSpec how, i
 }
 
 void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kReduceScatter,
+  state(here).issue_call({.kind = comm::Collective::kReduceScatter,
                           .type = type,
                           .op = how.op,
                           .elements = to.bytes / bytes_of(type),
@@ -254,51 +258,53 @@ void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceSpe
 }
 
 void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes},
-                         to, from, stream, here);
+  state(here).issue_call(
+      {.kind = comm::Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes}, to, from,
+      stream, here);
 }
 
 void Communicator::all_gather(Range to, Range from, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from,
-                         stream, here);
+  state(here).issue_call({.kind = comm::Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to,
+                         from, stream, here);
 }
 
 void Communicator::gather(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to,
-                         from, stream, here);
+  state(here).issue_call(
+      {.kind = comm::Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to, from,
+      stream, here);
 }
 
 void Communicator::scatter(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
-                         from, stream, here);
+  state(here).issue_call(
+      {.kind = comm::Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to, from, stream,
+      here);
 }
 
 void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kAllToAll,
+  state(here).issue_call({.kind = comm::Collective::kAllToAll,
                           .type = DataType::kU8,
                           .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
                          to, from, stream, here);
 }
 
 void Communicator::barrier(StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
+  state(here).issue_call({.kind = comm::Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
 }
 
 void Communicator::send(Range buffer, int peer, StreamRef stream, Here here) {
-  submit_or_keep(state(here), {true, peer, buffer, stream, here});
+  comm::submit_or_keep(state(here), {true, peer, buffer, stream, here});
 }
 
 void Communicator::recv(Range buffer, int peer, StreamRef stream, Here here) {
-  submit_or_keep(state(here), {false, peer, buffer, stream, here});
+  comm::submit_or_keep(state(here), {false, peer, buffer, stream, here});
 }
 
 void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {
   const auto n = static_cast<std::size_t>(state(here).bootstrap.nranks());
   if (to.size() != n || from.size() != n)
-    throw Error(Code::kInvalidValue,
-                fmt::format("all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank",
-                            from.size(), to.size(), n),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank", from.size(),
+               to.size(), n);
   Group group;
   for (std::size_t step = 0; step < n; ++step) {
     const std::size_t next = (static_cast<std::size_t>(rank()) + step) % n;

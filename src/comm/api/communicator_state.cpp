@@ -8,20 +8,22 @@
 
 #include "base/env.hpp"
 #include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/plan/message_program.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // Whether the call is in place: input and output are the same, or the smaller one is this rank's part of the larger.
 // `own`: the offset of that part in bytes.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
-  if (from.bytes == to.bytes) return address(to) == address(from);
-  return from.bytes > to.bytes ? address(to) == address(from) + own : address(from) == address(to) + own;
+  if (from.bytes == to.bytes) return runtime::address(to) == runtime::address(from);
+  return from.bytes > to.bytes ? runtime::address(to) == runtime::address(from) + own
+                               : runtime::address(from) == runtime::address(to) + own;
 }
 
 // Whether the memory is protected while no op of its device runs, so that other ranks cannot access it.
@@ -41,15 +43,12 @@ const Kernel& own_message() {
 // The i-th send of a rank to itself goes to its i-th receive.
 void require_pairs(int rank, std::span<const Range> out, std::span<const Range> in, Here here) {
   if (out.size() != in.size())
-    throw Error(Code::kInvalidValue,
-                fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,
-                            out.size(), in.size()),
-                here);
+    base::fail(Code::kInvalidValue, here, "rank {} sends {} messages to itself and receives {}: a group must have both",
+               rank, out.size(), in.size());
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (out[i].bytes != in[i].bytes)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("rank {} sends {} bytes to itself and receives {}", rank, out[i].bytes, in[i].bytes),
-                  here);
+      base::fail(Code::kInvalidValue, here, "rank {} sends {} bytes to itself and receives {}", rank, out[i].bytes,
+                 in[i].bytes);
   }
 }
 
@@ -72,7 +71,8 @@ std::string difference_text(int rank, const CallHistory::Snapshot& own, int othe
 }
 
 // If the calls of two ranks differ, every rank differs from at least one of the two. So every rank throws.
-void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const SetupCall& call, Here here) {
+void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& history, const transport::SetupCall& call,
+                        Here here) {
   const int rank = bootstrap.rank();
   const CallHistory::Snapshot own = history.snapshot();
   const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
@@ -89,7 +89,8 @@ void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const 
 }
 
 // Compares only the numbers of messages: the receiver has already compared their sizes and their order.
-void require_all_received(Bootstrap& bootstrap, const RunningState& state, const SetupCall& call, Here here) {
+void require_all_received(transport::Bootstrap& bootstrap, const RunningState& state, const transport::SetupCall& call,
+                          Here here) {
   const auto nranks = static_cast<std::size_t>(bootstrap.nranks()), rank = static_cast<std::size_t>(bootstrap.rank());
   std::vector<MessageCounts> counts(nranks * nranks);
   bool any = false;
@@ -108,11 +109,10 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
       if (out == in) continue;
       // All ranks have found the same pair, so all call this all_gather. Only the sender knows the size of the message.
       const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
-      throw Error(Code::kMismatch,
-                  fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
-                              "never received",
-                              from, out, to, in, bytes[from]),
-                  here);
+      base::fail(Code::kMismatch, here,
+                 "rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
+                 "never received",
+                 from, out, to, in, bytes[from]);
     }
   }
 }
@@ -126,88 +126,133 @@ CallNames::CallNames(const std::string& communicator) {
   recv_ = named("recv");
 }
 
-Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                           std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
-    : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
+}  // namespace slip::comm
+
+namespace slip {
+using namespace comm;
+
+Communicator::State::State(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts,
+                           Here here, std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device)
+    : comm::RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
       names(opts.name),
       calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
   calls.history = &monitor->history;
+  if (gpu)
+    gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
+                ledger_slot, timeout_ns()});
 }
 
-CallRun& Communicator::State::take_run() {
+Communicator::State::~State() {
+  if (gpu) gpu->stop();  // its thread uses this object
+}
+
+comm::CallRun& Communicator::State::take_run() {
   for (const auto& run : runs) {
-    if (!load_acquire(run->free)) continue;             // acquire: the writes of the call that used it are visible
+    if (!base::load_acquire(run->free)) continue;       // acquire: the writes of the call that used it are visible
     run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex` takes a run
     return *run;
   }
-  runs.push_back(std::make_unique<CallRun>(calls));
+  runs.push_back(std::make_unique<comm::CallRun>(calls));
   runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows this run
   return *runs.back();
 }
 
-SimRun& Communicator::State::sim_run_of(CallRun& run) {
-  std::unique_ptr<SimRun>& found = sim_runs[&run];
-  if (!found) found = std::make_unique<SimRun>(*sim, calls, run);
+comm::SimRun& Communicator::State::sim_run_of(comm::CallRun& run) {
+  std::unique_ptr<comm::SimRun>& found = sim_runs[&run];
+  if (!found) found = std::make_unique<comm::SimRun>(*sim, calls, run);
   return *found;
 }
 
-void Communicator::State::require_device(const DeviceCore& core, std::string_view what, Here here) const {
-  require_rank_device(core.info, what, here);
-  if (core.info.world == world) return;
-  throw Error(Code::kUnsupported,
-              fmt::format("{} on device '{}': the communicator's ranks are on '{}', with another clock", what,
-                          core.info.label, device.info().label),
-              here);
+void Communicator::State::require_device(const runtime::DeviceCore& core, std::string_view what, Here here) const {
+  comm::require_rank_device(core.info, what, here);
+  if (core.info.world == world()) return;
+  base::fail(Code::kUnsupported, here, "{} on device '{}': the communicator's ranks are on '{}', with another clock",
+             what, core.info.label, device.info().label);
 }
 
 // If the device runs no functions, no bytes move, and the call becomes a barrier.
-void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
-  static const Call kBarrier;
-  const Call& call = moves_bytes() ? asked : kBarrier;
+void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) {
+  static const comm::Call kBarrier;
+  const comm::Call& call = moves_bytes() ? asked : kBarrier;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
-    plan.emplace<HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
+    plan.emplace<comm::HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
     return;
   }
-  const bool explain = env().debugs("tune");
-  const ScheduleChoice choice = choice_of(call, explain);
-  if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
-  plan.emplace<MessageProgramBuilder>(*choice.schedule, Task{call, rank, nranks, in_place, choice.chunk_bytes},
-                                      std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
+  const bool explain = base::debugs("tune");
+  const comm::ScheduleChoice choice = choice_of(call, explain);
+  if (explain && rank == 0 && explained.insert(choice.text).second) base::log_line(choice.text);
+  plan.emplace<comm::MessageProgramBuilder>(*choice.schedule,
+                                            comm::Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                                            std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
 }
 
-std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
+std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
   std::uint64_t position = 0;
-  op.exchange = sim ? static_cast<Exchange*>(&sim_run_of(run)) : &run;
+  op.exchange = sim ? static_cast<runtime::Exchange*>(&sim_run_of(run)) : &run;
   try {
     position = submit(stream, op);
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed),
-                       op.cost.bytes);  // relaxed: the stream was checked before
-  ++ticket;
+  enqueued(stream, op);
   return position;
 }
 
-std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamState& stream, Submit& submit) {
+void Communicator::State::enqueued(const runtime::StreamState& stream, const Op& op) {
+  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed),
+                       op.cost.bytes);  // relaxed: the stream was checked before
+  ++ticket;
+}
+
+std::uint64_t Communicator::State::start_gpu_call(const Call& call, Op& op, runtime::StreamState& stream,
+                                                  Submit& submit) {
+  const std::byte* const input = op.reads.empty() ? nullptr : runtime::address(op.reads[0]);
+  std::byte* const output = op.writes.empty() ? nullptr : runtime::address(op.writes[0]);
+  const std::uint64_t position = gpu->start_call({call, next, ticket, input, output}, op, stream, submit);
+  enqueued(stream, op);
+  monitor->history.add(Signature::of(call, next), next);
+  ++next;
+  return position;
+}
+
+std::uint64_t Communicator::State::start_gpu_messages(std::vector<UserMessage>& messages, Op& op,
+                                                      runtime::StreamState& stream, Submit& submit) {
+  const Range *from = op.reads.begin(), *to = op.writes.begin();
+  for (UserMessage& message : messages) {
+    if (message.bytes > 0) message.data = runtime::address(*(message.out ? from : to)++);
+  }
+  const std::uint64_t position = gpu->start_messages(messages, ticket, op, stream, submit);
+  enqueued(stream, op);
+  for (const UserMessage& message : messages) {  // finalize() compares the counts
+    RunningState::MessageCount& count =
+        (message.out ? calls.running.sent : calls.running.received)[static_cast<std::size_t>(message.rank)];
+    ++count.messages;
+    count.bytes = message.bytes;
+  }
+  return position;
+}
+
+std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, runtime::StreamState& stream,
+                                              Submit& submit) {
+  if (gpu) return start_gpu_call(call, op, stream, submit);
   const Range* const from = op.reads.empty() ? nullptr : &op.reads[0];
   const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
-  std::byte* const output = to ? address(*to) : nullptr;
-  const std::byte* const input = from ? address(*from) : nullptr;
+  std::byte* const output = to ? runtime::address(*to) : nullptr;
+  const std::byte* const input = from ? runtime::address(*from) : nullptr;
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
   const bool in_place = from && to && is_in_place(*to, *from, own);
-  CallRun& run = take_run();
+  comm::CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
+  const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
-  const Signature signature = run.signature();
+  const comm::Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
   monitor->history.add(signature, next);
   ++next;
@@ -216,21 +261,22 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   return position;
 }
 
-std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
+std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, runtime::StreamState& stream,
+                                                  Submit& submit) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  std::vector<SimCall::Message> simulated;
-  for (UserMessage& message : run.messages) {
+  std::vector<comm::SimCall::Message> simulated;
+  for (comm::UserMessage& message : run.messages) {
     Range range;
     if (message.bytes > 0) range = *(message.out ? from : to)++;
     if (sim) simulated.push_back({message.out, message.rank, range});
     bytes += message.bytes;
     if (!moves_bytes()) message.bytes = 0;
-    if (message.bytes > 0) message.data = address(range);
+    if (message.bytes > 0) message.data = runtime::address(range);
   }
-  run.plan().emplace<MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
-  if (sim) sim_run_of(run).prepare(ticket, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
+  run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
+  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
+  if (sim) sim_run_of(run).prepare(ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
 
@@ -239,8 +285,8 @@ std::optional<Error> Communicator::State::error() const {
   if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
   const std::lock_guard lock(error_mutex);
   if (first_error) return first_error;
-  const std::optional<Loss> loss = bootstrap.lost();
-  const std::optional<RankFailure> reported = bootstrap.failure();
+  const std::optional<transport::Loss> loss = bootstrap.failures().first_loss();
+  const std::optional<transport::RankFailure> reported = bootstrap.failures().failure();
   const auto text = [&](const std::string& what) {
     return fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), what);
   };
@@ -264,8 +310,8 @@ void Communicator::State::require_not_finalized(Here here) const {
 
 void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
-    ledger_slot->fail(LedgerLife::kFailed, text);
-    if (!host || host->fail(code, text)) bootstrap.fail(code, text);
+    ledger_slot->fail(transport::LedgerLife::kFailed, text);
+    if (!host || host->fail(code, text)) bootstrap.failures().fail(code, text);
   } catch (const std::exception&) {                        // no memory for the text: abort without one
     calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: no other data is published with it
     bootstrap.abort();
@@ -273,6 +319,7 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
 }
 
 void Communicator::State::drain() {
+  if (gpu) return gpu->drain();
   const auto busy = [&] {
     const std::lock_guard lock(mutex);
     for (const auto& run : runs) {
@@ -280,7 +327,7 @@ void Communicator::State::drain() {
     }
     return false;
   };
-  for (Backoff backoff; busy(); backoff.pause()) {
+  for (base::Backoff backoff; busy(); backoff.pause()) {
     try {
       device.sync();
     } catch (const Error&) {  // the failed call has already reported its error
@@ -289,38 +336,33 @@ void Communicator::State::drain() {
 }
 
 // Checks the ranges against the blocks of the call. A range that the call does not use on this rank is ignored.
-void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
+void Communicator::State::issue_call(const comm::Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
-  StreamState& state = *stream.state(here);
+  runtime::StreamState& state = *stream.state(here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Name name = names[call.kind];
-  if (state.core->info.world != world) [[unlikely]]
+  if (state.core->info.world != world()) [[unlikely]]
     require_device(*state.core, name.text(), here);
-  if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
-    throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name.text(), call.root, nranks), here);
-  if (reduces(call.kind) && !can_reduce(call.type))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
-  const Blocks blocks = blocks_of(call, rank, nranks);
+  if (comm::has_root(call.kind) && (call.root < 0 || call.root >= nranks))
+    base::fail(Code::kInvalidValue, here, "{}: root {} of {} ranks", name.text(), call.root, nranks);
+  if (comm::reduces(call.kind) && !can_reduce(call.type))
+    base::fail(Code::kInvalidValue, here, "{}: values of {} cannot be reduced", name.text(), data_type_name(call.type));
+  const comm::Blocks blocks = comm::blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name.text(), rank, nranks,
-                            from.bytes, to.bytes, in, out),
-                here);
+    base::fail(Code::kInvalidValue, here, "{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name.text(),
+               rank, nranks, from.bytes, to.bytes, in, out);
   Range reads[1], writes[1];
   std::size_t read = 0, written = 0;
-  if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
-  if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
+  if (in > 0) runtime::require_kernel_range(*state.core, reads[read++] = from, name, here);
+  if (out > 0) runtime::require_kernel_range(*state.core, writes[written++] = to, name, here);
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
-  if (in > 0 && out > 0 && overlap(to, from) && !is_in_place(to, from, own))
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
-                    "not overlap otherwise",
-                    name.text(), from.offset, from.offset + from.bytes, from.block->name.text(), to.offset,
-                    to.offset + to.bytes),
-        here);
+  if (in > 0 && out > 0 && comm::overlap(to, from) && !is_in_place(to, from, own))
+    base::fail(Code::kInvalidValue, here,
+               "{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
+               "not overlap otherwise",
+               name.text(), from.offset, from.offset + from.bytes, from.block->name.text(), to.offset,
+               to.offset + to.bytes);
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
         .name = name,
@@ -330,24 +372,23 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
         .cost = {.bytes = in + out}};
   if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
-  start_call(call, op, state, issue);
+  start_call(call, op, state, runtime::issue);
 }
 
 // Fills in `issued`. Throws if a message cannot be sent or received.
-Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<const PendingSendRecv> messages,
-                                                                    StreamState& state) {
+Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> messages,
+                                                                    runtime::StreamState& state) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Here here = messages.front().here;
   OwnMessages own;
   issued.sent.clear();
   issued.received.clear();
   issued.messages.clear();
-  for (const PendingSendRecv& message : messages) {
+  for (const comm::PendingSendRecv& message : messages) {
     const Name name = message.out ? names.send() : names.recv();
     if (message.rank < 0 || message.rank >= nranks)
-      throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), message.rank, nranks),
-                  message.here);
-    if (message.range.bytes > 0) require_kernel_range(*state.core, message.range, name, message.here);
+      base::fail(Code::kInvalidValue, message.here, "{}: rank {} of {} ranks", name.text(), message.rank, nranks);
+    if (message.range.bytes > 0) runtime::require_kernel_range(*state.core, message.range, name, message.here);
     if (message.rank == rank) {
       (message.out ? own.out : own.in).push_back(message.range);
       continue;
@@ -355,83 +396,94 @@ Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<co
     if (message.range.bytes > 0) (message.out ? issued.sent : issued.received).push_back(message.range);
     issued.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
   }
-  require_apart(issued.sent, issued.received, issued.sorted, here);
+  comm::require_apart(issued.sent, issued.received, issued.sorted, here);
   require_pairs(rank, own.out, own.in, here);
   return own;
 }
 
-StreamState& Communicator::State::require_stream_for(std::span<const PendingSendRecv> messages,
-                                                     StreamRef stream) const {
+runtime::StreamState& Communicator::State::require_stream_for(std::span<const comm::PendingSendRecv> messages,
+                                                              StreamRef stream) const {
   const Here here = messages.front().here;
   require_usable(here);
-  StreamState& state = *stream.state(here);
-  if (state.core->info.world != world) [[unlikely]]
-    require_device(*state.core, names[Collective::kMessage].text(), here);
+  runtime::StreamState& state = *stream.state(here);
+  if (state.core->info.world != world()) [[unlikely]]
+    require_device(*state.core, names[comm::Collective::kMessage].text(), here);
   return state;
 }
 
-void Communicator::State::check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
-  StreamState& state = require_stream_for(messages, stream);
-  for (const PendingSendRecv& message : messages) require_stream(*message.stream.state(message.here), message.here);
+void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
+  runtime::StreamState& state = require_stream_for(messages, stream);
+  for (const comm::PendingSendRecv& message : messages)
+    runtime::require_stream(*message.stream.state(message.here), message.here);
   const std::lock_guard lock(mutex);
   static_cast<void>(sort_messages(messages, state));
 }
 
 // Each message of this rank to itself becomes a copy kernel. All other messages become one exchange.
-void Communicator::State::issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
-  StreamState& state = require_stream_for(messages, stream);
+void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
+  runtime::StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
   const std::lock_guard lock(mutex);
   const OwnMessages own = sort_messages(messages, state);
   for (std::size_t i = 0; i < own.in.size(); ++i) {
     const std::uint64_t bytes = own.in[i].bytes;
-    if (bytes > 0)
-      stream.launch(own_message(), {.reads = {own.out[i]}, .writes = {own.in[i]}}, {.bytes = 2 * bytes}, here);
+    if (bytes == 0) continue;
+    if (gpu) stream.copy(own.in[i], own.out[i], names[Collective::kMessage], here);
+    else stream.launch(own_message(), {.reads = {own.out[i]}, .writes = {own.in[i]}}, {.bytes = 2 * bytes}, here);
   }
   if (issued.messages.empty()) return;
   std::uint64_t bytes = 0;
-  for (const UserMessage& message : issued.messages) bytes += message.bytes;
+  for (const comm::UserMessage& message : issued.messages) bytes += message.bytes;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
-        .name = names[Collective::kMessage],
+        .name = names[comm::Collective::kMessage],
         .here = here,
         .reads = issued.sent,
         .writes = issued.received,
         .cost = {.bytes = bytes}};
   if (state.capture.load(std::memory_order_relaxed))
-    return capture(state, op, {.kind = Collective::kMessage}, issued.messages);
-  CallRun& run = take_run();
+    return capture(state, op, {.kind = comm::Collective::kMessage}, issued.messages);
+  if (gpu) {
+    start_gpu_messages(issued.messages, op, state, runtime::issue);
+    return;
+  }
+  comm::CallRun& run = take_run();
   std::swap(run.messages, issued.messages);
-  start_messages(run, op, state, issue);
+  start_messages(run, op, state, runtime::issue);
 }
 
 // A captured call, as an op of a plan. Each launch of the plan makes a new call of the communicator.
-class Communicator::State::CapturedCall final : public ExchangeSource {
+class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
  public:
-  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
+  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const comm::Call& call,
+               std::vector<comm::UserMessage> messages)
       : comm_(comm), line_(comm.get()), name_(op.name), call_(call), messages_(std::move(messages)) {
     for (const Range& range : op.reads) reads_.push_back(range.bytes);
     for (const Range& range : op.writes) writes_.push_back(range.bytes);
   }
 
-  void require(const DeviceCore& core, Ranges reads, Ranges writes, Here here) const override {
+  void require(const runtime::DeviceCore& core, Ranges reads, Ranges writes, Here here) const override {
     const std::shared_ptr<State> comm = communicator(here);
     comm->require_usable(here);
     comm->require_device(core, name_.text(), here);
     const auto bytes_of_range = [](const Range& range) { return range.bytes; };
     if (!std::ranges::equal(reads, reads_, {}, bytes_of_range) ||
         !std::ranges::equal(writes, writes_, {}, bytes_of_range))
-      throw Error(Code::kInvalidValue, fmt::format("{} of a plan: its ranges have other sizes", name_.text()), here);
+      base::fail(Code::kInvalidValue, here, "{} of a plan: its ranges have other sizes", name_.text());
   }
 
-  std::uint64_t enqueue(StreamState& stream, const Op& op) const override {
+  std::uint64_t enqueue(runtime::StreamState& stream, const Op& op) const override {
     const std::shared_ptr<State> comm = communicator(op.here);
     Op own = op;
     const std::lock_guard lock(comm->mutex);
-    if (call_.kind != Collective::kMessage) return comm->start_call(call_, own, stream, slip::enqueue);
-    CallRun& run = comm->take_run();
+    if (call_.kind != comm::Collective::kMessage) return comm->start_call(call_, own, stream, runtime::enqueue);
+    if (comm->gpu) {
+      std::vector<comm::UserMessage> messages = messages_;
+      return comm->start_gpu_messages(messages, own, stream, runtime::enqueue);
+    }
+    comm::CallRun& run = comm->take_run();
     run.messages = messages_;
-    return comm->start_messages(run, own, stream, slip::enqueue);
+    return comm->start_messages(run, own, stream, slip::runtime::enqueue);
   }
 
   const void* line() const override { return line_; }
@@ -439,20 +491,20 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
  private:
   std::shared_ptr<State> communicator(Here here) const {
     if (std::shared_ptr<State> comm = comm_.lock()) return comm;
-    throw Error(Code::kInvalidHandle, fmt::format("{} of a plan: its communicator was destroyed", name_.text()), here);
+    base::fail(Code::kInvalidHandle, here, "{} of a plan: its communicator was destroyed", name_.text());
   }
 
   const std::weak_ptr<State> comm_;
   const void* const line_;
   const Name name_;
-  const Call call_;
-  const std::vector<UserMessage> messages_;    // of a call of sends and receives
-  std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
+  const comm::Call call_;
+  const std::vector<comm::UserMessage> messages_;  // of a call of sends and receives
+  std::vector<std::uint64_t> reads_, writes_;      // bytes of its ranges
 };
 
-void Communicator::State::capture(StreamState& stream, const Op& op, const Call& call,
-                                  std::vector<UserMessage> messages) {
-  require_stream(stream, op.here);
+void Communicator::State::capture(runtime::StreamState& stream, const Op& op, const comm::Call& call,
+                                  std::vector<comm::UserMessage> messages) {
+  runtime::require_stream(stream, op.here);
   stream.capture
       .load(std::memory_order_acquire)  // acquire: this thread sees the constructed capture
       ->add(stream, op, std::make_shared<CapturedCall>(shared_from_this(), op, call, std::move(messages)));
@@ -462,14 +514,14 @@ void Communicator::State::finalize(Here here) {
   require_usable(here);
   drain();
   require_usable(here);
-  const SetupCall call = bootstrap.begin(SetupKind::kFinalize, options.timeout);
+  const transport::SetupCall call = bootstrap.begin(transport::SetupKind::kFinalize, options.timeout);
   bootstrap.barrier(call);
   try {
     require_same_calls(bootstrap, monitor->history, call, here);
     require_all_received(bootstrap, calls.running, call, here);
   } catch (const Error& error) {
     if (error.code() != Code::kMismatch) throw;
-    const std::string text = bare_text(error);
+    const std::string text = base::bare_text(error);
     fail(error.code(), text);  // so that later calls throw it, too
     throw Error(error.code(), text, here);
   }

@@ -15,7 +15,7 @@
 #include "runtime/exchange.hpp"
 #include "slip/stream.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // The sends and receives of a thread's open groups. Each thread has one batch. It keeps its memory and its last
@@ -107,13 +107,14 @@ void issue_all(const MessageBatch& batch) {
 
 // An op that always fails. It puts the error of a group into a stream if the group ended in its destructor, which
 // cannot throw.
-class FailedExchange final : public Exchange {
+class FailedExchange final : public runtime::Exchange {
  public:
-  explicit FailedExchange(const Error& error) : code_(error.code()), text_(bare_text(error)), here_(error.here()) {}
+  explicit FailedExchange(const Error& error)
+      : code_(error.code()), text_(base::bare_text(error)), here_(error.here()) {}
   bool advance(By) noexcept override { return true; }
   bool can_advance() noexcept override { return true; }
   std::int64_t began_ns() const noexcept override { return 0; }
-  void finish(const Failure* cause) override {
+  void finish(const runtime::Failure* cause) override {
     const std::shared_ptr<FailedExchange> last = std::move(self);
     if (!cause) throw Error(code_, text_, here_);
   }
@@ -133,18 +134,20 @@ class FailedExchange final : public Exchange {
 void enqueue_failure(const StreamRef& stream, const Error& error) {
   static const Name kName("group");
   try {
-    StreamState& state = *stream.state(error.here());
+    runtime::StreamState& state = *stream.state(error.here());
     // acquire: this thread sees the constructed capture.
-    if (Capture* const capture = state.capture.load(std::memory_order_acquire))
+    if (runtime::Capture* const capture = state.capture.load(std::memory_order_acquire))
       return capture->invalidate("a group of messages was refused");
+    if (state.native())  // the driver runs the ops, so the failure is not an op
+      return fail_stream(state, {error.code(), base::bare_text(error), 0, error.here(), 0});
     const auto exchange = std::make_shared<FailedExchange>(error);
     exchange->self = exchange;
     try {
-      issue(state, {.kind = OpKind::kExchange,
-                    .engine = Engine::kCommunication,
-                    .name = kName,
-                    .here = error.here(),
-                    .exchange = exchange.get()});
+      runtime::issue(state, {.kind = OpKind::kExchange,
+                             .engine = Engine::kCommunication,
+                             .name = kName,
+                             .here = error.here(),
+                             .exchange = exchange.get()});
     } catch (const Error&) {  // the op was not enqueued, or has ended and issue() waited for it
       exchange->self = nullptr;
     }
@@ -154,7 +157,7 @@ void enqueue_failure(const StreamRef& stream, const Error& error) {
 
 // Keeps the error of a group that ended in its destructor. The next calls of its communicators and streams throw it.
 void make_sticky(const MessageBatch& batch, const Error& error) {
-  const std::string text = bare_text(error);
+  const std::string text = base::bare_text(error);
   for (const MessageBatch::Target& one : batch.targets) {
     if (const std::shared_ptr<SendRecvIssuer> issuer = one.alive.lock()) issuer->fail(error.code(), "a group: " + text);
   }
@@ -168,6 +171,11 @@ void submit_or_keep(SendRecvIssuer& issuer, const PendingSendRecv& message) {
   if (batch.depth == 0) return issuer.issue_messages({&message, 1}, message.stream);
   batch.add(issuer, message);
 }
+
+}  // namespace slip::comm
+
+namespace slip {
+using namespace comm;
 
 Group::Group() : exceptions_(std::uncaught_exceptions()) {
   MessageBatch& batch = thread_batch();
@@ -189,11 +197,11 @@ Group::~Group() {
     try {
       issue_all(batch);
     } catch (const Error& error) {
-      log_line(error.what());
+      base::log_line(error.what());
       make_sticky(batch, error);
     }
   } catch (const std::exception& error) {  // out of memory while the failure was reported
-    log_line(error.what());
+    base::log_line(error.what());
   }
 }
 

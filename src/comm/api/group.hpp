@@ -8,7 +8,7 @@
 #include "comm/plan/message_program.hpp"
 #include "slip/device.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // A send or receive as the user called it.
 struct PendingSendRecv {
@@ -38,4 +38,4 @@ class SendRecvIssuer {
 // Issues the message now, or keeps it until the thread's outermost group ends.
 void submit_or_keep(SendRecvIssuer& issuer, const PendingSendRecv& message);
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -9,24 +9,25 @@
 #include "transport/bootstrap/bootstrap.hpp"
 #include "transport/net/net.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Throws if ranks cannot run on the device.
 void require_rank_device(const DeviceInfo& info, std::string_view what, Here here);
 // Throws if an option is invalid. The bootstrap root checks the rank number, because it can notify all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 
-BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
+transport::BootstrapOptions bootstrap_options(const CommunicatorOptions& options,
+                                              std::shared_ptr<transport::AbortFlag> abort);
 
 // The topology file that describes the rank's host; empty: none.
 const std::string& topology_file(const CommunicatorOptions& options);
 
 // How this rank opens the connections on which it sends.
-NetOptions net_options_of(const CommunicatorOptions& options);
+transport::NetOptions net_options_of(const CommunicatorOptions& options);
 
 // All ranks call it. Throws on all of them if their heartbeats or silences differ: otherwise a rank could be declared
 // lost before it sends its next heartbeat.
-void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
+void require_same_heartbeat(transport::Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
 
 // The value with this name in the options and the environment; nothing if there is none.
 std::optional<Algorithm> algorithm_of(std::string_view name);
@@ -48,4 +49,4 @@ struct RequestedOptions {
 // Throws on all ranks if their requests differ. `all`: by rank.
 void require_same_requests(const std::vector<RequestedOptions>& all, int rank, Here here);
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -8,7 +8,7 @@
 #include "base/error_text.hpp"
 #include "comm/placement/rank_placement.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // The number of cores for each rank. If it is below 1, a waiting thread yields its core at once.
@@ -16,18 +16,18 @@ struct CoreShare {
   double each = 1;                  // on this rank's machine
   bool any_oversubscribed = false;  // a machine has more ranks than cores
 };
-CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<RankLocation>& ranks) {
+CoreShare find_core_share(const transport::Bootstrap& bootstrap, const std::vector<RankLocation>& ranks) {
   struct Machine {
-    const Placement* of = nullptr;
-    CoreSet cores;
+    const transport::Placement* of = nullptr;
+    base::CoreSet cores;
     std::size_t ranks = 0;
     double cores_each() const { return static_cast<double>(cores.count()) / static_cast<double>(ranks); }
   };
   std::vector<Machine> machines;
-  const std::vector<Placement>& placements = bootstrap.placements();
-  const auto machine_of = [&](const Placement& placement) {
+  const std::vector<transport::Placement>& placements = bootstrap.placements();
+  const auto machine_of = [&](const transport::Placement& placement) {
     return std::find_if(machines.begin(), machines.end(),
-                        [&](const Machine& one) { return same_host(*one.of, placement); });
+                        [&](const Machine& one) { return transport::same_host(*one.of, placement); });
   };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     auto machine = machine_of(placements[rank]);
@@ -54,14 +54,13 @@ void set_channels(const RequestedOptions& requested, const std::vector<int>& hos
 
 }  // namespace
 
-RankConnections::RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                                 std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
+RankConnections::RankConnections(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts,
+                                 Here here, std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device)
     : device(on),
-      world(on.info().world),
       options(opts),
       requested(RequestedOptions::of(options, here)),
       bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
-  bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+  bootstrap.set_call(bootstrap.begin(transport::SetupKind::kInit));
   try {
     set_up(inherited_topology_device, here);
   } catch (const Error& error) {
@@ -69,7 +68,7 @@ RankConnections::RankConnections(const Membership& group, const Device& on, cons
     const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
     // Every rank finds a mismatch itself. Other errors are reported: otherwise the other ranks would only see that this
     // rank left.
-    if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
+    if (cause.code() != Code::kMismatch) bootstrap.failures().fail(cause.code(), base::bare_text(cause));
     throw cause;
   }
   bootstrap.set_call({});
@@ -102,10 +101,12 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels);
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  ledger_slot = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});
+  ledger_slot = std::make_shared<transport::LedgerSlot>(
+      transport::LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});
   monitor = std::make_shared<CallMonitor>(ledger_slot);
-  bootstrap.set_monitor(monitor);
+  bootstrap.server().set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
+  gpu = comm::GpuCalls::meet(bootstrap, device, hosts, here);
 }
 
 std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
@@ -120,4 +121,4 @@ ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const 
   return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/api/gpu_calls.hpp"
 #include "comm/api/options.hpp"
 #include "comm/diagnose/call_history.hpp"
 #include "comm/host/shared_host.hpp"
@@ -19,24 +20,24 @@
 #include "slip/communicator.hpp"
 #include "transport/bootstrap/recovery.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 struct RankConnections {
   // `inherited_topology_device`: this rank's device of the topology file in the communicator that this one is made
   // from, or -1.
-  RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                  std::shared_ptr<AbortFlag> abort, int inherited_topology_device);
+  RankConnections(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
+                  std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device);
 
   std::int64_t timeout_ns() const;
+  std::uint64_t world() const { return device.info().world; }
   bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
   ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
 
   const Device device;
-  const std::uint64_t world;  // DeviceInfo::world of the device
   const CommunicatorOptions options;
   const RequestedOptions requested;
-  Bootstrap bootstrap;
-  std::shared_ptr<LedgerSlot> ledger_slot;
+  transport::Bootstrap bootstrap;
+  std::shared_ptr<transport::LedgerSlot> ledger_slot;
   std::shared_ptr<CallMonitor> monitor;  // Communicator::State holds its mutex when it adds to the history
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
@@ -45,10 +46,11 @@ struct RankConnections {
   TuningInputs tuning;
   double cores_each = 1;  // cores of this host for each of its ranks
   std::optional<Links> links;
-  std::shared_ptr<SimRanks> sim;  // null: the ranks run in real time
+  std::shared_ptr<SimRanks> sim;        // null: the ranks run in real time
+  std::unique_ptr<comm::GpuCalls> gpu;  // null: the ranks are not on GPUs
 
  private:
   void set_up(int inherited_topology_device, Here here);
 };
 
-}  // namespace slip
+}  // namespace slip::comm

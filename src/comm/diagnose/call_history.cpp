@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 template <class T>
@@ -59,12 +59,12 @@ std::vector<std::byte> CallMonitor::answer() {
   return result;
 }
 
-std::optional<LedgerView> CallMonitor::view_in(std::span<const std::byte> answer) {
-  return read_at<LedgerView>(answer, 0);
+std::optional<transport::LedgerView> CallMonitor::view_in(std::span<const std::byte> answer) {
+  return read_at<transport::LedgerView>(answer, 0);
 }
 
 std::optional<CallHistory::Snapshot> CallMonitor::history_in(std::span<const std::byte> answer) {
-  return read_at<CallHistory::Snapshot>(answer, sizeof(LedgerView));
+  return read_at<CallHistory::Snapshot>(answer, sizeof(transport::LedgerView));
 }
 
-}  // namespace slip
+}  // namespace slip::comm

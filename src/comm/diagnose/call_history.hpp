@@ -14,7 +14,7 @@
 #include "transport/bootstrap/control_server.hpp"
 #include "transport/ledger/ledger.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class CallHistory {
  public:
@@ -65,18 +65,18 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
                                                                 const CallHistory::Snapshot& other);
 
 // Answers requests of other ranks for this rank's ledger entry and history, even while the threads of this rank wait.
-class CallMonitor final : public RankMonitor {
+class CallMonitor final : public transport::RankMonitor {
  public:
-  explicit CallMonitor(std::shared_ptr<LedgerSlot> ledger_slot) : ledger_slot_(std::move(ledger_slot)) {}
+  explicit CallMonitor(std::shared_ptr<transport::LedgerSlot> ledger_slot) : ledger_slot_(std::move(ledger_slot)) {}
   void look() override { ledger_slot_->look(); }
   std::vector<std::byte> answer() override;
-  static std::optional<LedgerView> view_in(std::span<const std::byte> answer);
+  static std::optional<transport::LedgerView> view_in(std::span<const std::byte> answer);
   static std::optional<CallHistory::Snapshot> history_in(std::span<const std::byte> answer);
 
   CallHistory history;
 
  private:
-  const std::shared_ptr<LedgerSlot> ledger_slot_;
+  const std::shared_ptr<transport::LedgerSlot> ledger_slot_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

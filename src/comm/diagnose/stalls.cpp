@@ -11,23 +11,23 @@
 #include "transport/bootstrap/bootstrap.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // "a moment ago", "4.2 s ago".
 std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
 
-std::string last_call(const LedgerView& view) {
+std::string last_call(const transport::LedgerView& view) {
   if (view.ended == 0) return fmt::format("has made no call since it joined {}", ago(view.opened_ns));
   if (view.begun != view.ended) return fmt::format("ended call {}, {}", view.ended, ago(view.ended_ns));
   return fmt::format("ended {}, {}", call_text(view), ago(view.ended_ns));
 }
 
-std::string doing_alive(const LedgerView& view) {
-  if (view.in_call() && view.waits_for != kWaitsForNobody)
+std::string doing_alive(const transport::LedgerView& view) {
+  if (in_call(view) && view.waits_for != transport::kWaitsForNoRank)
     return fmt::format("waits in {} for rank {}, since {}", call_text(view), view.waits_for,
                        seconds_text(view.waits_ns));
-  if (view.in_call()) return fmt::format("moves data in {}", call_text(view));
+  if (in_call(view)) return fmt::format("moves data in {}", call_text(view));
   if (view.enqueued > view.ended)
     return fmt::format("has enqueued call {}, but its stream has not come to it; it {}", view.ended + 1,
                        last_call(view));
@@ -55,7 +55,7 @@ class WaitGraph {
   explicit WaitGraph(std::span<const RankState> ranks) : ranks_(ranks), edges_(ranks.size()) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i].waits()) add_waits_of(i);
-      else if (ranks[i].alive() && !ranks[i].view.in_call()) add_own_calls_before(i);
+      else if (ranks[i].alive() && !in_call(ranks[i].view)) add_own_calls_before(i);
     }
   }
 
@@ -70,7 +70,7 @@ class WaitGraph {
   // safe: if `rank` had not joined when its ledger was read, it had not joined before, and `waiting` cannot end the
   // call without it. The numbers of messages count messages of one pair of ranks, so they cannot be compared.
   bool missing(std::size_t rank, std::size_t waiting) const {
-    const LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
+    const transport::LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
     if (its.kind() == Collective::kMessage || own.kind() == Collective::kMessage) return false;
     return rank != waiting && same_communicator(rank, waiting) && its.number() < own.number();
@@ -90,7 +90,7 @@ class WaitGraph {
 };
 
 void WaitGraph::add_waits_of(std::size_t waiting) {
-  const LedgerView& view = ranks_[waiting].view;
+  const transport::LedgerView& view = ranks_[waiting].view;
   // In a call with a root, a rank does not need all others: only the rank that its ledger names counts.
   const bool all = !has_root(Signature{view.call[0], view.call[1]}.kind());
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -109,7 +109,7 @@ bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
 // If a call is enqueued behind a waiting call of the same stream, it waits for that call. If it is not enqueued yet, it
 // may wait, too: the host thread may wait for the other call before it makes this one.
 void WaitGraph::add_own_calls_before(std::size_t rank) {
-  const LedgerView& view = ranks_[rank].view;
+  const transport::LedgerView& view = ranks_[rank].view;
   const bool enqueued = view.enqueued > view.ended;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const RankState& other = ranks_[i];
@@ -124,7 +124,7 @@ void WaitGraph::add_own_calls_before(std::size_t rank) {
 std::string WaitGraph::cycle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& path_edges) const {
   std::string text;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const LedgerView& view = ranks_[nodes[i]].view;
+    const transport::LedgerView& view = ranks_[nodes[i]].view;
     const std::string separator = text.empty() ? "" : "; ";
     if (path_edges[i].kind == Edge::Kind::kMissing) {
       text += fmt::format("{}{} waits in {} for rank {}, since {}", separator, name(nodes[i]), call_text(view),
@@ -184,14 +184,13 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
   }
   const RankState& first = ranks_[waiting.front()];
   const bool came = state.view.begun >= first.view.begun;
-  Stall result;
-  if (!state.alive()) result.kind = Stall::Kind::kEnded;
-  else if (state.stopped()) result.kind = Stall::Kind::kStopped;
-  result.text = fmt::format("{} {} {}: it {}; {} {} {} for it, since {}", name(rank),
+  const Stall::Kind kind = !state.alive()    ? Stall::Kind::kEnded
+                           : state.stopped() ? Stall::Kind::kStopped
+                                             : Stall::Kind::kMissingRank;
+  return {kind, fmt::format("{} {} {}: it {}; {} {} {} for it, since {}", name(rank),
                             came ? "is waited for in" : "has not come to", call_text(first.view), doing(state),
                             waiting.size() == 1 ? "rank" : "ranks", who, waiting.size() == 1 ? "waits" : "wait",
-                            seconds_text(longest));
-  return result;
+                            seconds_text(longest))};
 }
 
 // The ranks that others wait for and that do not wait themselves, or whose process is stopped.
@@ -227,7 +226,7 @@ constexpr std::size_t kMaxNamed = 16;  // a longer list of ranks would help no r
 
 class MissingRanks {
  public:
-  MissingRanks(const Bootstrap& bootstrap, std::span<const int> ranks)
+  MissingRanks(const transport::Bootstrap& bootstrap, std::span<const int> ranks)
       : bootstrap_(bootstrap),
         named_(ranks.first(std::min(ranks.size(), kMaxNamed))),
         more_(ranks.size() - named_.size()) {
@@ -250,20 +249,21 @@ class MissingRanks {
       text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, said);
     }
     if (more_ > 0) text += fmt::format(" and {} more", more_);
-    return text + circle();
+    return text + cycle();
   }
 
  private:
-  const Placement& place(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)]; }
+  const transport::Placement& place(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)]; }
 
   // Reads all communicators of the rank's process, because a cycle of waits may lead through several communicators.
   void read(int rank) {
-    const Placement& own = place(bootstrap_.rank());
-    const Placement& there = place(rank);
-    if (!same_host(own, there) || own.pid_space != there.pid_space || !processes_.insert(there.pid).second) return;
-    const std::optional<ProcessLedger> ledger = read_ledger(there.pid);
+    const transport::Placement& own = place(bootstrap_.rank());
+    const transport::Placement& there = place(rank);
+    if (!transport::same_host(own, there) || own.pid_space != there.pid_space || !processes_.insert(there.pid).second)
+      return;
+    const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(there.pid);
     if (!ledger) return;
-    for (const LedgerView& view : ledger->ranks) {
+    for (const transport::LedgerView& view : ledger->ranks) {
       all_.push_back({view, ledger->process.state});
       if (view.communicator == bootstrap_.id()) states_[view.rank] = all_.back();
     }
@@ -271,28 +271,28 @@ class MissingRanks {
 
   void ask(const std::vector<int>& ranks) {
     for (const auto& [rank, answer] : bootstrap_.ask(ranks, kAnswerTime)) {
-      std::optional<LedgerView> view = CallMonitor::view_in(answer);
+      std::optional<transport::LedgerView> view = CallMonitor::view_in(answer);
       if (!view) continue;
-      make_safe(*view);
+      transport::make_safe(*view);
       const RankState state{.view = *view};
       states_[rank] = state;
       all_.push_back(state);
     }
   }
 
-  std::string circle() const {
-    LedgerView own;
+  std::string cycle() const {
+    transport::LedgerView own;
     own.communicator = bootstrap_.id();
     const std::string name = fmt::format("rank {} of {}", bootstrap_.rank(), communicator_text(own));
     for (const Stall& one : find_stalls(all_)) {
-      const bool is_circle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kPossibleDeadlock;
-      if (is_circle && one.text.find(name) != std::string::npos)
+      const bool is_cycle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kPossibleDeadlock;
+      if (is_cycle && one.text.find(name) != std::string::npos)
         return fmt::format("; {}: {}", stall_name(one.kind), one.text);
     }
     return "";
   }
 
-  const Bootstrap& bootstrap_;
+  const transport::Bootstrap& bootstrap_;
   const std::span<const int> named_;
   const std::size_t more_;
   std::set<int> processes_;          // the processes whose ledgers were read
@@ -302,9 +302,11 @@ class MissingRanks {
 
 }  // namespace
 
-std::string call_text(const LedgerView& view) { return Signature{view.call[0], view.call[1]}.text(); }
+std::string call_text(const transport::LedgerView& view) { return Signature{view.call[0], view.call[1]}.text(); }
 
-std::string communicator_text(const LedgerView& view) { return fmt::format("{:08x}", view.communicator & 0xffffffff); }
+std::string communicator_text(const transport::LedgerView& view) {
+  return fmt::format("{:08x}", view.communicator & 0xffffffff);
+}
 
 std::string seconds_text(std::int64_t ns) {
   const double seconds = static_cast<double>(ns) / 1e9;
@@ -313,37 +315,37 @@ std::string seconds_text(std::int64_t ns) {
 }
 
 std::string state_word(const RankState& state) {
-  const LedgerView& view = state.view;
+  const transport::LedgerView& view = state.view;
   switch (view.life) {
-    case LedgerLife::kFailed: return "failed";
-    case LedgerLife::kAborted: return "aborted";
-    case LedgerLife::kLeft: return "left";
-    case LedgerLife::kFree:
-    case LedgerLife::kThere: break;
+    case transport::LedgerLife::kFailed: return "failed";
+    case transport::LedgerLife::kAborted: return "aborted";
+    case transport::LedgerLife::kLeft: return "left";
+    case transport::LedgerLife::kFree:
+    case transport::LedgerLife::kThere: break;
   }
   if (state.stopped()) return "stopped";
   if (state.waits()) return "waits";
-  if (view.in_call()) return "moves data";
+  if (in_call(view)) return "moves data";
   return view.enqueued > view.ended ? "enqueued" : "outside";
 }
 
 std::int64_t in_state_ns(const RankState& state) {
-  const LedgerView& view = state.view;
+  const transport::LedgerView& view = state.view;
   if (!state.alive()) return 0;
   if (state.stopped()) return view.looked_ns;
   if (state.waits()) return view.waits_ns;
-  if (view.in_call()) return view.begun_ns;
+  if (in_call(view)) return view.begun_ns;
   return view.ended > 0 ? view.ended_ns : view.opened_ns;
 }
 
 std::string doing(const RankState& state) {
-  const LedgerView& view = state.view;
+  const transport::LedgerView& view = state.view;
   switch (view.life) {
-    case LedgerLife::kFailed: return fmt::format("failed: {}", view.text);
-    case LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
-    case LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
-    case LedgerLife::kFree:
-    case LedgerLife::kThere: break;
+    case transport::LedgerLife::kFailed: return fmt::format("failed: {}", view.text);
+    case transport::LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
+    case transport::LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
+    case transport::LedgerLife::kFree:
+    case transport::LedgerLife::kThere: break;
   }
   if (state.stopped())
     return fmt::format("is stopped (process {}, by a signal or a debugger), since {} at most; it {}", view.pid,
@@ -353,10 +355,10 @@ std::string doing(const RankState& state) {
 
 const char* stall_name(Stall::Kind kind) {
   switch (kind) {
-    case Stall::Kind::kMissingRank: return "held up";
+    case Stall::Kind::kMissingRank: return "blocked";
     case Stall::Kind::kStopped: return "stopped";
     case Stall::Kind::kDeadlock: return "deadlock";
-    case Stall::Kind::kPossibleDeadlock: return "circle of waits";
+    case Stall::Kind::kPossibleDeadlock: return "cycle of waits";
     case Stall::Kind::kEnded: return "ended";
   }
   return "";
@@ -369,8 +371,8 @@ std::vector<Stall> find_stalls(std::span<const RankState> ranks) {
   return result;
 }
 
-std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks) {
+std::string missing_ranks_text(const transport::Bootstrap& bootstrap, std::span<const int> ranks) {
   return MissingRanks(bootstrap, ranks).text();
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -10,26 +10,30 @@
 
 #include "transport/ledger/ledger.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 class Bootstrap;
 
+}  // namespace slip::transport
+
+namespace slip::comm {
+
 // A rank as its ledger describes it.
 struct RankState {
-  LedgerView view;
+  transport::LedgerView view;
   char process = 0;  // the state of its process as in proc(5); 0: not known
 
   bool stopped() const { return process == 'T' || process == 't'; }
-  bool waits() const { return view.in_call() && view.waits_for != kWaitsForNobody && alive(); }
-  bool alive() const { return view.life == LedgerLife::kThere; }
+  bool waits() const { return in_call(view) && view.waits_for != transport::kWaitsForNoRank && alive(); }
+  bool alive() const { return view.life == transport::LedgerLife::kThere; }
 };
 
-std::string call_text(const LedgerView& view);          // the call that began last
-std::string communicator_text(const LedgerView& view);  // the low 32 bits of its id, in hexadecimal
-std::string seconds_text(std::int64_t ns);              // "4.2 s"
-std::string state_word(const RankState& state);         // one or two words, for a table
-std::int64_t in_state_ns(const RankState& state);       // how long the rank has been in this state; 0: not known
-std::string doing(const RankState& state);              // a predicate that follows "rank 2 " or "it "
+std::string call_text(const transport::LedgerView& view);          // the call that began last
+std::string communicator_text(const transport::LedgerView& view);  // the low 32 bits of its id, in hexadecimal
+std::string seconds_text(std::int64_t ns);                         // "4.2 s"
+std::string state_word(const RankState& state);                    // one or two words, for a table
+std::int64_t in_state_ns(const RankState& state);  // how long the rank has been in this state; 0: not known
+std::string doing(const RankState& state);         // a predicate that follows "rank 2 " or "it "
 
 // A rank that keeps others waiting, or ranks that wait for each other in a cycle.
 struct Stall {
@@ -54,6 +58,6 @@ std::vector<Stall> find_stalls(std::span<const RankState> ranks);
 // For the error text of a missed deadline: "rank 2 (it ended ...), rank 3 (...)", and the cycle of waits if this rank
 // is part of one. Reads the ledgers of processes of this host, even of stopped ones. Asks ranks of other hosts, and
 // waits up to a second for their answers.
-std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks);
+std::string missing_ranks_text(const transport::Bootstrap& bootstrap, std::span<const int> ranks);
 
-}  // namespace slip
+}  // namespace slip::comm

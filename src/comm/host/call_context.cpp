@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::comm {
 
 RunningState::RunningState(int nranks, int channel_count)
     : targets(std::max<std::size_t>(static_cast<std::size_t>(nranks), 2)),
@@ -13,8 +13,8 @@ RunningState::RunningState(int nranks, int channel_count)
       sent(static_cast<std::size_t>(nranks) * channels.size()),
       received(sent.size()) {}
 
-CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
-                         std::int64_t timeout)
+CallContext::CallContext(transport::Bootstrap& boot, Shared shared, Links& between, transport::LedgerSlot& ledger,
+                         bool more_ranks_than_cores, std::int64_t timeout)
     : rank(boot.rank()),
       nranks(boot.nranks()),
       bootstrap(boot),
@@ -29,7 +29,8 @@ CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerS
 void CallContext::throw_failure() const {
   if (host && host->failed()) throw host->why();
   if (!bootstrap.broken()) return;
-  if (const std::optional<RankFailure> failure = bootstrap.failure()) throw Error(failure->code, failure->text, {});
+  if (const std::optional<transport::RankFailure> failure = bootstrap.failures().failure())
+    throw Error(failure->code, failure->text, {});
 }
 
 bool can_run(Links& links, const Primitive& step, int channel) {
@@ -45,4 +46,4 @@ bool can_run(Links& links, const Primitive& step, int channel) {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -20,7 +20,7 @@
 #include "comm/plan/message_program.hpp"
 #include "transport/ledger/ledger.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // How a rank runs a call: through shared memory with all others at once, or by messages between pairs of ranks.
 using CallPlan = std::variant<std::monostate, HostProgramBuilder, MessageProgramBuilder>;
@@ -107,17 +107,17 @@ struct CallContext {
     SharedHost* host = nullptr;      // null: this rank shares memory with no other
     SharedMemory* memory = nullptr;  // null: some ranks are on other hosts
   };
-  CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
-              std::int64_t timeout);
+  CallContext(transport::Bootstrap& boot, Shared shared, Links& between, transport::LedgerSlot& ledger,
+              bool more_ranks_than_cores, std::int64_t timeout);
 
   void throw_failure() const;  // throws if a rank has failed and reported the reason
 
   const int rank, nranks;
-  Bootstrap& bootstrap;
+  transport::Bootstrap& bootstrap;
   SharedHost* const host;      // or null
   SharedMemory* const memory;  // or null
   Links& links;
-  LedgerSlot& ledger_slot;
+  transport::LedgerSlot& ledger_slot;
   const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run
@@ -136,4 +136,4 @@ inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
 // Whether a step of a channel can run without waiting.
 bool can_run(Links& links, const Primitive& step, int channel);
 
-}  // namespace slip
+}  // namespace slip::comm

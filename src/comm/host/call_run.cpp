@@ -9,7 +9,7 @@
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // The enqueuing thread begins calls of up to this size. It copies them in a few microseconds; enqueuing should not take
@@ -53,7 +53,7 @@ bool CallRun::advance(By thread) noexcept {
     }
   } catch (const Error& met) {
     const Error error = waiter.failures().with_cause(met);
-    fail(error.code(), bare_text(error));
+    fail(error.code(), base::bare_text(error));
     error_ = std::make_exception_ptr(error);
   } catch (const std::exception& error) {
     fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", context_.rank, signature().text(), error.what()));
@@ -70,7 +70,7 @@ bool CallRun::go_on() {
     if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
     context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
     if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
-    began_ns_ = observed() ? now_ns() : 0;
+    began_ns_ = runtime::observed() ? base::now_ns() : 0;
     begun_ = true;
     context_.ledger_slot.begin(call.ticket, call.signature.elements, call.signature.rest);
     runner_.start();
@@ -98,7 +98,7 @@ void CallRun::end() {
   context_.next_ticket.store(call.ticket + 1, std::memory_order_release);
 }
 
-void CallRun::finish(const Failure* cause) {
+void CallRun::finish(const runtime::Failure* cause) {
   runner_.waiter().unsubscribe();
   if (cause) {
     // If the stream failed because a rank was lost, the calls behind it report a lost rank, too, even if they belong to
@@ -123,4 +123,4 @@ void CallRun::finish(const Failure* cause) {
   std::rethrow_exception(error);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

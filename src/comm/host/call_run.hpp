@@ -10,7 +10,7 @@
 #include "comm/host/program_runner.hpp"
 #include "runtime/exchange.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // This rank's buffers, as the call names them. `hidden`: see SharedMemory::find.
 struct CallBuffers {
@@ -19,7 +19,7 @@ struct CallBuffers {
   bool hidden = false;
 };
 
-class CallRun final : public Exchange {
+class CallRun final : public runtime::Exchange {
  public:
   explicit CallRun(CallContext& context) : context_(context), runner_(context) {}
 
@@ -31,9 +31,11 @@ class CallRun final : public Exchange {
   bool begin() noexcept override;
   bool advance(By thread) noexcept override;
   bool can_advance() noexcept override { return runner_.waiter().can_advance(); }
-  bool subscribe(Subscriber& subscriber) noexcept override { return begun_ && runner_.waiter().subscribe(subscriber); }
+  bool subscribe(base::Subscriber& subscriber) noexcept override {
+    return begun_ && runner_.waiter().subscribe(subscriber);
+  }
   std::int64_t began_ns() const noexcept override { return began_ns_; }
-  void finish(const Failure* cause) override;
+  void finish(const runtime::Failure* cause) override;
 
   bool failed() const { return error_ != nullptr; }  // after advance() returned true
   const Signature& signature() const { return runner_.call().signature; }
@@ -56,4 +58,4 @@ class CallRun final : public Exchange {
   std::exception_ptr error_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

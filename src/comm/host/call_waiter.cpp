@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "base/cores.hpp"
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // The number of polls before the thread yields. If every rank has a core, the other rank's answer arrives sooner than a
@@ -57,18 +57,18 @@ bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
                                                 : (cheap && !context_.oversubscribed ? kEnqueueLooks : 1);
   for (int look = 0; look < spins; ++look) {
     if (condition_.holds()) return over();
-    if (look >= kSpinsWithoutPause) cpu_relax();
+    if (look >= kSpinsWithoutPause) base::cpu_relax();
   }
   if (!may_spin_) return false;
   failures_.throw_if_failed();
-  const std::uint64_t begun = ticks();
+  const std::uint64_t begun = base::ticks();
   if (by_net && network_wait_begun_ == 0) network_wait_begun_ = begun;
-  const double yield_us = context_.one_thread || slow        ? 0
-                          : thread_ == Exchange::By::kWorker ? kYieldUs
-                          : context_.oversubscribed          ? kYieldOversubscribedUs
-                          : by_net                           ? kYieldUs
-                                                             : kYieldWaiterUs;
-  const auto limit = static_cast<std::uint64_t>(yield_us * ticks_per_us());
+  const double yield_us = context_.one_thread || slow                 ? 0
+                          : thread_ == runtime::Exchange::By::kWorker ? kYieldUs
+                          : context_.oversubscribed                   ? kYieldOversubscribedUs
+                          : by_net                                    ? kYieldUs
+                                                                      : kYieldWaiterUs;
+  const auto limit = static_cast<std::uint64_t>(yield_us * base::ticks_per_us());
   if (yield_until_holds(begun, limit, by_net)) return over();
   note_in_ledger();
   return false;
@@ -87,24 +87,24 @@ bool CallWaiter::await_channels(int waiting) {
 // Polls until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.
 bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net) {
   const bool is_running = condition_.kind() != Kind::kTicket;  // so context_.running belongs to this call
-  const bool spins = thread_ == Exchange::By::kWaiter && !context_.oversubscribed && !by_net && condition_.on_link() &&
-                     context_.running.contended_waits > 0;
+  const bool spins = thread_ == runtime::Exchange::By::kWaiter && !context_.oversubscribed && !by_net &&
+                     condition_.on_link() && context_.running.contended_waits > 0;
   if (spins) --context_.running.contended_waits;
-  const auto spin_limit = static_cast<std::uint64_t>((spins ? kSpinWaiterUs : 0) * ticks_per_us());
-  const auto lost_ticks = static_cast<std::uint64_t>(kLostCoreUs * ticks_per_us());
+  const auto spin_limit = static_cast<std::uint64_t>((spins ? kSpinWaiterUs : 0) * base::ticks_per_us());
+  const auto lost_ticks = static_cast<std::uint64_t>(kLostCoreUs * base::ticks_per_us());
   int yields = 0;
   bool lost_core = false;
-  for (std::uint64_t now = begun; now - begun < limit; now = ticks()) {
+  for (std::uint64_t now = begun; now - begun < limit; now = base::ticks()) {
     if (condition_.holds()) return true;
     if (now - begun < spin_limit) {
-      cpu_relax();
+      base::cpu_relax();
     } else if (by_net) {
-      if (++yields <= kYieldsNet || !context_.links.sleep()) yield_thread();
+      if (++yields <= kYieldsNet || !context_.links.sleep()) base::yield_thread();
     } else if (lost_core) {
-      sleep_ns(kSleepNs);
+      base::sleep_ns(kSleepNs);
     } else {
-      yield_thread();
-      if (ticks() - now < lost_ticks) continue;
+      base::yield_thread();
+      if (base::ticks() - now < lost_ticks) continue;
       lost_core = context_.oversubscribed;
       if (is_running) context_.running.contended_waits = kContendedWaits;
     }
@@ -113,7 +113,7 @@ bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, boo
 }
 
 void CallWaiter::note_network_wait() {
-  const double us = static_cast<double>(ticks() - std::exchange(network_wait_begun_, 0)) / ticks_per_us();
+  const double us = static_cast<double>(base::ticks() - std::exchange(network_wait_begun_, 0)) / base::ticks_per_us();
   int& slow_waits = context_.running.slow_waits;
   slow_waits = us > kSlowUs ? kSlowWaits : std::max(0, slow_waits - kSlowWaits / 2);
 }
@@ -147,7 +147,7 @@ bool CallWaiter::can_advance() noexcept {
 
 // Returns false if ranks share cores: there polling finds a message sooner than the two wake-ups of proxy and
 // subscriber.
-bool CallWaiter::subscribe(Subscriber& subscriber) noexcept {
+bool CallWaiter::subscribe(base::Subscriber& subscriber) noexcept {
   subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(subscriber);
   return subscribed_;
 }
@@ -158,4 +158,4 @@ void CallWaiter::stop_notifications() noexcept {
   context_.links.set_driven(true);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

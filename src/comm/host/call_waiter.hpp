@@ -9,7 +9,7 @@
 #include "comm/host/wait_condition.hpp"
 #include "runtime/exchange.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class CallWaiter {
  public:
@@ -27,7 +27,7 @@ class CallWaiter {
     network_wait_begun_ = 0;
   }
   // Which thread runs the call from now on.
-  void set_thread(Exchange::By thread) { thread_ = thread; }
+  void set_thread(runtime::Exchange::By thread) { thread_ = thread; }
   // Whether the thread may spin and yield. If not, it polls a few times and returns.
   void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
   bool may_spin() const { return may_spin_; }
@@ -47,7 +47,7 @@ class CallWaiter {
 
   // Until unsubscribe(), the links of the call wake the subscriber when can_advance() may have changed. False: they
   // cannot.
-  bool subscribe(Subscriber& subscriber) noexcept;
+  bool subscribe(base::Subscriber& subscriber) noexcept;
   void unsubscribe() noexcept {
     if (subscribed_) stop_notifications();
   }
@@ -65,10 +65,10 @@ class CallWaiter {
   WaitCondition condition_;
   FailureCheck failures_;
   bool may_spin_ = true;
-  Exchange::By thread_ = Exchange::By::kWorker;
+  runtime::Exchange::By thread_ = runtime::Exchange::By::kWorker;
   bool in_ledger_ = false;                // the ledger says that this rank waits
   bool subscribed_ = false;               // the links wake a subscriber
   std::uint64_t network_wait_begun_ = 0;  // in ticks(), if a wait for the network has begun to yield; otherwise 0
 };
 
-}  // namespace slip
+}  // namespace slip::comm

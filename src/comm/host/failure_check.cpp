@@ -1,15 +1,14 @@
 #include "comm/host/failure_check.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 using Kind = WaitCondition::Kind;
@@ -26,8 +25,9 @@ constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
 }  // namespace
 
 void FailureCheck::report(Code code, const std::string& text) const {
-  context_.ledger_slot.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
-  if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.fail(code, text);
+  context_.ledger_slot.fail(code == Code::kAborted ? transport::LedgerLife::kAborted : transport::LedgerLife::kFailed,
+                            text);
+  if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.failures().fail(code, text);
 }
 
 // Compares with all ranks that have posted the call, not only with the awaited rank: another rank with a different call
@@ -45,7 +45,7 @@ bool FailureCheck::has_failed() {
     return true;
   if (waits_for_departed()) return true;
   compare_with_posted();
-  const std::int64_t now = now_ns();
+  const std::int64_t now = base::now_ns();
   if (deadline_ns_ == 0) {
     deadline_ns_ = now + context_.timeout_ns;
     ask_pause_ns_ = kAskAfterNs;
@@ -57,19 +57,19 @@ bool FailureCheck::has_failed() {
 void FailureCheck::throw_if_failed() {
   if (!has_failed()) return;
   if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", context_.rank, call_.signature.text()), {});
+    base::fail(Code::kAborted, {}, "rank {}: aborted in {}", context_.rank, call_.signature.text());
   context_.throw_failure();
   if (context_.bootstrap.broken()) throw_loss();
   if (waits_for_departed()) throw_departed(condition_.rank());
   if (condition_.on_link() && !context_.one_thread) ask_for_history();
-  if (now_ns() > deadline_ns_) throw_timeout();
+  if (base::now_ns() > deadline_ns_) throw_timeout();
 }
 
 // A rank leaves only after it has done its part of all its calls. So if the condition does not hold when the awaited
 // rank has left, it never will.
 bool FailureCheck::waits_for_departed() {
   const bool for_rank = condition_.kind() == Kind::kMeet || condition_.kind() == Kind::kPhase;
-  if (for_rank) return context_.bootstrap.has_left(condition_.rank()) && !condition_.holds();
+  if (for_rank) return context_.bootstrap.failures().has_left(condition_.rank()) && !condition_.holds();
   if (condition_.kind() != Kind::kChannels) return condition_.on_link() && link_waits_for_departed();
   for (int channel = 0; channel < call_.channels(); ++channel) {  // each channel may wait for a different rank
     if (context_.running.channels[static_cast<std::size_t>(channel)].over()) continue;
@@ -81,7 +81,7 @@ bool FailureCheck::waits_for_departed() {
 
 bool FailureCheck::link_waits_for_departed() {
   const int rank = condition_.rank();
-  if (condition_.link().reports_departure() || !context_.bootstrap.has_left(rank)) return false;
+  if (condition_.link().reports_departure() || !context_.bootstrap.failures().has_left(rank)) return false;
   // The notification that the rank left may arrive before a connection that it opened earlier.
   if (!context_.links.through_memory(rank) && !context_.bootstrap.failures().gone().contains(rank)) return false;
   while (context_.links.drive()) continue;
@@ -107,7 +107,7 @@ void FailureCheck::ask_for_history() {
   ask_pause_ns_ = std::min(2 * ask_pause_ns_, kAskPauseNs);
   const int rank = condition_.rank();
   const auto difference = difference_from(rank, kAnswerTime);
-  ask_ns_ = now_ns() + ask_pause_ns_;
+  ask_ns_ = base::now_ns() + ask_pause_ns_;
   if (difference) throw CallMismatch(context_.rank, difference->first, rank, difference->second);
 }
 
@@ -128,17 +128,17 @@ Error FailureCheck::with_cause(const Error& met) const {
   if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
   const int rank = context_.links.failed();
   if (met.code() != Code::kRankLost || rank < 0) return met;
-  const std::int64_t until = now_ns() + kReasonNs;
+  const std::int64_t until = base::now_ns() + kReasonNs;
   const auto known = [&] {
     return (context_.host && context_.host->failed()) || context_.bootstrap.broken() ||
-           context_.bootstrap.has_left(rank);
+           context_.bootstrap.failures().has_left(rank);
   };
-  while (!known() && now_ns() < until)
-    static_cast<void>(wait_a_moment(kLookNs, {until, &context_.bootstrap.broken_flag()}));
+  while (!known() && base::now_ns() < until)
+    static_cast<void>(transport::wait_a_moment(kLookNs, {until, &context_.bootstrap.broken_flag()}));
   try {
     context_.throw_failure();
     if (context_.bootstrap.broken()) throw_loss();
-    if (context_.bootstrap.has_left(rank)) throw_departed(rank);
+    if (context_.bootstrap.failures().has_left(rank)) throw_departed(rank);
   } catch (const Error& cause) {
     return cause;
   }
@@ -146,18 +146,14 @@ Error FailureCheck::with_cause(const Error& met) const {
 }
 
 void FailureCheck::throw_loss() const {
-  const std::optional<Loss> loss = context_.bootstrap.lost();
-  throw Error(loss ? loss->code() : Code::kRankLost,
-              fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
-                          context_.rank, call_.signature.text()),
-              {});
+  const std::optional<transport::Loss> loss = context_.bootstrap.failures().first_loss();
+  base::fail(loss ? loss->code() : Code::kRankLost, {}, "{}; rank {} was in {}",
+             loss ? loss->text() : "the connections to the others failed", context_.rank, call_.signature.text());
 }
 
 void FailureCheck::throw_departed(int rank) const {
-  throw Error(Code::kRankLost,
-              fmt::format("rank {} has left the communicator; rank {} waits for it in {}", rank, context_.rank,
-                          call_.signature.text()),
-              {});
+  base::fail(Code::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it in {}", rank, context_.rank,
+             call_.signature.text());
 }
 
 void FailureCheck::throw_timeout() const {
@@ -168,12 +164,9 @@ void FailureCheck::throw_timeout() const {
   const char* const what = !condition_.on_link()     ? ""
                            : condition_.link_sends() ? ", to take what it sends"
                                                      : ", to send";
-  throw Error(
-      Code::kTimeout,
-      fmt::format("rank {} waited {:.1f} s in {} for {}{}", context_.rank,
-                  static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
-                  missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what),
-      {});
+  base::fail(Code::kTimeout, {}, "rank {} waited {:.1f} s in {} for {}{}", context_.rank,
+             static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
+             missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -10,7 +10,7 @@
 
 #include "comm/host/wait_condition.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class FailureCheck {
  public:
@@ -50,4 +50,4 @@ class FailureCheck {
   std::int64_t ask_pause_ns_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

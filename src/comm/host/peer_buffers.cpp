@@ -1,13 +1,12 @@
 #include "comm/host/peer_buffers.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // How long a failed rank waits until a peer in another process is outside its buffers: that process may have been
@@ -33,20 +32,13 @@ PublishedBuffers PeerBuffers::find_own(bool hidden) const {
   if (overlap(call_.input, in, call_.output, out) &&
       !DirectProgramBuilder::may_overlap(call, rank, call_.output, call_.input))
     return result;
-  if (needs.input) {
-    const SharedAddress found = context_.memory->find(call_.input, in, hidden);
-    if (found.segment == SharedAddress::kNowhere) return result;
-    result.input = found.offset;
-    result.input_segment = found.segment;
-  }
-  if (needs.output) {
-    const SharedAddress found = context_.memory->find(call_.output, out, hidden);
-    if (found.segment == SharedAddress::kNowhere) return result;
-    result.output = found.offset;
-    result.output_segment = found.segment;
-  }
-  result.access = PeerAccess::kShared;
-  return result;
+  SharedAddress input, output;
+  if (needs.input) input = context_.memory->find(call_.input, in, hidden);
+  if (needs.output) output = context_.memory->find(call_.output, out, hidden);
+  if ((needs.input && input.segment == SharedAddress::kNowhere) ||
+      (needs.output && output.segment == SharedAddress::kNowhere))
+    return result;
+  return {input.offset, output.offset, call.scale, input.segment, output.segment, PeerAccess::kShared};
 }
 
 bool PeerBuffers::is_in_this_call(int rank) const {
@@ -65,10 +57,8 @@ std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uin
   if (address.segment == SharedAddress::kNowhere) return nullptr;
   const std::uint64_t bytes = blocks * call_.call.block_bytes();
   if (std::byte* const data = context_.memory->at(address, bytes)) return data;
-  throw Error(Code::kInvalidValue,
-              fmt::format("rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}", rank, bytes,
-                          address.offset, address.segment, context_.rank, call_.signature.text()),
-              {});
+  base::fail(Code::kInvalidValue, {}, "rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}",
+             rank, bytes, address.offset, address.segment, context_.rank, call_.signature.text());
 }
 
 void PeerBuffers::choose_path(HostProgramBuilder& plan) {
@@ -96,12 +86,12 @@ void PeerBuffers::choose_path(HostProgramBuilder& plan) {
 // inside and waits in leave().
 void PeerBuffers::enter(std::uint64_t phase) {
   context_.host->signal(phase);
-  full_fence();
+  base::full_fence();
   if (context_.host->failed()) throw context_.host->why();
 }
 
 void PeerBuffers::require_unfailed() const {
-  acquire_fence();  // the reads of the peers' buffers come before the following load
+  base::acquire_fence();  // the reads of the peers' buffers come before the following load
   if (context_.host->failed()) throw context_.host->why();
 }
 
@@ -110,7 +100,7 @@ void PeerBuffers::require_unfailed() const {
 void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
   SharedHost& host = *context_.host;
   const std::uint64_t inside = context_.running.phase + DirectProgramBuilder::kInside;
-  full_fence();  // all ranks can see the failure before this rank reads their phases
+  base::full_fence();  // all ranks can see the failure before this rank reads their phases
   try {
     if (plan.path() == HostPath::kOpen) {
       if (!all_have_published(plan)) return;  // so no peer is inside, and a peer that enters later sees the failure
@@ -123,7 +113,7 @@ void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
     // process must not, so this rank waits longer for it.
     const auto bytes = static_cast<std::int64_t>(call_.call.block_bytes()) * context_.nranks;
     const std::int64_t limit_ns = context_.memory->one_process() ? context_.timeout_ns : kLeaveNs + bytes;
-    const std::int64_t deadline_ns = now_ns() + std::min(limit_ns, context_.timeout_ns);
+    const std::int64_t deadline_ns = base::now_ns() + std::min(limit_ns, context_.timeout_ns);
     for (int rank = 0; rank < context_.nranks; ++rank) {
       if (rank != context_.rank && is_in_this_call(rank)) wait_until_outside(rank, inside, deadline_ns);
     }
@@ -132,14 +122,14 @@ void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
 }
 
 void PeerBuffers::wait_until_outside(int rank, std::uint64_t inside, std::int64_t deadline_ns) const {
-  Backoff backoff;
+  base::Backoff backoff;
   for (int look = 0; context_.host->is_in(rank, inside); ++look) {
     backoff.pause();
     if (look % 64 != 63) continue;
-    const std::optional<Loss> loss = context_.bootstrap.lost();
-    if (loss && loss->rank == rank && loss->cause != Loss::Cause::kAborted) return;
-    if (now_ns() > deadline_ns) return;
+    const std::optional<transport::Loss> loss = context_.bootstrap.failures().first_loss();
+    if (loss && loss->rank == rank && loss->cause != transport::Loss::Cause::kAborted) return;
+    if (base::now_ns() > deadline_ns) return;
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -8,7 +8,7 @@
 
 #include "comm/host/call_context.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class PeerBuffers {
  public:
@@ -43,4 +43,4 @@ class PeerBuffers {
   PublishedBuffers own_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -6,7 +6,7 @@
 
 #include "comm/reduce/reduce.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr std::uint64_t kScratchAlignment = 64;
@@ -135,9 +135,9 @@ bool ProgramRunner::run_channel_step(const Primitive& step) { return run_step(st
   const BufferLocation& from = program_->locations[step.first + 1];
   void* const to = at(program_->locations[step.first]);
   if (call.op != ReduceOp::kPreMulSum || !reduces(call.kind) || from.space != BufferSpace::kInput)
-    return slip::copy(to, at(from), step.bytes);
+    return comm::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // other ranks expect the input multiplied by this rank's factor
-  slip::reduce({call.type, call.op, 1, {&call.scale, 1}}, to, {&source, 1}, step.bytes / bytes_of(call.type));
+  comm::reduce({call.type, call.op, 1, {&call.scale, 1}}, to, {&source, 1}, step.bytes / bytes_of(call.type));
 }
 
 void ProgramRunner::reduce(const Primitive& step) const {
@@ -159,7 +159,7 @@ void ProgramRunner::reduce(const Primitive& step) const {
     }
     how.scales = {running.scales.data(), step.sources};
   }
-  slip::reduce(how, to, from, step.bytes / bytes_of(call.type));
+  comm::reduce(how, to, from, step.bytes / bytes_of(call.type));
 }
 
 bool ProgramRunner::begin_message(const Primitive& step) {
@@ -233,4 +233,4 @@ bool ProgramRunner::run_channels() {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

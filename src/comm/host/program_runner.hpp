@@ -9,7 +9,7 @@
 #include "comm/host/call_waiter.hpp"
 #include "comm/host/peer_buffers.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class ProgramRunner {
  public:
@@ -56,4 +56,4 @@ class ProgramRunner {
   std::uint64_t scratch_ = 0;        // offset of the scratch memory of this channel
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -6,7 +6,7 @@
 
 #include "base/sync.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
@@ -20,13 +20,13 @@ std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels)
 
 }  // namespace
 
-SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int channels)
+SharedHost::SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels)
     : rank_(bootstrap.rank()),
       nranks_(bootstrap.nranks()),
       members_(std::move(members)),
       whole_(members_.size() == static_cast<std::size_t>(nranks_)),
-      segment_(Segment::share(bootstrap, members_,
-                              segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
+      segment_(transport::Segment::share(bootstrap, members_,
+                                         segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
       regions_(segment_.data() + kHeaderBytes),
       known_(static_cast<std::size_t>(nranks_), 0),
       compared_(known_) {
@@ -91,20 +91,18 @@ bool SharedHost::fail(Code code, const std::string& text) const {
   // relaxed: only the first rank writes; the release store below publishes the text.
   if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
   failure().code = static_cast<std::int32_t>(code);
-  const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
-  std::memcpy(failure().text, text.data(), bytes);
-  failure().text[bytes] = 0;
+  failure().text[text.copy(failure().text, sizeof(failure().text) - 1)] = 0;
   failure().state.store(2, std::memory_order_release);
   return true;
 }
 
 Error SharedHost::why() const {
   // A rank that is killed while it writes never completes the text, so this wait is bounded.
-  Backoff backoff;
+  base::Backoff backoff;
   for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) backoff.pause();
   if (failure().state.load(std::memory_order_acquire) != 2)
     return {Code::kRankLost, "a rank failed and could not say why", {}};
   return {static_cast<Code>(failure().code), failure().text, {}};
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -17,7 +17,7 @@
 #include "comm/plan/host_program.hpp"
 #include "transport/memory/segment.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Where peers find the buffers of a rank in one call that is not small. A rank publishes it when it posts the call. All
 // ranks read the same values, so they choose the same path.
@@ -34,10 +34,8 @@ class SharedHost {
  public:
   // `members`: the ranks of this host, which construct theirs together. Slots, phases and staging memory exist only if
   // the members are all ranks of the bootstrap; pipes and the failure exist always.
-  SharedHost(Bootstrap& bootstrap, std::vector<int> members, int channels = 1);
+  SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels = 1);
 
-  int rank() const { return rank_; }
-  int nranks() const { return nranks_; }
   bool has(int rank) const { return index_of(rank) >= 0; }
   PipeMemory& pipe(int from, int to, int channel) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * StagingLayout::kRankBytes; }
@@ -48,7 +46,7 @@ class SharedHost {
   // Whether the rank has posted the call. acquire: the rank's staged input is visible.
   bool has_posted(int rank, std::uint64_t number) {
     // If the slot has a later call, the rank has posted this one before.
-    if (load_acquire(slot(rank, number).number) < number) return false;
+    if (base::load_acquire(slot(rank, number).number) < number) return false;
     std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
     known = std::max(known, number);
     return true;
@@ -83,11 +81,11 @@ class SharedHost {
     phase_of(rank_).store(phase, std::memory_order_release);
   }
   bool has_reached(int rank, std::uint64_t phase) const {
-    return load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
+    return base::load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
   }
 
   bool is_in(int rank, std::uint64_t phase) const {
-    return load_acquire(phase_of(rank)) == phase;  // acquire: see signal()
+    return base::load_acquire(phase_of(rank)) == phase;  // acquire: see signal()
   }
 
   // The first failure of any rank of this host.
@@ -119,11 +117,11 @@ class SharedHost {
   const int rank_, nranks_;
   const std::vector<int> members_;  // in ascending order
   const bool whole_;                // the members are all ranks
-  Segment segment_;
+  transport::Segment segment_;
   std::byte* regions_ = nullptr;
   std::uint64_t posted_ = 0;             // this rank's last call
   std::vector<std::uint64_t> known_;     // by rank: the last call whose post this rank has seen
   std::vector<std::uint64_t> compared_;  // by rank: the last call that was compared
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -1,11 +1,10 @@
 #include "comm/host/shared_memory.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <numeric>
 
+#include "base/fail.hpp"
 #include "slip/shared_buffer.hpp"
 
 namespace slip {
@@ -25,8 +24,12 @@ SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
   return *this;
 }
 
+}  // namespace slip
+
+namespace slip::comm {
+
 void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   by_id_[mapping->id] = mapping;
   if (mapping->bytes > 0) by_address_[mapping->segment.data() + mapping->begin] = mapping;
   else mapping->freed().fetch_add(1, std::memory_order_release);  // see remove()
@@ -34,7 +37,7 @@ void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
 
 void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexcept {
   {
-    const std::lock_guard lock(lock_);
+    const base::LockGuard lock(lock_);
     by_address_.erase(mapping->segment.data() + mapping->begin);
   }
   mapping->segment.drop(mapping->begin, whole_pages(mapping->bytes));
@@ -44,7 +47,7 @@ void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexc
 
 void SharedRegistry::unmap_freed() {
   std::vector<Mapping> gone;  // destroyed after the lock is released
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   std::erase_if(by_id_, [&](const auto& entry) {
     if (entry.second->freed().load(std::memory_order_acquire) < entry.second->ranks) return false;
     gone.push_back(entry.second);
@@ -54,13 +57,13 @@ void SharedRegistry::unmap_freed() {
 
 void SharedRegistry::clear() noexcept {
   std::map<std::uint32_t, Mapping> gone;
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   gone.swap(by_id_);
   by_address_.clear();
 }
 
 SharedAddress SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   auto after = by_address_.upper_bound(data);
   if (after == by_address_.begin()) return {};
   const SharedMapping& mapping = *(--after)->second;
@@ -70,20 +73,20 @@ SharedAddress SharedRegistry::find(const std::byte* data, std::uint64_t bytes) c
 }
 
 std::byte* SharedRegistry::at(const SharedAddress& address, std::uint64_t bytes) const {
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   const auto found = by_id_.find(address.segment);
   if (found == by_id_.end()) return nullptr;
-  const Segment& segment = found->second->segment;
+  const transport::Segment& segment = found->second->segment;
   if (address.offset > segment.bytes() || bytes > segment.bytes() - address.offset) return nullptr;
   return segment.data() + address.offset;
 }
 
-SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
-  for (const Placement& other : bootstrap.placements())
-    one_process_ = one_process_ && same_process(other, bootstrap.placements().front());
+SharedMemory::SharedMemory(transport::Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
+  for (const transport::Placement& other : bootstrap.placements())
+    one_process_ = one_process_ && transport::same_process(other, bootstrap.placements().front());
 }
 
-std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const SetupCall& call, Here here) {
+std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const transport::SetupCall& call, Here here) {
   const std::vector<std::uint64_t> wanted = bootstrap_.all_gather(std::uint64_t{bytes}, call);
   const std::size_t memory = physical_memory();
   std::size_t whole = page_bytes(), own = 0;
@@ -92,37 +95,32 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
     const std::size_t part = wanted[rank] < memory ? whole_pages(wanted[rank]) : memory;
     whole += part;
     if (whole > memory)  // Linux may overcommit: it would grant the memory and kill a rank that accesses it
-      throw Error(Code::kOutOfMemory,
-                  fmt::format("ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
-                              "host has {}",
-                              rank, wanted[rank], memory),
-                  here);
+      base::fail(Code::kOutOfMemory, here,
+                 "ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
+                 "host has {}",
+                 rank, wanted[rank], memory);
   }
   if (whole == page_bytes()) return nullptr;
   std::vector<int> ranks(wanted.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto mapping = std::make_shared<SharedMapping>();
-  mapping->segment = Segment::share(bootstrap_, ranks, whole, call);
+  mapping->segment = transport::Segment::share(bootstrap_, ranks, whole, call);
   mapping->id = ++allocations_;
   mapping->ranks = static_cast<std::uint32_t>(wanted.size());
   mapping->begin = own;
   mapping->bytes = bytes;
   registry_->unmap_freed();
-  bool got = true;
-  std::string why;
+  std::string why;  // empty: this rank got its memory
   try {
     mapping->segment.commit(own, whole_pages(bytes));
   } catch (const Error& error) {
-    got = false;
     why = error.what();
   }
-  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(got ? 1 : 0), call);
+  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 1)
-      throw Error(Code::kOutOfMemory,
-                  fmt::format("rank {} could not get {} bytes of shared memory{}{}", rank, wanted[rank],
-                              why.empty() ? "" : ": ", why),
-                  here);
+      base::fail(Code::kOutOfMemory, here, "rank {} could not get {} bytes of shared memory{}{}", rank, wanted[rank],
+                 why.empty() ? "" : ": ", why);
   }
   registry_->add(mapping);
   if (bytes == 0) return nullptr;
@@ -140,4 +138,4 @@ std::byte* SharedMemory::at(const SharedAddress& address, std::uint64_t bytes) c
   return registry_->at(address, bytes);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -11,7 +11,7 @@
 #include "base/sync.hpp"
 #include "transport/memory/segment.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // A position in memory of one rank that its peers can reach.
 struct SharedAddress {
@@ -24,7 +24,7 @@ struct SharedAddress {
 
 // The segment of one allocation: a page with the count of ranks that have freed their part, then a part for each rank.
 struct SharedMapping {
-  Segment segment;
+  transport::Segment segment;
   std::uint32_t id = 0;
   std::uint32_t ranks = 0;
   std::size_t begin = 0, bytes = 0;  // of this rank's part
@@ -46,9 +46,9 @@ class SharedRegistry {
  private:
   using Mapping = std::shared_ptr<SharedMapping>;
 
-  mutable SpinLock lock_;
-  std::map<std::uint32_t, Mapping> by_id_;
-  std::map<const std::byte*, Mapping> by_address_;  // this rank's parts that are not freed
+  mutable base::SpinLock lock_;
+  std::map<std::uint32_t, Mapping> by_id_ SLIP_GUARDED_BY(lock_);
+  std::map<const std::byte*, Mapping> by_address_ SLIP_GUARDED_BY(lock_);  // this rank's parts that are not freed
 };
 
 // Owns this rank's part of a mapping; the destructor frees the part.
@@ -71,7 +71,7 @@ class SharedPart {
 class SharedMemory {
  public:
   // `direct`: whether other ranks may access this rank's memory at all.
-  SharedMemory(Bootstrap& bootstrap, bool direct);
+  SharedMemory(transport::Bootstrap& bootstrap, bool direct);
   ~SharedMemory() { registry_->clear(); }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -79,7 +79,7 @@ class SharedMemory {
   // All ranks are threads of one process, so each can reach any memory of the others.
   bool one_process() const { return one_process_; }
   // All ranks call it, in the same order, each with the size of its own part. Null: this rank asked for 0 bytes.
-  std::shared_ptr<SharedPart> allocate(std::size_t bytes, const SetupCall& call, Here here);
+  std::shared_ptr<SharedPart> allocate(std::size_t bytes, const transport::SetupCall& call, Here here);
 
   // Where peers find these bytes of this rank. `hidden`: the pages are protected while no op of this rank runs, so
   // other threads of this process cannot access them.
@@ -88,11 +88,11 @@ class SharedMemory {
   std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;
 
  private:
-  Bootstrap& bootstrap_;
+  transport::Bootstrap& bootstrap_;
   const bool direct_;
   bool one_process_ = true;
   std::uint32_t allocations_ = 0;
   const std::shared_ptr<SharedRegistry> registry_ = std::make_shared<SharedRegistry>();
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -7,7 +7,7 @@
 #include "base/sync.hpp"
 #include "comm/host/call_context.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class WaitCondition {
  public:
@@ -89,7 +89,7 @@ inline bool WaitCondition::others_are_there() {
 inline bool WaitCondition::holds() {
   switch (kind_) {
     case Kind::kNothing: return true;
-    case Kind::kTicket: return load_acquire(context_.next_ticket) == value_;  // acquire: see CallRun::end()
+    case Kind::kTicket: return base::load_acquire(context_.next_ticket) == value_;  // acquire: see CallRun::end()
     case Kind::kRoom: return context_.host->all_have_posted(value_);
     case Kind::kLinkRoom: static_cast<void>(context_.links.drive()); return !link_->full();
     case Kind::kLink:
@@ -128,4 +128,4 @@ inline bool WaitCondition::is_missing(int rank) const {
   return last < call_.slot || (last == call_.slot && kind_ == Kind::kPhase);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

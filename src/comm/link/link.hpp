@@ -15,7 +15,7 @@
 #include "slip/error.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class LinkEnd {
  public:
@@ -45,7 +45,7 @@ class LinkEnd {
   // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
   virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }
   // Wakes the subscriber when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
-  virtual bool notify(Subscriber*) { return false; }
+  virtual bool notify(base::Subscriber*) { return false; }
   // Whether drive() itself throws when the other rank has left, after it has delivered everything sent before.
   virtual bool reports_departure() const { return false; }
 
@@ -53,4 +53,4 @@ class LinkEnd {
   std::uint64_t begun_ = 0, done_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -1,16 +1,15 @@
 #include "comm/link/links.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "comm/link/net_link.hpp"
 #include "comm/link/pipe.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank makes no descriptor ready
@@ -23,7 +22,7 @@ constexpr double kLongUs = 2000;  // if kMinBytes take longer, larger messages w
 // The links in both directions between this rank and a peer that measures at the same time.
 class Pair {
  public:
-  Pair(Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
+  Pair(transport::Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
       : bootstrap_(bootstrap), links_(links), peer_(peer), deadline_ns_(deadline_ns) {}
 
   // said(): the first byte that the peer sent in the last exchange. say(): the first byte that this rank sends in the
@@ -32,26 +31,24 @@ class Pair {
   std::byte& say() { return out_[0]; }
   // Both ranks send and receive `bytes` bytes at the same time. Returns the time in microseconds.
   double exchange_us(std::uint64_t bytes) {
-    const std::int64_t begun = now_ns();
+    const std::int64_t begun = base::now_ns();
     links_.from(peer_).begin(in_.data(), bytes, nullptr);
     links_.to(peer_).begin(out_.data(), bytes, nullptr);
-    for (Backoff backoff; links_.from(peer_).done() < links_.from(peer_).begun() ||
-                          links_.to(peer_).done() < links_.to(peer_).begun();) {
+    for (base::Backoff backoff; links_.from(peer_).done() < links_.from(peer_).begun() ||
+                                links_.to(peer_).done() < links_.to(peer_).begun();) {
       if (links_.drive()) continue;
       backoff.pause();
-      if (bootstrap_.broken()) bootstrap_.throw_if_broken();
-      if (now_ns() > deadline_ns_)
-        throw Error(
-            Code::kTimeout,
-            fmt::format("rank {} measured its link to rank {}, which did not answer before the deadline of init",
-                        bootstrap_.rank(), peer_),
-            {});
+      if (bootstrap_.broken()) bootstrap_.failures().throw_if_broken();
+      if (base::now_ns() > deadline_ns_)
+        base::fail(Code::kTimeout, {},
+                   "rank {} measured its link to rank {}, which did not answer before the deadline of init",
+                   bootstrap_.rank(), peer_);
     }
-    return static_cast<double>(now_ns() - begun) / 1e3;
+    return static_cast<double>(base::now_ns() - begun) / 1e3;
   }
 
  private:
-  Bootstrap& bootstrap_;
+  transport::Bootstrap& bootstrap_;
   Links& links_;
   const int peer_;
   const std::int64_t deadline_ns_;
@@ -81,7 +78,8 @@ LinkRates measure(Pair& pair, bool first) {
 
 }  // namespace
 
-Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std::int64_t timeout_ns, int channels)
+Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOptions net_options,
+             std::int64_t timeout_ns, int channels)
     : bootstrap_(bootstrap),
       host_(host),
       net_options_(std::move(net_options)),
@@ -99,7 +97,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
-  listener_ = net_tcp().listen(net_options_);
+  listener_ = transport::net_tcp().listen(net_options_);
   handles_ = bootstrap.all_gather(listener_->handle());
 }
 
@@ -117,9 +115,9 @@ LinkEnd& Links::end(Ends& ends, int rank, int channel, bool out) {
 std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
   const int own = bootstrap_.rank();
   if (through_memory(rank)) {
-    const Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
-    const Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
-    const bool threads = same_process(here, there), named = here.pid_space == there.pid_space;
+    const transport::Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
+    const transport::Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
+    const bool threads = transport::same_process(here, there), named = here.pid_space == there.pid_space;
     if (out)
       return std::make_unique<PipeOutlet>(host_->pipe(own, rank, channel), threads ? PipeReach::kThreads
                                                                            : named ? PipeReach::kProcesses
@@ -130,22 +128,22 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
   return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
 }
 
-std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
-  NetOptions options = net_options_;
+std::unique_ptr<transport::NetSender> Links::connect(int rank, int channel) {
+  transport::NetOptions options = net_options_;
   options.channel = channel;
   try {
-    return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
-                             {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
+    return transport::net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
+                                        {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
     failed_ = rank;
-    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // throws the reason
+    if (error.code() == Code::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
     throw;
   }
 }
 
-std::unique_ptr<NetReceiver> Links::accept(int rank, int channel) {
-  while (std::unique_ptr<NetReceiver> receiver = listener_->accept(nullptr)) {
-    const NetPeer& from = receiver->peer();
+std::unique_ptr<transport::NetReceiver> Links::accept(int rank, int channel) {
+  while (std::unique_ptr<transport::NetReceiver> receiver = listener_->accept(nullptr)) {
+    const transport::NetPeer& from = receiver->peer();
     if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= channels_) continue;
     arrived_[index(from.rank, from.channel)] = std::move(receiver);
   }
@@ -176,11 +174,11 @@ bool Links::sleep() {
   for (const Made& one : made_) {
     if (one.end->begun() != one.end->done() && !one.end->add_poll_fds(watched_)) return false;
   }
-  wait_for_any(watched_, kSleepNs);
+  transport::wait_for_any(watched_, kSleepNs);
   return true;
 }
 
-bool Links::notify(Subscriber& subscriber) {
+bool Links::notify(base::Subscriber& subscriber) {
   bool any = false;
   for (const Made& one : made_) {
     if (one.end->begun() == one.end->done()) continue;
@@ -202,7 +200,7 @@ void Links::set_driven(bool driven) {
   }
 }
 
-LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
+LinkRates measure_links(transport::Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
   int peer = -1;  // on rank 0: the rank that it measures with
   for (int rank = bootstrap.nranks() - 1; rank > 0; --rank) {
     if (bootstrap.rank() == 0 && !links.through_memory(rank)) peer = rank;
@@ -217,4 +215,4 @@ LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadlin
   return bootstrap.all_gather(rates)[0];
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -11,13 +11,14 @@
 #include "comm/plan/tuning.hpp"
 #include "transport/net/net.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class Links {
  public:
   // All ranks construct theirs together. `host`: null if no ranks share memory, otherwise with as many channels.
   // `net_options`: options of the connections on which this rank sends; rank, host and key are filled in here.
-  Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std::int64_t timeout_ns, int channels = 1);
+  Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOptions net_options, std::int64_t timeout_ns,
+        int channels = 1);
 
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, channel, true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, channel, false); }
@@ -28,7 +29,7 @@ class Links {
   void close() noexcept;         // see LinkEnd
   // Until stop_notifying(), wakes the subscriber when a link with messages under way may move bytes. False: no message
   // is under way, or one of the links cannot wake a thread; then no link does.
-  bool notify(Subscriber& subscriber);
+  bool notify(base::Subscriber& subscriber);
   void stop_notifying();
   int channels() const { return channels_; }
   // Sleeps until a link with messages under way may move bytes, for a millisecond at most. Returns false, without
@@ -41,22 +42,22 @@ class Links {
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
   LinkEnd& end(Ends& ends, int rank, int channel, bool out);
   std::unique_ptr<LinkEnd> make(int rank, int channel, bool out);
-  std::unique_ptr<NetSender> connect(int rank, int channel);
-  std::unique_ptr<NetReceiver> accept(int rank, int channel);
+  std::unique_ptr<transport::NetSender> connect(int rank, int channel);
+  std::unique_ptr<transport::NetReceiver> accept(int rank, int channel);
   std::size_t index(int rank, int channel) const {
     return static_cast<std::size_t>(channel) * static_cast<std::size_t>(bootstrap_.nranks()) +
            static_cast<std::size_t>(rank);
   }
 
-  Bootstrap& bootstrap_;
+  transport::Bootstrap& bootstrap_;
   SharedHost* const host_;
-  NetOptions net_options_;
+  transport::NetOptions net_options_;
   const std::int64_t timeout_ns_;
   const int channels_;
-  std::unique_ptr<NetListener> listener_;
-  std::vector<NetHandle> handles_;
-  std::vector<std::unique_ptr<NetReceiver>> arrived_;  // connections that no link has taken yet
-  Ends outlets_, inlets_;                              // arrived_, outlets_, inlets_: by channel and rank
+  std::unique_ptr<transport::NetListener> listener_;
+  std::vector<transport::NetHandle> handles_;
+  std::vector<std::unique_ptr<transport::NetReceiver>> arrived_;  // connections that no link has taken yet
+  Ends outlets_, inlets_;                                         // arrived_, outlets_, inlets_: by channel and rank
   struct Made {
     LinkEnd* end = nullptr;
     int rank = 0;
@@ -70,6 +71,6 @@ class Links {
 // link to the first rank that it reaches only over the network; all ranks get the result. If rank 0 reaches all ranks
 // through memory, the result is the constants for pipes. Takes a few milliseconds, tens of milliseconds on slow
 // networks.
-LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns);
+LinkRates measure_links(transport::Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns);
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -1,41 +1,42 @@
 #include "comm/link/net_link.hpp"
 
-#include <fmt/format.h>
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // Each message posts at most a signature and its bytes, so the connection always has room.
-static_assert(2 * LinkEnd::kDepth <= ProxyConnection::kDepth);
+static_assert(2 * LinkEnd::kDepth <= transport::ProxyConnection::kDepth);
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
 
-void set_connection_driven(ProxyConnection* connection, bool driven) {
-  if (!connection) return;
-  if (driven) connection->begin_drive();
-  else connection->end_drive();
-}
-
-bool notify_by(ProxyConnection* connection, Subscriber* subscriber) {
-  if (connection) connection->set_subscriber(subscriber);
-  return connection != nullptr;
-}
-
-void post(ProxyConnection& connection, std::span<std::byte> bytes,
-          ProxyConnection::Next next = ProxyConnection::Next::kCompute) {
+void post(transport::ProxyConnection& connection, std::span<std::byte> bytes,
+          transport::ProxyConnection::Next next = transport::ProxyConnection::Next::kCompute) {
   static_cast<void>(connection.post(bytes, next));
 }
 
 }  // namespace
 
+void NetEnd::set_driven(bool driven) {
+  if (!connection_) return;
+  if (driven) connection_->begin_drive();
+  else connection_->end_drive();
+}
+
+bool NetEnd::notify(base::Subscriber* subscriber) {
+  if (connection_) connection_->set_subscriber(subscriber);
+  return connection_ != nullptr;
+}
+
 void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
-  if (!connection_) connection_ = std::make_unique<ProxyConnection>(Proxy::of_process(), connect_());
+  if (!connection_)
+    connection_ = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), connect_());
   connection_->begin_drive();
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
     signatures_[slot] = *signature;
     post(*connection_, bytes_of(signatures_[slot]),
-         bytes > 0 ? ProxyConnection::Next::kPost : ProxyConnection::Next::kCompute);
+         bytes > 0 ? transport::ProxyConnection::Next::kPost : transport::ProxyConnection::Next::kCompute);
   }
   if (bytes > 0) post(*connection_, {data, bytes});
   ends_[slot] = connection_->posted();
@@ -48,9 +49,6 @@ bool NetOutlet::drive() {
   for (; done_ < begun_ && ends_[done_ % kDepth] <= connection_->done(); ++done_) moved = true;
   return moved;
 }
-
-void NetOutlet::set_driven(bool driven) { set_connection_driven(connection_.get(), driven); }
-bool NetOutlet::notify(Subscriber* subscriber) { return notify_by(connection_.get(), subscriber); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -72,11 +70,10 @@ bool NetInlet::post_receive(Message& message) {
     }
     if (connection_->done() < message.signature_end) return false;
     if (connection_->moved(message.signature_end - 1) != sizeof(Signature))
-      throw Error(Code::kMismatch,
-                  fmt::format("rank {} calls {}, rank {} has not come to it: all ranks of a communicator must make the "
-                              "same calls in the same order",
-                              rank_, message.expected.text(), from_),
-                  {});
+      base::fail(Code::kMismatch, {},
+                 "rank {} calls {}, rank {} has not come to it: all ranks of a communicator must make the "
+                 "same calls in the same order",
+                 rank_, message.expected.text(), from_);
     require_same(rank_, message.expected, from_, message.received);
   }
   if (message.bytes > 0) post(*connection_, {message.data, message.bytes});
@@ -87,9 +84,9 @@ bool NetInlet::post_receive(Message& message) {
 bool NetInlet::drive() {
   if (done_ == begun_) return false;
   if (!connection_) {
-    std::unique_ptr<NetReceiver> receiver = accept_();
+    std::unique_ptr<transport::NetReceiver> receiver = accept_();
     if (!receiver) return false;
-    connection_ = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(receiver));
+    connection_ = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(receiver));
     connection_->begin_drive();
   }
   bool moved = connection_->drive();
@@ -98,16 +95,11 @@ bool NetInlet::drive() {
     const Message& message = messages_[done_ % kDepth];
     if (connection_->done() < message.end) break;
     if (message.bytes > 0 && connection_->moved(message.end - 1) != message.bytes)
-      throw Error(Code::kMismatch,
-                  fmt::format("rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes, from_,
-                              connection_->moved(message.end - 1)),
-                  {});
+      base::fail(Code::kMismatch, {}, "rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes, from_,
+                 connection_->moved(message.end - 1));
     moved = true;
   }
   return moved;
 }
 
-void NetInlet::set_driven(bool driven) { set_connection_driven(connection_.get(), driven); }
-bool NetInlet::notify(Subscriber* subscriber) { return notify_by(connection_.get(), subscriber); }
-
-}  // namespace slip
+}  // namespace slip::comm

@@ -9,38 +9,40 @@
 #include "comm/link/link.hpp"
 #include "transport/net/proxy.hpp"
 
-namespace slip {
+namespace slip::comm {
 
-class NetOutlet final : public LinkEnd {
+// The connection of either end.
+class NetEnd : public LinkEnd {
  public:
-  explicit NetOutlet(std::function<std::unique_ptr<NetSender>()> connect) : connect_(std::move(connect)) {}
-  void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
-  bool drive() override;
   void set_driven(bool driven) override;
   void close() noexcept override { connection_ = nullptr; }
   bool add_poll_fds(std::vector<pollfd>& all) override { return connection_ && connection_->watch(all); }
-  bool notify(Subscriber* subscriber) override;
+  bool notify(base::Subscriber* subscriber) override;
   bool reports_departure() const override { return connection_ != nullptr; }
 
+ protected:
+  std::unique_ptr<transport::ProxyConnection> connection_;  // null: not opened yet, or closed
+};
+
+class NetOutlet final : public NetEnd {
+ public:
+  explicit NetOutlet(std::function<std::unique_ptr<transport::NetSender>()> connect) : connect_(std::move(connect)) {}
+  void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
+  bool drive() override;
+
  private:
-  const std::function<std::unique_ptr<NetSender>()> connect_;
-  std::unique_ptr<ProxyConnection> connection_;
+  const std::function<std::unique_ptr<transport::NetSender>()> connect_;
   std::array<Signature, kDepth> signatures_;
   std::array<std::uint64_t, kDepth> ends_{};  // by message: it is done when ProxyConnection::done() reaches this count
 };
 
-class NetInlet final : public LinkEnd {
+class NetInlet final : public NetEnd {
  public:
   // `accept` returns null while the other rank has not connected.
-  NetInlet(std::function<std::unique_ptr<NetReceiver>()> accept, int rank, int from)
+  NetInlet(std::function<std::unique_ptr<transport::NetReceiver>()> accept, int rank, int from)
       : accept_(std::move(accept)), rank_(rank), from_(from) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void set_driven(bool driven) override;
-  void close() noexcept override { connection_ = nullptr; }
-  bool add_poll_fds(std::vector<pollfd>& all) override { return connection_ && connection_->watch(all); }
-  bool notify(Subscriber* subscriber) override;
-  bool reports_departure() const override { return connection_ != nullptr; }
 
  private:
   struct Message {
@@ -53,11 +55,10 @@ class NetInlet final : public LinkEnd {
   };
   bool post_receive(Message& message);
 
-  const std::function<std::unique_ptr<NetReceiver>()> accept_;
+  const std::function<std::unique_ptr<transport::NetReceiver>()> accept_;
   const int rank_, from_;
-  std::unique_ptr<ProxyConnection> connection_;
   std::array<Message, kDepth> messages_;
   std::uint64_t posted_ = 0;  // messages whose receive is posted to the connection
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -1,16 +1,15 @@
 #include "comm/link/pipe.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "comm/reduce/reduce.hpp"
 #include "transport/memory/segment.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
@@ -27,7 +26,7 @@ void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* si
 
 bool PipeOutlet::has_room() {
   if (filled_ - taken_ < PipeMemory::kCells) return true;
-  taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the cells, so the sender may write them
+  taken_ = base::load_acquire(memory_.taken);  // acquire: the receiver has read the cells, so the sender may write them
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
@@ -70,13 +69,13 @@ void PipeOutlet::fill_cell(Message& message) {
 // message. Later messages then never travel by address, because the kernel would deny the access again.
 bool PipeOutlet::fill_window(Message& message) {
   const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: this end writes it
-  if (load_acquire(memory_.refused) != message.last_cell)
+  if (base::load_acquire(memory_.refused) != message.last_cell)
     return false;  // acquire: windows_taken counts earlier windows
   // acquire: the receiver has read the window, so the sender may write it.
-  if (message.shown == message.bytes || load_acquire(memory_.windows_taken) != filled) return false;
+  if (message.shown == message.bytes || base::load_acquire(memory_.windows_taken) != filled) return false;
   by_address_ = PipeReach::kNever;
   const std::uint64_t bytes = std::min(message.bytes - message.shown, PipeMemory::kCellBytes);
-  slip::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.shown, bytes);
+  comm::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.shown, bytes);
   message.shown += bytes;
   memory_.windows_filled.store(filled + 1, std::memory_order_release);  // a receiver that sees the count sees the bytes
   return true;
@@ -92,7 +91,8 @@ bool PipeOutlet::drive() {
   }
   while (done_ < in_) {
     Message& message = messages_[done_ % kDepth];
-    if (message.last_cell > taken_) taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the bytes
+    if (message.last_cell > taken_)
+      taken_ = base::load_acquire(memory_.taken);  // acquire: the receiver has read the bytes
     if (message.last_cell <= taken_) ++done_;
     else if (!fill_window(message)) break;
     moved = true;
@@ -104,10 +104,11 @@ bool PipeOutlet::drive() {
 // wait is short.
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
-  full_fence();
+  base::full_fence();
   // Does not wait for another process: it may have been killed while it read, and its reads do no harm here.
   if (by_address_ != PipeReach::kThreads) return;
-  for (Backoff backoff; load_acquire(memory_.reading); backoff.pause()) {}  // acquire: the receiver's reads are done
+  for (base::Backoff backoff; base::load_acquire(memory_.reading); backoff.pause()) {
+  }  // acquire: the receiver's reads are done
 }
 
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
@@ -122,15 +123,14 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
     if (head.signed_) require_same(rank_, message.signature, from_, head.signature);
   }
   if (head.signed_ != (message.signed_ && message.come == 0))
-    throw Error(Code::kMismatch,
-                fmt::format("rank {} and rank {} are not in the same call: all ranks of a communicator must make the "
-                            "same calls in the same order",
-                            rank_, from_),
-                {});
+    base::fail(Code::kMismatch, {},
+               "rank {} and rank {} are not in the same call: all ranks of a communicator must make the "
+               "same calls in the same order",
+               rank_, from_);
   if (head.by_address) return take_address(message, head);
   const std::uint64_t cell = taken_ % PipeMemory::kCells;
   const bool measured = process_ != 0 && message.bytes >= PipeReach::kProcesses;
-  if (measured && message.come == 0) message.began = ticks();
+  if (measured && message.come == 0) message.began = base::ticks();
   copy(message.data + message.come, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], head.bytes);
   message.come += head.bytes;
   if (measured && message.come == message.bytes) note_pace(cells_, message.began, message.bytes);
@@ -138,7 +138,7 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
 }
 
 void PipeInlet::note_pace(PipePace& pace, std::uint64_t began, std::uint64_t bytes) {
-  pace.note(ticks() - began, bytes);
+  pace.note(base::ticks() - began, bytes);
   if (!cells_.known() || !address_.known()) return;
   const bool quicker = cells_ < address_;
   if (memory_.cells_are_quicker.load(std::memory_order_relaxed) != quicker)
@@ -151,18 +151,19 @@ void PipeInlet::note_pace(PipePace& pace, std::uint64_t began, std::uint64_t byt
 bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   const std::byte* at = nullptr;
   std::memcpy(&at, head.data, sizeof(at));
-  const std::uint64_t began = ticks();
+  const std::uint64_t began = base::ticks();
   memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, like the next load: the fence orders them
-  full_fence();
+  base::full_fence();
   bool read = false;
   if (!memory_.given_up.load(std::memory_order_relaxed)) {
     if (process_ == 0) copy(message.data, at, message.bytes);
-    read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
+    read = process_ == 0 ||
+           transport::read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
   }
   memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
-  acquire_fence();                                          // the reads are done before the next load, too
+  base::acquire_fence();                                    // the reads are done before the next load, too
   if (memory_.given_up.load(std::memory_order_relaxed))
-    throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
+    base::fail(Code::kRankLost, {}, "rank {} gave up what it was sending to rank {}", from_, rank_);
   if (!read) {
     refused_ = true;
     memory_.refused.store(taken_ + 1,
@@ -176,9 +177,9 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
 
 bool PipeInlet::take_window(Message& message) {
   const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: this end writes it
-  if (load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
+  if (base::load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
   const std::uint64_t bytes = std::min(message.bytes - message.come, PipeMemory::kCellBytes);
-  slip::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
+  comm::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
   message.come += bytes;
   // release: the reads are done before the sender may write the memory again.
   memory_.windows_taken.store(taken + 1, std::memory_order_release);
@@ -190,7 +191,7 @@ bool PipeInlet::drive() {
   bool moved = false;
   while (done_ < begun_) {
     const PipeMemory::Head& head = memory_.heads[taken_ % PipeMemory::kCells];
-    if (load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are visible
+    if (base::load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are visible
     Message& message = messages_[done_ % kDepth];
     if (!take_cell(message, head)) break;
     ++taken_;
@@ -201,4 +202,4 @@ bool PipeInlet::drive() {
   return moved;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

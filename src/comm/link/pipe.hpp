@@ -17,7 +17,7 @@
 
 #include "comm/link/link.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 struct PipeMemory {
   static constexpr std::uint64_t kCells = 8, kCellBytes = 32 << 10, kInHead = 24;
@@ -129,4 +129,4 @@ class PipeInlet final : public LinkEnd {
   PipePace cells_, address_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

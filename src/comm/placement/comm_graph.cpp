@@ -10,7 +10,7 @@
 #include "base/hash.hpp"
 #include "topo/trees.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
@@ -20,7 +20,7 @@ CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position
   for (std::size_t rank = 0; rank < of_ranks.parent.size(); ++rank) {
     const auto own = static_cast<std::size_t>(position[rank]);
     const int parent = of_ranks.parent[rank];
-    tree.parent[own] = parent < 0 ? kNobody : position[static_cast<std::size_t>(parent)];
+    tree.parent[own] = parent < 0 ? kNoRank : position[static_cast<std::size_t>(parent)];
     for (const int child : of_ranks.children[rank])
       tree.children[own].push_back(position[static_cast<std::size_t>(child)]);
   }
@@ -32,7 +32,7 @@ std::string tree_text(const CommGraph& graph, const CommTree& tree) {
   std::string text;
   for (std::size_t own = 0; own < tree.parent.size(); ++own) {
     const int parent = tree.parent[own];
-    text += parent == kNobody ? fmt::format(" {} on top", graph.order[own])
+    text += parent == kNoRank ? fmt::format(" {} on top", graph.order[own])
                               : fmt::format(" {}>{}", graph.order[own], graph.order[static_cast<std::size_t>(parent)]);
   }
   return text;
@@ -120,7 +120,7 @@ CommGraph switch_comm_graph(const Channel& channel) {
     tree.parent[rank] = root;
     tree.children.back().push_back(static_cast<int>(rank));
   }
-  tree.parent.push_back(kNobody);
+  tree.parent.push_back(kNoRank);
   graph.trees = {in_positions(tree, graph.position)};
   return graph;
 }
@@ -142,7 +142,7 @@ Relays relays_of(const Cluster& cluster) {
 }
 
 std::uint64_t digest(const std::vector<CommGraph>& graphs) {
-  Hash hash;
+  base::Hash hash;
   for (const CommGraph& one : graphs) {
     for (const int rank : one.order) hash.add(rank);
     for (const CommTree& tree : one.trees) {
@@ -167,4 +167,4 @@ std::string rings_text(const std::vector<CommGraph>& graphs) {
   return text;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -12,7 +12,7 @@
 
 #include "slip/topology.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // For each sender and receiver on different hosts: the rank of the sender's host that sends the message, and the rank
 // of the receiver's host that receives it.
@@ -84,4 +84,4 @@ std::uint64_t digest(const std::vector<CommGraph>& graphs);
 // One line for each ring and each tree.
 std::string rings_text(const std::vector<CommGraph>& graphs);
 
-}  // namespace slip
+}  // namespace slip::comm

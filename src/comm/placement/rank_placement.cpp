@@ -9,11 +9,12 @@
 #include <set>
 
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
 #include "store/topology_file.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr const char* kPlainMachine =
@@ -44,11 +45,10 @@ void require_same_file(const std::vector<int>& members, const std::vector<RankLo
   for (const int rank : members) {
     const RankLocation &first = ranks[at(members.front())], &other = ranks[at(rank)];
     if (other.file == first.file) continue;
-    throw Error(Code::kMismatch,
-                fmt::format("rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
-                            "SLIP_TOPO_FILE (or option topology), or none",
-                            members.front(), given(first), rank, given(other)),
-                here);
+    base::fail(Code::kMismatch, here,
+               "rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
+               "SLIP_TOPO_FILE (or option topology), or none",
+               members.front(), given(first), rank, given(other));
   }
 }
 
@@ -64,7 +64,7 @@ constexpr std::uint64_t kTag = 0x7e873577;
 // All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
 // that no rank sends it more than ceil(log2(nranks)) times. Let r be the number of a rank relative to the owner. The
 // rank receives the text from r minus its lowest set bit, and sends it to r plus each smaller power of two.
-std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text) {
+std::string spread_text(transport::Bootstrap& bootstrap, int owner, const std::string& text) {
   const int nranks = bootstrap.nranks();
   const auto rank_at = [&](int place) { return (place + owner) % nranks; };
   const int own = (bootstrap.rank() - owner + nranks) % nranks;
@@ -83,7 +83,7 @@ std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text
 
 class PlacementFinder {
  public:
-  PlacementFinder(Bootstrap& bootstrap, RankPlacement& placement, Here here)
+  PlacementFinder(transport::Bootstrap& bootstrap, RankPlacement& placement, Here here)
       : bootstrap_(bootstrap), placement_(placement), here_(here), members_(members_of(placement.hosts)) {}
 
   void run(const std::string& file) {
@@ -120,8 +120,8 @@ class PlacementFinder {
     try {
       const bool apart = are_apart(own->second, placement_.ranks);
       if (!file.empty()) document_ = read_topology(file, {}).xml;
-      else if (apart) document_ = probed_topology({}).xml;
-      if (!document_.empty()) found.document = hash_of(document_);
+      else if (apart) document_ = store::probed_topology({}).xml;
+      if (!document_.empty()) found.document = base::hash_of(document_);
       found.by_numa = file.empty() && apart ? 1 : 0;
     } catch (const Error& error) {
       found.code = static_cast<std::int32_t>(error.code());
@@ -134,11 +134,10 @@ class PlacementFinder {
     for (const auto& [host, members] : members_) {
       const HostTopology& one = found[at(host)];
       if (one.code == 0) continue;
-      throw Error(static_cast<Code>(one.code),
-                  fmt::format("rank {} on host '{}' cannot use the topology file of its host: {}; give another "
-                              "SLIP_TOPO_FILE (or option topology), or none",
-                              host, bootstrap_.placements()[at(host)].host, one.text),
-                  here_);
+      base::fail(static_cast<Code>(one.code), here_,
+                 "rank {} on host '{}' cannot use the topology file of its host: {}; give another "
+                 "SLIP_TOPO_FILE (or option topology), or none",
+                 host, bootstrap_.placements()[at(host)].host, one.text);
     }
   }
 
@@ -175,26 +174,23 @@ class PlacementFinder {
     for (std::size_t i = 0; i < system.devices.size(); ++i) {
       if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
     }
-    throw Error(Code::kInvalidDevice,
-                fmt::format("rank {} is bound to NUMA node {}, of which hwloc knows nothing on host '{}': name a file "
-                            "with SLIP_TOPO_FILE, or do not bind ranks",
-                            rank, numa, bootstrap_.placements()[at(rank)].host),
-                here_);
+    base::fail(Code::kInvalidDevice, here_,
+               "rank {} is bound to NUMA node {}, of which hwloc knows nothing on host '{}': name a file "
+               "with SLIP_TOPO_FILE, or do not bind ranks",
+               rank, numa, bootstrap_.placements()[at(rank)].host);
   }
 
   void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
-    throw Error(Code::kInvalidValue,
-                fmt::format("rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
-                            "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
-                            "fewer ranks on the host",
-                            rank, device, system.name,
-                            asked ? "as SLIP_TOPO_DEVICE or topo_device says" : "by its number on the host",
-                            system.devices.size()),
-                here_);
+    base::fail(Code::kInvalidValue, here_,
+               "rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
+               "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
+               "fewer ranks on the host",
+               rank, device, system.name,
+               asked ? "as SLIP_TOPO_DEVICE or topo_device says" : "by its number on the host", system.devices.size());
   }
 
-  Bootstrap& bootstrap_;
+  transport::Bootstrap& bootstrap_;
   RankPlacement& placement_;
   const Here here_;
   const std::map<int, std::vector<int>> members_;
@@ -222,15 +218,15 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
 
 RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited_device) {
   RankLocation result;
-  result.cores = core_set();
-  result.numa = numa_node_of(result.cores);
+  result.cores = base::core_set();
+  result.numa = store::numa_node_of(result.cores);
   const std::string& file = topology_file(options);
   if (file.empty()) return result;
-  result.file = hash_of(file);
+  result.file = base::hash_of(file);
   constexpr std::size_t kMax = sizeof(result.file_name) - 1;
   const std::string shown = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
   shown.copy(result.file_name, kMax);
-  const int asked = options.topo_device >= 0 ? options.topo_device : env().topo_device;
+  const int asked = options.topo_device >= 0 ? options.topo_device : base::env().topo_device;
   result.device = asked >= 0 ? asked : inherited_device;
   return result;
 }
@@ -239,18 +235,20 @@ int RankPlacement::device_of(int rank) const {
   return cluster && ranks[at(rank)].file != 0 ? cluster->ranks[at(rank)].device : -1;
 }
 
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested) {
+std::vector<int> hosts_of(const std::vector<transport::Placement>& placements,
+                          const std::vector<RequestedOptions>& requested) {
   std::vector<int> hosts(placements.size(), -1);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     for (std::size_t j = 0; j < i && hosts[i] < 0; ++j) {
-      if (share_memory(placements[i], placements[j]) && requested[i].host == requested[j].host) hosts[i] = hosts[j];
+      if (transport::share_memory(placements[i], placements[j]) && requested[i].host == requested[j].host)
+        hosts[i] = hosts[j];
     }
     if (hosts[i] < 0) hosts[i] = static_cast<int>(i);
   }
   return hosts;
 }
 
-RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
+RankPlacement find_rank_placement(transport::Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
                                   const std::string& file, Here here) {
   RankPlacement placement;
   placement.hosts = std::move(hosts);
@@ -259,8 +257,8 @@ RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, 
   return placement;
 }
 
-std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& placement, int channels,
-                                            Here here) {
+std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, const RankPlacement& placement,
+                                            int channels, Here here) {
   std::vector<CommGraph> graphs;
   if (placement.cluster) {
     const ChannelPlan plan = plan_channels(*placement.cluster, {.max_channels = channels}, here);
@@ -269,13 +267,14 @@ std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlac
     graphs = comm_graphs(placement.hosts, channels);
   }
   require_agreement(bootstrap, graphs, here);
-  if (bootstrap.rank() == 0 && env().debugs("topo"))
-    log_line(fmt::format("{} ranks:\n{}{}{}", placement.hosts.size(), placement_text(placement, bootstrap.placements()),
-                         rings_text(graphs), relays_text(placement, graphs.front().relays)));
+  if (bootstrap.rank() == 0 && base::debugs("topo"))
+    base::log_line(fmt::format("{} ranks:\n{}{}{}", placement.hosts.size(),
+                               placement_text(placement, bootstrap.placements()), rings_text(graphs),
+                               relays_text(placement, graphs.front().relays)));
   return graphs;
 }
 
-void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here) {
+void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here) {
   const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
   const auto other = std::find_if(digests.begin(), digests.end(), [&](std::uint64_t one) { return one != digests[0]; });
   if (other == digests.end()) return;
@@ -285,11 +284,10 @@ void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, 
   rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
   const std::vector<Shown> shown = bootstrap.all_gather(own_text);
   const auto rank = static_cast<int>(other - digests.begin());
-  throw Error(Code::kMismatch,
-              fmt::format("rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
-                          "on all hosts. Rank 0:\n{}rank {}:\n{}",
-                          rank, shown[0].text, rank, shown[at(rank)].text),
-              here);
+  base::fail(Code::kMismatch, here,
+             "rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
+             "on all hosts. Rank 0:\n{}rank {}:\n{}",
+             rank, shown[0].text, rank, shown[at(rank)].text);
 }
 
 TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
@@ -302,13 +300,10 @@ TopoSystem by_numa_nodes(TopoSystem system) {
   return system;
 }
 
-std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements) {
-  std::map<int, std::vector<int>> members;
-  for (std::size_t rank = 0; rank < placement.hosts.size(); ++rank)
-    members[placement.hosts[rank]].push_back(static_cast<int>(rank));
+std::string placement_text(const RankPlacement& placement, const std::vector<transport::Placement>& placements) {
   std::string text;
   std::size_t number = 0;
-  for (const auto& [host, ranks] : members) {
+  for (const auto& [host, ranks] : members_of(placement.hosts)) {
     text += fmt::format("  host '{}', {}: ranks", placements[at(host)].host, placement.reasons[number++]);
     for (const int rank : ranks) {
       text += fmt::format(" {}", rank);
@@ -341,4 +336,4 @@ std::string relays_text(const RankPlacement& placement, const Relays& relays) {
   return text;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

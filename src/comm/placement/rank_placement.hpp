@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "base/cores.hpp"
+#include "base/thread.hpp"
 #include "comm/api/options.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "slip/topology.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Where one rank runs. Trivially copyable: ranks send it to each other as bytes.
 struct RankLocation {
-  CoreSet cores;
+  base::CoreSet cores;
   std::uint64_t file = 0;    // a hash of the name of its host's topology file; 0: no file
   std::int32_t device = -1;  // the rank's device in that file, if named or inherited; -1: use its number on the host
   std::int32_t numa = -1;    // the NUMA node of all its cores; -1: they are on several nodes, or the host has only one
@@ -40,18 +40,19 @@ struct RankPlacement {
 };
 
 // The host of each rank, named by its first rank. Ranks of one host can share memory.
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested);
+std::vector<int> hosts_of(const std::vector<transport::Placement>& placements,
+                          const std::vector<RequestedOptions>& requested);
 
 // Collective: all ranks call it. If a topology file is wrong or the ranks of a host name different files, it throws the
 // same error on all ranks.
-RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
+RankPlacement find_rank_placement(transport::Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
                                   const std::string& file, Here here);
 
 // Collective: all ranks call it and get the same rings, trees and relays, one graph for each channel.
-std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& placement, int channels,
-                                            Here here);
+std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, const RankPlacement& placement,
+                                            int channels, Here here);
 // Collective: throws on all ranks, with two of the results, if a rank has computed other graphs than rank 0.
-void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
+void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
 
 // The assumed topology of a host that has none: one CPU with one net.
 TopoSystem plain_machine();
@@ -59,7 +60,7 @@ TopoSystem plain_machine();
 TopoSystem by_numa_nodes(TopoSystem system);
 
 // Lines for SLIP_DEBUG=topo: the ranks of each host with RankPlacement::reasons, and the relays between hosts.
-std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements);
+std::string placement_text(const RankPlacement& placement, const std::vector<transport::Placement>& placements);
 std::string relays_text(const RankPlacement& placement, const Relays& relays);
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -2,32 +2,31 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 using C = Collective;
 
 constexpr Schedule kSchedules[] = {
-    {Algorithm::kRing, C::kAllReduce, false, true, ring::loops, ring::write_loop, ring::loop_scratch},
-    {Algorithm::kRing, C::kReduceScatter, false, true, ring::loops, ring::write_loop, ring::loop_scratch},
-    {Algorithm::kRing, C::kAllGather, true, true, ring::loops, ring::write_loop, ring::loop_scratch},
-    {Algorithm::kRing, C::kBroadcast, true, true, ring::chain_pieces, ring::write_broadcast, ring::chain_scratch},
-    {Algorithm::kRing, C::kReduce, false, true, ring::chain_pieces, ring::write_reduce, ring::chain_scratch},
-    {Algorithm::kTree, C::kAllReduce, false, true, tree::pieces, tree::write, tree::scratch},
-    {Algorithm::kTree, C::kBroadcast, true, true, tree::pieces, tree::write, tree::scratch},
-    {Algorithm::kTree, C::kReduce, false, true, tree::pieces, tree::write, tree::scratch},
-    {Algorithm::kDoubling, C::kAllReduce, false, false, doubling::pieces, doubling::write_all_reduce,
-     doubling::scratch},
-    {Algorithm::kDoubling, C::kBarrier, true, false, doubling::pieces, doubling::write_barrier, doubling::scratch},
-    {Algorithm::kDirect, C::kAllReduce, true, false, direct::pieces, direct::write_reductions, direct::scratch},
-    {Algorithm::kDirect, C::kReduce, true, false, direct::pieces, direct::write_reductions, direct::scratch},
-    {Algorithm::kDirect, C::kReduceScatter, true, false, direct::pieces, direct::write_reductions, direct::scratch},
-    {Algorithm::kDirect, C::kAllGather, true, false, direct::pieces, direct::write_copies, direct::scratch},
-    {Algorithm::kDirect, C::kBroadcast, true, false, direct::pieces, direct::write_copies, direct::scratch},
-    {Algorithm::kDirect, C::kAllToAll, true, false, direct::pieces, direct::write_copies, direct::scratch},
-    {Algorithm::kRelay, C::kAllToAll, true, false, relay::pieces, relay::write, relay::scratch},
-    {Algorithm::kDirect, C::kGather, true, false, direct::pieces, direct::write_copies, direct::scratch},
-    {Algorithm::kDirect, C::kScatter, true, false, direct::pieces, direct::write_copies, direct::scratch},
+    {Algorithm::kRing, C::kAllReduce, false, true, &kRingLoops},
+    {Algorithm::kRing, C::kReduceScatter, false, true, &kRingLoops},
+    {Algorithm::kRing, C::kAllGather, true, true, &kRingLoops},
+    {Algorithm::kRing, C::kBroadcast, true, true, &kRingBroadcast},
+    {Algorithm::kRing, C::kReduce, false, true, &kRingReduce},
+    {Algorithm::kTree, C::kAllReduce, false, true, &kTrees},
+    {Algorithm::kTree, C::kBroadcast, true, true, &kTrees},
+    {Algorithm::kTree, C::kReduce, false, true, &kTrees},
+    {Algorithm::kDoubling, C::kAllReduce, false, false, &kDoublingAllReduce},
+    {Algorithm::kDoubling, C::kBarrier, true, false, &kDoublingBarrier},
+    {Algorithm::kDirect, C::kAllReduce, true, false, &kDirectReductions},
+    {Algorithm::kDirect, C::kReduce, true, false, &kDirectReductions},
+    {Algorithm::kDirect, C::kReduceScatter, true, false, &kDirectReductions},
+    {Algorithm::kDirect, C::kAllGather, true, false, &kDirectCopies},
+    {Algorithm::kDirect, C::kBroadcast, true, false, &kDirectCopies},
+    {Algorithm::kDirect, C::kAllToAll, true, false, &kDirectCopies},
+    {Algorithm::kRelay, C::kAllToAll, true, false, &kRelayAllToAll},
+    {Algorithm::kDirect, C::kGather, true, false, &kDirectCopies},
+    {Algorithm::kDirect, C::kScatter, true, false, &kDirectCopies},
 };
 
 }  // namespace
@@ -35,10 +34,9 @@ constexpr Schedule kSchedules[] = {
 std::span<const Schedule> schedules() { return kSchedules; }
 
 const Schedule* find_schedule(Algorithm algorithm, Collective kind) {
-  for (const Schedule& schedule : kSchedules) {
-    if (schedule.algorithm == algorithm && schedule.kind == kind) return &schedule;
-  }
-  return nullptr;
+  const Schedule* const found = std::ranges::find_if(
+      kSchedules, [&](const Schedule& one) { return one.algorithm == algorithm && one.kind == kind; });
+  return found == std::end(kSchedules) ? nullptr : found;
 }
 
 Task::Span Task::share() const {
@@ -55,4 +53,4 @@ Task::Span Task::chunk(std::uint64_t index) const {
   return {begin, std::min(chunk_bytes, all.end() - begin)};
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -5,7 +5,7 @@
 
 #include "comm/plan/algorithm.hpp"
 
-namespace slip::direct {
+namespace slip::comm {
 namespace {
 
 using Span = Task::Span;
@@ -18,26 +18,10 @@ Span slice_of(const Task& task, const Span& chunk, int rank) {
   return {chunk.begin + begin, std::min(share, chunk.bytes - begin)};
 }
 
-bool gives_to(const Task& task, int rank) {
-  switch (task.call.kind) {
-    case Collective::kAllGather:
-    case Collective::kAllToAll: return true;
-    case Collective::kBroadcast:
-    case Collective::kScatter: return task.is_root();
-    case Collective::kGather: return rank == task.call.root;
-    default: return false;
-  }
-}
-
-bool takes_from(const Task& task, int rank) {
-  switch (task.call.kind) {
-    case Collective::kAllGather:
-    case Collective::kAllToAll: return true;
-    case Collective::kBroadcast:
-    case Collective::kScatter: return rank == task.call.root;
-    case Collective::kGather: return task.is_root();
-    default: return false;
-  }
+// Whether the rank `from` sends a block to the rank `to`.
+bool sends_to(const Call& call, int from, int to) {
+  if (call.kind == Collective::kGather) return to == call.root;
+  return !has_root(call.kind) || from == call.root;
 }
 
 // given(): the bytes of the input that this rank sends to `rank`. taken(): where the output gets the bytes from `rank`.
@@ -60,26 +44,12 @@ BufferLocation incoming(const Task& task, int rank) {
   return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes);
 }
 
-// If the call is in place, a received block would overwrite input that is still being sent. So this rank receives
-// blocks in scratch memory and copies them to the output when all sends are done.
-void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
-  each_other(task, [&](int to, int from) {
-    program.send(to, given(task, to, chunk.begin), chunk.bytes);
-    program.receive(from, incoming(task, from), chunk.bytes);
-  });
-  each_other(task, [&](int to, int from) {
-    program.received(from);
-    program.sent(to);
-  });
-  each_other(task,
-             [&](int, int from) { program.copy(taken(task, from, chunk.begin), incoming(task, from), chunk.bytes); });
-}
-
 void reduce_own(const Task& task, BufferLocation to, const Span& own, Program& program) {
   if (own.bytes == 0) return;
-  const std::span<BufferLocation> from = program.reduce({to}, task.nranks, own.bytes);
+  const std::span<BufferLocation> places = program.reduce(1, task.nranks, own.bytes);
+  places[0] = to;
   for (int rank = 0; rank < task.nranks; ++rank)
-    from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : incoming(task, rank);
+    places[1 + static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : incoming(task, rank);
 }
 
 // The location of the input for another rank. In a kPreMulSum this rank first multiplies it into scratch memory (one
@@ -91,10 +61,6 @@ BufferLocation scaled(const Task& task, int rank, const Span& part, Program& pro
   return there;
 }
 
-}  // namespace
-
-std::uint64_t pieces(const Task& task) { return task.chunks(); }
-
 std::uint64_t scratch(const Task& task) {
   const auto n = static_cast<std::uint64_t>(task.nranks);
   if (task.call.kind == Collective::kAllToAll) return task.in_place ? n * task.chunk_bytes : 0;
@@ -103,20 +69,26 @@ std::uint64_t scratch(const Task& task) {
 
 void write_copies(const Task& task, std::uint64_t piece, Program& program) {
   const Span chunk = task.chunk(piece);
-  if (task.call.kind == Collective::kAllToAll && task.in_place) return exchange_in_place(task, chunk, program);
-  const bool last = piece + 1 == task.chunks();
+  // In an all_to_all in place, a received block would overwrite input that is still being sent. So this rank receives
+  // blocks in scratch memory and copies them to the output when all sends are done.
+  const bool by_scratch = task.call.kind == Collective::kAllToAll && task.in_place;
+  const auto gives_to = [&](int rank) { return sends_to(task.call, task.rank, rank); };
+  const auto takes_from = [&](int rank) { return sends_to(task.call, rank, task.rank); };
   each_other(task, [&](int to, int from) {
-    if (gives_to(task, to)) program.send(to, given(task, to, chunk.begin), chunk.bytes);
-    if (takes_from(task, from)) program.receive(from, taken(task, from, chunk.begin), chunk.bytes);
+    if (gives_to(to)) program.send(to, given(task, to, chunk.begin), chunk.bytes);
+    const BufferLocation there = by_scratch ? incoming(task, from) : taken(task, from, chunk.begin);
+    if (takes_from(from)) program.receive(from, there, chunk.bytes);
   });
-  const bool own =
-      task.call.kind == Collective::kAllGather || task.call.kind == Collective::kAllToAll || task.is_root();
-  if (own && !task.in_place)
+  if (gives_to(task.rank) && !task.in_place)
     program.copy(taken(task, task.rank, chunk.begin), given(task, task.rank, chunk.begin), chunk.bytes);
-  const std::uint64_t left = last ? 0 : 1;  // messages of this chunk may be under way while the next chunk begins
+  // Without scratch memory, messages of this chunk may be under way while the next chunk begins.
+  const std::uint64_t left = by_scratch || piece + 1 == task.chunks() ? 0 : 1;
   each_other(task, [&](int to, int from) {
-    if (takes_from(task, from)) program.received(from, left);
-    if (gives_to(task, to)) program.sent(to, left);
+    if (takes_from(from)) program.received(from, left);
+    if (gives_to(to)) program.sent(to, left);
+  });
+  each_other(task, [&](int, int from) {
+    if (by_scratch) program.copy(taken(task, from, chunk.begin), incoming(task, from), chunk.bytes);
   });
 }
 
@@ -156,4 +128,9 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   if (piece + 1 == task.chunks()) all_sent();
 }
 
-}  // namespace slip::direct
+}  // namespace
+
+const ProgramWriter kDirectCopies{write_copies, scratch};
+const ProgramWriter kDirectReductions{write_reductions, scratch};
+
+}  // namespace slip::comm

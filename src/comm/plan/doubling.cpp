@@ -6,15 +6,13 @@
 
 #include "comm/plan/algorithm.hpp"
 
-namespace slip::doubling {
+namespace slip::comm {
 namespace {
 
 int paired(const Task& task) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(task.nranks))); }
 int rounds(const Task& task) { return std::countr_zero(static_cast<unsigned>(paired(task))); }
 
-}  // namespace
-
-std::uint64_t pieces(const Task&) { return 1; }
+std::uint64_t one_piece(const Task&) { return 1; }
 
 // Each round needs two blocks: one for the value after it, and one for the value received in it.
 std::uint64_t scratch(const Task& task) { return 2 * (static_cast<std::uint64_t>(rounds(task)) + 1) * task.block(); }
@@ -37,9 +35,7 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
     const int partner = task.at(own + paired(task));
     program.receive(partner, slot(1), bytes);
     program.received(partner);
-    const std::span<BufferLocation> from = program.reduce({slot(0)}, 2, bytes, false);
-    from[0] = value;
-    from[1] = slot(1);
+    program.reduce(slot(0), value, slot(1), bytes, false);
     value = slot(0);
   }
   for (int round = 0; round <= last; ++round) {
@@ -51,9 +47,7 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
     if (round == last) {  // if the call is in place, the next step overwrites the input, so its sends must be done
       for (int past = 0; past <= last; ++past) program.sent(task.at(own ^ (1 << past)));
     }
-    const std::span<BufferLocation> from = program.reduce({sum}, 2, bytes, round == last);
-    from[0] = own < other ? value : incoming;
-    from[1] = own < other ? incoming : value;
+    program.reduce(sum, own < other ? value : incoming, own < other ? incoming : value, bytes, round == last);
     value = sum;
   }
   if (own < extra) {
@@ -73,4 +67,9 @@ void write_barrier(const Task& task, std::uint64_t, Program& program) {
   for (int distance = 1; distance < task.nranks; distance *= 2) program.sent(task.at(task.position() + distance));
 }
 
-}  // namespace slip::doubling
+}  // namespace
+
+const ProgramWriter kDoublingAllReduce{write_all_reduce, scratch, one_piece};
+const ProgramWriter kDoublingBarrier{write_barrier, scratch, one_piece};
+
+}  // namespace slip::comm

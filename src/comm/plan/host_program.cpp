@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to the same line
@@ -11,9 +11,6 @@ constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no 
 constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
 
 using Layout = StagingLayout;
-
-BufferLocation input(std::uint64_t offset) { return {BufferSpace::kInput, 0, offset}; }
-BufferLocation output(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
 
 bool goes_by_blocks(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
@@ -106,37 +103,25 @@ void StagedProgramBuilder::write(std::uint64_t piece, Program& program) const {
 void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
-  switch (call_.kind) {
-    case Collective::kAllReduce:
-    case Collective::kReduce: {  // all but this rank's slice, in two copies
-      const Span own = slice(now.bytes, rank_);
-      program.copy(own_half(0), input(now.begin), own.begin);
-      const std::uint64_t end = own.begin + own.bytes;
-      program.copy(own_half(end), input(now.begin + end), now.bytes - end);
-      break;
+  if (ends_with_copies()) {  // all but this rank's slice, in two copies
+    const Span own = slice(now.bytes, rank_);
+    program.copy(own_half(0), input_at(now.begin), own.begin);
+    const std::uint64_t end = own.begin + own.bytes;
+    program.copy(own_half(end), input_at(now.begin + end), now.bytes - end);
+  } else if (by_blocks_) {
+    for (int to = 0; (call_.kind != Collective::kScatter || is_root()) && to < nranks_; ++to) {
+      const auto block = static_cast<std::uint64_t>(to);
+      if (to != rank_) program.copy(own_half(block * chunk_bytes_), input_at(block * block_ + now.begin), now.bytes);
     }
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll:
-    case Collective::kScatter:
-      for (int to = 0; (call_.kind != Collective::kScatter || is_root()) && to < nranks_; ++to) {
-        const auto block = static_cast<std::uint64_t>(to);
-        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
-      }
-      break;
-    case Collective::kAllGather: program.copy(own_half(0), input(now.begin), now.bytes); break;
-    case Collective::kGather:
-      if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
-      break;
-    case Collective::kBroadcast:
-    case Collective::kBarrier:
-    case Collective::kMessage: break;
+  } else if (call_.kind == Collective::kAllGather || (call_.kind == Collective::kGather && !is_root())) {
+    program.copy(own_half(0), input_at(now.begin), now.bytes);
   }
 }
 
 void StagedProgramBuilder::open_broadcast(Program& program) const {
   if (is_root()) {
     program.room(1);
-    program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
+    program.copy(half(rank_, 0, 0), input_at(0), span(0).bytes);
     return program.post();
   }
   program.room(Layout::kTurns - 1);
@@ -150,14 +135,14 @@ void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program
   const Span now = span(chunk);
   if (!is_root()) {
     if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
-    program.copy(output(now.begin), half(call_.root, chunk, 0), now.bytes);
+    program.copy(output_at(now.begin), half(call_.root, chunk, 0), now.bytes);
     return program.signal(chunk + 1);
   }
   if (chunk == in_half_) program.meet();
   else if (chunk % in_half_ == 0 && chunk > in_half_) program.wait(chunk - in_half_);
-  if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
+  if (chunk > 0) program.copy(half(rank_, chunk, 0), input_at(now.begin), now.bytes);
   program.signal(chunk + 1);
-  program.copy(output(now.begin), input(now.begin), now.bytes);
+  program.copy(output_at(now.begin), input_at(now.begin), now.bytes);
   // When the root's call ends, all chunks that peers have not copied out yet must be in one half: the next call uses
   // the other half.
   if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
@@ -169,89 +154,68 @@ void StagedProgramBuilder::reduce(std::uint64_t chunk, Program& program) const {
   const auto block = static_cast<std::uint64_t>(rank_);
   const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
   if (own.bytes == 0) return;
-  const BufferLocation there = output(now.begin + own.begin), staged = half(rank_, chunk, own.begin);
   const bool rooted = call_.kind == Collective::kReduce;
-  const std::span<BufferLocation> sources = scatters || (rooted && is_root())
-                                                ? program.reduce({there}, nranks_, own.bytes)
-                                            : rooted ? program.reduce({staged}, nranks_, own.bytes)
-                                                     : program.reduce({there, staged}, nranks_, own.bytes);
+  const bool to_output = !rooted || is_root(), to_staging = !scatters && !(rooted && is_root());
+  const int targets = to_output && to_staging ? 2 : 1;
+  const std::span<BufferLocation> places = program.reduce(targets, nranks_, own.bytes);
+  if (to_output) places[0] = output_at(now.begin + own.begin);
+  if (to_staging) places[static_cast<std::size_t>(targets) - 1] = half(rank_, chunk, own.begin);
+  const auto sources = places.subspan(static_cast<std::size_t>(targets));
   for (int from = 0; from < nranks_; ++from) {
     const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
     sources[static_cast<std::size_t>(from)] =
-        from == rank_ ? input((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
+        from == rank_ ? input_at((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
   }
 }
 
 void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
+  const bool scatters = call_.kind == Collective::kScatter;
+  if ((call_.kind == Collective::kReduce || call_.kind == Collective::kGather) && !is_root()) return;
   for (int step = 0; step < nranks_; ++step) {
     const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
-    const auto block = static_cast<std::uint64_t>(from);
-    const BufferLocation there = output(block * block_ + now.begin);
-    switch (call_.kind) {
-      case Collective::kAllReduce:
-      case Collective::kReduce: {
-        const Span made = slice(now.bytes, from);
-        if (from != rank_ && (call_.kind == Collective::kAllReduce || is_root()))
-          program.copy(output(now.begin + made.begin), half(from, chunk, made.begin), made.bytes);
-        break;
-      }
-      case Collective::kAllGather:
-      case Collective::kGather:
-        if (call_.kind == Collective::kGather && !is_root()) break;
-        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
-        break;
-      case Collective::kAllToAll: {
-        const auto own = static_cast<std::uint64_t>(rank_);
-        program.copy(there, from == rank_ ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_),
-                     now.bytes);
-        break;
-      }
-      case Collective::kScatter: {
-        const auto own = static_cast<std::uint64_t>(rank_);
-        if (from != call_.root) break;
-        program.copy(output(now.begin),
-                     is_root() ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_), now.bytes);
-        break;
-      }
-      case Collective::kReduceScatter:
-      case Collective::kBroadcast:
-      case Collective::kBarrier:
-      case Collective::kMessage: break;
+    if (ends_with_copies()) {
+      const Span made = slice(now.bytes, from);
+      if (from != rank_) program.copy(output_at(now.begin + made.begin), half(from, chunk, made.begin), made.bytes);
+    } else if (!scatters || from == call_.root) {
+      const std::uint64_t own = by_blocks_ ? static_cast<std::uint64_t>(rank_) : 0;
+      program.copy(output_at((scatters ? 0 : static_cast<std::uint64_t>(from) * block_) + now.begin),
+                   from == rank_ ? input_at(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_),
+                   now.bytes);
     }
   }
 }
 
 void StagedProgramBuilder::write_small(Program& program, std::uint64_t shift) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
-  const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
+  const bool from_root = DirectProgramBuilder::from_root(call_.kind);
+  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;  // of this rank's part in each peer's box
   const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
-  const auto boxed = [&](int from, std::uint64_t offset) -> BufferLocation {
-    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from), box + offset};
+  const auto boxed = [&](int from, std::uint64_t at) -> BufferLocation {
+    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from), box + at};
   };
   program.room(Layout::kTurns - 1);
-  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input(0), block_ * (by_blocks_ ? all : 1));
+  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input_at(0), block_ * (by_blocks_ ? all : 1));
   program.post();
   if (from_root) {
     if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
-    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
-    return program.copy(output(0), is_root() ? input(offset) : boxed(call_.root, offset), block_);
+    return program.copy(output_at(0), is_root() ? input_at(offset) : boxed(call_.root, offset), block_);
   }
   const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
   if (to_root && !is_root()) return;
-  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
   if (reduces(call_.kind)) {
     program.meet();
     if (block_ == 0) return;
-    const std::span<BufferLocation> sources = program.reduce({output(0)}, nranks_, block_);
+    const std::span<BufferLocation> places = program.reduce(1, nranks_, block_);
+    places[0] = output_at(0);
     for (int from = 0; from < nranks_; ++from)
-      sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
+      places[1 + static_cast<std::size_t>(from)] = from == rank_ ? input_at(offset) : boxed(from, offset);
     return;
   }
-  program.copy(output(own * block_), input(offset), block_);  // before the wait: peers' data is still on its way
+  program.copy(output_at(own * block_), input_at(offset), block_);  // before the wait: peers' data is still on its way
   program.meet();
   for (int from = 0; from < nranks_; ++from) {
-    if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
+    if (from != rank_) program.copy(output_at(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
   }
 }
 
@@ -302,12 +266,12 @@ bool DirectProgramBuilder::is_visited() const {
 }
 
 BufferLocation DirectProgramBuilder::input_of(int rank, std::uint64_t offset) const {
-  return rank == rank_ ? BufferLocation{BufferSpace::kInput, 0, offset}
+  return rank == rank_ ? input_at(offset)
                        : BufferLocation{BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
 }
 
 BufferLocation DirectProgramBuilder::output_of(int rank, std::uint64_t offset) const {
-  return rank == rank_ ? BufferLocation{BufferSpace::kOutput, 0, offset}
+  return rank == rank_ ? output_at(offset)
                        : BufferLocation{BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
 }
 
@@ -328,7 +292,7 @@ void DirectProgramBuilder::reduce(Program& program) const {
   const std::uint64_t bytes = scatters ? block_ : std::min(share, block_ - begin);
   if (bytes == 0) return;
   const int targets = call_.kind == Collective::kAllReduce ? nranks_ : 1;
-  const std::span<BufferLocation> locations = program.reduce_to(targets, nranks_, bytes);
+  const std::span<BufferLocation> locations = program.reduce(targets, nranks_, bytes);
   if (scatters) locations[0] = output_of(rank_, 0);
   else if (call_.kind == Collective::kReduce) locations[0] = output_of(call_.root, begin);
   else {
@@ -373,23 +337,12 @@ void HostProgramBuilder::choose(bool any_unreachable, bool any_shared) {
 }
 
 std::uint64_t HostProgramBuilder::pieces() const {
-  switch (path_) {
-    case HostPath::kDirect: return 2;
-    case HostPath::kLate: return staged_.pieces() + 1;
-    case HostPath::kOpen:
-    case HostPath::kStaged: break;
-  }
-  return staged_.pieces();
+  return path_ == HostPath::kDirect ? 2 : staged_.pieces() + (path_ == HostPath::kLate ? 1 : 0);
 }
 
 std::uint64_t HostProgramBuilder::phases() const {
-  switch (path_) {
-    case HostPath::kDirect: return DirectProgramBuilder::kOutside;
-    case HostPath::kLate: return staged_.phases() + 1;
-    case HostPath::kOpen:
-    case HostPath::kStaged: break;
-  }
-  return staged_.phases();
+  if (path_ == HostPath::kDirect) return DirectProgramBuilder::kOutside;
+  return staged_.phases() + (path_ == HostPath::kLate ? 1 : 0);
 }
 
 void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
@@ -418,4 +371,4 @@ void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

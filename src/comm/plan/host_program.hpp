@@ -6,7 +6,7 @@
 #include "comm/api/call.hpp"
 #include "comm/plan/primitive.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // The layout of one rank's staging memory. Offsets are in bytes from its begin. It holds, in this order:
 //   slots    in which the rank posts its calls. Inputs of up to kInSlot bytes are in the slot itself, at kSlotData
@@ -191,4 +191,4 @@ class HostProgramBuilder {
   HostPath path_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "comm/link/link.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // A message is sent in parts of kPartBytes. One piece of the program begins at most kParts of them on each link: half
@@ -35,11 +36,10 @@ std::string text_of(const Range& range) {
 }
 
 [[noreturn]] void refuse(const Range& received, const Range& other, const char* what, Here here) {
-  throw Error(Code::kInvalidValue,
-              fmt::format("a group receives {} and {} {}: its messages travel at the same time, so give each its own "
-                          "bytes, or use two groups",
-                          text_of(received), what, text_of(other)),
-              here);
+  base::fail(Code::kInvalidValue, here,
+             "a group receives {} and {} {}: its messages travel at the same time, so give each its own "
+             "bytes, or use two groups",
+             text_of(received), what, text_of(other));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ Task MessageProgramBuilder::task_of(int channel) const {
 }
 
 void MessageProgramBuilder::write(int channel, std::uint64_t piece, Program& program) const {
-  if (schedule_) schedule_->write(task_of(channel), piece, program);
+  if (schedule_) schedule_->program->write(task_of(channel), piece, program);
   else write_messages(piece, program);
 }
 
@@ -95,13 +95,13 @@ void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program
 }
 
 bool overlap(const Range& a, const Range& b) {
-  return address(a) < address(b) + b.bytes && address(b) < address(a) + a.bytes;
+  return runtime::address(a) < runtime::address(b) + b.bytes && runtime::address(b) < runtime::address(a) + a.bytes;
 }
 
 void require_apart(std::span<const Range> sent, std::span<const Range> received, std::vector<Range>& sorted,
                    Here here) {
   if (received.empty()) return;
-  const auto by_address = [](const Range& a, const Range& b) { return address(a) < address(b); };
+  const auto by_address = [](const Range& a, const Range& b) { return runtime::address(a) < runtime::address(b); };
   sorted.assign(received.begin(), received.end());
   std::sort(sorted.begin(), sorted.end(), by_address);
   for (std::size_t i = 1; i < sorted.size(); ++i) {
@@ -116,4 +116,4 @@ void require_apart(std::span<const Range> sent, std::span<const Range> received,
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -9,7 +9,7 @@
 #include "slip/error.hpp"
 #include "slip/range.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // A send or receive of the user.
 struct UserMessage {
@@ -29,10 +29,14 @@ class MessageProgramBuilder {
 
   // Each channel has its own program. All channels run at the same time and do not synchronise with each other.
   int channels() const { return schedule_ ? static_cast<int>(graphs_.size()) : 1; }
-  std::uint64_t pieces(int channel) const { return schedule_ ? schedule_->pieces(task_of(channel)) : message_pieces_; }
+  std::uint64_t pieces(int channel) const {
+    return schedule_ ? schedule_->program->pieces(task_of(channel)) : message_pieces_;
+  }
   void write(int channel, std::uint64_t piece, Program& program) const;
   std::span<const UserMessage> messages() const { return messages_; }  // empty for a collective
-  std::uint64_t scratch(int channel) const { return schedule_ ? schedule_->scratch(task_of(channel)) : 0; }  // bytes
+  std::uint64_t scratch(int channel) const {
+    return schedule_ ? schedule_->program->scratch(task_of(channel)) : 0;
+  }  // bytes
 
  private:
   Task task_of(int channel) const;
@@ -51,4 +55,4 @@ bool overlap(const Range& a, const Range& b);
 // travel at the same time. `sorted`: work space that the caller keeps, so that the call allocates nothing.
 void require_apart(std::span<const Range> sent, std::span<const Range> received, std::vector<Range>& sorted, Here here);
 
-}  // namespace slip
+}  // namespace slip::comm

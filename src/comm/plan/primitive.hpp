@@ -4,11 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
-namespace slip {
+namespace slip::comm {
 
 enum class BufferSpace : std::uint8_t {
   kInput,       // the input of this rank
@@ -25,7 +24,14 @@ struct BufferLocation {
   BufferSpace space = BufferSpace::kInput;
   std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
   std::uint64_t offset = 0;  // bytes
+  friend BufferLocation operator+(BufferLocation location, std::uint64_t bytes) {
+    return {location.space, location.rank, location.offset + bytes};
+  }
 };
+
+inline BufferLocation input_at(std::uint64_t offset) { return {BufferSpace::kInput, 0, offset}; }
+inline BufferLocation output_at(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
+inline BufferLocation scratch_at(std::uint64_t offset) { return {BufferSpace::kScratch, 0, offset}; }
 
 inline constexpr std::uint64_t kAllPeers = ~std::uint64_t{0};
 
@@ -68,29 +74,25 @@ struct Program {
   }
   void copy(BufferLocation to, BufferLocation from, std::uint64_t bytes) {
     if (bytes == 0) return;
-    add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to})[0] = from;
+    const std::span<BufferLocation> places =
+        add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes});
+    places[0] = to;
+    places[1] = from;
   }
-  // Returns the sources, which the caller fills in. `whole`: see Primitive. REQUIRES: bytes > 0.
-  std::span<BufferLocation> reduce(std::initializer_list<BufferLocation> to, int sources, std::uint64_t bytes,
-                                   bool whole = true) {
+  // Returns the locations of the targets, followed by those of the sources; the caller fills them in. `whole`: see
+  // Primitive. REQUIRES: bytes > 0.
+  std::span<BufferLocation> reduce(int targets, int sources, std::uint64_t bytes, bool whole = true) {
     return add({.kind = Primitive::Kind::kReduce,
                 .whole = whole,
-                .targets = static_cast<std::uint16_t>(to.size()),
+                .targets = static_cast<std::uint16_t>(targets),
                 .sources = static_cast<std::uint16_t>(sources),
-                .bytes = bytes},
-               to);
+                .bytes = bytes});
   }
-  // The same with several targets: returns the targets, then the sources, and the caller fills in both.
-  std::span<BufferLocation> reduce_to(int targets, int nranks, std::uint64_t bytes) {
-    Primitive step{.kind = Primitive::Kind::kReduce,
-                   .whole = true,
-                   .targets = static_cast<std::uint16_t>(targets),
-                   .sources = static_cast<std::uint16_t>(nranks),
-                   .first = static_cast<std::uint32_t>(locations.size()),
-                   .bytes = bytes};
-    locations.resize(locations.size() + step.targets + step.sources);
-    steps.push_back(step);
-    return {locations.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
+  void reduce(BufferLocation to, BufferLocation a, BufferLocation b, std::uint64_t bytes, bool whole) {
+    const std::span<BufferLocation> places = reduce(1, 2, bytes, whole);
+    places[0] = to;
+    places[1] = a;
+    places[2] = b;
   }
   void send(int rank, BufferLocation from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
   void receive(int rank, BufferLocation to, std::uint64_t bytes) {
@@ -119,14 +121,13 @@ struct Program {
                      .peer = static_cast<std::uint64_t>(rank)});
     locations.push_back(place);
   }
-  // Adds the step and its targets, and returns its sources.
-  std::span<BufferLocation> add(Primitive step, std::initializer_list<BufferLocation> to) {
+  // Adds the step and room for its locations.
+  std::span<BufferLocation> add(Primitive step) {
     step.first = static_cast<std::uint32_t>(locations.size());
-    locations.insert(locations.end(), to);
-    locations.resize(locations.size() + step.sources);
+    locations.resize(locations.size() + step.targets + step.sources);
     steps.push_back(step);
-    return {locations.data() + step.first + step.targets, step.sources};
+    return std::span(locations).subspan(step.first);
   }
 };
 
-}  // namespace slip
+}  // namespace slip::comm

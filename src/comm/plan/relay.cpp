@@ -14,7 +14,7 @@
 
 #include "comm/plan/algorithm.hpp"
 
-namespace slip::relay {
+namespace slip::comm {
 namespace {
 
 using Span = Task::Span;
@@ -255,12 +255,12 @@ class RelayProgram {
   std::uint64_t scratch_ = 0;
 };
 
-}  // namespace
-
-std::uint64_t pieces(const Task& task) { return task.chunks(); }
-std::uint64_t scratch(const Task& task) { return RelayProgram(task).scratch(); }
 void write(const Task& task, std::uint64_t piece, Program& program) {
   RelayProgram(task).write(task.chunk(piece), program);
 }
 
-}  // namespace slip::relay
+}  // namespace
+
+const ProgramWriter kRelayAllToAll{write, [](const Task& task) { return RelayProgram(task).scratch(); }};
+
+}  // namespace slip::comm

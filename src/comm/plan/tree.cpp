@@ -5,27 +5,28 @@
 
 #include "comm/plan/algorithm.hpp"
 
-namespace slip::tree {
+namespace slip::comm {
 namespace {
 
 // This rank's neighbours in the tree of a chunk.
 struct Node {
-  int parent = kNobody;
+  int parent = kNoRank;
   std::vector<int> children;
 };
 
 Node node_of(const Task& task, std::uint64_t chunk) {
   const CommGraph& graph = *task.graph;
   const bool rooted = has_root(task.call.kind);
-  const int root = rooted ? graph.position[static_cast<std::size_t>(task.call.root)] : 0;
+  const int root = rooted ? task.root_position() : 0;
   const CommTree& tree = rooted ? graph.rooted : graph.trees[chunk % graph.trees.size()];
-  const auto own = static_cast<std::size_t>((task.position() - root + task.nranks) % task.nranks);
+  const std::size_t own = task.wrapped(task.position() - root);
   Node node;
-  if (tree.parent[own] != kNobody) node.parent = task.at(root + tree.parent[own]);
+  if (tree.parent[own] != kNoRank) node.parent = task.at(root + tree.parent[own]);
   for (const int child : tree.children[own]) node.children.push_back(task.at(root + child));
   return node;
 }
 
+std::uint64_t trees_of(const Task& task) { return has_root(task.call.kind) ? 1 : task.graph->trees.size(); }
 bool goes_up(const Task& task) { return reduces(task.call.kind); }
 bool goes_down(const Task& task) { return task.call.kind != Collective::kReduce; }
 
@@ -40,7 +41,7 @@ std::uint64_t delay(const Task& task) {
 void up(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
-  const bool is_top = node.parent == kNobody;
+  const bool is_top = node.parent == kNoRank;
   // In a reduce only the root has an output. The other ranks keep partial sums in two slots of scratch memory: one
   // chunk may still be sent while the next is reduced.
   const bool to_output = task.call.kind == Collective::kAllReduce || is_top;
@@ -53,37 +54,36 @@ void up(const Task& task, std::uint64_t index, Program& program) {
   for (std::size_t i = 0; i < node.children.size(); ++i)
     program.receive(node.children[i], scratch_at((2 + i) * task.chunk_bytes), chunk.bytes);
   for (const int child : node.children) program.received(child);
-  const std::span<BufferLocation> from =
-      program.reduce({sum}, static_cast<int>(node.children.size()) + 1, chunk.bytes, is_top);
-  from[0] = input_at(chunk.begin);
-  for (std::size_t i = 0; i < node.children.size(); ++i) from[1 + i] = scratch_at((2 + i) * task.chunk_bytes);
+  const std::span<BufferLocation> places =
+      program.reduce(1, static_cast<int>(node.children.size()) + 1, chunk.bytes, is_top);
+  places[0] = sum;
+  places[1] = input_at(chunk.begin);
+  for (std::size_t i = 2; i < places.size(); ++i) places[i] = scratch_at(i * task.chunk_bytes);
   if (!is_top) program.send(node.parent, sum, chunk.bytes);
 }
 
 void down(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
-  if (node.parent != kNobody) {
+  if (node.parent != kNoRank) {
     if (goes_up(task)) program.sent(node.parent);  // the result overwrites the partial sum that was sent up
     program.receive(node.parent, output_at(chunk.begin), chunk.bytes);
     program.received(node.parent);
   } else if (!goes_up(task) && !task.in_place) {
     program.copy(output_at(chunk.begin), input_at(chunk.begin), chunk.bytes);
   }
-  const bool from_input = node.parent == kNobody && !goes_up(task);
+  const bool from_input = node.parent == kNoRank && !goes_up(task);
   for (const int child : node.children)
     program.send(child, from_input ? input_at(chunk.begin) : output_at(chunk.begin), chunk.bytes);
 }
-
-}  // namespace
 
 std::uint64_t pieces(const Task& task) { return task.chunks() + delay(task); }
 
 std::uint64_t scratch(const Task& task) {
   if (!goes_up(task)) return 0;
   std::size_t children = 0;
-  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.graph->trees.size();
-  for (std::uint64_t tree = 0; tree < trees; ++tree) children = std::max(children, node_of(task, tree).children.size());
+  for (std::uint64_t tree = 0; tree < trees_of(task); ++tree)
+    children = std::max(children, node_of(task, tree).children.size());
   return (2 + children) * task.chunk_bytes;
 }
 
@@ -91,14 +91,17 @@ void write(const Task& task, std::uint64_t piece, Program& program) {
   if (goes_up(task) && piece < task.chunks()) up(task, piece, program);
   if (goes_down(task) && piece >= delay(task)) down(task, piece - delay(task), program);
   if (piece + 1 < pieces(task)) return;
-  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.graph->trees.size();
-  for (std::uint64_t tree = 0; tree < std::min(trees, task.chunks()); ++tree) {
+  for (std::uint64_t tree = 0; tree < std::min(trees_of(task), task.chunks()); ++tree) {
     const Node node = node_of(task, tree);
-    if (goes_up(task) && node.parent != kNobody) program.sent(node.parent);
+    if (goes_up(task) && node.parent != kNoRank) program.sent(node.parent);
     if (goes_down(task)) {
       for (const int child : node.children) program.sent(child);
     }
   }
 }
 
-}  // namespace slip::tree
+}  // namespace
+
+const ProgramWriter kTrees{write, scratch, pieces};
+
+}  // namespace slip::comm

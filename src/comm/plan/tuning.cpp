@@ -6,7 +6,7 @@
 #include <bit>
 #include <limits>
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // Chunks are large enough that the cost of a message is negligible, and small enough that the last rank of a chain
@@ -48,11 +48,7 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
         return (n - 1) * (rates.latency_us + fill) + block - fill + sum;
       return (n - 1) * (rates.latency_us + rates.message_us + block + sum);
     case Algorithm::kTree:  // an inner rank receives from two ranks and sends to two
-      return (all ? 2 : 1) * levels * (rates.latency_us + fill) +
-             (all          ? 2
-              : nranks > 2 ? 2
-                           : 1) *
-                 (block - fill) +
+      return (all ? 2 : 1) * levels * (rates.latency_us + fill) + (all || nranks > 2 ? 2 : 1) * (block - fill) +
              2 * sum;
     case Algorithm::kDoubling:
       return (levels + (std::has_single_bit(static_cast<unsigned>(nranks)) ? 0 : 1)) * (rates.latency_us + block + sum);
@@ -108,4 +104,4 @@ ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wa
   return choice;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

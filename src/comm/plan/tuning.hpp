@@ -6,7 +6,7 @@
 
 #include "comm/plan/algorithm.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Typical values of pipes between ranks of one host. Rates are in GB/s (bytes, not bits), here and below.
 inline constexpr double kPipeLatencyUs = 0.4, kPipeGbps = 10, kPipeMessageUs = 0.1;
@@ -44,4 +44,4 @@ struct ScheduleChoice {
 // schedules that reduce in the order of the ranks.
 ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain);
 
-}  // namespace slip
+}  // namespace slip::comm

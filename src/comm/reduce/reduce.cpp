@@ -1,11 +1,10 @@
 #include "comm/reduce/reduce.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <limits>
 
+#include "base/fail.hpp"
 #include "base/small_floats.hpp"
 #include "comm/reduce/reduce_kernel.hpp"
 
@@ -14,7 +13,7 @@
 #include <sys/auxv.h>
 #endif
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // With many sources the kernel reads and writes each chunk several times, so a chunk and its sources must fit into the
@@ -27,18 +26,14 @@ constexpr std::array<const char*, 6> kOpNames = {"sum", "prod", "min", "max", "a
 
 void check(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, Here here) {
   if (!can_reduce(how.type))
-    throw Error(Code::kInvalidValue,
-                fmt::format("values of type {} cannot be reduced; cast them to one of the other types",
-                            data_type_name(how.type)),
-                here);
+    base::fail(Code::kInvalidValue, here, "values of type {} cannot be reduced; cast them to one of the other types",
+               data_type_name(how.type));
   if (from.empty() || to.empty())
-    throw Error(Code::kInvalidValue,
-                fmt::format("a reduction from {} sources to {} targets; it needs one of each", from.size(), to.size()),
-                here);
+    base::fail(Code::kInvalidValue, here, "a reduction from {} sources to {} targets; it needs one of each",
+               from.size(), to.size());
   if (!how.scales.empty() && how.scales.size() != from.size())
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} scales for {} sources; give one for each, or none", how.scales.size(), from.size()),
-                here);
+    base::fail(Code::kInvalidValue, here, "{} scales for {} sources; give one for each, or none", how.scales.size(),
+               from.size());
   if (how.divisor == 0) throw Error(Code::kInvalidValue, "an average over 0 ranks; the divisor is their number", here);
 }
 
@@ -69,6 +64,9 @@ ReduceKernel kernel_of(DataType type, ReduceOp op, ReduceExtra extra) {
                   static_cast<std::size_t>(extra)];
 }
 
+std::byte* at(void* target, std::size_t offset) { return static_cast<std::byte*>(target) + offset; }
+const std::byte* at(const void* source, std::size_t offset) { return static_cast<const std::byte*>(source) + offset; }
+
 // Reduces one chunk after the other. A kernel takes at most kMaxSources sources, so more sources take several passes.
 // Each pass leaves its result in `carry_` for the next. A kernel rounds to the type after each source anyway, so passes
 // lose no precision.
@@ -83,42 +81,35 @@ class Steps {
   bool is_copy() const { return from_.size() == 1 && extra_ == ReduceExtra::kNone; }
   std::size_t width() const { return width_; }
 
-  // Reduces `bytes` (whole blocks) that begin at `offset` in each source.
-  void run(std::byte* to, std::size_t offset, std::size_t bytes) {
+  // Reduces `bytes` (whole blocks), pass by pass. `take`: returns the bytes of a source, which is the kernel's source
+  // `index`.
+  void run(std::byte* to, std::byte* carry, std::size_t bytes, auto&& take) {
     KernelCall call{.bytes = bytes, .divisor = how_.divisor};
     std::size_t taken = 0;
     while (taken < from_.size()) {
       call.sources = 0;
-      if (taken > 0) add(call, carry_.data(), ReduceScale::one(how_.type));
-      while (call.sources < kMaxSources && taken < from_.size()) {
-        const auto* source = static_cast<const std::byte*>(from_[taken]) + offset;
-        add(call, source, extra_ == ReduceExtra::kScales ? how_.scales[taken] : ReduceScale{});
-        ++taken;
-      }
+      if (taken > 0) add(call, carry, ReduceScale::one(how_.type));
+      for (; call.sources < kMaxSources && taken < from_.size(); ++taken)
+        add(call, take(taken, call.sources), extra_ == ReduceExtra::kScales ? how_.scales[taken] : ReduceScale{});
       const bool last = taken == from_.size();
-      call.to = last ? to : carry_.data();
+      call.to = last ? to : carry;
       (last ? last_ : before_last_)(call);
     }
   }
 
+  // Reduces `bytes` (whole blocks) that begin at `offset` in each source.
+  void run(std::byte* to, std::size_t offset, std::size_t bytes) {
+    run(to, carry_.data(), bytes, [&](std::size_t source, std::size_t) { return at(from_[source], offset); });
+  }
+
   // Reduces the last bytes, less than a block, in padded copies.
   void run_rest(std::byte* to, std::size_t offset, std::size_t bytes) {
-    KernelCall call{.bytes = kBlockBytes, .divisor = how_.divisor};
     alignas(kBlockBytes) std::array<std::array<std::byte, kBlockBytes>, kMaxSources> padded;
-    std::size_t taken = 0;
-    while (taken < from_.size()) {
-      call.sources = 0;
-      if (taken > 0) add(call, padded[0].data(), ReduceScale::one(how_.type));
-      while (call.sources < kMaxSources && taken < from_.size()) {
-        std::byte* source = padded[call.sources].data();
-        padded[call.sources] = {};
-        std::memcpy(source, static_cast<const std::byte*>(from_[taken]) + offset, bytes);
-        add(call, source, extra_ == ReduceExtra::kScales ? how_.scales[taken] : ReduceScale{});
-        ++taken;
-      }
-      call.to = padded[0].data();
-      (taken == from_.size() ? last_ : before_last_)(call);
-    }
+    run(padded[0].data(), padded[0].data(), kBlockBytes, [&](std::size_t source, std::size_t index) {
+      padded[index] = {};
+      std::memcpy(padded[index].data(), at(from_[source], offset), bytes);
+      return padded[index].data();
+    });
     std::memcpy(to, padded[0].data(), bytes);
   }
 
@@ -144,40 +135,13 @@ ReduceScale whole_scale(double factor, DataType type, Here here) {
   constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
   constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
   if (!(factor >= kMin && factor < kTooLarge))
-    throw Error(Code::kInvalidValue,
-                fmt::format("the factor {} is out of range for type {}", factor, data_type_name(type)), here);
+    base::fail(Code::kInvalidValue, here, "the factor {} is out of range for type {}", factor, data_type_name(type));
   return ReduceScale::of(static_cast<T>(factor));
 }
 
-std::byte* at(void* target, std::size_t offset) { return static_cast<std::byte*>(target) + offset; }
-
 }  // namespace
 
-// Call signatures come from other processes, so the op may be out of range.
-const char* reduce_op_name(ReduceOp op) {
-  const auto index = static_cast<std::size_t>(op);
-  return index < kOpNames.size() ? kOpNames[index] : "unknown op";
-}
-
-std::optional<ReduceOp> reduce_op_of(std::string_view name) {
-  const auto* const found = std::find(kOpNames.begin(), kOpNames.end(), name);
-  if (found == kOpNames.end()) return std::nullopt;
-  return static_cast<ReduceOp>(found - kOpNames.begin());
-}
-
-bool can_reduce(DataType type) { return type != DataType::kBool && type != DataType::kU16 && type != DataType::kI16; }
-
-ReduceScale ReduceScale::one(DataType type) {
-  switch (type) {
-    case DataType::kF32: return of(1.0F);
-    case DataType::kF64: return of(1.0);
-    case DataType::kF16: return of(from_float<F16>(1));
-    case DataType::kBF16: return of(from_float<Bf16>(1));
-    case DataType::kF8E4M3: return of(from_float<F8E4M3>(1));
-    case DataType::kF8E5M2: return of(from_float<F8E5M2>(1));
-    default: return of(std::uint64_t{1});  // little-endian: its first bytes are 1 in any integer type
-  }
-}
+ReduceScale ReduceScale::one(DataType type) { return scale_of(type, 1, {}); }
 
 ReduceScale scale_of(DataType type, double factor, Here here) {
   switch (type) {
@@ -187,17 +151,17 @@ ReduceScale scale_of(DataType type, double factor, Here here) {
     case DataType::kI32: return whole_scale<std::int32_t>(factor, type, here);
     case DataType::kU64: return whole_scale<std::uint64_t>(factor, type, here);
     case DataType::kI64: return whole_scale<std::int64_t>(factor, type, here);
-    case DataType::kF16: return ReduceScale::of(from_float<F16>(static_cast<float>(factor)));
-    case DataType::kBF16: return ReduceScale::of(from_float<Bf16>(static_cast<float>(factor)));
-    case DataType::kF8E4M3: return ReduceScale::of(from_float<F8E4M3>(static_cast<float>(factor)));
-    case DataType::kF8E5M2: return ReduceScale::of(from_float<F8E5M2>(static_cast<float>(factor)));
+    case DataType::kF16: return ReduceScale::of(base::from_float<base::F16>(static_cast<float>(factor)));
+    case DataType::kBF16: return ReduceScale::of(base::from_float<base::Bf16>(static_cast<float>(factor)));
+    case DataType::kF8E4M3: return ReduceScale::of(base::from_float<base::F8E4M3>(static_cast<float>(factor)));
+    case DataType::kF8E5M2: return ReduceScale::of(base::from_float<base::F8E5M2>(static_cast<float>(factor)));
     case DataType::kF32: return ReduceScale::of(static_cast<float>(factor));
     case DataType::kF64: return ReduceScale::of(factor);
     case DataType::kBool:
     case DataType::kU16:
     case DataType::kI16: break;
   }
-  throw Error(Code::kInvalidValue, fmt::format("values of {} cannot be reduced", data_type_name(type)), here);
+  base::fail(Code::kInvalidValue, here, "values of {} cannot be reduced", data_type_name(type));
 }
 
 bool has_instructions(InstructionSet set) {
@@ -257,5 +221,23 @@ void reduce(const Reduction& how, std::span<void* const> to, std::span<const voi
   steps.run_rest(at(to[0], whole), whole, rest);
   for (void* target : to.subspan(1)) std::memcpy(at(target, whole), at(to[0], whole), rest);
 }
+
+}  // namespace slip::comm
+
+namespace slip {
+
+// Call signatures come from other processes, so the op may be out of range.
+const char* reduce_op_name(ReduceOp op) {
+  const auto index = static_cast<std::size_t>(op);
+  return index < comm::kOpNames.size() ? comm::kOpNames[index] : "unknown op";
+}
+
+std::optional<ReduceOp> reduce_op_of(std::string_view name) {
+  const auto* const found = std::find(comm::kOpNames.begin(), comm::kOpNames.end(), name);
+  if (found == comm::kOpNames.end()) return std::nullopt;
+  return static_cast<ReduceOp>(found - comm::kOpNames.begin());
+}
+
+bool can_reduce(DataType type) { return type != DataType::kBool && type != DataType::kU16 && type != DataType::kI16; }
 
 }  // namespace slip

@@ -14,7 +14,7 @@
 #include "slip/error.hpp"
 #include "slip/reduction.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // A factor of kPreMulSum: the bytes of one value of the data type.
 struct ReduceScale {
@@ -71,4 +71,4 @@ inline void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

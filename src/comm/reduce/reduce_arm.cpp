@@ -8,7 +8,7 @@
 
 #include "comm/reduce/reduce_loop.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // f16 arithmetic rounds each op once, which gives the same bits as computing in f32 and rounding to f16.
@@ -21,7 +21,7 @@ struct ArmF16 {
   static Carried round(Value value) { return value; }
   static Stored store(Carried carried) { return vreinterpretq_u16_f16(carried); }
   static Value number(float value) { return vdupq_n_f16(static_cast<float16_t>(value)); }
-  static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<F16>())); }
+  static Value scale(const ReduceScale& scale) { return number(base::to_float(scale.as<base::F16>())); }
 };
 
 // Divides in f32, because not every number of ranks has an f16 value.
@@ -56,7 +56,7 @@ struct ArmBf16 {
   }
   static Stored store(Carried carried) { return carried; }
   static Value number(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
-  static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<Bf16>())); }
+  static Value scale(const ReduceScale& scale) { return number(base::to_float(scale.as<base::Bf16>())); }
 };
 
 // f8 values are computed as f16. The sum and the product of two f8 values have so few bits that the second rounding,
@@ -64,7 +64,7 @@ struct ArmBf16 {
 // exponent bias: a factor of 256 corrects it.
 template <class T>
 struct ArmF8 {
-  static constexpr bool kE4M3 = std::is_same_v<T, F8E4M3>;
+  static constexpr bool kE4M3 = std::is_same_v<T, base::F8E4M3>;
   static constexpr int kShift = kE4M3 ? 7 : 8;
   using Stored = uint8x16_t;
   using Carried = uint8x16_t;
@@ -78,7 +78,7 @@ struct ArmF8 {
     const float16x8_t all = vdupq_n_f16(static_cast<float16_t>(value));
     return {all, all};
   }
-  static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<T>())); }
+  static Value scale(const ReduceScale& scale) { return number(base::to_float(scale.as<T>())); }
 
  private:
   static float16x8_t widen(uint8x8_t bytes) {
@@ -99,7 +99,7 @@ struct ArmF8 {
     const uint16x8_t odd = vandq_u16(vshrq_n_u16(bits, kShift), vdupq_n_u16(1));
     const uint16x8_t half = vaddq_u16(odd, vdupq_n_u16((1 << (kShift - 1)) - 1));
     uint16x8_t result = vshrq_n_u16(vaddq_u16(vandq_u16(bits, vdupq_n_u16(0x7fff)), half), kShift);
-    result = vbslq_u16(vceqq_f16(value, value), result, vdupq_n_u16(FloatLayout<T>::kNan));
+    result = vbslq_u16(vceqq_f16(value, value), result, vdupq_n_u16(base::FloatLayout<T>::kNan));
     return vmovn_u16(vorrq_u16(result, vandq_u16(vshrq_n_u16(bits, 8), vdupq_n_u16(0x80))));
   }
 };
@@ -127,18 +127,18 @@ ReduceKernel arm_half_kernel(DataType type, ReduceOp op, ReduceExtra extra) {
   switch (type) {
     case DataType::kF16: return arm_kernel<ArmF16, DivideArmF16>(op, extra);
     case DataType::kBF16: return arm_kernel<ArmBf16, Divide<ArmBf16>>(op, extra);
-    case DataType::kF8E4M3: return arm_kernel<ArmF8<F8E4M3>>(op, extra);
-    case DataType::kF8E5M2: return arm_kernel<ArmF8<F8E5M2>>(op, extra);
+    case DataType::kF8E4M3: return arm_kernel<ArmF8<base::F8E4M3>>(op, extra);
+    case DataType::kF8E5M2: return arm_kernel<ArmF8<base::F8E5M2>>(op, extra);
     default: return nullptr;
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm
 
 #else
 
-namespace slip {
+namespace slip::comm {
 ReduceKernel arm_half_kernel(DataType, ReduceOp, ReduceExtra) { return nullptr; }
-}  // namespace slip
+}  // namespace slip::comm
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "comm/reduce/reduce.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // The maximum number of sources of one kernel call. Eight sources take two calls: the second call reads the result of
 // the first.
@@ -44,4 +44,4 @@ ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, Instru
 ReduceKernel portable_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
 ReduceKernel arm_half_kernel(DataType type, ReduceOp op, ReduceExtra extra);
 
-}  // namespace slip
+}  // namespace slip::comm

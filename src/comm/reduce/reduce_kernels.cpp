@@ -1,13 +1,13 @@
 // The portable kernels of all data types: instances of the loops in reduce_loop.hpp.
 #include "comm/reduce/reduce_loop.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 // kTop: the bits of infinity, or of the largest number if the type has no infinity. Larger magnitudes are NaN.
 template <class T>
 ReduceKernel small_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
-  using Layout = FloatLayout<T>;
+  using Layout = base::FloatLayout<T>;
   constexpr auto kTop = static_cast<decltype(T::bits)>(Layout::kLargest + (Layout::kHasInfinity ? 1 : 0));
   return small_float_kernel<T, kTop>(op, extra, set);
 }
@@ -18,10 +18,10 @@ ReduceKernel portable_kernel(DataType type, ReduceOp op, ReduceExtra extra, Inst
   switch (type) {
     case DataType::kF32: return plain_float_kernel<float>(op, extra, set);
     case DataType::kF64: return plain_float_kernel<double>(op, extra, set);
-    case DataType::kF16: return small_kernel<F16>(op, extra, set);
-    case DataType::kBF16: return small_float_kernel<Bf16, std::uint16_t{0x7f80}>(op, extra, set);
-    case DataType::kF8E4M3: return small_kernel<F8E4M3>(op, extra, set);
-    case DataType::kF8E5M2: return small_kernel<F8E5M2>(op, extra, set);
+    case DataType::kF16: return small_kernel<base::F16>(op, extra, set);
+    case DataType::kBF16: return small_float_kernel<base::Bf16, std::uint16_t{0x7f80}>(op, extra, set);
+    case DataType::kF8E4M3: return small_kernel<base::F8E4M3>(op, extra, set);
+    case DataType::kF8E5M2: return small_kernel<base::F8E5M2>(op, extra, set);
     case DataType::kI8: return integer_kernel<std::int8_t>(op, extra, set);
     case DataType::kU8: return integer_kernel<std::uint8_t>(op, extra, set);
     case DataType::kI32: return integer_kernel<std::int32_t>(op, extra, set);
@@ -32,4 +32,4 @@ ReduceKernel portable_kernel(DataType type, ReduceOp op, ReduceExtra extra, Inst
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

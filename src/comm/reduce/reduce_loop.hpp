@@ -15,7 +15,7 @@
 #include "base/small_floats.hpp"
 #include "comm/reduce/reduce_kernel.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Signed integers are added and multiplied as unsigned ones, because unsigned overflow is defined to wrap around.
 template <class T>
@@ -46,15 +46,12 @@ struct PlainFormat {
 };
 
 template <class T>
-struct SmallFormat {
-  using Stored = decltype(T::bits);
-  using Carried = Stored;
+struct SmallFormat : PlainFormat<decltype(T::bits)> {
+  using Carried = decltype(T::bits);
   using Value = float;
-  static Carried lift(Stored stored) { return stored; }
-  static Value open(Carried carried) { return to_float(T{carried}); }
-  static Carried round(Value value) { return from_float<T>(value).bits; }
-  static Stored store(Carried carried) { return carried; }
-  static Value scale(const ReduceScale& scale) { return to_float(scale.as<T>()); }
+  static Value open(Carried carried) { return base::to_float(T{carried}); }
+  static Carried round(Value value) { return base::from_float<T>(value).bits; }
+  static Value scale(const ReduceScale& scale) { return base::to_float(scale.as<T>()); }
   static Value number(double value) { return static_cast<Value>(value); }
 };
 
@@ -85,28 +82,16 @@ struct OrderedFormat {
 };
 
 struct Sum {
-  template <class T>
-  static auto of(T a, T b) {
-    return a + b;
-  }
+  static auto of(auto a, decltype(a) b) { return a + b; }
 };
 struct Product {
-  template <class T>
-  static auto of(T a, T b) {
-    return a * b;
-  }
+  static auto of(auto a, decltype(a) b) { return a * b; }
 };
 struct Min {
-  template <class T>
-  static T of(T a, T b) {
-    return b < a ? b : a;
-  }
+  static auto of(auto a, decltype(a) b) { return b < a ? b : a; }
 };
 struct Max {
-  template <class T>
-  static T of(T a, T b) {
-    return a < b ? b : a;
-  }
+  static auto of(auto a, decltype(a) b) { return a < b ? b : a; }
 };
 
 // Min and max of floats by comparisons, because the min instructions of different processors disagree on zeros and NaN.
@@ -114,83 +99,58 @@ struct Max {
 // NaN are false, so if `a` is NaN the result is `b`.
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-struct MinFloat {
+template <bool kIsMin>
+struct MinOrMaxFloat {
   template <class T>
   static T of(T a, T b) {
     const auto x = std::bit_cast<BitsOf<T>>(a), y = std::bit_cast<BitsOf<T>>(b);
     const auto number = a == a ? x : y;
-    const auto other = a == b ? x | y : number;
-    return std::bit_cast<T>(b < a ? y : other);
-  }
-};
-struct MaxFloat {
-  template <class T>
-  static T of(T a, T b) {
-    const auto x = std::bit_cast<BitsOf<T>>(a), y = std::bit_cast<BitsOf<T>>(b);
-    const auto number = a == a ? x : y;
-    const auto other = a == b ? x & y : number;
-    return std::bit_cast<T>(a < b ? y : other);
+    const auto other = a == b ? (kIsMin ? x | y : x & y) : number;
+    return std::bit_cast<T>((kIsMin ? b < a : a < b) ? y : other);
   }
 };
 
 // Divides the complete sum by the number of ranks and rounds once.
 template <class Format>
-class Divide {
- public:
-  explicit Divide(const KernelCall& call) : divisor_(Format::number(static_cast<double>(call.divisor))) {}
-  typename Format::Carried apply(typename Format::Carried sum) const {
-    return Format::round(Format::open(sum) / divisor_);
-  }
-
- private:
-  using Value = typename Format::Value;
-  Value divisor_;
+struct Divide {
+  using Carried = typename Format::Carried;
+  typename Format::Value divisor;
+  explicit Divide(const KernelCall& call) : divisor(Format::number(static_cast<double>(call.divisor))) {}
+  Carried apply(Carried sum) const { return Format::round(Format::open(sum) / divisor); }
 };
 
 // Gives the same bits as Divide if the divisor is a power of two, and is several times as fast.
 template <class Format>
-class MultiplyByInverse {
- public:
-  explicit MultiplyByInverse(const KernelCall& call)
-      : inverse_(Format::number(1 / static_cast<double>(call.divisor))) {}
-  typename Format::Carried apply(typename Format::Carried sum) const {
-    return Format::round(Format::open(sum) * inverse_);
-  }
-
- private:
-  using Value = typename Format::Value;
-  Value inverse_;
+struct MultiplyByInverse {
+  using Carried = typename Format::Carried;
+  typename Format::Value inverse;
+  explicit MultiplyByInverse(const KernelCall& call) : inverse(Format::number(1 / static_cast<double>(call.divisor))) {}
+  Carried apply(Carried sum) const { return Format::round(Format::open(sum) * inverse); }
 };
 
 // Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/(2d) away from any integer, and its
 // rounding error is below 2^-18 / d. So truncation is exact, and no integer division is needed.
 template <class T>
-requires(sizeof(T) <= 4) class Divide<IntegerFormat<T>> {
- public:
-  explicit Divide(const KernelCall& call) : inverse_(1.0 / static_cast<double>(call.divisor)) {}
+requires(sizeof(T) <= 4) struct Divide<IntegerFormat<T>> {
+  double inverse;
+  explicit Divide(const KernelCall& call) : inverse(1.0 / static_cast<double>(call.divisor)) {}
   std::make_unsigned_t<T> apply(std::make_unsigned_t<T> sum) const {
     using Wide = std::conditional_t<std::is_signed_v<T>, std::int32_t, std::int64_t>;
     const auto number = static_cast<T>(sum);
     const double half = std::is_signed_v<T> && number < 0 ? -0.5 : 0.5;
-    return static_cast<std::make_unsigned_t<T>>(static_cast<Wide>((static_cast<double>(number) + half) * inverse_));
+    return static_cast<std::make_unsigned_t<T>>(static_cast<Wide>((static_cast<double>(number) + half) * inverse));
   }
-
- private:
-  double inverse_;
 };
 
 template <class T>
-requires(sizeof(T) == 8) class Divide<IntegerFormat<T>> {
- public:
-  explicit Divide(const KernelCall& call) : divisor_(call.divisor) {}
+requires(sizeof(T) == 8) struct Divide<IntegerFormat<T>> {
+  std::uint64_t divisor;
+  explicit Divide(const KernelCall& call) : divisor(call.divisor) {}
   std::uint64_t apply(std::uint64_t sum) const {
     const bool negative = std::is_signed_v<T> && sum >> 63;
-    const std::uint64_t quotient = (negative ? -sum : sum) / divisor_;
+    const std::uint64_t quotient = (negative ? -sum : sum) / divisor;
     return negative ? -quotient : quotient;
   }
-
- private:
-  std::uint64_t divisor_;
 };
 
 // An element at an address of any alignment.
@@ -209,18 +169,15 @@ struct Unscaled {
 };
 
 template <class Format>
-class Scaled {
- public:
+struct Scaled {
+  typename Format::Value scales[kMaxSources];
   explicit Scaled(const KernelCall& call) {
-    for (std::size_t i = 0; i < kMaxSources; ++i) scales_[i] = Format::scale(call.scales[i]);
+    for (std::size_t i = 0; i < kMaxSources; ++i) scales[i] = Format::scale(call.scales[i]);
   }
   template <std::size_t kSource>
   typename Format::Carried apply(typename Format::Stored stored) const {
-    return Format::round(Format::open(Format::lift(stored)) * scales_[kSource]);
+    return Format::round(Format::open(Format::lift(stored)) * scales[kSource]);
   }
-
- private:
-  typename Format::Value scales_[kMaxSources];
 };
 
 template <class Format>
@@ -311,8 +268,8 @@ ReduceKernel integer_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) 
 template <class T>
 ReduceKernel plain_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Format = PlainFormat<T>;
-  return kernel_of<Format, Compare<Format, MinFloat>, Compare<Format, MaxFloat>, MultiplyByInverse<Format>>(op, extra,
-                                                                                                            set);
+  return kernel_of<Format, Compare<Format, MinOrMaxFloat<true>>, Compare<Format, MinOrMaxFloat<false>>,
+                   MultiplyByInverse<Format>>(op, extra, set);
 }
 
 // kInfinity: see OrderedFormat.
@@ -324,4 +281,4 @@ ReduceKernel small_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet s
                    Compare<OrderedFormat<Bits, kInfinity, false>, Max>, MultiplyByInverse<Format>>(op, extra, set);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

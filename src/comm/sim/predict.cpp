@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backend/sim/sim.hpp"
+#include "base/fail.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
@@ -14,7 +15,7 @@
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr double kMaxSteps = 1e6;  // of predict(): they take some seconds and a gigabyte of memory
@@ -68,11 +69,6 @@ double run(ProgramSimulation& simulation, const Device& device) {
 
 // --- Predictions for machines of a topology ---
 
-// A switch in the network reduces messages while it forwards them, so its program has no reduce steps.
-void make_switch(Program& program) {
-  std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kReduce; });
-}
-
 // A sim machine with the links of the cluster and one device for each track of each rank.
 class ClusterLinks {
  public:
@@ -92,10 +88,8 @@ class ClusterLinks {
     if (!added_.insert({from, to, track}).second) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("prediction: a rank with more than {} others at once is not simulated; give fewer ranks",
-                              kMaxWires),
-                  {});
+      base::fail(Code::kInvalidValue, {},
+                 "prediction: a rank with more than {} others at once is not simulated; give fewer ranks", kMaxWires);
     const RankPlace a = place_of(from), b = place_of(to);
     std::vector<std::string> names;
     const auto cross = [&](int node, int source, int target) {
@@ -143,8 +137,8 @@ class ClusterLinks {
   int net(int node, std::size_t number) const {
     const std::vector<int>& nets = system(node).nets;
     if (nets.empty())
-      throw Error(Code::kInvalidValue,
-                  fmt::format("prediction: machine {} ({}) has no net to reach others", node, system(node).name), {});
+      base::fail(Code::kInvalidValue, {}, "prediction: machine {} ({}) has no net to reach others", node,
+                 system(node).name);
     return nets[number % nets.size()];
   }
   // The net of its machine that a rank uses. If several nets are equally near, neighbouring ranks use different ones.
@@ -154,16 +148,13 @@ class ClusterLinks {
     if (channel && !channel->nets.empty())
       return static_cast<std::size_t>(channel->nets[static_cast<std::size_t>(place.node)]);
     std::vector<std::size_t> nearest;
+    const auto distance = [&](std::size_t number) {
+      const TopoPaths& all = paths(place.node);
+      return std::pair(all.type(device(place), nets[number]), -all.gbps(device(place), nets[number]));
+    };
     for (std::size_t number = 0; number < nets.size(); ++number) {
-      const auto better = [&](std::size_t one, std::size_t other) {
-        const auto of = [&](std::size_t to) {
-          return std::pair(paths(place.node).type(device(place), nets[to]),
-                           -paths(place.node).gbps(device(place), nets[to]));
-        };
-        return of(one) < of(other);
-      };
-      if (!nearest.empty() && better(number, nearest.front())) nearest.clear();
-      if (nearest.empty() || !better(nearest.front(), number)) nearest.push_back(number);
+      if (!nearest.empty() && distance(number) < distance(nearest.front())) nearest.clear();
+      if (nearest.empty() || !(distance(nearest.front()) < distance(number))) nearest.push_back(number);
     }
     return nearest[static_cast<std::size_t>(place.device) % nearest.size()];
   }
@@ -196,11 +187,6 @@ void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, co
   }
 }
 
-// The number of elements that channel `index` of `count` channels carries.
-std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t count) {
-  return elements * (index + 1) / count - elements * index / count;
-}
-
 // Throws if there are too many steps. Estimates them from the first piece of rank 0, because the programs of all ranks
 // might not fit into memory.
 void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t tracks, Here here) {
@@ -212,11 +198,10 @@ void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t track
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
                        static_cast<double>(builder.pieces(0)) * nranks * static_cast<double>(tracks);
   if (steps > kMaxSteps)
-    throw Error(Code::kInvalidValue,
-                fmt::format("prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "
-                            "bytes",
-                            steps, kMaxSteps),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "
+               "bytes",
+               steps, kMaxSteps);
 }
 
 }  // namespace
@@ -227,11 +212,9 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const bool by_tree = request.algorithm == Algorithm::kTree && request.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
   if (!schedule || nranks < 2 || request.call.block_bytes() == 0 || (request.through_switch && !has_switch))
-    throw Error(Code::kInvalidValue,
-                fmt::format("prediction: {} of {} bytes by {}{} among {} ranks", collective_name(request.call.kind),
-                            request.call.block_bytes(), algorithm_name(request.algorithm),
-                            request.through_switch ? " through a switch" : "", nranks),
-                here);
+    base::fail(Code::kInvalidValue, here, "prediction: {} of {} bytes by {}{} among {} ranks",
+               collective_name(request.call.kind), request.call.block_bytes(), algorithm_name(request.algorithm),
+               request.through_switch ? " through a switch" : "", nranks);
   const bool by_channels = request.algorithm == Algorithm::kRing || request.algorithm == Algorithm::kTree;
   const std::size_t most = by_channels ? plan.channels.size() : 1;
   const std::size_t tracks = std::min<std::size_t>(most, request.call.elements);
@@ -244,12 +227,15 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
     CallSpec spec{schedule, request.call, true, chunk};
-    spec.call.elements = share_of(request.call.elements, track, tracks);
+    const std::uint64_t elements = request.call.elements;  // each channel carries a share
+    spec.call.elements = elements * (track + 1) / tracks - elements * track / tracks;
     CommGraph graph = request.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
     if (request.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
     require_few(spec, graph, tracks, here);
     sequence.push_back(rank_programs(spec, graph));
-    if (request.through_switch) make_switch(sequence.back().by_rank.back());
+    if (request.through_switch)  // a switch reduces messages while it forwards them: its program has no reduce steps
+      std::erase_if(sequence.back().by_rank.back().steps,
+                    [](const Primitive& step) { return step.kind == Primitive::Kind::kReduce; });
     for (const Program& program : sequence.back().by_rank) result.steps += program.steps.size();
     add_routes(links, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
   }
@@ -266,12 +252,14 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
 // bytes, so all messages there share the cores. If a rank has less than one core, it copies and reduces more slowly.
 std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
-  const std::vector<Placement>& placements = comm_.bootstrap.placements();
+  const std::vector<transport::Placement>& placements = comm_.bootstrap.placements();
   const LinkRates& rates = comm_.tuning.rates;
   RankMachine machine;
   std::vector<int> hosts;
   for (int rank = 0; rank < nranks; ++rank) {
-    const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
+    const auto same = [&](const transport::Placement& one) {
+      return transport::same_host(one, placements[static_cast<std::size_t>(rank)]);
+    };
     hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
     machine.add_link(fmt::format("out {}", rank), rates.gbps);
     machine.add_link(fmt::format("in {}", rank), rates.gbps);
@@ -316,11 +304,9 @@ double CallPredictor::us(const Call& call, bool reachable, int calls, Here here)
     channels = std::max(channels, programs.channels);
   }
   if (steps == 0 || steps > kMaxCommSteps)
-    throw Error(Code::kInvalidValue,
-                fmt::format("prediction: {} steps of {} ranks; at most {} of 2 to {} ranks are simulated", steps,
-                            nranks, kMaxCommSteps, kMaxRanks),
-                here);
-  const PrivateScope predicting;  // keeps the simulation out of the program's trace
+    base::fail(Code::kInvalidValue, here, "prediction: {} steps of {} ranks; at most {} of 2 to {} ranks are simulated",
+               steps, nranks, kMaxCommSteps, kMaxRanks);
+  const runtime::PrivateScope predicting;  // keeps the simulation out of the program's trace
   const std::vector<Device> devices = open_ranks();
   for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads the staging memory of the others
     for (std::size_t j = 0; j < devices.size(); ++j) {
@@ -335,4 +321,4 @@ double CallPredictor::us(const Call& call, bool reachable, int calls, Here here)
   return run(simulation, devices.front()) / calls;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -7,7 +7,7 @@
 #include "comm/sim/program_simulation.hpp"
 #include "slip/communicator.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // Costs that topology files do not state.
 struct PredictedCosts {
@@ -55,4 +55,4 @@ class CallPredictor {
   const Communicator::State& comm_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "comm/link/link.hpp"
 #include "comm/plan/host_program.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 using Kind = Primitive::Kind;
@@ -17,21 +18,13 @@ using Layout = StagingLayout;
 constexpr std::uint64_t kFlagBytes = sizeof(std::uint32_t);
 constexpr std::uint64_t kFlagsPerRank = Layout::kSlots + 1;  // one for each slot of posts, and the phase
 
-const Kernel& reduce_kernel() {
-  static const Kernel kKernel{"reduce", [](const Args&) {}};
-  return kKernel;
-}
-const Kernel& copy_kernel() {
-  static const Kernel kKernel{"copy", [](const Args&) {}};
-  return kKernel;
-}
-const Kernel& kept_kernel() {
-  static const Kernel kKernel{"kept to be sent again", [](const Args&) {}};
-  return kKernel;
-}
-const Kernel& latency_kernel() {
-  static const Kernel kKernel{"sees the others", [](const Args&) {}};
-  return kKernel;
+struct Kernels {  // they only take time
+  Kernel reduce{"reduce", [](const Args&) {}}, copy{"copy", [](const Args&) {}};
+  Kernel kept{"kept to be sent again", [](const Args&) {}}, latency{"sees the others", [](const Args&) {}};
+};
+const Kernels& kernels() {
+  static const Kernels kKernels;
+  return kKernels;
 }
 
 Range flag_at(const Range& flags, std::uint64_t index) { return flags.slice(index * kFlagBytes, kFlagBytes); }
@@ -59,6 +52,7 @@ std::uint64_t in_lane(std::uint64_t count, std::uint64_t lane, std::uint64_t lan
 }  // namespace
 
 void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
+  const std::uint64_t slot = part.number % Layout::kSlots;
   for (const Primitive& step : part.program->steps) {
     switch (step.kind) {
       case Kind::kCopy:
@@ -72,12 +66,18 @@ void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
         if (link.begun(sends) > step.value) await_messages(link, sends, link.begun(sends) - step.value, stream);
         break;
       }
-      case Kind::kRoom:
-      case Kind::kPost:
-      case Kind::kMeet:
-      case Kind::kSignal:
+      case Kind::kRoom: {
+        const std::uint64_t needed = part.number < step.value ? 0 : part.number - step.value;
+        await_peers(part, step, stream, needed % Layout::kSlots, needed);
+        break;
+      }
+      case Kind::kPost: sink_.write_flag(stream, rank_flag(part.rank, slot), part.number); break;
+      case Kind::kMeet: await_peers(part, step, stream, slot, part.number); break;
       case Kind::kEnter:
-      case Kind::kWait: host_step(part, step, stream); break;
+      case Kind::kSignal:
+        sink_.write_flag(stream, rank_flag(part.rank, Layout::kSlots), part.phase + step.value);
+        break;
+      case Kind::kWait: await_peers(part, step, stream, Layout::kSlots, part.phase + step.value); break;
     }
   }
 }
@@ -107,8 +107,8 @@ void ProgramPlayer::work(const ProgramPart& part, const Primitive& step, StreamI
   for (int i = 0; i < step.sources; ++i) reads_.push_back(range_of(locations[step.targets + i], step.bytes, part));
   const bool copies = step.kind == Kind::kCopy;
   if (copies && reads_[0].block == writes_[0].block && reads_[0].offset == writes_[0].offset)
-    return;  // slip::copy() does nothing then, too
-  sink_.launch(stream, copies ? copy_kernel() : reduce_kernel(), {.reads = reads_, .writes = writes_},
+    return;  // comm::copy() does nothing then, too
+  sink_.launch(stream, copies ? kernels().copy : kernels().reduce, {.reads = reads_, .writes = writes_},
                {.bytes = step.bytes * (reads_.size() + writes_.size())});
 }
 
@@ -141,8 +141,7 @@ void ProgramPlayer::deliver() {
 void ProgramPlayer::require_matching(const Wire& wire) const {
   const auto require = [&](bool good, const std::string& what) {
     if (good) return;
-    throw Error(Code::kMismatch,
-                fmt::format("program simulation: from rank {} to rank {}: {}", wire.from, wire.to, what), {});
+    base::fail(Code::kMismatch, {}, "program simulation: from rank {} to rank {}: {}", wire.from, wire.to, what);
   };
   require(wire.out.size() == wire.in.size(),
           fmt::format("{} messages sent, {} received", wire.out.size(), wire.in.size()));
@@ -191,7 +190,7 @@ void ProgramPlayer::deliver_buffered(Wire& wire) {
     sink_.copy(in, wire.in[i], cell);
     sink_.write_flag(in, flag_at(wire.flags, kReceiveDone), count);
     sink_.wait_flag(kept, flag_at(wire.flags, kGone), count);
-    if (source.bytes > 0) sink_.launch(kept, kept_kernel(), {.reads = {source}}, {});
+    if (source.bytes > 0) sink_.launch(kept, kernels().kept, {.reads = {source}}, {});
     sink_.write_flag(kept, flag_at(wire.flags, kSendDone), count);
   }
   wire.out.clear();
@@ -210,7 +209,8 @@ std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Ran
 bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
   const Wire& link = wires_.at({0, from, to});
   for (std::uint64_t lane = 0; lane < std::min(kLanes, number); ++lane) {
-    const auto* const done = reinterpret_cast<const std::uint32_t*>(address(flag_at(link.flags, kLanesDone + lane)));
+    const auto* const done =
+        reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(link.flags, kLanesDone + lane)));
     if (__atomic_load_n(done, __ATOMIC_RELAXED) < in_lane(number, lane, kLanes)) return false;
   }
   return true;
@@ -230,23 +230,7 @@ void ProgramPlayer::await_peers(const ProgramPart& part, const Primitive& step, 
     if (step.peer != kAllPeers && step.peer != static_cast<std::uint64_t>(peer)) continue;
     sink_.wait_flag(stream, rank_flag(peer, index), value);
   }
-  if (flag_latency_ > 0) sink_.launch(stream, latency_kernel(), {}, {.time = flag_latency_});
+  if (flag_latency_ > 0) sink_.launch(stream, kernels().latency, {}, {.time = flag_latency_});
 }
 
-void ProgramPlayer::host_step(const ProgramPart& part, const Primitive& step, StreamId stream) {
-  const std::uint64_t slot = part.number % Layout::kSlots;
-  switch (step.kind) {
-    case Kind::kRoom: {
-      const std::uint64_t needed = part.number < step.value ? 0 : part.number - step.value;
-      return await_peers(part, step, stream, needed % Layout::kSlots, needed);
-    }
-    case Kind::kPost: return sink_.write_flag(stream, rank_flag(part.rank, slot), part.number);
-    case Kind::kMeet: return await_peers(part, step, stream, slot, part.number);
-    case Kind::kEnter:
-    case Kind::kSignal: return sink_.write_flag(stream, rank_flag(part.rank, Layout::kSlots), part.phase + step.value);
-    case Kind::kWait: return await_peers(part, step, stream, Layout::kSlots, part.phase + step.value);
-    default: break;
-  }
-}
-
-}  // namespace slip
+}  // namespace slip::comm

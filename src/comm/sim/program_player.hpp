@@ -22,7 +22,7 @@
 #include "slip/op.hpp"
 #include "slip/range.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // How a wire carries messages. Proofs use kRendezvous and kBuffered: a program that is correct on both is correct on
 // every real link. Predictions use kPipelined, or kRendezvous if a rank has many wires.
@@ -116,7 +116,6 @@ class ProgramPlayer {
   void work(const ProgramPart& part, const Primitive& step, StreamId stream);
   void begin_message(const ProgramPart& part, const Primitive& step, StreamId stream);
   void await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream);
-  void host_step(const ProgramPart& part, const Primitive& step, StreamId stream);
   void await_peers(const ProgramPart& part, const Primitive& step, StreamId stream, std::uint64_t index,
                    std::uint64_t value);
   void require_matching(const Wire& wire) const;
@@ -133,4 +132,4 @@ class ProgramPlayer {
   std::vector<Range> reads_, writes_;                // of the current step; kept to save allocations
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -6,7 +6,7 @@
 
 #include "slip/stream.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 using Kind = Primitive::Kind;
@@ -16,14 +16,10 @@ const Kernel& user_kernel() {
   return kKernel;
 }
 
-Program all_pieces(const HostProgramBuilder& builder) {
+// `channel`: of a MessageProgramBuilder; a HostProgramBuilder has none.
+Program all_pieces(const auto& builder, auto... channel) {
   Program program;
-  for (std::uint64_t piece = 0; piece < builder.pieces(); ++piece) builder.write(piece, program);
-  return program;
-}
-Program all_pieces(const MessageProgramBuilder& builder, int channel) {
-  Program program;
-  for (std::uint64_t piece = 0; piece < builder.pieces(channel); ++piece) builder.write(channel, piece, program);
+  for (std::uint64_t piece = 0; piece < builder.pieces(channel...); ++piece) builder.write(channel..., piece, program);
   return program;
 }
 
@@ -240,4 +236,4 @@ void ProgramSimulation::launch(StreamId stream, const Kernel& kernel, const Oper
   streams_[stream].first.launch(kernel, operands, cost);
 }
 
-}  // namespace slip
+}  // namespace slip::comm

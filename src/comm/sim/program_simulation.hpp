@@ -14,7 +14,7 @@
 #include "slip/device.hpp"
 #include "slip/plan.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // The programs of all ranks for one call.
 struct RankPrograms {
@@ -106,4 +106,4 @@ class ProgramSimulation final : private OpSink {
   Event begun_;
 };
 
-}  // namespace slip
+}  // namespace slip::comm

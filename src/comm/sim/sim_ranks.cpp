@@ -7,11 +7,12 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 // --- SimRun ---
 
@@ -33,10 +34,10 @@ bool SimRun::advance(By) noexcept {
     }
     while (ranks_.move()) continue;
     if (!begun_ && !failed()) ranks_.try_begin(*this);
-    if (!begun_ && moved_ && !failed()) look_for_trouble();
+    if (!begun_ && moved_ && !failed()) check_peers();
     if (!over()) return false;
     while (!moved_) {  // a network may be slower than virtual time; the CallRun enforces its own deadline
-      if (!ranks_.move()) yield_thread();
+      if (!ranks_.move()) base::yield_thread();
     }
   } catch (const Error& error) {
     trouble_ = error;
@@ -53,25 +54,23 @@ bool SimRun::concerns(int rank) const {
 
 // Throws if peers cannot join any more. Until the bytes have moved, the CallRun checks this. But the bytes of a call
 // may move before all ranks have joined, for example those of a broadcast's root.
-void SimRun::look_for_trouble() {
+void SimRun::check_peers() {
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted", rank_), {});
+    base::fail(Code::kAborted, {}, "rank {}: aborted", rank_);
   calls_.throw_failure();
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
+  if (deadline_ns_ == 0) deadline_ns_ = base::now_ns() + calls_.timeout_ns;
   std::string missing;
   for (int rank = 0; rank < calls_.nranks; ++rank) {
     const SimRun* const other = ranks_.slot(rank).here;
     if (!concerns(rank) || (!is_message() && other && !other->begun_)) continue;
     missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", rank);
-    if (calls_.bootstrap.has_left(rank))
-      throw Error(Code::kRankLost, fmt::format("rank {} has left the communicator; rank {} waits for it", rank, rank_),
-                  {});
+    if (calls_.bootstrap.failures().has_left(rank))
+      base::fail(Code::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it", rank, rank_);
   }
-  if (calls_.bootstrap.broken() || now_ns() > deadline_ns_)
-    throw Error(calls_.bootstrap.broken() ? Code::kRankLost : Code::kTimeout,
-                fmt::format("rank {} waited {:.1f} s for {} to come to the same call", rank_,
-                            static_cast<double>(calls_.timeout_ns) / 1e9, missing),
-                {});
+  if (calls_.bootstrap.broken() || base::now_ns() > deadline_ns_)
+    base::fail(calls_.bootstrap.broken() ? Code::kRankLost : Code::kTimeout, {},
+               "rank {} waited {:.1f} s for {} to come to the same call", rank_,
+               static_cast<double>(calls_.timeout_ns) / 1e9, missing);
 }
 
 bool SimRun::can_advance() noexcept { return joined_ ? over() : ranks_.slot(rank_).ticket >= ticket_; }
@@ -86,11 +85,11 @@ bool SimRun::over() const {
 }
 
 // Once the CallRun is finished another call may use it.
-void SimRun::finish(const Failure* cause) {
+void SimRun::finish(const runtime::Failure* cause) {
   ranks_.leave(*this);
   if (!trouble_) return run_.finish(cause);
   const Error error = *trouble_;
-  const Failure own{.code = error.code(), .text = error.what(), .position = 0, .here = {}};
+  const runtime::Failure own{.code = error.code(), .text = error.what(), .position = 0, .here = {}};
   run_.finish(cause ? cause : &own);  // notifies the other ranks
   if (!cause) throw error;
 }
@@ -101,17 +100,17 @@ SimRanks::SimRanks(Settings settings)
     : settings_(std::move(settings)), slots_(static_cast<std::size_t>(settings_.tuning.nranks)) {}
 
 // Rank 0 makes the object; the other ranks get its address, since all are in one process.
-std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& device, Settings settings, Here here) {
+std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Settings settings,
+                                         Here here) {
   const std::vector<std::uint64_t> worlds = bootstrap.all_gather(device.info().world);
-  const std::vector<Placement>& places = bootstrap.placements();
+  const std::vector<transport::Placement>& places = bootstrap.placements();
   if (std::all_of(worlds.begin(), worlds.end(), [](std::uint64_t world) { return world == 0; })) return nullptr;
   for (std::size_t rank = 1; rank < worlds.size(); ++rank) {
-    if (worlds[rank] == worlds[0] && same_process(places[rank], places[0])) continue;
-    throw Error(Code::kUnsupported,
-                fmt::format("ranks 0 and {} do not share a virtual time: open their devices together, with "
-                            "Device::open_all, in one process",
-                            rank),
-                here);
+    if (worlds[rank] == worlds[0] && transport::same_process(places[rank], places[0])) continue;
+    base::fail(Code::kUnsupported, here,
+               "ranks 0 and {} do not share a virtual time: open their devices together, with "
+               "Device::open_all, in one process",
+               rank);
   }
   std::shared_ptr<SimRanks> ranks;
   if (bootstrap.rank() == 0) ranks = std::make_shared<SimRanks>(std::move(settings));
@@ -153,7 +152,7 @@ bool SimRanks::move() {
   for (RankSlot& one : slots_) {
     SimRun* const run = one.here;
     if (!run || run->moved_ || !run->run_.can_advance()) continue;
-    run->moved_ = run->run_.advance(Exchange::By::kWorker);
+    run->moved_ = run->run_.advance(runtime::Exchange::By::kWorker);
     any = true;
   }
   return any;
@@ -173,7 +172,7 @@ bool SimRanks::ask_for_the_same() {
   if (other == slots_.end()) return true;
   const CallMismatch mismatch(0, first, static_cast<int>(other - slots_.begin()), other->here->run_.signature());
   for (RankSlot& one : slots_) {
-    one.here->run_.fail(mismatch.code(), bare_text(mismatch));
+    one.here->run_.fail(mismatch.code(), base::bare_text(mismatch));
     one.here->trouble_ = mismatch;
   }
   return false;
@@ -183,7 +182,7 @@ void SimRanks::begin_collective() {
   if (!ask_for_the_same()) return;
   const auto moved = [](const RankSlot& one) { return one.here->moved_; };
   while (!std::all_of(slots_.begin(), slots_.end(), moved)) {  // ends, because the calls wait only for each other
-    if (!move()) yield_thread();
+    if (!move()) base::yield_thread();
   }
   if (std::any_of(slots_.begin(), slots_.end(), [](const RankSlot& one) { return one.here->failed(); })) return;
   const Call& call = slots_.front().here->call_.call;
@@ -198,9 +197,9 @@ void SimRanks::begin_collective() {
 }
 
 ScheduleChoice SimRanks::choice_of(const Call& call) {
-  const bool explain = env().debugs("tune");
+  const bool explain = base::debugs("tune");
   ScheduleChoice choice = choose(call, settings_.tuning, settings_.algorithm, settings_.rank_order, explain);
-  if (explain && explained_.insert(choice.text).second) log_line("in virtual time: " + choice.text);
+  if (explain && explained_.insert(choice.text).second) base::log_line("in virtual time: " + choice.text);
   return choice;
 }
 
@@ -228,4 +227,4 @@ void SimRanks::match(int from, int to) {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::comm

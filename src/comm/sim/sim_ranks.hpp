@@ -21,7 +21,7 @@
 #include "comm/host/call_run.hpp"
 #include "comm/sim/sim_wires.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class SimRanks;
 
@@ -38,7 +38,7 @@ struct SimCall {
 };
 
 // A call of one rank in virtual time. It wraps the CallRun that moves the bytes.
-class SimRun final : public Exchange {
+class SimRun final : public runtime::Exchange {
  public:
   SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
@@ -49,7 +49,7 @@ class SimRun final : public Exchange {
   bool can_advance() noexcept override;
   bool moves() noexcept override { return begun_ || failed(); }
   std::int64_t began_ns() const noexcept override { return 0; }
-  void finish(const Failure* cause) override;
+  void finish(const runtime::Failure* cause) override;
 
  private:
   friend class SimRanks;
@@ -57,7 +57,7 @@ class SimRun final : public Exchange {
   bool failed() const { return trouble_.has_value() || (moved_ && run_.failed()); }
   bool over() const;
   bool concerns(int rank) const;
-  void look_for_trouble();
+  void check_peers();
 
   struct Transfer {  // a message under way: SimWires::carry() returned its number
     int from, to;
@@ -89,7 +89,8 @@ class SimRanks {
   };
   // Collective: all ranks call it and get the same object, or null if no rank is in virtual time. Throws on all ranks
   // if they are not in the same sim world. Measures the links, in virtual time.
-  static std::shared_ptr<SimRanks> meet(Bootstrap& bootstrap, const Device& device, Settings settings, Here here);
+  static std::shared_ptr<SimRanks> meet(transport::Bootstrap& bootstrap, const Device& device, Settings settings,
+                                        Here here);
 
   explicit SimRanks(Settings settings);
 
@@ -120,4 +121,4 @@ class SimRanks {
   std::set<std::string> explained_;                          // SLIP_DEBUG=tune: choices that were logged
 };
 
-}  // namespace slip
+}  // namespace slip::comm

@@ -7,23 +7,20 @@
 #include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::comm {
 namespace {
 
 constexpr std::size_t kScratchBytes = std::numeric_limits<std::size_t>::max() / 2;  // more than any program uses
 
-void submit(StreamState& stream, const Op& op) { stream.core->backend->submit(stream, op); }
+void submit(runtime::StreamState& stream, const Op& op) { stream.core->backend->submit(stream, op); }
 
 }  // namespace
 
-SimWires::Flags::Flags(std::size_t count) : values_(new std::uint32_t[count]{}), block_(take_block()) {
-  block_->core = nullptr;
-  block_->data = reinterpret_cast<std::byte*>(values_.get());
-  block_->bytes = count * sizeof(std::uint32_t);
-  block_->kind = MemoryKind::kPinned;
-}
+SimWires::Flags::Flags(std::size_t count)
+    : values_(new std::uint32_t[count]{}),
+      block_(runtime::take_block(nullptr, MemoryKind::kPinned, values_.get(), count * sizeof(std::uint32_t), {})) {}
 
-SimWires::Flags::~Flags() { drop_block(block_); }
+SimWires::Flags::~Flags() { runtime::drop_block(block_); }
 
 Range SimWires::Flags::range() const { return {block_, block_->id.load(std::memory_order_relaxed), 0, block_->bytes}; }
 
@@ -34,24 +31,20 @@ SimWires::SimWires(std::vector<Device> devices)
     : devices_(std::move(devices)), player_(*this, nranks(), WireKind::kPipelined) {
   for (const Device& device : devices_) {
     cores_.push_back(device.legacy_stream().state()->core);
-    Block* const block = scratch_.emplace_back(take_block());
-    block->core = cores_.back();
-    block->data = nullptr;
-    block->bytes = kScratchBytes;
-    block->kind = MemoryKind::kDevice;
+    scratch_.push_back(runtime::take_block(cores_.back(), MemoryKind::kDevice, nullptr, kScratchBytes, {}));
   }
 }
 
 SimWires::~SimWires() {
-  for (StreamState* stream : streams_) {
-    stream->core->backend->wait(stream, kEverything, 0);
+  for (runtime::StreamState* stream : streams_) {
+    stream->core->backend->wait(stream, runtime::kEverything, 0);
     stream->core->backend->close_stream(*stream);
   }
-  for (Block* block : scratch_) drop_block(block);
+  for (runtime::Block* block : scratch_) runtime::drop_block(block);
 }
 
 Range SimWires::scratch_of(int rank, std::size_t bytes) const {
-  Block* const block = scratch_[static_cast<std::size_t>(rank)];
+  runtime::Block* const block = scratch_[static_cast<std::size_t>(rank)];
   return {block, block->id.load(std::memory_order_relaxed), 0, bytes};
 }
 
@@ -108,8 +101,8 @@ std::uint64_t SimWires::carry(int from, int to, const Range& out, const Range& i
 // --- OpSink ---
 
 OpSink::StreamId SimWires::open_stream(int rank) {
-  DeviceCore& core = *cores_[static_cast<std::size_t>(rank)];
-  StreamState* const stream = core.backend->open_stream({.flags = StreamFlags::kNonBlocking, .wire = true});
+  runtime::DeviceCore& core = *cores_[static_cast<std::size_t>(rank)];
+  runtime::StreamState* const stream = core.backend->open_stream({.flags = StreamFlags::kNonBlocking, .wire = true});
   stream->core = &core;
   stream->failure.clear();
   streams_.push_back(stream);
@@ -152,12 +145,12 @@ void SimWires::launch(StreamId stream, const Kernel& kernel, const Operands&, co
 
 LinkRates SimWires::measure() {
   constexpr std::size_t kSmall = 64, kLarge = std::size_t{1} << 20;
-  std::array<Stamp*, 3> marks{};
+  std::array<runtime::Stamp*, 3> marks{};
   for (const int from : {1, 0}) {  // the copies of rank 0 are measured, so those of rank 1 are submitted before
     const StreamId stream = player_.wire_stream(from, 1 - from, 0);
     const auto mark = [&](std::size_t index) {
       if (from != 0) return;
-      marks[index] = new Stamp;
+      marks[index] = new runtime::Stamp;
       submit(*streams_[stream], {.kind = OpKind::kRecord, .event = marks[index]});
     };
     const auto send = [&](std::size_t bytes) { copy(stream, scratch_of(1 - from, bytes), scratch_of(from, bytes)); };
@@ -167,15 +160,15 @@ LinkRates SimWires::measure() {
     send(kLarge);
     mark(2);
   }
-  StreamState& last = *streams_[player_.wire_stream(0, 1, 0)];
-  last.core->backend->wait(&last, kEverything, 0);
+  runtime::StreamState& last = *streams_[player_.wire_stream(0, 1, 0)];
+  last.core->backend->wait(&last, runtime::kEverything, 0);
   const auto us = [&](std::size_t from, std::size_t to) {
     return static_cast<double>(marks[to]->since(*marks[from])) / 1e6;
   };
   LinkRates rates{.latency_us = us(0, 1), .gbps = 0, .message_us = 0};
   rates.gbps = static_cast<double>(kLarge) / (std::max(us(1, 2) - rates.latency_us, 1e-3) * 1e3);
-  for (Stamp* stamp : marks) stamp->release();
+  for (runtime::Stamp* stamp : marks) stamp->release();
   return rates;
 }
 
-}  // namespace slip
+}  // namespace slip::comm

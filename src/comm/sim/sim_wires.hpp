@@ -16,7 +16,7 @@
 #include "comm/sim/program_player.hpp"
 #include "slip/device.hpp"
 
-namespace slip {
+namespace slip::comm {
 
 class SimWires final : private OpSink {
  public:
@@ -55,7 +55,7 @@ class SimWires final : private OpSink {
 
    private:
     std::unique_ptr<std::uint32_t[]> values_;
-    Block* block_;
+    runtime::Block* block_;
   };
   struct Track {  // of a rank and a channel
     StreamId stream = 0;
@@ -76,13 +76,13 @@ class SimWires final : private OpSink {
   Range scratch_of(int rank, std::size_t bytes) const;
 
   std::vector<Device> devices_;
-  std::vector<DeviceCore*> cores_;
-  std::vector<Block*> scratch_;  // by rank: blocks without memory, which only name the device
+  std::vector<runtime::DeviceCore*> cores_;
+  std::vector<runtime::Block*> scratch_;  // by rank: blocks without memory, which only name the device
   ProgramPlayer player_;
   std::map<std::pair<int, int>, Track> tracks_;  // by rank and channel
   std::vector<std::unique_ptr<Flags>> flags_;
-  std::vector<StreamState*> streams_;  // by StreamId
-  int channels_ = 0;                   // of the collective
+  std::vector<runtime::StreamState*> streams_;  // by StreamId
+  int channels_ = 0;                            // of the collective
 };
 
-}  // namespace slip
+}  // namespace slip::comm

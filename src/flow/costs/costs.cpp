@@ -7,11 +7,13 @@
 #include <set>
 
 #include "backend/sim/arithmetic.hpp"
+#include "base/fail.hpp"
 #include "flow/costs/op_memory.hpp"
 
 namespace slip {
 namespace {
 
+constexpr std::string_view kPrefix = "sim:";
 constexpr double kPicosPerSecond = 1e12;
 constexpr double kMax = 4e18;  // limit for computed times: half of the range of Picos
 
@@ -28,17 +30,6 @@ Picos scaled(const CostSample& sample, const CostSample& wanted) {
   return factor > 0 ? std::max<Picos>(rounded(static_cast<double>(sample.time) * factor), 1) : sample.time;
 }
 
-// The size by which samples of one kernel are interpolated: flops, or bytes if the op has no flops.
-struct SampleSize {
-  bool by_flops;
-  std::uint64_t operator()(const CostSample& sample) const { return by_flops ? sample.flops : sample.bytes; }
-};
-
-Picos between(const CostSample& below, const CostSample& above, double share) {
-  const auto low = static_cast<double>(below.time), high = static_cast<double>(above.time);
-  return rounded(low + (high - low) * share);
-}
-
 // The distance of two amounts on a logarithmic scale.
 double distance(std::uint64_t a, std::uint64_t b) {
   return std::abs(std::log(static_cast<double>(a) + 1) - std::log(static_cast<double>(b) + 1));
@@ -53,7 +44,8 @@ const CostSample* nearest(const std::vector<const CostSample*>& samples, const C
 }
 
 Picos interpolated(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
-  const SampleSize at{wanted.flops > 0};
+  // The size by which samples of one kernel are interpolated: flops, or bytes if the op has no flops.
+  const auto at = [&](const CostSample& sample) { return wanted.flops > 0 ? sample.flops : sample.bytes; };
   const CostSample *below = nullptr, *above = nullptr;
   for (const CostSample* sample : samples) {
     if (at(*sample) <= at(wanted) && (!below || at(*sample) > at(*below))) below = sample;
@@ -61,38 +53,37 @@ Picos interpolated(const std::vector<const CostSample*>& samples, const CostSamp
   }
   if (!below || !above || at(*below) == at(*above)) return scaled(*nearest(samples, wanted), wanted);
   const auto past_below = static_cast<double>(at(wanted) - at(*below));
-  return between(*below, *above, past_below / static_cast<double>(at(*above) - at(*below)));
+  const auto low = static_cast<double>(below->time), high = static_cast<double>(above->time);
+  return rounded(low + (high - low) * (past_below / static_cast<double>(at(*above) - at(*below))));
 }
 
 [[noreturn]] void refuse_unknown(const Costs& costs, const GraphOp& op) {
   std::set<std::string> known;
   for (const CostSample& sample : costs.samples) known.insert(sample.kernel);
-  throw Error(Code::kInvalidValue,
-              fmt::format("op '{}': the costs of '{}' have no sample of its kernel '{}', only of {}; measure the graph "
-                          "again with measure_costs",
-                          op.name, costs.device, op.kernel->name.text(),
-                          known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))),
-              {});
+  base::fail(Code::kInvalidValue, {},
+             "op '{}': the costs of '{}' have no sample of its kernel '{}', only of {}; measure the graph "
+             "again with measure_costs",
+             op.name, costs.device, op.kernel->name.text(),
+             known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", ")));
 }
 
 }  // namespace
 
 Picos LinkCost::time_for(std::uint64_t bytes) const {
   if (!(bytes_per_second > 0))
-    throw Error(Code::kInvalidValue,
-                fmt::format("no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
-                            "measure_link",
-                            bytes, bytes_per_second),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
+               "measure_link",
+               bytes, bytes_per_second);
   return latency + rounded(static_cast<double>(bytes) / bytes_per_second * kPicosPerSecond);
 }
 
 Picos Costs::time_of(const Graph& graph, const GraphOp& op) const {
-  const CostSample wanted = sample_of(graph, op, 0);
+  const CostSample wanted = flow::sample_of(graph, op, 0);
   std::vector<const CostSample*> of_kernel, of_weight;
   for (const CostSample& sample : samples) {
     if (sample.kernel != wanted.kernel) continue;
-    if (same_size(sample, wanted)) return sample.time;
+    if (flow::same_size(sample, wanted)) return sample.time;
     of_kernel.push_back(&sample);
     if (sample.weight_bytes == wanted.weight_bytes) of_weight.push_back(&sample);
   }
@@ -114,22 +105,14 @@ double Costs::slowdown_of(const Graph& graph) const {
   return alone > 0 ? std::max(0.0, beside / alone - 1) : 0;
 }
 
-namespace {
-
-constexpr std::string_view kPrefix = "sim:";
-
-double share(std::uint32_t ppm) { return static_cast<double>(ppm) / sim::kPpm; }
-
-}  // namespace
-
 // Uses the arithmetic of the sim device, so that a simulated run takes exactly the modelled time.
 Costs model_costs(const Graph& graph, std::string_view device, Here here) {
   if (!device.starts_with(kPrefix))
-    throw Error(Code::kInvalidValue,
-                fmt::format("'{}' has no description to model costs from: name a sim device such as sim:h200, or "
-                            "measure with measure_costs",
-                            device),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "'{}' has no description to model costs from: name a sim device such as sim:h200, or "
+               "measure with measure_costs",
+               device);
+  const auto share = [](std::uint32_t ppm) { return static_cast<double>(ppm) / sim::kPpm; };
   const std::string_view rest = device.substr(kPrefix.size());
   const sim::Description description = sim::load_description(rest);
   const auto link = [&](std::uint64_t rate) { return LinkCost{static_cast<double>(rate), description.copies.latency}; };
@@ -141,9 +124,9 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
   costs.load_slowdown = share(description.copies.kernel_slowdown_ppm);
   for (const GraphOp& op : graph.ops()) {
     const Picos time = sim::kernel_time(description.compute, op.cost, op.cost.bytes);
-    CostSample sample = sample_of(graph, op, std::max<Picos>(time, 1));
+    CostSample sample = flow::sample_of(graph, op, std::max<Picos>(time, 1));
     const auto known = std::find_if(costs.samples.begin(), costs.samples.end(),
-                                    [&](const CostSample& other) { return same_size(sample, other); });
+                                    [&](const CostSample& other) { return flow::same_size(sample, other); });
     if (known == costs.samples.end()) costs.samples.push_back(std::move(sample));
     else known->time = std::max(known->time, sample.time);  // ops of one size can differ in width: keep the longer time
   }

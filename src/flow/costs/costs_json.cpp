@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/sim/description.hpp"
+#include "base/fail.hpp"
 #include "base/json_fields.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
@@ -25,7 +26,7 @@ double slowdown_of(const CostSample& sample) {
   return sample.beside > 0 ? static_cast<double>(sample.beside) / static_cast<double>(sample.time) - 1 : 0;
 }
 
-LinkCost read_link(JsonFields fields) {
+LinkCost read_link(base::JsonFields fields) {
   LinkCost link;
   link.bytes_per_second = fields.real("bytes_per_second", 0, 1e18);
   link.latency = fields.integer("latency_ps", 0, kMax);
@@ -33,7 +34,7 @@ LinkCost read_link(JsonFields fields) {
   return link;
 }
 
-CostSample read_sample(JsonFields& fields) {
+CostSample read_sample(base::JsonFields& fields) {
   constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
   CostSample sample;
   sample.kernel = fields.text("kernel");
@@ -54,7 +55,7 @@ class CostsWriter {
  public:
   std::string write(const Costs& costs) {
     put("{{\n  \"device\": ");
-    append_string(out_, costs.device);
+    base::append_string(out_, costs.device);
     put_link("load", costs.load);
     put_link("unload", costs.unload);
     put_link("read", costs.read);
@@ -63,7 +64,7 @@ class CostsWriter {
     const char* before = "\n    ";
     for (const CostSample& sample : costs.samples) {
       put("{}{{\"kernel\": ", before);
-      append_string(out_, sample.kernel);
+      base::append_string(out_, sample.kernel);
       put(", \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}, \"beside_ps\": {}}}",
           sample.weight_bytes, sample.flops, sample.bytes, sample.time, sample.beside);
       before = ",\n    ";
@@ -89,23 +90,23 @@ void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
-      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
+      base::fail(Code::kInvalidValue, here, "costs with a rate or slowdown of {}", value);
   }
   double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
   for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));
   if (!(slowdown <= sim::kMaxSlowdown))
-    throw Error(Code::kInvalidValue,
-                fmt::format("costs with a slowdown of {}: at most {} is expected", slowdown, sim::kMaxSlowdown), here);
-  bool texts = is_utf8(costs.device);
-  for (const CostSample& sample : costs.samples) texts = texts && is_utf8(sample.kernel);
+    base::fail(Code::kInvalidValue, here, "costs with a slowdown of {}: at most {} is expected", slowdown,
+               sim::kMaxSlowdown);
+  bool texts = base::is_utf8(costs.device);
+  for (const CostSample& sample : costs.samples) texts = texts && base::is_utf8(sample.kernel);
   if (!texts) throw Error(Code::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
 }
 
 }  // namespace
 
 Costs read_costs(const std::string& path, Here here) {
-  const Json json = parse_json(read_text(path, kMaxBytes, "costs", here), path, kMaxBytes, here);
-  JsonFields fields(json, path, here);
+  const base::Json json = base::parse_json(store::read_text(path, kMaxBytes, "costs", here), path, kMaxBytes, here);
+  base::JsonFields fields(json, path, here);
   Costs costs;
   costs.device = fields.text("device");
   costs.load = read_link(fields.object("load"));
@@ -113,14 +114,14 @@ Costs read_costs(const std::string& path, Here here) {
   costs.read = read_link(fields.object("read"));
   costs.kernel_slowdown = fields.real("kernel_slowdown", 0, sim::kMaxSlowdown);
   costs.load_slowdown = fields.real("load_slowdown", 0, sim::kMaxSlowdown);
-  for (JsonFields& sample : fields.objects("samples")) costs.samples.push_back(read_sample(sample));
+  for (base::JsonFields& sample : fields.objects("samples")) costs.samples.push_back(read_sample(sample));
   fields.finish();
   return costs;
 }
 
 void write_costs(const Costs& costs, const std::string& path, Here here) {
   require_writable(costs, here);
-  OutputFile file(path, here);
+  base::OutputFile file(path, here);
   file.write(CostsWriter().write(costs));
   file.finish();
 }

@@ -9,42 +9,11 @@
 #include "flow/costs/op_memory.hpp"
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr int kMaxRepeats = 3;
 constexpr double kNoise = 0.9;  // a repeat that takes more than this share of the earlier time confirms it
-
-}  // namespace
-
-double InterferenceTimes::slowdown() const {
-  if (alone <= 0) return 0;
-  return std::max(0.0, static_cast<double>(beside) / static_cast<double>(alone) - 1);
-}
-
-InterferenceTimes measure_interference(const std::function<InterferenceTimes()>& measure) {
-  InterferenceTimes best = measure();
-  for (int repeat = 0; repeat < kMaxRepeats && best.slowdown() > kMaxPlausibleSlowdown; ++repeat) {
-    const InterferenceTimes again = measure();
-    const bool confirmed = static_cast<double>(again.beside) > kNoise * static_cast<double>(best.beside);
-    best.alone = std::min(best.alone, again.alone);
-    best.beside = std::min(best.beside, again.beside);
-    if (confirmed) break;
-  }
-  return best;
-}
-
-double plausible_slowdown(const InterferenceTimes& times, std::string_view what) {
-  const double measured = times.slowdown();
-  if (measured <= kMaxPlausibleSlowdown) return measured;
-  log_line(
-      fmt::format("measured that {} {:.1f} times as long; other programs disturb this, so {:g} times is assumed. "
-                  "Measure again on idle cores, or give costs that were measured there (--costs)",
-                  what, 1 + measured, 1 + kMaxPlausibleSlowdown));
-  return kMaxPlausibleSlowdown;
-}
-
-namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
 
@@ -132,6 +101,33 @@ class Passes {
 
 }  // namespace
 
+double InterferenceTimes::slowdown() const {
+  if (alone <= 0) return 0;
+  return std::max(0.0, static_cast<double>(beside) / static_cast<double>(alone) - 1);
+}
+
+InterferenceTimes measure_interference(const std::function<InterferenceTimes()>& measure) {
+  InterferenceTimes best = measure();
+  for (int repeat = 0; repeat < kMaxRepeats && best.slowdown() > kMaxPlausibleSlowdown; ++repeat) {
+    const InterferenceTimes again = measure();
+    const bool confirmed = static_cast<double>(again.beside) > kNoise * static_cast<double>(best.beside);
+    best.alone = std::min(best.alone, again.alone);
+    best.beside = std::min(best.beside, again.beside);
+    if (confirmed) break;
+  }
+  return best;
+}
+
+double plausible_slowdown(const InterferenceTimes& times, std::string_view what) {
+  const double measured = times.slowdown();
+  if (measured <= kMaxPlausibleSlowdown) return measured;
+  base::log_line(
+      fmt::format("measured that {} {:.1f} times as long; other programs disturb this, so {:g} times is assumed. "
+                  "Measure again on idle cores, or give costs that were measured there (--costs)",
+                  what, 1 + measured, 1 + kMaxPlausibleSlowdown));
+  return kMaxPlausibleSlowdown;
+}
+
 SustainedTimes sustained_times(const Graph& graph, const Device& device, const std::function<void(StreamRef)>& load,
                                Picos load_time) {
   if (device.info().virtual_time) return {};
@@ -165,4 +161,4 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   return times;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -9,7 +9,7 @@
 #include "slip/graph.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // Kernels and loads that run concurrently share cores, memory and links, and take at most a few times as long. A larger
 // measured slowdown shows that another program had the cores for a time slice.
@@ -42,4 +42,4 @@ struct SustainedTimes {
 SustainedTimes sustained_times(const Graph& graph, const Device& device, const std::function<void(StreamRef)>& load,
                                Picos load_time);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -1,11 +1,10 @@
 // measure_costs and measure_link. They measure each different op of a graph by itself, the links between host and
 // device, and how much concurrent ops and loads slow each other.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "base/fail.hpp"
 #include "flow/costs/interference.hpp"
 #include "flow/costs/op_memory.hpp"
 #include "flow/costs/stopwatch.hpp"
@@ -17,7 +16,7 @@
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 // A small op is measured on up to this many copies of its values in turn. A single copy would stay in a cache, but in a
@@ -136,12 +135,85 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   }
 }
 
+constexpr double kPicosPerSecond = 1e12;
+
+struct TimedTransfer {
+  double bytes, time;
+};
+
+// Fits time = latency + bytes x slope with the least relative errors. With absolute errors the largest transfer alone
+// would decide.
+LinkCost fit(const std::vector<TimedTransfer>& pieces) {
+  double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
+  for (const TimedTransfer& piece : pieces) {
+    const double weight = 1 / (piece.time * piece.time);
+    weights += weight;
+    bytes += weight * piece.bytes;
+    times += weight * piece.time;
+    squares += weight * piece.bytes * piece.bytes;
+    products += weight * piece.bytes * piece.time;
+  }
+  const double spread = weights * squares - bytes * bytes;
+  double slope = spread > 0 ? (weights * products - bytes * times) / spread : 0;
+  double latency = (times - slope * bytes) / weights;
+  if (slope <= 0 || latency < 0) {  // noise, or a single size
+    const TimedTransfer& largest = *std::max_element(
+        pieces.begin(), pieces.end(), [](const TimedTransfer& a, const TimedTransfer& b) { return a.bytes < b.bytes; });
+    slope = largest.time / largest.bytes;
+    latency = 0;
+  }
+  return {kPicosPerSecond / slope, static_cast<Picos>(latency + 0.5)};
+}
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
+
+// Reads the weights of a graph one after the other, in a cycle, so that the data is not in the processor's cache.
+struct FileProbe {
+  std::shared_ptr<const TensorFiles> files;
+  std::vector<const TensorInfo*> tensors;
+  store::BlockReader reader;
+  std::size_t next = 0;      // tensor to read from
+  std::uint64_t offset = 0;  // in that tensor
+
+  FileProbe(std::shared_ptr<const TensorFiles> from, const Graph& graph, const store::ReaderOptions& options, Here here)
+      : files(std::move(from)), reader(options, here) {
+    for (const GraphValue& value : graph.values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      const TensorInfo& one = files->at(value.name, here);
+      if (one.bytes > 0) tensors.push_back(&one);
+    }
+  }
+  std::uint64_t piece_bytes() const {
+    std::uint64_t largest = 0;
+    for (const TensorInfo* one : tensors) largest = std::max(largest, one->bytes);
+    return std::min(kPieceBytes, largest);
+  }
+  void read(std::byte* into, std::uint64_t bytes) {
+    while (bytes > 0) {
+      const TensorInfo& tensor = *tensors[next];
+      const std::uint64_t part = std::min(bytes, tensor.bytes - offset);
+      reader.read(file_of(*files, tensor, {}), tensor.offset + offset, part, {into, part});
+      into += part, bytes -= part, offset += part;
+      if (offset == tensor.bytes) next = (next + 1) % tensors.size(), offset = 0;
+    }
+  }
+};
+
+void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range to) {
+  stream.host([probe, into = runtime::address(to), bytes = to.bytes] { probe->read(into, bytes); },
+              {.reads = {}, .writes = {to}, .scalars = {}, .name = "read"});
+}
+
 }  // namespace
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
 
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
   if (load.piece_bytes == 0)
     throw Error(Code::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
-  const PrivateScope measuring;  // keeps these ops out of the program's trace
+  const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   Costs costs;
   costs.device = device.info().name;
   const Buffer piece = device.alloc(load.piece_bytes, MemoryKind::kDevice, "piece", here);
@@ -181,49 +253,13 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   return costs;
 }
 
-namespace {
-
-constexpr double kPicosPerSecond = 1e12;
-
-struct TimedTransfer {
-  double bytes, time;
-};
-
-// Fits time = latency + bytes x slope with the least relative errors. With absolute errors the largest transfer alone
-// would decide.
-LinkCost fit(const std::vector<TimedTransfer>& pieces) {
-  double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
-  for (const TimedTransfer& piece : pieces) {
-    const double weight = 1 / (piece.time * piece.time);
-    weights += weight;
-    bytes += weight * piece.bytes;
-    times += weight * piece.time;
-    squares += weight * piece.bytes * piece.bytes;
-    products += weight * piece.bytes * piece.time;
-  }
-  const double spread = weights * squares - bytes * bytes;
-  double slope = spread > 0 ? (weights * products - bytes * times) / spread : 0;
-  double latency = (times - slope * bytes) / weights;
-  if (slope <= 0 || latency < 0) {  // noise, or a single size
-    const TimedTransfer& largest = *std::max_element(
-        pieces.begin(), pieces.end(), [](const TimedTransfer& a, const TimedTransfer& b) { return a.bytes < b.bytes; });
-    slope = largest.time / largest.bytes;
-    latency = 0;
-  }
-  return {kPicosPerSecond / slope, static_cast<Picos>(latency + 0.5)};
-}
-
-}  // namespace
-
 LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                       std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
   if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("measure_link: transfers of {} bytes in multiples of {}{}; give at least one multiple and a "
-                    "function that issues the transfer",
-                    piece_bytes, unit_bytes, issue ? "" : ", and no function"),
-        here);
+    base::fail(Code::kInvalidValue, here,
+               "measure_link: transfers of {} bytes in multiples of {}{}; give at least one multiple and a "
+               "function that issues the transfer",
+               piece_bytes, unit_bytes, issue ? "" : ", and no function");
   Stopwatch watch(device);
   std::vector<TimedTransfer> pieces;
   for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the smallest transfer shows the latency
@@ -235,58 +271,15 @@ LinkCost measure_link(const Device& device, const std::function<void(StreamRef, 
   return fit(pieces);
 }
 
-namespace {
-
-constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
-
-// Reads the weights of a graph one after the other, in a cycle, so that the data is not in the processor's cache.
-struct FileProbe {
-  std::shared_ptr<const TensorFiles> files;
-  std::vector<const TensorInfo*> tensors;
-  BlockReader reader;
-  std::size_t next = 0;      // tensor to read from
-  std::uint64_t offset = 0;  // in that tensor
-
-  FileProbe(std::shared_ptr<const TensorFiles> from, const Graph& graph, const ReaderOptions& options, Here here)
-      : files(std::move(from)), reader(options, here) {
-    for (const GraphValue& value : graph.values()) {
-      if (value.role != ValueRole::kWeight) continue;
-      const TensorInfo& one = files->at(value.name, here);
-      if (one.bytes > 0) tensors.push_back(&one);
-    }
-  }
-  std::uint64_t piece_bytes() const {
-    std::uint64_t largest = 0;
-    for (const TensorInfo* one : tensors) largest = std::max(largest, one->bytes);
-    return std::min(kPieceBytes, largest);
-  }
-  void read(std::byte* into, std::uint64_t bytes) {
-    while (bytes > 0) {
-      const TensorInfo& tensor = *tensors[next];
-      const std::uint64_t part = std::min(bytes, tensor.bytes - offset);
-      reader.read(file_of(*files, tensor, {}), tensor.offset + offset, part, {into, part});
-      into += part, bytes -= part, offset += part;
-      if (offset == tensor.bytes) next = (next + 1) % tensors.size(), offset = 0;
-    }
-  }
-};
-
-void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range to) {
-  stream.host([probe, into = address(to), bytes = to.bytes] { probe->read(into, bytes); },
-              {.reads = {}, .writes = {to}, .scalars = {}, .name = "read"});
-}
-
-}  // namespace
-
 // Measures loads the way the runner's Loader issues them on this device, so that the plan is made from the real costs.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
   source.check(graph, here);
-  const PrivateScope measuring;  // keeps these ops out of the program's trace
+  const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   const std::shared_ptr<const TensorFiles> files = source.files_;
   if (!files) return measure_costs(graph, device, LoadProbe{}, here);
   LoadProbe load;
   const bool direct_reads = is_host_memory(device);
-  ReaderOptions options;
+  store::ReaderOptions options;
   options.threads = direct_reads ? 1 : 4;
   options.between_loops = direct_reads;
   if (direct_reads) {
@@ -297,7 +290,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
     }
   }
   Costs costs = measure_costs(graph, device, load, here);
-  options.cache = ReaderOptions::Cache::kNever;
+  options.cache = store::ReaderOptions::Cache::kNever;
   const auto cold = std::make_shared<FileProbe>(files, graph, options, here);
   if (cold->tensors.empty()) return costs;
   const Buffer landing = device.alloc(cold->piece_bytes(), MemoryKind::kPinned, "read", here);

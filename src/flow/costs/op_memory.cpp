@@ -4,20 +4,11 @@
 
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
-bool is_real(DataType type) {
-  switch (type) {
-    case DataType::kF8E4M3:
-    case DataType::kF8E5M2:
-    case DataType::kF16:
-    case DataType::kBF16:
-    case DataType::kF32:
-    case DataType::kF64: return true;
-    default: return false;
-  }
-}
+constexpr DataType kReal[] = {DataType::kF8E4M3, DataType::kF8E5M2, DataType::kF16,
+                              DataType::kBF16,   DataType::kF32,    DataType::kF64};
 
 }  // namespace
 
@@ -40,13 +31,14 @@ void OpMemory::include(const Graph& graph, const ValueBytes& bytes) {
     part.last = std::max(part.last, end);
     return;
   }
-  parts_.push_back(
-      {.value = bytes.value, .first = bytes.offset, .last = end, .integers = !is_real(graph[bytes.value].type)});
+  parts_.push_back({.value = bytes.value,
+                    .first = bytes.offset,
+                    .last = end,
+                    .integers = std::ranges::find(kReal, graph[bytes.value].type) == std::end(kReal)});
 }
 
 Range OpMemory::find(const ValueBytes& bytes, Range place) const {
-  const auto part =
-      std::find_if(parts_.begin(), parts_.end(), [&](const Part& each) { return each.value == bytes.value; });
+  const auto part = std::ranges::find(parts_, bytes.value, &Part::value);
   return place.slice(part->at + (bytes.offset - part->first), bytes.bytes);
 }
 
@@ -111,4 +103,4 @@ void fill_with_numbers(const Device& device, StreamRef stream, Range to) {
   stream.sync();
 }
 
-}  // namespace slip
+}  // namespace slip::flow

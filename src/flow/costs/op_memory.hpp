@@ -9,7 +9,7 @@
 #include "slip/device.hpp"
 #include "slip/graph.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class OpMemory {
  public:
@@ -69,4 +69,4 @@ inline bool same_size(const CostSample& a, const CostSample& b) {
   return a.kernel == b.kernel && a.weight_bytes == b.weight_bytes && a.flops == b.flops && a.bytes == b.bytes;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
@@ -30,8 +30,6 @@ Picos median(std::vector<Picos> times) {
   std::nth_element(times.begin(), middle, times.end());
   return *middle;
 }
-
-Picos between(const TimedEvent& begin, const TimedEvent& end) { return Picos{(end - begin).count()} * 1000; }
 
 }  // namespace
 
@@ -82,39 +80,28 @@ Picos Stopwatch::time(const Issue& issue) {
   return std::max<Picos>(median(std::move(times)), 1);
 }
 
-Picos Stopwatch::batch(const Issue& issue, int count) {
-  Gate gate(*this);
-  gate.hold(main_);
-  const TimedEvent begin = main_.record_timed();
-  for (int i = 0; i < count; ++i) issue(main_, i);
-  const TimedEvent end = main_.record_timed();
-  gate.open();
-  main_.sync();
-  return between(begin, end);
-}
-
 Picos Stopwatch::time_beside(const Work& main, const Work& beside) {
   // The other work lasts twice as long as the main work alone, since the main work may take longer beside it.
   const Picos held = beside.time * (room_ - 2) / 2;
   const int count = pieces(std::min(kBatch, held), main.time, std::min(kMaxInBatch, room_));
   const int needed = pieces(2 * count * main.time, beside.time, room_ - 2) + 2;
   std::vector<Picos> times;
-  for (int i = 0; i < 3; ++i) times.push_back(batch_beside(main.issue, count, beside.issue, needed) / count);
+  for (int i = 0; i < 3; ++i) times.push_back(batch(main.issue, count, &beside.issue, needed) / count);
   return median(std::move(times));
 }
 
-Picos Stopwatch::batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count) {
+Picos Stopwatch::batch(const Issue& main, int count, const Issue* beside, int beside_count) {
   Gate gate(*this);
-  gate.hold(beside_);
+  if (beside) gate.hold(beside_);
   gate.hold(main_);
-  for (int i = 0; i < beside_count; ++i) beside(beside_, i);
+  for (int i = 0; i < beside_count; ++i) (*beside)(beside_, i);
   const TimedEvent begin = main_.record_timed();
-  for (int i = 0; i < main_count; ++i) main(main_, i);
+  for (int i = 0; i < count; ++i) main(main_, i);
   const TimedEvent end = main_.record_timed();
   gate.open();
   main_.sync();
-  beside_.sync();
-  return between(begin, end);
+  if (beside) beside_.sync();
+  return Picos{(end - begin).count()} * 1000;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -10,7 +10,7 @@
 
 #include "slip/device.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class Stopwatch {
  public:
@@ -30,8 +30,7 @@ class Stopwatch {
 
  private:
   class Gate;
-  Picos batch(const Issue& issue, int count);
-  Picos batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count);
+  Picos batch(const Issue& main, int count, const Issue* beside = nullptr, int beside_count = 0);
 
   Device device_;
   int room_;           // pieces that may be queued behind a gate
@@ -64,4 +63,4 @@ class HostRing {
   std::uint64_t at_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::flow

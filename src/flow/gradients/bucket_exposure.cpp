@@ -1,13 +1,32 @@
 // The parts of gradient_plan.hpp that need no search: costs, the rules of DDP, and the exposed time of a plan.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "base/fail.hpp"
 #include "flow/gradients/bucket_plan.hpp"
 #include "slip/gradient_plan.hpp"
 
+namespace slip::flow {
+
+void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here) {
+  std::vector<Bucket> sorted = plan.buckets;
+  std::ranges::sort(sorted, {}, &Bucket::first);
+  std::uint64_t next = 0;
+  for (const Bucket& bucket : sorted) {
+    if (bucket.first != next || bucket.bytes == 0)
+      base::fail(Code::kInvalidValue, here, "a bucket plan: bytes {} to {} are in no bucket or in two",
+                 std::min(next, bucket.first), std::max(next, bucket.first));
+    next += bucket.bytes;
+  }
+  if (next != profile.bytes())
+    base::fail(Code::kInvalidValue, here, "a bucket plan: its buckets have {} bytes, the gradients {}", next,
+               profile.bytes());
+}
+
+}  // namespace slip::flow
+
 namespace slip {
+using namespace flow;
 
 ReduceCost ReduceCost::of(const LinkCost& link) {
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -73,23 +92,6 @@ BucketPlan each_alone(const GradientProfile& profile) {
     first += gradient.bytes;
   }
   return plan;
-}
-
-void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here) {
-  std::vector<Bucket> sorted = plan.buckets;
-  std::sort(sorted.begin(), sorted.end(), [](const Bucket& a, const Bucket& b) { return a.first < b.first; });
-  std::uint64_t next = 0;
-  for (const Bucket& bucket : sorted) {
-    if (bucket.first != next || bucket.bytes == 0)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("a bucket plan: bytes {} to {} are in no bucket or in two", std::min(next, bucket.first),
-                              std::max(next, bucket.first)),
-                  here);
-    next += bucket.bytes;
-  }
-  if (next != profile.bytes())
-    throw Error(Code::kInvalidValue,
-                fmt::format("a bucket plan: its buckets have {} bytes, the gradients {}", next, profile.bytes()), here);
 }
 
 Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {

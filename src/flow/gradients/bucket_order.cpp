@@ -5,7 +5,7 @@
 #include <numeric>
 #include <queue>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
@@ -23,8 +23,7 @@ class DueFirst {
   CallSchedule operator()(std::span<const TimedCall> calls) {
     by_ready_.resize(calls.size());
     std::iota(by_ready_.begin(), by_ready_.end(), 0U);
-    std::stable_sort(by_ready_.begin(), by_ready_.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return calls[a].ready < calls[b].ready; });
+    std::ranges::stable_sort(by_ready_, {}, [&](std::uint32_t i) { return calls[i].ready; });
     const auto later = [&](std::uint32_t a, std::uint32_t b) {
       return calls[a].due != calls[b].due ? calls[a].due > calls[b].due : a > b;
     };
@@ -64,8 +63,7 @@ class DueFirst {
 Picos min_lateness(std::span<const TimedCall> calls) {
   std::vector<std::uint32_t> by_ready(calls.size());
   std::iota(by_ready.begin(), by_ready.end(), 0U);
-  std::sort(by_ready.begin(), by_ready.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return calls[a].ready < calls[b].ready; });
+  std::ranges::sort(by_ready, {}, [&](std::uint32_t i) { return calls[i].ready; });
   struct Rest {
     Picos due, time;
     bool operator<(const Rest& other) const { return due > other.due; }
@@ -165,4 +163,4 @@ CallOrder best_order(std::span<const TimedCall> calls, int nodes) {
   return Carlier(calls, std::max(nodes, 1)).result();
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -8,7 +8,7 @@
 
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 struct TimedCall {
   Picos ready = 0, time = 0, due = 0;
@@ -27,4 +27,4 @@ CallOrder due_first(std::span<const TimedCall> calls);
 // ready soon. It evaluates at most `nodes` orders.
 CallOrder best_order(std::span<const TimedCall> calls, int nodes);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -7,13 +7,27 @@
 
 #include "flow/gradients/bucket_order.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr int kNodes = 200;             // limit of best_order for plans that may become the result
 constexpr std::size_t kStarts = 3;      // number of first plans of each slicing that climb() improves
 constexpr std::size_t kFewSlices = 64;  // up to this many slices, best_order runs after each change of a border
 constexpr int kStepNodes = 20;          // limit of best_order in that case
+
+// The call that reduces the slices [first, last).
+TimedCall call_of(const std::vector<GradientSlice>& slices, std::uint32_t first, std::uint32_t last,
+                  const ReduceCost& cost) {
+  TimedCall call{std::numeric_limits<Picos>::min(), 0, std::numeric_limits<Picos>::max()};
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = first; i < last; ++i) {
+    bytes += slices[i].bytes;
+    call.ready = std::max(call.ready, slices[i].arrival);
+    call.due = std::min(call.due, slices[i].needed);
+  }
+  call.time = cost.time(bytes);
+  return call;
+}
 
 struct Score {
   Picos exposed = std::numeric_limits<Picos>::max();
@@ -31,7 +45,8 @@ class BorderSearch {
   Score score(const Borders& borders, int nodes) {
     calls_.clear();
     Score score{0, 0};
-    for (std::size_t k = 0; k + 1 < borders.size(); ++k) calls_.push_back(call_of(borders[k], borders[k + 1]));
+    for (std::size_t k = 0; k + 1 < borders.size(); ++k)
+      calls_.push_back(call_of(slices_, borders[k], borders[k + 1], cost_));
     for (const TimedCall& call : calls_) score.communication += call.time;
     const CallOrder order = nodes > 1 ? best_order(calls_, nodes) : due_first(calls_);
     score.exposed = std::max<Picos>(0, order.lateness);
@@ -80,18 +95,6 @@ class BorderSearch {
     if (to == *(own - 1) || to == *(own + 1)) return false;
     *own = to;
     return true;
-  }
-
-  TimedCall call_of(std::uint32_t first, std::uint32_t last) const {
-    TimedCall call{std::numeric_limits<Picos>::min(), 0, std::numeric_limits<Picos>::max()};
-    std::uint64_t bytes = 0;
-    for (std::uint32_t i = first; i < last; ++i) {
-      bytes += slices_[i].bytes;
-      call.ready = std::max(call.ready, slices_[i].arrival);
-      call.due = std::min(call.due, slices_[i].needed);
-    }
-    call.time = cost_.time(bytes);
-    return call;
   }
 
   const std::vector<GradientSlice> slices_;
@@ -147,37 +150,13 @@ std::vector<Candidate> first_plans(std::vector<BorderSearch>& slicings, const Re
       if (finest) break;
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.score < b.score; });
+  std::ranges::stable_sort(found, {}, &Candidate::score);
   return found;
 }
 
 Score score_of(const Exposure& exposure) { return {exposure.exposed, exposure.communication}; }
 
 }  // namespace
-
-BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
-  if (profile.gradients.empty()) return {};
-  if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
-  std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
-  std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
-  BucketPlan best = ddp_buckets(profile);
-  Score best_score = score_of(exposure_of(profile, cost, best, here));
-  const auto consider = [&](const Candidate& candidate) {
-    BucketPlan plan = ordered(slicings[candidate.search].slices(), candidate.borders, cost, kNodes);
-    const Score score = score_of(exposure_of(profile, cost, plan, here));
-    if (score < best_score) best_score = score, best = std::move(plan);
-  };
-  std::vector<std::size_t> tried(slicings.size(), 0);
-  const int share = limits.effort / static_cast<int>(kStarts * slicings.size());
-  for (Candidate& candidate : candidates) {
-    if (tried[candidate.search]++ >= kStarts) continue;
-    consider(candidate);
-    candidate.score = slicings[candidate.search].climb(candidate.borders, share);
-    consider(candidate);
-  }
-  return best;
-}
 
 std::vector<GradientSlice> slices_of(const GradientProfile& profile, std::uint64_t slice_bytes, std::uint64_t granule) {
   std::vector<GradientSlice> slices;
@@ -200,16 +179,9 @@ BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& bord
   std::vector<Bucket> buckets;
   std::vector<TimedCall> calls;
   for (std::size_t k = 0; k + 1 < borders.size(); ++k) {
-    Bucket bucket{slices[borders[k]].first, 0};
-    TimedCall call{std::numeric_limits<Picos>::min(), 0, std::numeric_limits<Picos>::max()};
-    for (std::uint32_t i = borders[k]; i < borders[k + 1]; ++i) {
-      bucket.bytes += slices[i].bytes;
-      call.ready = std::max(call.ready, slices[i].arrival);
-      call.due = std::min(call.due, slices[i].needed);
-    }
-    call.time = cost.time(bucket.bytes);
-    buckets.push_back(bucket);
-    calls.push_back(call);
+    const GradientSlice &front = slices[borders[k]], &back = slices[borders[k + 1] - 1];
+    buckets.push_back({front.first, back.first + back.bytes - front.first});
+    calls.push_back(call_of(slices, borders[k], borders[k + 1], cost));
   }
   BucketPlan plan;
   for (const std::uint32_t call : best_order(calls, nodes).calls) plan.buckets.push_back(buckets[call]);
@@ -252,7 +224,7 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
   for (const GradientSlice& slice : slices)
     profile.gradients.push_back({slice.bytes, slice.arrival, slice.needed, slice.group});
   BucketPlan best;
-  Picos exposed = 0, communication = 0;
+  Score best_score;
   for (std::uint32_t mask = 0; mask < 1U << (slices.size() - 1); ++mask) {  // bit i: a border before slice i + 1
     Borders borders{0};
     bool allowed = true;
@@ -263,12 +235,36 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
     if (!allowed) continue;
     borders.push_back(static_cast<std::uint32_t>(slices.size()));
     BucketPlan plan = ordered(slices, borders, cost, kNodes);
-    const Exposure seen = exposure_of(profile, cost, plan);
-    if (!best.buckets.empty() && std::pair(seen.exposed, seen.communication) >= std::pair(exposed, communication))
-      continue;
-    best = std::move(plan);
-    exposed = seen.exposed;
-    communication = seen.communication;
+    const Score score = score_of(exposure_of(profile, cost, plan));
+    if (score < best_score) best_score = score, best = std::move(plan);
+  }
+  return best;
+}
+
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
+
+BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
+  if (profile.gradients.empty()) return {};
+  if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
+  std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
+  std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
+  BucketPlan best = ddp_buckets(profile);
+  Score best_score = score_of(exposure_of(profile, cost, best, here));
+  const auto consider = [&](const Candidate& candidate) {
+    BucketPlan plan = ordered(slicings[candidate.search].slices(), candidate.borders, cost, kNodes);
+    const Score score = score_of(exposure_of(profile, cost, plan, here));
+    if (score < best_score) best_score = score, best = std::move(plan);
+  };
+  std::vector<std::size_t> tried(slicings.size(), 0);
+  const int share = limits.effort / static_cast<int>(kStarts * slicings.size());
+  for (Candidate& candidate : candidates) {
+    if (tried[candidate.search]++ >= kStarts) continue;
+    consider(candidate);
+    candidate.score = slicings[candidate.search].climb(candidate.borders, share);
+    consider(candidate);
   }
   return best;
 }

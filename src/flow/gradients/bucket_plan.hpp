@@ -5,7 +5,7 @@
 
 #include "slip/gradient_plan.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // A plan has at most this many buckets more than there are gradients. Smaller slices gain nothing, and each call costs
 // host time.
@@ -36,4 +36,4 @@ Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost&
 // The best plan of all borders and all orders, for up to 14 slices. For tests.
 BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const ReduceCost& cost);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -5,7 +5,7 @@
 
 #include "comm/sim/predict.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 // Maximum numbers of machines to simulate, which limit the host time. With eight GPUs in a machine, a ring takes 1 s
@@ -17,10 +17,10 @@ constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 
 double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
   const Cluster cluster = cluster_of(machine, machines);
   const ChannelPlan plan = plan_channels(cluster, {}, {});
-  PredictionRequest asked;
-  asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+  comm::PredictionRequest asked;
+  asked.call = {.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
   asked.algorithm = by_tree ? Algorithm::kTree : Algorithm::kRing;
-  return predict(cluster, plan, asked, here).us;
+  return comm::predict(cluster, plan, asked, here).us;
 }
 
 }  // namespace
@@ -49,4 +49,4 @@ ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -5,7 +5,7 @@
 #include "slip/gradient_plan.hpp"
 #include "slip/topology.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 struct ClusterCost {
   ReduceCost cost;
@@ -22,4 +22,4 @@ ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = He
 double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
                      Here here);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end - start).count()} * 1000; }
@@ -23,9 +23,8 @@ void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
   for (Recording& set : sets_) {
     make_room(set, calls);
     if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one more for clip_norm()
-    for (TimedEvent& event : set.arrivals) touch(event);
-    for (TimedEvent& event : set.starts) touch(event);
-    for (TimedEvent& event : set.ends) touch(event);
+    for (std::vector<TimedEvent>* const events : {&set.arrivals, &set.starts, &set.ends})
+      std::ranges::for_each(*events, touch);
     for (Wait& wait : set.wait_list) touch(wait.reached), touch(wait.left);
   }
 }
@@ -93,10 +92,8 @@ bool GradientClock::done(const Recording& of) {
 }
 
 void GradientClock::fill(const Recording& of, GradientTimes& times) const {
-  times.arrivals.clear();
-  times.sources.assign(of.sources.begin(), of.sources.end());
-  times.starts.clear();
-  times.ends.clear();
+  for (std::vector<Picos>* const list : {&times.arrivals, &times.starts, &times.ends}) list->clear();
+  times.sources = of.sources;
   times.waits.clear();
   times.next_step = 0;
   // Streams are not ordered among each other: the gradient whose ready() was called first need not arrive first.
@@ -136,4 +133,4 @@ bool GradientClock::wait_for(int ago, GradientTimes& into) const {
   return true;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

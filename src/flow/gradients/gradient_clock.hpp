@@ -11,7 +11,7 @@
 #include "slip/event.hpp"
 #include "slip/stream.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class GradientClock {
  public:
@@ -63,4 +63,4 @@ class GradientClock {
   Recording sets_[2];
 };
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -1,25 +1,25 @@
 #include "flow/gradients/gradient_norm.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
+#include "base/fail.hpp"
 #include "base/small_floats.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
+
+template <class T>
+double to_double(T value) {
+  if constexpr (std::is_floating_point_v<T>) return static_cast<double>(value);
+  else return static_cast<double>(base::to_float(value));
+}
 
 // Four independent sums, so that additions do not wait for each other. Their order is fixed, and so are the bits.
 template <class T>
 double sum_of_squares(std::span<const T> values) {
   double sums[4] = {};
   std::size_t i = 0;
-  const auto square = [&](std::size_t at) {
-    double value = 0;
-    if constexpr (std::is_floating_point_v<T>) value = static_cast<double>(values[at]);
-    else value = static_cast<double>(to_float(values[at]));
-    return value * value;
-  };
+  const auto square = [&](std::size_t at) { return to_double(values[at]) * to_double(values[at]); };
   for (; i + 4 <= values.size(); i += 4) {
     for (std::size_t k = 0; k < 4; ++k) sums[k] += square(i + k);
   }
@@ -37,15 +37,27 @@ void scale(const Args& args) {
   const double factor = args.in<double>(0)[0];
   if (factor == 1) return;
   for (T& value : args.out<T>(0)) {
-    if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(static_cast<double>(value) * factor);
-    else value = from_float<T>(static_cast<float>(static_cast<double>(to_float(value)) * factor));
+    if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(to_double(value) * factor);
+    else value = base::from_float<T>(static_cast<float>(to_double(value) * factor));
   }
 }
 
-const Kernel kSquare32{"square of gradients", square<float>}, kSquare64{"square of gradients", square<double>};
-const Kernel kSquareF16{"square of gradients", square<F16>}, kSquareBf16{"square of gradients", square<Bf16>};
-const Kernel kScale32{"clip gradients", scale<float>}, kScale64{"clip gradients", scale<double>};
-const Kernel kScaleF16{"clip gradients", scale<F16>}, kScaleBf16{"clip gradients", scale<Bf16>};
+struct NormKernels {
+  Kernel square, scale;
+};
+template <class T>
+const NormKernels kKernels{{"square of gradients", square<T>}, {"clip gradients", scale<T>}};
+
+// Null if the type has no norm.
+const NormKernels* kernels_of(DataType type) {
+  switch (type) {
+    case DataType::kF32: return &kKernels<float>;
+    case DataType::kF64: return &kKernels<double>;
+    case DataType::kF16: return &kKernels<base::F16>;
+    case DataType::kBF16: return &kKernels<base::Bf16>;
+    default: return nullptr;
+  }
+}
 
 // Scalars: the factor of the sum, and whether the sum is added to the total or replaces it.
 const Kernel kTotal{"total of squares", [](const Args& args) {
@@ -64,27 +76,6 @@ const Kernel kFactor{"norm of gradients", [](const Args& args) {
                        results[1] = norm > max_norm ? max_norm / norm : 1;
                      }};
 
-const Kernel& square_of(DataType type) {
-  switch (type) {
-    case DataType::kF64: return kSquare64;
-    case DataType::kF16: return kSquareF16;
-    case DataType::kBF16: return kSquareBf16;
-    default: return kSquare32;
-  }
-}
-const Kernel& scale_of(DataType type) {
-  switch (type) {
-    case DataType::kF64: return kScale64;
-    case DataType::kF16: return kScaleF16;
-    case DataType::kBF16: return kScaleBf16;
-    default: return kScale32;
-  }
-}
-
-bool has_norm(DataType type) {
-  return type == DataType::kF32 || type == DataType::kF64 || type == DataType::kF16 || type == DataType::kBF16;
-}
-
 }  // namespace
 
 GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters, Here here)
@@ -93,11 +84,9 @@ GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters
       squares_(device.alloc(parameters.size() * sizeof(double), MemoryKind::kPinned, "squares of gradients", here)),
       results_(device.alloc(3 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
   for (const Parameter& parameter : parameters) {
-    if (!has_norm(parameter.type))
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("gradients: options.norm is set, and parameter {} is of a type without a norm", parameter.text()),
-          here);
+    if (!kernels_of(parameter.type))
+      base::fail(Code::kInvalidValue, here,
+                 "gradients: options.norm is set, and parameter {} is of a type without a norm", parameter.text());
   }
 }
 
@@ -111,7 +100,7 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
     const std::uint32_t last = step.last_call(parameter);
     if (last < first_call || last >= end_call) continue;
     const Range view = step.view(parameter);
-    stream_.launch(square_of(parameters_[parameter].type),
+    stream_.launch(kernels_of(parameters_[parameter].type)->square,
                    {.reads = {view}, .writes = {squares_.slice(parameter * sizeof(double), sizeof(double))}},
                    {.bytes = view.bytes}, here);
   }
@@ -143,11 +132,11 @@ void GradientNorm::scale(Range total, double max_norm, GradientStep& step, Strea
   const Range factor = results_.slice(sizeof(double), sizeof(double));
   for (std::size_t call = 0; call < step.calls(); ++call) {
     const Range data = step.data(call);
-    stream.launch(scale_of(step.type(call)), {.reads = {factor, data}, .writes = {data}}, {.bytes = 2 * data.bytes},
-                  here);
+    stream.launch(kernels_of(step.type(call))->scale, {.reads = {factor, data}, .writes = {data}},
+                  {.bytes = 2 * data.bytes}, here);
   }
   stream.record(scaled_, here);
   step.set_done(scaled_);
 }
 
-}  // namespace slip
+}  // namespace slip::flow

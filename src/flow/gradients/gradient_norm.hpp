@@ -5,7 +5,7 @@
 
 #include "flow/gradients/gradient_step.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class GradientNorm {
  public:
@@ -35,4 +35,4 @@ class GradientNorm {
   Event scaled_, summed_;
 };
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -6,7 +6,7 @@
 
 #include "flow/gradients/bucket_plan.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 // Rank 0 makes a new plan if a time deviates from the plan by more than kDrift of a step. The times are the arrival and
@@ -75,8 +75,7 @@ std::optional<std::vector<std::uint32_t>> GradientPlanner::order_of_arrival(cons
   exchange_.put_arrivals(times_.arrivals, ended.step.stream(), here);
   const std::span<const Picos> arrivals = exchange_.arrivals(here);
   std::vector<std::uint32_t> order = ended.layout.order();
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return arrivals[a] < arrivals[b]; });
+  std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return arrivals[i]; });
   return order;
 }
 
@@ -186,4 +185,4 @@ BucketPlan GradientPlanner::make_plan(Here here) const {
                       here);
 }
 
-}  // namespace slip
+}  // namespace slip::flow

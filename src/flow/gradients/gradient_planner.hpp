@@ -12,7 +12,7 @@
 #include "flow/gradients/gradient_set.hpp"
 #include "flow/gradients/gradient_step.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // Exchanges measured times and plans between the ranks, as ops of a stream. All ranks issue the same ops at the same
 // point of the same step, and take the result a step later, when it has arrived.
@@ -92,4 +92,4 @@ class GradientPlanner {
   StepAnalysis analysis_;
 };
 
-}  // namespace slip
+}  // namespace slip::flow

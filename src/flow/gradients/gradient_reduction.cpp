@@ -12,17 +12,17 @@ template <class Small>
 void pack(const Args& args) {
   const std::span<const float> from = args.in<float>(0);
   const std::span<Small> to = args.out<Small>(0);
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = from_float<Small>(from[i]);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = base::from_float<Small>(from[i]);
 }
 template <class Small>
 void unpack(const Args& args) {
   const std::span<const Small> from = args.in<Small>(0);
   const std::span<float> to = args.out<float>(0);
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = to_float(from[i]);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = base::to_float(from[i]);
 }
 
-const Kernel kPackF16{"gradients to f16", pack<F16>}, kUnpackF16{"gradients from f16", unpack<F16>};
-const Kernel kPackBf16{"gradients to bf16", pack<Bf16>}, kUnpackBf16{"gradients from bf16", unpack<Bf16>};
+const Kernel kPackF16{"gradients to f16", pack<base::F16>}, kUnpackF16{"gradients from f16", unpack<base::F16>};
+const Kernel kPackBf16{"gradients to bf16", pack<base::Bf16>}, kUnpackBf16{"gradients from bf16", unpack<base::Bf16>};
 
 }  // namespace
 
@@ -34,6 +34,10 @@ const char* compression_name(Compression compression) {
   }
   return "unknown";
 }
+
+}  // namespace slip
+
+namespace slip::flow {
 
 void GradientReduction::enqueue(const GradientCall& call, Here here) const {
   if (hook_) return hook_(call);
@@ -69,13 +73,13 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
     for (int i = 0; i <= kTries; ++i) {
       comm.barrier(stream, here);
       stream.sync(here);
-      const std::int64_t began = now_ns();
+      const std::int64_t began = base::now_ns();
       for (int call = 0; call < calls; ++call)
         reduction.enqueue({comm, stream, data.slice(0, bytes), DataType::kF32,
                            reduction.needs_scratch() ? scratch.slice(0, bytes) : Range{}},
                           here);
       stream.sync(here);
-      const std::int64_t ns = (now_ns() - began) / calls;
+      const std::int64_t ns = (base::now_ns() - began) / calls;
       if (i == 1 || (i > 1 && ns < min_ns)) min_ns = ns;  // try 0 opens the connections and does not count
     }
     took.buffer().host_write<std::int64_t>()[0] = min_ns;
@@ -89,4 +93,4 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
   }
 }
 
-}  // namespace slip
+}  // namespace slip::flow

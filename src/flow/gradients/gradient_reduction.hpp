@@ -4,7 +4,7 @@
 
 #include "slip/gradients.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class GradientReduction {
  public:
@@ -25,4 +25,4 @@ class GradientReduction {
 ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
                              std::uint64_t max_bytes, Here here);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::Wait& wait, StepAnalysis& analysis) {
@@ -22,6 +22,22 @@ void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
   Picos& needed = analysis.needed[parameter];
   needed = analysis.known[parameter] ? std::min(needed, due) : due;
   analysis.known[parameter] = 1;
+}
+
+double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
+
+// Returns why a stream stalled for a call since `from`. Either the call queued behind other calls, or its transfer took
+// the expected time `cost`, or it took longer.
+std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
+  const auto within = [&](Picos begin, Picos end) {
+    return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));
+  };
+  const Picos behind = within(part.ready, part.start);
+  const Picos own = within(part.start, std::min(part.end, part.start + cost));
+  const Picos slow = within(part.start + cost, part.end);
+  if (behind >= own && behind >= slow) return "behind the calls before it";
+  if (slow > own) return "slower than measured alone: another rank came late, or the link was shared";
+  return part.start <= part.ready + cost / 10 ? "its gradients came last" : "its own transfer";
 }
 
 }  // namespace
@@ -59,26 +75,6 @@ void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   }
 }
 
-namespace {
-
-double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
-
-// Returns why a stream stalled for a call since `from`. Either the call queued behind other calls, or its transfer took
-// the expected time `cost`, or it took longer.
-std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
-  const auto within = [&](Picos begin, Picos end) {
-    return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));
-  };
-  const Picos behind = within(part.ready, part.start);
-  const Picos own = within(part.start, std::min(part.end, part.start + cost));
-  const Picos slow = within(part.start + cost, part.end);
-  if (behind >= own && behind >= slow) return "behind the calls before it";
-  if (slow > own) return "slower than measured alone: another rank came late, or the link was shared";
-  return part.start <= part.ready + cost / 10 ? "its gradients came last" : "its own transfer";
-}
-
-}  // namespace
-
 GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
                          const ReduceCost& cost) {
   GradientReport report;
@@ -114,6 +110,11 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
   report.bound = std::max(report.time - report.exposed, report.communication);
   return report;
 }
+
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
 
 double GradientReport::overlapped() const {
   if (communication == 0) return 100;

@@ -11,7 +11,7 @@
 #include "slip/gradient_report.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // A recorded step, in picoseconds since the arrival of its first gradient. The lists are empty if nothing was recorded.
 struct GradientTimes {
@@ -66,4 +66,4 @@ using CallsOf = std::function<std::span<const std::uint32_t>(std::uint32_t param
 GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
                          const ReduceCost& cost);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-namespace slip {
+#include "base/fail.hpp"
+
+namespace slip::flow {
 namespace {
 
 constexpr char kEnd = '\0';  // ends each entry of a text; no parameter name may contain it
@@ -60,7 +62,7 @@ std::string Parameter::text() const { return fmt::format("'{}' ({} bytes of {})"
 std::uint32_t ParameterList::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
   Parameter added{std::string(name), bytes, type};
   const auto wrong = [&](const std::string& what) {
-    throw Error(Code::kInvalidValue, fmt::format("parameter {} {}", added.text(), what), here);
+    base::fail(Code::kInvalidValue, here, "parameter {} {}", added.text(), what);
   };
   if (name.empty() || name.find(kEnd) != std::string_view::npos) wrong("has no name that can be compared");
   if (!can_reduce(type)) wrong("is of a type that cannot be reduced");
@@ -90,9 +92,8 @@ void require_same(const ParameterList& parameters, const GradientOptions& option
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (entry(rank, i) == entry(0, i)) continue;
       const std::string what = i == 0 ? "options" : fmt::format("parameter {}", i - 1);
-      throw Error(Code::kMismatch,
-                  fmt::format("gradients: {} on rank {}: {}; on rank 0: {}", what, rank, entry(rank, i), entry(0, i)),
-                  here);
+      base::fail(Code::kMismatch, here, "gradients: {} on rank {}: {}; on rank 0: {}", what, rank, entry(rank, i),
+                 entry(0, i));
     }
   }
 }
@@ -110,9 +111,9 @@ GradientLayout::GradientLayout(const ParameterList& parameters, const std::vecto
       if (parameters[parameter].type != type) continue;
       order_.push_back(parameter);
       firsts_[parameter] = bytes_;
-      sizes_.push_back((parameters[parameter].bytes + kLine - 1) / kLine * kLine);
-      groups_.push_back(static_cast<std::uint32_t>(sections_.size() - 1));
-      bytes_ += sizes_.back();
+      const std::uint64_t bytes = (parameters[parameter].bytes + kLine - 1) / kLine * kLine;
+      profile_.gradients.push_back({bytes, 0, 0, static_cast<std::uint32_t>(sections_.size() - 1)});
+      bytes_ += bytes;
     }
   }
 }
@@ -123,10 +124,4 @@ DataType GradientLayout::type_at(std::uint64_t byte) const {
   return (after - 1)->type;
 }
 
-GradientProfile GradientLayout::profile() const {
-  GradientProfile profile;
-  for (std::size_t i = 0; i < order_.size(); ++i) profile.gradients.push_back({sizes_[i], 0, 0, groups_[i]});
-  return profile;
-}
-
-}  // namespace slip
+}  // namespace slip::flow

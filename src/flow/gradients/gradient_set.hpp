@@ -8,7 +8,7 @@
 
 #include "slip/gradients.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 struct Parameter {
   std::string name;
@@ -50,8 +50,8 @@ class GradientLayout {
   std::uint64_t bytes() const { return bytes_; }
   DataType type_at(std::uint64_t byte) const;
 
-  // A profile with the sizes of the gradients; its times are 0.
-  GradientProfile profile() const;
+  // The sizes of the gradients, rounded up to whole cache lines, as they lie in memory; its times are 0.
+  const GradientProfile& profile() const { return profile_; }
 
  private:
   struct Section {
@@ -60,10 +60,9 @@ class GradientLayout {
   };
   std::vector<std::uint32_t> order_;
   std::vector<std::uint64_t> firsts_;  // by parameter
-  std::vector<std::uint64_t> sizes_;   // by position in memory; rounded up to whole cache lines
-  std::vector<std::uint32_t> groups_;  // by position in memory: index into sections_
+  GradientProfile profile_;            // its groups are indices into sections_
   std::vector<Section> sections_;
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::flow {
 
 GradientStep::GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
                            const GradientReduction& reduction)
     : comm_(comm),
       parameters_(parameters),
       reduction_(reduction),
-      stream_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority)) {}
+      stream_(device.stream(StreamFlags::kNonBlocking, device.info().max_priority)) {}
 
 void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch) {
   const Event before = calls_.empty() ? Event() : calls_.back().done;  // calls run in order, so it covers all of them
@@ -26,8 +26,7 @@ void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, R
   }
   std::vector<std::uint32_t> by_address(calls_.size());  // calls in the order of their data in memory
   for (std::uint32_t i = 0; i < by_address.size(); ++i) by_address[i] = i;
-  std::sort(by_address.begin(), by_address.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return plan.buckets[a].first < plan.buckets[b].first; });
+  std::ranges::sort(by_address, {}, [&](std::uint32_t i) { return plan.buckets[i].first; });
   states_.assign(parameters_.size(), {});
   touches_.clear();
   std::size_t at = 0;
@@ -127,4 +126,4 @@ void GradientStep::begin() {
   ended_ = false;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

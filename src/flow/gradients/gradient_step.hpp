@@ -10,7 +10,7 @@
 #include "flow/gradients/gradient_reduction.hpp"
 #include "flow/gradients/gradient_set.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 class GradientStep {
  public:
@@ -87,4 +87,4 @@ class GradientStep {
   bool ended_ = true;
 };
 
-}  // namespace slip
+}  // namespace slip::flow

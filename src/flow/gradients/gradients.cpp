@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/fail.hpp"
 #include "flow/gradients/gradient_norm.hpp"
 #include "flow/gradients/gradient_planner.hpp"
 #include "flow/gradients/gradient_reduction.hpp"
@@ -23,7 +24,13 @@ struct Gradients::State {
   void require_sealed(const char* call, Here here) const;
   std::uint32_t index_of(ParameterId parameter, const char* call, Here here) const;
   // Throws an error after which the ranks cannot continue together; every rank gets it.
-  [[noreturn]] void fail(Code code, const std::string& what, Here here);
+  template <class... Values>
+  [[noreturn]] void fail(Code code, Here here, fmt::format_string<Values...> what, Values&&... values) {
+    const std::string text = fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(),
+                                         fmt::format(what, std::forward<Values>(values)...));
+    comm.fail(code, text);
+    throw Error(code, text, here);
+  }
   void seal(Here here);
   void begin_if_ended(StreamRef stream);
   void note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
@@ -46,17 +53,17 @@ struct Gradients::State {
   Communicator& comm = handle.comm;
   const Device device;
   const GradientOptions options;
-  const GradientReduction reduction;
-  ParameterList parameters;
+  const flow::GradientReduction reduction;
+  flow::ParameterList parameters;
   const int exceptions = std::uncaught_exceptions();  // in flight when this object was made
 
   // From seal() on.
-  GradientLayout layout;
+  flow::GradientLayout layout;
   SharedBuffer memory, scratch;
-  std::optional<GradientStep> step;
-  std::optional<GradientClock> clock;
-  std::optional<GradientNorm> norm;
-  std::optional<GradientPlanner> planner;  // BucketRule::kPlanned only
+  std::optional<flow::GradientStep> step;
+  std::optional<flow::GradientClock> clock;
+  std::optional<flow::GradientNorm> norm;
+  std::optional<flow::GradientPlanner> planner;  // BucketRule::kPlanned only
   BucketPlan plan;
 
   struct Counts {
@@ -91,41 +98,35 @@ Gradients::State::~State() {
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
-  if (!sealed()) throw Error(Code::kNotReady, fmt::format("gradients: {} before seal()", call), here);
+  if (!sealed()) base::fail(Code::kNotReady, here, "gradients: {} before seal()", call);
 }
 
 std::uint32_t Gradients::State::index_of(ParameterId parameter, const char* call, Here here) const {
   require_sealed(call, here);
   const auto index = static_cast<std::uint32_t>(parameter);
   if (index >= parameters.size())
-    throw Error(Code::kInvalidValue,
-                fmt::format("gradients: {} of parameter {}, and there are {}", call, index, parameters.size()), here);
+    base::fail(Code::kInvalidValue, here, "gradients: {} of parameter {}, and there are {}", call, index,
+               parameters.size());
   return index;
-}
-
-void Gradients::State::fail(Code code, const std::string& what, Here here) {
-  const std::string text = fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(), what);
-  comm.fail(code, text);
-  throw Error(code, text, here);
 }
 
 void Gradients::State::seal(Here here) {
   if (sealed()) throw Error(Code::kInvalidValue, "gradients: sealed already", here);
   const Stream stream = device.stream(StreamFlags::kNonBlocking, 0, here);
-  require_same(parameters, options, comm, device, stream, here);
+  flow::require_same(parameters, options, comm, device, stream, here);
   if (parameters.size() == 0) throw Error(Code::kInvalidValue, "gradients: no parameters", here);
   std::vector<std::uint32_t> order(parameters.size());
   std::iota(order.rbegin(), order.rend(), 0U);  // the backward pass runs in the reverse order of the forward pass
-  layout = GradientLayout(parameters, order);
+  layout = flow::GradientLayout(parameters, order);
   const bool planned = options.buckets == BucketRule::kPlanned;
   ReduceCost cost = options.cost;
-  if (planned && !cost.known()) cost = measure_reduction(reduction, comm, stream, layout.bytes(), here);
+  if (planned && !cost.known()) cost = flow::measure_reduction(reduction, comm, stream, layout.bytes(), here);
   set_memory(here);
   step.emplace(comm, device, parameters, reduction);
   clock.emplace(parameters.size());
   if (options.norm) norm.emplace(device, parameters, here);
   if (planned) {
-    const GradientPlanner::Options planning{.slices = !reduction.is_hook(), .check_every = options.check_every};
+    const flow::GradientPlanner::Options planning{.slices = !reduction.is_hook(), .check_every = options.check_every};
     planner.emplace(comm, device, parameters.size(), std::move(cost), planning, here);
   }
   const GradientProfile sizes = layout.profile();
@@ -142,11 +143,11 @@ void Gradients::State::set_memory(Here here) {
 
 // Moves the gradients, with their values, to memory in this order of parameters.
 void Gradients::State::lay_out_anew(const std::vector<std::uint32_t>& order, Here here) {
-  GradientLayout next(parameters, order);
+  flow::GradientLayout next(parameters, order);
   if (next.order() == layout.order()) return;
   device.sync(here);
   const SharedBuffer before = std::move(memory);
-  const GradientLayout old = std::exchange(layout, std::move(next));
+  const flow::GradientLayout old = std::exchange(layout, std::move(next));
   set_memory(here);
   const HostView<const std::byte> from = before.buffer().host_read<std::byte>(here);
   const HostView<std::byte> to = memory.buffer().host_write<std::byte>(here);
@@ -164,7 +165,7 @@ void Gradients::State::adopt(BucketPlan next, Here here) {
 
 // Called after each step. Until a step is recorded, the plan stays that of ddp_buckets().
 void Gradients::State::plan_next(Here here) {
-  const GradientPlanner::PlannedStep ended{count.steps, *step, *clock, layout, plan};
+  const flow::GradientPlanner::PlannedStep ended{count.steps, *step, *clock, layout, plan};
   BucketPlan next;
   if (count.steps > 1) {
     if (planner->check(ended, next, here)) adopt(std::move(next), here);
@@ -187,8 +188,8 @@ void Gradients::State::begin_if_ended(StreamRef stream) {
 
 void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here) {
   if (step->is_ready(parameter))
-    fail(Code::kInvalidValue,
-         fmt::format("{} twice in step {} for parameter {}", call, count.steps, parameters[parameter].text()), here);
+    fail(Code::kInvalidValue, here, "{} twice in step {} for parameter {}", call, count.steps,
+         parameters[parameter].text());
   begin_if_ended(stream);
   if (count.paused > 0) return step->note(parameter);
   const std::uint32_t before = step->made();
@@ -198,32 +199,26 @@ void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, con
   } catch (const std::exception& error) {
     if (comm.error()) throw;  // every rank has this error already
     const auto* const own = dynamic_cast<const Error*>(&error);
-    fail(own ? own->code() : Code::kLaunchFailed,
-         fmt::format("{} in step {} for parameter {}: {} of {} failed: {}", call, count.steps,
-                     parameters[parameter].text(), reduction.is_hook() ? "the hook" : "the reduction",
-                     step->text_of(step->made()), error.what()),
-         here);
+    fail(own ? own->code() : Code::kLaunchFailed, here, "{} in step {} for parameter {}: {} of {} failed: {}", call,
+         count.steps, parameters[parameter].text(), reduction.is_hook() ? "the hook" : "the reduction",
+         step->text_of(step->made()), error.what());
   }
 }
 
 void Gradients::State::end_step(Here here) {
   require_sealed("step_end()", here);
   if (step->ended())
-    fail(Code::kInvalidValue,
-         fmt::format("step {} ends without any gradient; the first that is missing is that of parameter {}",
-                     count.steps, parameters[0].text()),
-         here);
+    fail(Code::kInvalidValue, here,
+         "step {} ends without any gradient; the first that is missing is that of parameter {}", count.steps,
+         parameters[0].text());
   const std::uint32_t missing = step->first_missing();
   if (missing < parameters.size())
-    fail(Code::kInvalidValue,
-         fmt::format("step {} ends and parameter {} had neither ready() nor absent()", count.steps,
-                     parameters[missing].text()),
-         here);
+    fail(Code::kInvalidValue, here, "step {} ends and parameter {} had neither ready() nor absent()", count.steps,
+         parameters[missing].text());
   step->end();
   if (count.paused > 0) return;
   if (norm && !count.clipped)
-    fail(Code::kInvalidValue, fmt::format("step {} ends without clip_norm(), which options.norm promised", count.steps),
-         here);
+    fail(Code::kInvalidValue, here, "step {} ends without clip_norm(), which options.norm promised", count.steps);
   if (count.captured) return;
   ++count.steps;
   ++count.steps_of_plan;
@@ -232,7 +227,7 @@ void Gradients::State::end_step(Here here) {
 
 Gradients::Gradients(Communicator& comm, const Device& device, GradientOptions options, Here here) {
   if (options.check_every < 0)
-    throw Error(Code::kInvalidValue, fmt::format("gradients: a check every {} steps", options.check_every), here);
+    base::fail(Code::kInvalidValue, here, "gradients: a check every {} steps", options.check_every);
   if (options.hook && options.compression != Compression::kNone)
     throw Error(Code::kInvalidValue, "gradients: a hook takes the place of compression; ask for one of them", here);
   state_ = std::make_unique<State>(Communicator(comm.state_), device, std::move(options));
@@ -242,12 +237,11 @@ Gradients& Gradients::operator=(Gradients&&) noexcept = default;
 Gradients::~Gradients() = default;
 
 ParameterId Gradients::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
-  if (state_->sealed())
-    throw Error(Code::kInvalidValue, fmt::format("gradients: parameter '{}' comes after seal()", name), here);
+  if (state_->sealed()) base::fail(Code::kInvalidValue, here, "gradients: parameter '{}' comes after seal()", name);
   try {
     return ParameterId{state_->parameters.add(name, bytes, type, here)};
   } catch (const Error& error) {
-    state_->fail(error.code(), error.what(), here);
+    state_->fail(error.code(), here, "{}", error.what());
   }
 }
 
@@ -269,16 +263,14 @@ void Gradients::absent(ParameterId parameter, StreamRef stream, Here here) {
 
 void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
   const std::uint32_t index = state_->index_of(parameter, "wait()", here);
-  GradientStep& step = *state_->step;
+  flow::GradientStep& step = *state_->step;
   if (state_->count.paused > 0) return;
   const std::uint32_t call = step.last_call(index);
   if (!step.is_made(call))
-    throw Error(
-        Code::kNotReady,
-        fmt::format("gradients, rank {} of {}: wait() for parameter {}, whose reduction waits for that of {}",
-                    state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call)),
-        here);
-  GradientClock& clock = *state_->clock;
+    base::fail(Code::kNotReady, here,
+               "gradients, rank {} of {}: wait() for parameter {}, whose reduction waits for that of {}",
+               state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call));
+  flow::GradientClock& clock = *state_->clock;
   if (clock.records()) clock.reached(index, call, stream, here);
   stream.wait(step.done(call), here);
   if (clock.records()) clock.left(stream, here);
@@ -288,12 +280,11 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
 bool Gradients::State::can_clip(double max_norm, Here here) const {
   require_sealed("clip_norm()", here);
   if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
-  if (!(max_norm > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", max_norm), here);
+  if (!(max_norm > 0)) base::fail(Code::kInvalidValue, here, "gradients: a norm of at most {}", max_norm);
   if (count.paused > 0) return false;
   const auto last = static_cast<std::uint32_t>(step->calls() - 1);
   if (step->ended() || !step->is_made(last))
-    throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step->missing(last)),
-                here);
+    base::fail(Code::kNotReady, here, "gradients: clip_norm() waits for parameter {}", step->missing(last));
   return true;
 }
 
@@ -316,7 +307,8 @@ void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, d
   const Range total = sets.front()->state_->norm->own_total();
   for (Gradients* const set : sets) set->state_->norm->await(*set->state_->step, stream, *set->state_->clock, here);
   for (Gradients* const set : sets)
-    set->state_->norm->total(total, set == sets.front() ? GradientNorm::Total::kSet : GradientNorm::Total::kAdd,
+    set->state_->norm->total(total,
+                             set == sets.front() ? flow::GradientNorm::Total::kSet : flow::GradientNorm::Total::kAdd,
                              1.0 / set->state_->comm.nranks(), stream, here);
   all.all_reduce(total, total, DataType::kF64, ReduceOp::kSum, stream, here);
   for (Gradients* const set : sets) {
@@ -338,16 +330,16 @@ const GradientProfile& Gradients::profile() const {
 
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed()) return std::nullopt;
-  GradientTimes times;
+  flow::GradientTimes times;
   for (const int ago : {1, 0}) {  // prefers the previous step: its length is known, because the current step follows it
     const bool ends_here = ago == 0 && !state_->step->ended();
     // A step that has not ended is not counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
     if (ends_here || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
-    GradientReport report = report_of(
+    GradientReport report = flow::report_of(
         times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, cost());
     for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
-      report.buckets[call].gradients = state_->step->text_of(call, GradientStep::Detail::kName);
+      report.buckets[call].gradients = state_->step->text_of(call, flow::GradientStep::Detail::kName);
     report.step = state_->count.steps - 1 - back;
     return report;
   }

@@ -11,7 +11,7 @@
 #include "flow/gradients/gradient_report.hpp"
 #include "runtime/observers.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 // A device without overheads: the predicted times follow from the plan and the given times alone.
@@ -36,7 +36,7 @@ class StepSimulation {
         policy_(policy),
         here_(here),
         compute_(device.stream(StreamFlags::kNonBlocking, 0, here)),
-        network_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority, here)),
+        network_(device.stream(StreamFlags::kNonBlocking, device.info().max_priority, here)),
         done_(plan.buckets.size()),
         firsts_(profile.gradients.size() + 1) {
     for (std::size_t i = 0; i < profile.gradients.size(); ++i) firsts_[i + 1] = firsts_[i] + profile.gradients[i].bytes;
@@ -69,20 +69,21 @@ class StepSimulation {
     compute_time_ += time;
   }
 
+  std::vector<std::uint32_t> ordered_by(Picos GradientProfile::Gradient::*time) const {
+    std::vector<std::uint32_t> order(profile_.gradients.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return profile_.gradients[i].*time; });
+    return order;
+  }
+
   // Gradients arrive in order; each call is issued right after its last gradient, since hardware queues keep the order
   // of issue.
   void backward() {
-    const std::size_t count = profile_.gradients.size();
-    std::vector<std::uint32_t> order(count);
-    std::iota(order.begin(), order.end(), 0U);
-    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return profile_.gradients[a].arrival < profile_.gradients[b].arrival;
-    });
-    arrived_.resize(count);
-    std::vector<bool> there(count);
+    arrived_.resize(profile_.gradients.size());
+    std::vector<bool> there(profile_.gradients.size());
     Picos now = 0;
     std::size_t next = 0;
-    for (const std::uint32_t gradient : order) {
+    for (const std::uint32_t gradient : ordered_by(&GradientProfile::Gradient::arrival)) {
       const Picos arrival = profile_.gradients[gradient].arrival;
       compute(kBackward, arrival - now, fmt::format("backward {}", gradient));
       now = std::max(now, arrival);
@@ -110,11 +111,9 @@ class StepSimulation {
 
   void reduce(std::size_t call, StreamRef stream) {
     const auto [first, end] = gradients_of(call);
-    std::size_t latest = first;
-    for (std::size_t i = first; i < end; ++i) {
-      if (profile_.gradients[i].arrival > profile_.gradients[latest].arrival) latest = i;
-    }
-    stream.wait(arrived_[latest], here_);
+    const auto of_call = std::span(profile_.gradients).subspan(first, end - first);
+    const auto latest = std::ranges::max_element(of_call, {}, &GradientProfile::Gradient::arrival) - of_call.begin();
+    stream.wait(arrived_[first + static_cast<std::size_t>(latest)], here_);
     const Picos time = cost_.time(plan_.buckets[call].bytes);
     if (clock_) clock_->started(call, stream, here_);
     stream.launch(kReduce, {.name = fmt::format("reduce {}", call)}, {.width = 0.25, .time = std::max<Picos>(time, 1)},
@@ -125,14 +124,8 @@ class StepSimulation {
 
   // Uses the gradients in the order of need. A gradient is reduced when its last call has ended.
   void use() {
-    const std::size_t count = profile_.gradients.size();
-    std::vector<std::uint32_t> order(count);
-    std::iota(order.begin(), order.end(), 0U);
-    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return profile_.gradients[a].needed < profile_.gradients[b].needed;
-    });
     Picos now = profile_.backward_end;
-    for (const std::uint32_t gradient : order) {
+    for (const std::uint32_t gradient : ordered_by(&GradientProfile::Gradient::needed)) {
       const Picos needed = profile_.gradients[gradient].needed;
       compute(kUse, needed - now, fmt::format("until {} is used", gradient));
       now = std::max(now, needed);
@@ -165,26 +158,31 @@ StepPrediction simulate_step(const Device& device, const GradientProfile& profil
   return StepSimulation(device, profile, cost, plan, policy, here).run();
 }
 
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
+
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here) {
-  require_whole(profile, plan, here);
-  const PrivateScope predicting;  // keeps these ops out of the program's trace
+  flow::require_whole(profile, plan, here);
+  const runtime::PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
-  StepSimulation simulation(device, profile, cost, plan, OverlapPolicy::kByNeed, here);
-  GradientClock clock(profile.gradients.size());
+  StepSimulation simulation(device, profile, cost, plan, flow::OverlapPolicy::kByNeed, here);
+  flow::GradientClock clock(profile.gradients.size());
   clock.begin_step(true, plan.buckets.size());
   simulation.record(clock);
   simulation.run();
-  GradientTimes times;
+  flow::GradientTimes times;
   if (!clock.wait_for(0, times)) return {};  // a step without gradients
-  return report_of(
+  return flow::report_of(
       times, [&](std::uint32_t gradient) { return simulation.calls_of(gradient); }, plan, cost);
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
-  const PrivateScope predicting;  // keeps these ops out of the program's trace
+  const runtime::PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
-  return simulate_step(device, profile, cost, plan, OverlapPolicy::kByNeed, here);
+  return flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed, here);
 }
 
 }  // namespace slip

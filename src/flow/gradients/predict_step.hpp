@@ -5,7 +5,7 @@
 #include "slip/device.hpp"
 #include "slip/gradient_plan.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 enum class OverlapPolicy : std::uint8_t {
   kInCompute,  // calls run in the compute stream: nothing overlaps
@@ -18,4 +18,4 @@ enum class OverlapPolicy : std::uint8_t {
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
                              const BucketPlan& plan, OverlapPolicy policy, Here here = Here::at());
 
-}  // namespace slip
+}  // namespace slip::flow

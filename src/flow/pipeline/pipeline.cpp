@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "backend/sim/sim.hpp"
+#include "base/fail.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
-#include "flow/pipeline/pipeline_plan.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 #include "slip/figures.hpp"
@@ -17,9 +17,8 @@ namespace {
 
 void require_end(const Range& memory, std::uint64_t bytes, const char* which, Here here) {
   if (memory.bytes == bytes) return;
-  throw Error(Code::kInvalidValue,
-              fmt::format("pipeline: its {} has {} bytes, not the {} of all elements", which, memory.bytes, bytes),
-              here);
+  base::fail(Code::kInvalidValue, here, "pipeline: its {} has {} bytes, not the {} of all elements", which,
+             memory.bytes, bytes);
 }
 
 bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind::kPageable; }
@@ -49,7 +48,7 @@ struct Pipeline::State {
   Device device;
   PipelineSpec spec;
   PipelinePlan plan;
-  PipelineLoop loop;
+  flow::PipelineLoop loop;
   bool running = false;
 
   ~State() {
@@ -62,13 +61,13 @@ struct Pipeline::State {
 
   void set_ends(const PipelineSource& source, const PipelineSink& sink, Here here) {
     if (running) throw Error(Code::kNotReady, "pipeline: a run is under way; finish() it first", here);
-    PipelineEnds ends{.source = source.memory, .sink = sink.memory, .read = source.read, .write = sink.write};
+    flow::PipelineEnds ends{.source = source.memory, .sink = sink.memory, .read = source.read, .write = sink.write};
     if (!ends.read) {
-      require_range(ends.source, "pipeline source", here);
+      runtime::require_range(ends.source, "pipeline source", here);
       require_end(ends.source, spec.elements * spec.bytes_in, "source", here);
     }
     if (!ends.write) {
-      require_range(ends.sink, "pipeline sink", here);
+      runtime::require_range(ends.sink, "pipeline sink", here);
       require_end(ends.sink, spec.elements * spec.bytes_out, "sink", here);
     }
     ends.stage_in = ends.read || is_pageable(ends.source);
@@ -94,9 +93,9 @@ struct Pipeline::State {
 };
 
 Pipeline::Pipeline(const Device& device, PipelineSpec spec, Here here) {
-  require_sane(spec, here);
-  const PipelinePlan plan = measure_and_plan(device, spec, here);
-  state_.reset(new State{device, spec, plan, PipelineLoop(device, spec, plan, here)});
+  flow::require_sane(spec, here);
+  const PipelinePlan plan = flow::measure_and_plan(device, spec, here);
+  state_.reset(new State{device, spec, plan, flow::PipelineLoop(device, spec, plan, here)});
 }
 
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
@@ -147,11 +146,11 @@ Picos Pipeline::predict(Here here) const {
     chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
   };
   const sim::Description description = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
-  const PrivateScope predicting;  // keeps these ops out of the program's trace
+  const runtime::PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device sim = sim::open_device(description, {.run_functions = false}, here);
   const Buffer source = sim.alloc(plan.chunk * spec.bytes_in, MemoryKind::kPinned, "pipeline source", here);
   const Buffer sink = sim.alloc(plan.chunk * spec.bytes_out, MemoryKind::kPinned, "pipeline sink", here);
-  PipelineLoop loop(sim, spec, plan, here);
+  flow::PipelineLoop loop(sim, spec, plan, here);
   loop.set_ends({.source = source, .sink = sink, .same_place = true}, here);
   loop.issue(here);
   loop.drain(here);

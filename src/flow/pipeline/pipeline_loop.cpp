@@ -4,10 +4,9 @@
 #include <cstring>
 #include <exception>
 
-#include "flow/pipeline/pipeline_plan.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 enum Role : std::size_t { kFill, kIn, kCompute, kOut, kEmpty, kRoles };
@@ -104,13 +103,21 @@ void PipelineLoop::issue_chunk(std::uint64_t index, Here here) {
 
 void PipelineLoop::copy_in(std::uint64_t index, Slot& slot, Here here) {
   const Stream& in = streams_[kIn];
-  Range from = ends_.stage_in ? slot_of(staging_in_, index, spec_.bytes_in) : at_source(index);
+  Range from =
+      ends_.stage_in ? slot_of(staging_in_, index, spec_.bytes_in) : chunk_of(ends_.source, index, spec_.bytes_in);
   if (ends_.stage_in) {
     const Stream& fill = streams_[kFill];
     fill.wait(slot.copied_in, here);
-    const Range source[] = {ends_.read ? Range{} : at_source(index)};
-    fill.host([this, index] { fill_staging(index); },
-              {.reads = std::span(source, ends_.read ? 0 : 1), .writes = {from}, .name = kFillName}, {}, here);
+    const Range source[] = {ends_.read ? Range{} : chunk_of(ends_.source, index, spec_.bytes_in)};
+    const auto fill_slot = [this, index] {
+      const Range staged = slot_of(staging_in_, index, spec_.bytes_in);
+      if (ends_.read) ends_.read(first_of(index), {runtime::address(staged), staged.bytes});
+      else
+        std::memcpy(runtime::address(staged), runtime::address(chunk_of(ends_.source, index, spec_.bytes_in)),
+                    staged.bytes);
+    };
+    fill.host(fill_slot, {.reads = std::span(source, ends_.read ? 0 : 1), .writes = {from}, .name = kFillName}, {},
+              here);
     fill.record(slot.filled, here);
     in.wait(slot.filled, here);
   }
@@ -134,7 +141,8 @@ void PipelineLoop::compute(std::uint64_t index, Slot& slot, Here here) {
 
 void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
   const Stream& out = streams_[kOut];
-  const Range to = ends_.stage_out ? slot_of(staging_out_, index, spec_.bytes_out) : at_sink(index);
+  const Range to =
+      ends_.stage_out ? slot_of(staging_out_, index, spec_.bytes_out) : chunk_of(ends_.sink, index, spec_.bytes_out);
   out.wait(slot.computed, here);
   if (ends_.stage_out) out.wait(slot.emptied, here);
   out.copy(to, slot_of(out_, index, spec_.bytes_out), kOutName, here);
@@ -142,40 +150,29 @@ void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
   if (!ends_.stage_out) return;
   const Stream& empty = streams_[kEmpty];
   empty.wait(slot.copied_out, here);
-  const Range sink[] = {ends_.write ? Range{} : at_sink(index)};
-  empty.host([this, index] { empty_staging(index); },
-             {.reads = {to}, .writes = std::span(sink, ends_.write ? 0 : 1), .name = kEmptyName}, {}, here);
+  const Range sink[] = {ends_.write ? Range{} : chunk_of(ends_.sink, index, spec_.bytes_out)};
+  const auto empty_slot = [this, index] {
+    const Range staged = slot_of(staging_out_, index, spec_.bytes_out);
+    if (ends_.write) ends_.write(first_of(index), {runtime::address(staged), staged.bytes});
+    else
+      std::memcpy(runtime::address(chunk_of(ends_.sink, index, spec_.bytes_out)), runtime::address(staged),
+                  staged.bytes);
+  };
+  empty.host(empty_slot, {.reads = {to}, .writes = std::span(sink, ends_.write ? 0 : 1), .name = kEmptyName}, {}, here);
   empty.record(slot.emptied, here);
-}
-
-void PipelineLoop::fill_staging(std::uint64_t index) const {
-  const Range slot = slot_of(staging_in_, index, spec_.bytes_in);
-  if (ends_.read) ends_.read(first_of(index), {address(slot), slot.bytes});
-  else std::memcpy(address(slot), address(at_source(index)), slot.bytes);
-}
-
-void PipelineLoop::empty_staging(std::uint64_t index) const {
-  const Range slot = slot_of(staging_out_, index, spec_.bytes_out);
-  if (ends_.write) ends_.write(first_of(index), {address(slot), slot.bytes});
-  else std::memcpy(address(at_sink(index)), address(slot), slot.bytes);
 }
 
 std::uint64_t PipelineLoop::elements_of(std::uint64_t index) const {
   return std::min(plan_.chunk, spec_.elements - first_of(index));
 }
 
-Range PipelineLoop::at_source(std::uint64_t index) const {
+Range PipelineLoop::chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const {
   const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
-  return ends_.source.slice(first * spec_.bytes_in, elements_of(index) * spec_.bytes_in);
-}
-
-Range PipelineLoop::at_sink(std::uint64_t index) const {
-  const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
-  return ends_.sink.slice(first * spec_.bytes_out, elements_of(index) * spec_.bytes_out);
+  return end.slice(first * element_bytes, elements_of(index) * element_bytes);
 }
 
 Range PipelineLoop::slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const {
   return slots.slice(index % plan_.depth * slot_bytes(plan_.chunk * element_bytes), elements_of(index) * element_bytes);
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -1,4 +1,5 @@
-// PipelineLoop: the slots, streams and events of a pipeline, and the loop that issues its chunks.
+// PipelineLoop: the slots, streams and events of a pipeline, and the loop that issues its chunks. Also the functions
+// that planning a pipeline, measuring its stages and running it share.
 //
 // Each stage of a chunk waits for the stage before it, and for the last use of its slot. The copy in waits for the
 // kernels that read the slot before. The kernels wait for the copy out of their output slot. If the source or the sink
@@ -9,7 +10,7 @@
 
 #include "slip/pipeline.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // The source and the sink of a run: memory, or functions that read and write chunks.
 struct PipelineEnds {
@@ -44,14 +45,11 @@ class PipelineLoop {
   void copy_in(std::uint64_t index, Slot& slot, Here here);
   void compute(std::uint64_t index, Slot& slot, Here here);
   void copy_out(std::uint64_t index, Slot& slot, Here here);
-  void fill_staging(std::uint64_t index) const;
-  void empty_staging(std::uint64_t index) const;
 
   std::uint64_t first_of(std::uint64_t index) const { return index * plan_.chunk; }
   std::uint64_t elements_of(std::uint64_t index) const;
-  // The bytes of a chunk in the source, in the sink, and in one of the slots.
-  Range at_source(std::uint64_t index) const;
-  Range at_sink(std::uint64_t index) const;
+  // The bytes of a chunk in the source or the sink, and in one of the slots.
+  Range chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const;
   Range slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const;
 
   Device device_;
@@ -66,4 +64,15 @@ class PipelineLoop {
   TimedEvent begin_, end_;
 };
 
-}  // namespace slip
+// Throws kInvalidValue with the numbers. Afterwards products of the spec's sizes cannot overflow.
+void require_sane(const PipelineSpec& spec, Here here);
+// The aligned size of a slot for `bytes` bytes.
+std::uint64_t slot_bytes(std::uint64_t bytes);
+std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth);
+// The time that each further chunk adds once the pipeline is full.
+Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines);
+// Measures the stages that the spec does not give, sets them in the spec, and plans. The first plan is tried out,
+// because stages that run concurrently slow each other; then the pipeline is planned again.
+PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here here);
+
+}  // namespace slip::flow

@@ -1,16 +1,15 @@
 // Planning the chunk size and depth of a pipeline, and measuring the stages that the plan is made from. Small chunks
 // lose time to latency. Large ones lose time to the first and the last chunk, whose copies overlap with nothing.
-#include "flow/pipeline/pipeline_plan.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "base/fail.hpp"
 #include "flow/costs/stopwatch.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr std::uint64_t kAlignment = 256;
@@ -82,12 +81,10 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
   const std::uint64_t chunk = spec.chunk > 0 ? spec.chunk : spec.granule;
   const std::uint32_t depth = std::max(spec.depth, 1u);
   const std::uint64_t needed = min_memory(spec, chunk, depth);
-  throw Error(
-      Code::kInvalidValue,
-      fmt::format("pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
-                  "in {} slot(s): at least {} bytes are needed",
-                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed),
-      here);
+  base::fail(Code::kInvalidValue, here,
+             "pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
+             "in {} slot(s): at least {} bytes are needed",
+             spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed);
 }
 
 }  // namespace
@@ -101,59 +98,26 @@ std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uin
 }
 
 void require_sane(const PipelineSpec& spec, Here here) {
-  const auto refuse = [&](const std::string& why) { throw Error(Code::kInvalidValue, "pipeline: " + why, here); };
+  const auto refuse = [&]<class... Values>(fmt::format_string<Values...> why, Values&&... values) {
+    base::fail(Code::kInvalidValue, here, "pipeline: {}", fmt::format(why, std::forward<Values>(values)...));
+  };
   if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
   if (spec.bytes_in == 0 || spec.bytes_out == 0)
-    refuse(fmt::format("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in,
-                       spec.bytes_out));
+    refuse("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in, spec.bytes_out);
   // A quarter of the range, so that rounded sums of both sides cannot overflow either.
   std::uint64_t in = 0, out = 0;
   if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
-    refuse(fmt::format("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in,
-                       spec.bytes_out));
+    refuse("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in, spec.bytes_out);
   if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
-    refuse(fmt::format("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
-                       spec.stages.beside));
+    refuse("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
+           spec.stages.beside);
   if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
-  if (spec.depth > kMaxDepth) refuse(fmt::format("{} slots; at most {}", spec.depth, kMaxDepth));
+  if (spec.depth > kMaxDepth) refuse("{} slots; at most {}", spec.depth, kMaxDepth);
   if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)
-    refuse(fmt::format("chunks of {} elements make {} of them; at most {}", spec.chunk,
-                       divide_up(spec.elements, spec.chunk), kMaxChunks));
+    refuse("chunks of {} elements make {} of them; at most {}", spec.chunk, divide_up(spec.elements, spec.chunk),
+           kMaxChunks);
   if (!spec.issue) refuse("no function that issues the kernels of a chunk; give PipelineSpec::issue");
-}
-
-PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here) {
-  require_sane(spec, here);
-  std::vector<PipelinePlan> plans;
-  const auto consider = [&](std::uint64_t chunk) {
-    for (std::uint32_t depth = std::max(spec.depth, 1u); depth <= std::max(spec.depth, 2u); ++depth) {
-      if (depth > 1 && spec.depth == 0 && chunk >= spec.elements) break;  // one chunk needs one slot
-      if (min_memory(spec, chunk, depth) > spec.memory) break;
-      plans.push_back(plan_with(spec, chunk, depth, copy_engines));
-      if (spec.depth > 0) break;
-    }
-  };
-  if (spec.chunk > 0) {
-    consider(std::min(spec.chunk, spec.elements));
-  } else {
-    const std::uint64_t max_chunks = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
-    for (std::uint64_t chunks = 1; chunks < max_chunks; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
-      consider(chunk_for(spec, chunks));
-    consider(chunk_for(spec, max_chunks));
-  }
-  if (plans.empty()) refuse_memory(spec, here);
-  PipelinePlan chosen = choose(plans);
-  chosen.bound = bound_of(spec, copy_engines);
-  return chosen;
-}
-
-std::string PipelinePlan::text() const {
-  return fmt::format(
-      "{} chunks of {} elements in {} slots, {} bytes of device memory; a chunk takes {:.1f} us in, "
-      "{:.1f} us of kernels, {:.1f} us out; predicted {:.1f} us, bound {:.1f} us",
-      chunks, chunk, depth, memory, static_cast<double>(in) / 1e6, static_cast<double>(kernels) / 1e6,
-      static_cast<double>(out) / 1e6, static_cast<double>(predicted) / 1e6, static_cast<double>(bound) / 1e6);
 }
 
 namespace {
@@ -268,6 +232,44 @@ PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here her
   if (stages.beside > 0) return alone;
   stages.beside = measure_beside(device, spec, alone, here);
   return plan_pipeline(spec, engines, here);
+}
+
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
+
+PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here) {
+  require_sane(spec, here);
+  std::vector<PipelinePlan> plans;
+  const auto consider = [&](std::uint64_t chunk) {
+    for (std::uint32_t depth = std::max(spec.depth, 1u); depth <= std::max(spec.depth, 2u); ++depth) {
+      if (depth > 1 && spec.depth == 0 && chunk >= spec.elements) break;  // one chunk needs one slot
+      if (min_memory(spec, chunk, depth) > spec.memory) break;
+      plans.push_back(plan_with(spec, chunk, depth, copy_engines));
+      if (spec.depth > 0) break;
+    }
+  };
+  if (spec.chunk > 0) {
+    consider(std::min(spec.chunk, spec.elements));
+  } else {
+    const std::uint64_t max_chunks = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
+    for (std::uint64_t chunks = 1; chunks < max_chunks; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
+      consider(chunk_for(spec, chunks));
+    consider(chunk_for(spec, max_chunks));
+  }
+  if (plans.empty()) refuse_memory(spec, here);
+  PipelinePlan chosen = choose(plans);
+  chosen.bound = bound_of(spec, copy_engines);
+  return chosen;
+}
+
+std::string PipelinePlan::text() const {
+  return fmt::format(
+      "{} chunks of {} elements in {} slots, {} bytes of device memory; a chunk takes {:.1f} us in, "
+      "{:.1f} us of kernels, {:.1f} us out; predicted {:.1f} us, bound {:.1f} us",
+      chunks, chunk, depth, memory, static_cast<double>(in) / 1e6, static_cast<double>(kernels) / 1e6,
+      static_cast<double>(out) / 1e6, static_cast<double>(predicted) / 1e6, static_cast<double>(bound) / 1e6);
 }
 
 }  // namespace slip

@@ -9,7 +9,7 @@
 
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 struct Life {
@@ -209,4 +209,4 @@ std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const 
   return std::nullopt;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -11,7 +11,7 @@
 
 #include "slip/graph.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 struct Arena {
   std::vector<std::uint64_t> offsets;  // by graph value; of weights: 0
@@ -38,4 +38,4 @@ struct Placed {
 // first comes first. O(n log n).
 std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const Placed> all);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -3,14 +3,16 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why, Here here) {
-  throw Error(Code::kInvalidValue, "the plan " + why, here);
+template <class... Values>
+[[noreturn]] void refuse(Here here, fmt::format_string<Values...> why, Values&&... values) {
+  base::fail(Code::kInvalidValue, here, "the plan {}", fmt::format(why, std::forward<Values>(values)...));
 }
 
 bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
@@ -28,23 +30,19 @@ void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
     return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
   };
   if (!std::ranges::equal(plan.units, groups, same))
-    refuse(fmt::format("is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
-                       groups.size()),
-           here);
+    refuse(here, "is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
+           groups.size());
   for (const WeightGroup& group : plan.units) {
     if (group.resident && !fits(group.offset, group.bytes, plan.resident_bytes))
-      refuse(fmt::format("puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
-                         graph[group.parts.front().bytes.value].name, group.bytes, group.offset, plan.resident_bytes),
-             here);
+      refuse(here, "puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
+             graph[group.parts.front().bytes.value].name, group.bytes, group.offset, plan.resident_bytes);
   }
 }
 
 void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, Here here) {
   const WeightLoad& load = plan.loads[index];
   const std::size_t ops = graph.ops().size();
-  const auto refuse_load = [&](const std::string& why) {
-    refuse(fmt::format("has a load {} that {}", index, why), here);
-  };
+  const auto refuse_load = [&](const std::string& why) { refuse(here, "has a load {} that {}", index, why); };
   if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of group {} of {}", load.unit, plan.units.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
     refuse_load(fmt::format("names an op behind the last of {}", ops));
@@ -60,18 +58,16 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
 void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
   const std::vector<bool> placed = placed_values(graph);
   if (plan.value_offsets.size() != placed.size())
-    refuse(fmt::format("is for a graph of {} values, this one has {}", plan.value_offsets.size(), placed.size()), here);
+    refuse(here, "is for a graph of {} values, this one has {}", plan.value_offsets.size(), placed.size());
   for (std::size_t i = 0; i < placed.size(); ++i) {
     const GraphValue& value = graph.values()[i];
     if (placed[i] && !fits(plan.value_offsets[i], value.bytes, plan.activation_bytes))
-      refuse(fmt::format("puts value '{}' of {} bytes at {}, which does not fit {} bytes of activations", value.name,
-                         value.bytes, plan.value_offsets[i], plan.activation_bytes),
-             here);
+      refuse(here, "puts value '{}' of {} bytes at {}, which does not fit {} bytes of activations", value.name,
+             value.bytes, plan.value_offsets[i], plan.activation_bytes);
   }
   if (const auto both = arena_conflict(graph, plan.value_offsets))
-    refuse(fmt::format("puts values '{}' and '{}', which are live at the same time, on the same bytes",
-                       graph[both->first].name, graph[both->second].name),
-           here);
+    refuse(here, "puts values '{}' and '{}', which are live at the same time, on the same bytes",
+           graph[both->first].name, graph[both->second].name);
 }
 
 void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
@@ -82,10 +78,9 @@ void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
   std::ranges::sort(groups, {}, [](const WeightGroup* group) { return group->offset; });
   for (std::size_t i = 1; i < groups.size(); ++i) {
     if (groups[i - 1]->offset + groups[i - 1]->bytes > groups[i]->offset)
-      refuse(fmt::format("puts resident weights '{}' and '{}' on the same bytes, at {}",
-                         graph[groups[i - 1]->parts.front().bytes.value].name,
-                         graph[groups[i]->parts.front().bytes.value].name, groups[i]->offset),
-             here);
+      refuse(here, "puts resident weights '{}' and '{}' on the same bytes, at {}",
+             graph[groups[i - 1]->parts.front().bytes.value].name, graph[groups[i]->parts.front().bytes.value].name,
+             groups[i]->offset);
   }
 }
 
@@ -103,16 +98,14 @@ void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
     for (const std::uint32_t op : plan.units[i].ops) {
       const bool loaded = std::ranges::any_of(
           loads_of[i], [&](const WeightLoad* load) { return load->first_op <= op && op <= load->last_op; });
-      if (!loaded)
-        refuse(fmt::format("neither keeps nor loads weight '{}' for op '{}'", name_of(i), graph.ops()[op].name), here);
+      if (!loaded) refuse(here, "neither keeps nor loads weight '{}' for op '{}'", name_of(i), graph.ops()[op].name);
     }
   }
   const auto both = find_overlap(placed);
   if (!both) return;
   const WeightLoad &old = plan.loads[both->first], &load = plan.loads[both->second];
-  refuse(fmt::format("loads weight '{}' over '{}', which op '{}' still needs", name_of(load.unit), name_of(old.unit),
-                     graph.ops()[old.last_op].name),
-         here);
+  refuse(here, "loads weight '{}' over '{}', which op '{}' still needs", name_of(load.unit), name_of(old.unit),
+         graph.ops()[old.last_op].name);
 }
 
 }  // namespace
@@ -125,4 +118,4 @@ void check_plan(const WeightsPlan& plan, const Graph& graph, Here here) {
   check_values(plan, graph, here);
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -15,9 +15,9 @@ double percent(std::uint64_t part, std::uint64_t whole) {
 
 std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
   std::string text = fmt::format("device memory  {}: {} resident weights ({:.0f} % of {}), {} ring, {} activations",
-                                 format_bytes(plan.device_bytes()), format_bytes(plan.resident_bytes),
-                                 percent(plan.resident_bytes, weights), format_bytes(weights),
-                                 format_bytes(plan.ring_bytes), format_bytes(plan.activation_bytes));
+                                 base::format_bytes(plan.device_bytes()), base::format_bytes(plan.resident_bytes),
+                                 percent(plan.resident_bytes, weights), base::format_bytes(weights),
+                                 base::format_bytes(plan.ring_bytes), base::format_bytes(plan.activation_bytes));
   if (plan.activation_bytes > plan.activation_bound)
     text += fmt::format(" ({:.1f} % above the most that is live at once)",
                         percent(plan.activation_bytes - plan.activation_bound, plan.activation_bound));
@@ -27,20 +27,20 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
 // Says whether compute or loading limits the step, and how to shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
-  const std::string amounts =
-      fmt::format("{} a step at {} = {} against {} of compute", format_bytes(plan.streamed_bytes),
-                  format_rate(costs.load.bytes_per_second), format_time(plan.loading), format_time(plan.compute));
+  const std::string amounts = fmt::format(
+      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.streamed_bytes),
+      base::format_rate(costs.load.bytes_per_second), base::format_time(plan.loading), base::format_time(plan.compute));
   if (plan.loading <= plan.compute) {
     const Picos extra = plan.step - plan.compute;
     if (extra * 1000 <= plan.compute) return fmt::format("compute-bound: {}: all loads are hidden\n", amounts);
     return fmt::format("compute-bound: {}: {} more than resident, since loads slow kernels or come late\n", amounts,
-                       format_time(extra));
+                       base::format_time(extra));
   }
   return fmt::format(
       "load-bound: {}; hidden from about {:.3g} times the work per step on (more tokens or a larger "
       "batch), or with {} more of the weights resident\n",
       amounts, static_cast<double>(plan.loading) / static_cast<double>(std::max<Picos>(plan.compute, 1)),
-      format_bytes(
+      base::format_bytes(
           static_cast<std::uint64_t>(static_cast<double>(plan.streamed_bytes) *
                                      (1 - static_cast<double>(plan.compute) / static_cast<double>(plan.loading)))));
 }
@@ -53,19 +53,19 @@ std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& c
   const auto from_disk =
       std::ranges::count_if(plan.units, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
   std::string text = fmt::format("graph          {} ops, {} of weights in {} groups\n", graph.ops().size(),
-                                 format_bytes(weights), plan.units.size());
+                                 base::format_bytes(weights), plan.units.size());
   text += memory_line(plan, weights);
-  if (plan.budget) text += fmt::format("budget         {}\n", format_bytes(*plan.budget));
+  if (plan.budget) text += fmt::format("budget         {}\n", base::format_bytes(*plan.budget));
   text += fmt::format("weight groups  {} stay, {} pass through the ring in {} loads a step", resident,
                       static_cast<std::int64_t>(plan.units.size()) - resident, plan.loads.size());
   text += from_disk > 0 ? fmt::format(", {} of them read from disk\n", from_disk) : "\n";
-  text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", format_time(plan.step),
+  text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", base::format_time(plan.step),
                       static_cast<double>(plan.step) / static_cast<double>(std::max<Picos>(plan.compute, 1)),
-                      format_time(plan.compute));
+                      base::format_time(plan.compute));
   if (!plan.loads.empty())
     text +=
         fmt::format("bound          {}: no choice of resident weights beside this ring takes less; {:.2f} % away\n",
-                    format_time(plan.bound),
+                    base::format_time(plan.bound),
                     100 * (static_cast<double>(plan.step) / static_cast<double>(std::max<Picos>(plan.bound, 1)) - 1));
   return text + "               " + bottleneck(plan, costs);
 }

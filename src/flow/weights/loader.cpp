@@ -6,11 +6,13 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/fail.hpp"
 #include "flow/weights/weight_groups.hpp"
+#include "model/folder.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/core.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large allocations
@@ -35,10 +37,10 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
       options_(options) {
   if (source) source->check(graph, here);
   if (source_.files_ && options.purpose == Purpose::kRun) {
-    ReaderOptions reads;
+    store::ReaderOptions reads;
     reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
     reads.between_loops = options.direct_reads;
-    reader_ = std::make_unique<BlockReader>(reads, here);
+    reader_ = std::make_unique<store::BlockReader>(reads, here);
   }
   const std::vector<Name> names = load_names(plan, graph);
   std::uint64_t largest_read = 0;
@@ -61,8 +63,6 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
     *read_ahead_->free_places.host_write<std::uint32_t>(here).begin() = 0;
   }
 }
-
-Loader::~Loader() = default;
 
 Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
   const WeightGroup& planned = plan_.units[index];
@@ -100,7 +100,7 @@ void Loader::keep_in_pinned_memory(Here here) {
     for (const std::uint32_t index : members) {
       groups_[index].pinned = host_.back().slice(at, plan_.units[index].bytes);
       if (proves) continue;
-      fill(index, address(groups_[index].pinned));
+      fill(index, runtime::address(groups_[index].pinned));
       at += aligned(plan_.units[index].bytes);
     }
     members.clear();
@@ -141,19 +141,20 @@ void Loader::fill(std::uint32_t index, std::byte* into) {
 
 // A direct read writes whole pages, at the same offset in a page as in the file. If the part has room for these pages,
 // it is read there; otherwise the reader copies it to `place`.
-Landing Loader::landing_of(const FilePart& part, std::byte* place) {
+store::Landing Loader::landing_of(const FilePart& part, std::byte* place) {
   const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(place) % part.file->direct_alignment();
-  if (skipped + BlockReader::room(*part.file, part.offset, part.bytes) > part.room_bytes) return {place, part.bytes};
+  if (skipped + store::BlockReader::room(*part.file, part.offset, part.bytes) > part.room_bytes)
+    return {place, part.bytes};
   return {place + skipped, part.room_bytes - skipped};
 }
 
 std::uint64_t Loader::shift(Range to, std::uint32_t index, std::size_t part_index) const {
   if (groups_[index].path != LoadPath::kReadIntoRing) return 0;
   const FilePart& part = groups_[index].parts[part_index];
-  std::byte* const place = address(to) + part.at;
-  const Landing landing = landing_of(part, place);
+  std::byte* const place = runtime::address(to) + part.at;
+  const store::Landing landing = landing_of(part, place);
   if (landing.capacity == part.bytes) return 0;
-  return static_cast<std::uint64_t>(landing.memory - place) + BlockReader::lead(*part.file, part.offset);
+  return static_cast<std::uint64_t>(landing.memory - place) + store::BlockReader::lead(*part.file, part.offset);
 }
 
 std::vector<StreamRef> Loader::streams() const {
@@ -199,13 +200,13 @@ void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name na
   const bool loads = groups_[index].path == LoadPath::kReadIntoRing;
   const Range writes[] = {to};
   std::function<void()> call = function;
-  slip::issue(*stream.state(Here::at()), {.kind = OpKind::kHost,
-                                          .engine = loads ? Engine::kCopyIn : Engine::kHost,
-                                          .name = name,
-                                          .here = Here::at(),
-                                          .writes = std::span<const Range>(writes),
-                                          .cost = {.bytes = to.bytes},
-                                          .host = &call});
+  slip::runtime::issue(*stream.state(Here::at()), {.kind = OpKind::kHost,
+                                                   .engine = loads ? Engine::kCopyIn : Engine::kHost,
+                                                   .name = name,
+                                                   .here = Here::at(),
+                                                   .writes = std::span<const Range>(writes),
+                                                   .cost = {.bytes = to.bytes},
+                                                   .host = &call});
 }
 
 void Loader::read_next_load(ReadTarget target) {
@@ -221,17 +222,19 @@ void Loader::read_next_load(ReadTarget target) {
 }
 
 // The next part for the reader to begin, if its place in the ring is free.
-std::optional<ReadRequest> Loader::next_request() {
+std::optional<store::ReadRequest> Loader::next_request() {
   ReadAhead& ahead = *read_ahead_;
   // acquire: the counter is written after the op that used this place before has ended, so that op no longer reads it.
-  const std::uint32_t free = std::atomic_ref(*reinterpret_cast<std::uint32_t*>(address(ahead.free_places.range())))
-                                 .load(std::memory_order_acquire);
+  const std::uint32_t free =
+      std::atomic_ref(*reinterpret_cast<std::uint32_t*>(runtime::address(ahead.free_places.range())))
+          .load(std::memory_order_acquire);
   // The counter wraps around; the difference is never as large as half of its range.
   if (static_cast<std::int32_t>(free - static_cast<std::uint32_t>(ahead.next.load)) <= 0) return std::nullopt;
   const WeightLoad& load = plan_.loads[ahead.next.load % plan_.loads.size()];
   const FilePart& part = groups_[load.unit].parts[ahead.next.part];
   pass(ahead.next);
-  return ReadRequest{part.file, part.offset, part.bytes, landing_of(part, address(ring_) + load.offset + part.at)};
+  return store::ReadRequest{part.file, part.offset, part.bytes,
+                            landing_of(part, runtime::address(ring_) + load.offset + part.at)};
 }
 
 // Makes the part after `part` the next one to request.
@@ -243,7 +246,7 @@ void Loader::pass(LoadPart part) {
 
 std::byte* Loader::address_of(ReadTarget target) const {
   const Range whole = groups_[target.group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
-  return address(whole) + std::uint64_t{target.at} * kAlignment;
+  return runtime::address(whole) + std::uint64_t{target.at} * kAlignment;
 }
 
 void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event* used) {
@@ -266,6 +269,11 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
   }
 }
 
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
+
 WeightSource WeightSource::files(const std::string& path, Here here) {
   WeightSource source;
   source.files_ = std::make_shared<const TensorFiles>(TensorFiles::open(path, here));
@@ -287,24 +295,13 @@ WeightSource WeightSource::callback(Fill fill) {
 
 void WeightSource::check(const Graph& graph, Here here) const {
   if (!files_ && !memory_ && !fill_) throw Error(Code::kInvalidValue, "this source of weights is empty", here);
+  if (files_) return model::require_weights(graph, *files_, here);
   for (const GraphValue& weight : graph.values()) {
-    if (weight.role != ValueRole::kWeight) continue;
-    if (memory_) {
-      const std::size_t bytes = memory_(weight).size();
-      if (bytes != weight.bytes)
-        throw Error(Code::kInvalidValue,
-                    fmt::format("weight '{}' has {} bytes in memory, but {} {} takes {}", weight.name, bytes,
-                                data_type_name(weight.type), shape_text(weight.shape), weight.bytes),
-                    here);
-    }
-    if (!files_) continue;
-    const TensorInfo& tensor = files_->at(weight.name, here);
-    if (tensor.type != weight.type || tensor.shape != weight.shape)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("weight '{}' is {} {} in the graph, but {} {} in '{}'", weight.name,
-                              data_type_name(weight.type), shape_text(weight.shape), data_type_name(tensor.type),
-                              shape_text(tensor.shape), files_->paths()[tensor.file]),
-                  here);
+    if (weight.role != ValueRole::kWeight || !memory_) continue;
+    const std::size_t bytes = memory_(weight).size();
+    if (bytes != weight.bytes)
+      base::fail(Code::kInvalidValue, here, "weight '{}' has {} bytes in memory, but {} {} takes {}", weight.name,
+                 bytes, data_type_name(weight.type), shape_text(weight.shape), weight.bytes);
   }
 }
 

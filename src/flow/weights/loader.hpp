@@ -14,7 +14,7 @@
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // Reads from disk for a device whose memory a file read cannot write. One stream reads into pinned slots, and the
 // stream of loads copies each slot to the device. One slot is copied while the others are read.
@@ -70,7 +70,6 @@ class Loader final : public GroupLoader {
   // plan leaves them on disk, from staged reads.
   Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
          Options options, Here here);
-  ~Loader() override;
 
   // Loads the resident groups and waits for them.
   void fill_resident(const Buffer& resident, Here here);
@@ -89,7 +88,7 @@ class Loader final : public GroupLoader {
     kReadThenCopy,  // from the file to a pinned slot, then a copy
   };
   struct FilePart {
-    const File* file = nullptr;
+    const store::File* file = nullptr;
     std::uint64_t offset = 0;  // in the file
     std::uint64_t bytes = 0;
     std::uint64_t at = 0;          // in the group
@@ -129,10 +128,10 @@ class Loader final : public GroupLoader {
   void fill(std::uint32_t group, std::byte* into);
   void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name);
   void read_next_load(ReadTarget target);
-  std::optional<ReadRequest> next_request();
+  std::optional<store::ReadRequest> next_request();
   void pass(LoadPart part);
   std::byte* address_of(ReadTarget target) const;
-  static Landing landing_of(const FilePart& part, std::byte* place);
+  static store::Landing landing_of(const FilePart& part, std::byte* place);
 
   const Device device_;
   const Graph& graph_;
@@ -142,7 +141,7 @@ class Loader final : public GroupLoader {
   const Options options_;
   std::vector<Group> groups_;
   std::vector<Buffer> host_;  // pinned memory, or the program's wrapped
-  std::unique_ptr<BlockReader> reader_;
+  std::unique_ptr<store::BlockReader> reader_;
   std::unique_ptr<StagedReads> staged_;    // if a group has the path kReadThenCopy
   std::unique_ptr<ReadAhead> read_ahead_;  // if loads have the path kReadIntoRing
 };
@@ -150,4 +149,4 @@ class Loader final : public GroupLoader {
 // True if device memory is memory of this process, so that a file read can write to it.
 bool is_host_memory(const Device& device);
 
-}  // namespace slip
+}  // namespace slip::flow

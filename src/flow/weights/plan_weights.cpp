@@ -8,13 +8,14 @@
 #include <optional>
 #include <set>
 
+#include "base/fail.hpp"
 #include "base/quantity_text.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/resident.hpp"
 #include "flow/weights/weight_groups.hpp"
 #include "store/reader.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr double kAsGood = 1.001;  // a larger ring must make the step shorter by more than this factor
@@ -45,18 +46,12 @@ void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) 
   }
 }
 
-// Gives groups that end with a large weight extra bytes in the ring (WeightGroup::room). On the cpu device files are
-// read straight into the ring.
-void leave_room(std::vector<WeightGroup>& groups) {
-  for (WeightGroup& group : groups) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
-}
-
 // For an error: the weights that must be in memory at one op. These are its own weights and those that are loaded
 // together with them.
 std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& groups,
                          const std::vector<WeightLoad>& loads, std::uint64_t bytes) {
   const WorkingSet largest = largest_working_set(groups, loads);
-  if (largest.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
+  if (largest.op == kNoOp) return fmt::format("{} for weights", base::format_bytes(bytes));
   const GraphOp& op = graph.ops()[largest.op];
   std::uint64_t own = 0;
   for (const ValueBytes& read : op.reads) {
@@ -72,7 +67,7 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
   }
   others.erase(largest.op);
   if (own >= largest.bytes || others.empty())
-    return fmt::format("{} for the weights that op '{}' needs at once", format_bytes(bytes), op.name);
+    return fmt::format("{} for the weights that op '{}' needs at once", base::format_bytes(bytes), op.name);
   constexpr std::size_t kMaxNames = 4;
   std::vector<std::string> names;
   for (const std::uint32_t other : others) {
@@ -80,9 +75,9 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
   }
   if (others.size() > kMaxNames) names.push_back(fmt::format("{} more", others.size() - kMaxNames));
   return fmt::format("{} for the weights that must be there at once at op '{}', {} of its own and the others of {}{}",
-                     format_bytes(bytes), op.name, format_bytes(own), fmt::join(names, ", "),
+                     base::format_bytes(bytes), op.name, base::format_bytes(own), fmt::join(names, ", "),
                      joined ? fmt::format(", which are loaded with them because some are smaller than join_bytes ({})",
-                                          format_bytes(graph.options().join_bytes))
+                                          base::format_bytes(graph.options().join_bytes))
                             : "");
 }
 
@@ -95,7 +90,9 @@ class WeightsPlanner {
         loads_(make_loads(groups_)),
         arena_(lay_arena(graph)) {
     leave_on_disk(groups_, options.host_memory);
-    if (costs.device == "cpu" && !options.ring) leave_room(groups_);
+    if (costs.device == "cpu" && !options.ring) {  // on the cpu device files are read straight into the ring
+      for (WeightGroup& group : groups_) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
+    }
     step_costs_ = step_costs_of(graph, costs, groups_);
     for (const WeightGroup& group : groups_) all_bytes_ += aligned(group.bytes);
     for (const double op : step_costs_.ops) compute_ += op;
@@ -110,7 +107,6 @@ class WeightsPlanner {
   const Arena& arena() const { return arena_; }
   const std::vector<WeightGroup>& groups() const { return groups_; }
   const std::vector<WeightLoad>& loads() const { return loads_; }
-  WorkingSet working_set() const { return largest_working_set(groups_, loads_); }
 
   // `budget` is at least smallest().
   WeightsPlan plan(std::uint64_t budget, Here here) const {
@@ -155,13 +151,11 @@ class WeightsPlanner {
 
   // Happens only with a requested ring: a ring that the planner chooses is large enough.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
-    throw Error(
-        Code::kOutOfMemory,
-        fmt::format("within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
-                    "be chosen",
-                    format_bytes(budget), format_bytes(options_.ring.value_or(0)),
-                    weights_text(graph_, groups_, loads_, working_set().bytes)),
-        here);
+    base::fail(Code::kOutOfMemory, here,
+               "within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
+               "be chosen",
+               base::format_bytes(budget), base::format_bytes(options_.ring.value_or(0)),
+               weights_text(graph_, groups_, loads_, largest_working_set(groups_, loads_).bytes));
   }
 
   double guessed_step(std::uint64_t budget) const {
@@ -190,7 +184,7 @@ class WeightsPlanner {
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
       for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), max));
     }
-    for (const std::size_t together : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
+    for (const std::size_t together : {2, 3, 4}) {
       std::uint64_t largest = 0;
       for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
         std::uint64_t sum = 0;
@@ -206,7 +200,7 @@ class WeightsPlanner {
   // The ring with which the disk never waits for ops. It holds the groups in use, half as much again for groups that
   // are loaded and not used yet, and all reads in flight. (Measured: without the second part nothing is gained.)
   std::uint64_t fast_ring(std::uint64_t max) const {
-    const ReaderOptions reads;
+    const store::ReaderOptions reads;
     const std::uint64_t wanted =
         smallest_ring_ + smallest_ring_ / 2 + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
     return std::min(wanted, std::max(smallest_ring_, aligned(max / kRingShare)));
@@ -262,14 +256,12 @@ class WeightsPlanner {
 
 [[noreturn]] void too_small(const WeightsPlanner& planner, const Graph& graph, std::uint64_t budget, Here here) {
   const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
-  throw Error(
-      Code::kOutOfMemory,
-      fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
-                  "for activations, most of them live at op '{}'",
-                  budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
-                  weights_text(graph, planner.groups(), planner.loads(), planner.smallest() - planner.arena().bytes),
-                  format_bytes(planner.arena().bytes), arena_op),
-      here);
+  base::fail(Code::kOutOfMemory, here,
+             "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
+             "for activations, most of them live at op '{}'",
+             budget, base::format_bytes(budget), planner.smallest(), base::format_bytes(planner.smallest()),
+             weights_text(graph, planner.groups(), planner.loads(), planner.smallest() - planner.arena().bytes),
+             base::format_bytes(planner.arena().bytes), arena_op);
 }
 
 void check(const Graph& graph, const WeightsOptions& options, Here here) {
@@ -277,13 +269,17 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
   if (options.budget && options.slowdown)
     throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
   if (options.slowdown && !(*options.slowdown >= 0 && std::isfinite(*options.slowdown)))
-    throw Error(Code::kInvalidValue,
-                fmt::format("a slowdown of {} makes no sense: 0.05 allows 5 % more time than all weights resident take",
-                            *options.slowdown),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "a slowdown of {} makes no sense: 0.05 allows 5 % more time than all weights resident take",
+               *options.slowdown);
 }
 
 }  // namespace
+
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
 
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
@@ -295,11 +291,10 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
   if (options.slowdown) {
     const auto smallest = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
     if (!smallest)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
-                              "ring to the planner, or let weights stay",
-                              *options.slowdown),
-                  here);
+      base::fail(Code::kInvalidValue, here,
+                 "no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
+                 "ring to the planner, or let weights stay",
+                 *options.slowdown);
     budget = *smallest;
   }
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);

@@ -1,17 +1,16 @@
 // verify_weights and predict_weights: a plan is proven and simulated before it runs.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 
 #include "backend/sim/sim.hpp"
+#include "base/fail.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/step.hpp"
 #include "flow/weights/weight_groups.hpp"
 #include "runtime/observers.hpp"
 #include "watch/trace/record_log.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later steps repeat the third
@@ -69,19 +68,17 @@ class SimulatedLoader final : public GroupLoader {
   std::unique_ptr<StagedReads> reads_;
 };
 
-// Collects the records of the simulated device between start() and stop(), and the names of its streams from before.
+// Collects the records of the simulated device while `recording` is set, and the names of its streams from before.
 class PredictedTrace final : public Observer {
  public:
-  void start() { started_ = true; }
-  void stop() { started_ = false; }
+  bool recording = false;  // needs no lock: sim notifies observers on the thread that issues, which is this one
   TraceData data() const { return log_.collect(); }
   void on(const Record& record) override {
-    if (started_ || record.kind == RecordKind::kStreamOpen) log_.add(record);
+    if (recording || record.kind == RecordKind::kStreamOpen) log_.add(record);
   }
 
  private:
-  RecordLog log_{TraceOptions{}.max_bytes};
-  bool started_ = false;  // needs no lock: sim notifies observers on the thread that issues, which is this one
+  watch::RecordLog log_{TraceOptions{}.max_bytes};
 };
 
 // The simulated device of a plan, with the plan's memory and the host's inputs and outputs. No op accesses the bytes.
@@ -111,10 +108,8 @@ std::uint64_t memory_for(const WeightsPlan& plan) {
 void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
   const auto require = [&](const char* what, double value, double min, double max, const char* suffix) {
     if (value >= min && value <= max) return;
-    throw Error(Code::kInvalidValue,
-                fmt::format("costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated", costs.device, what, value,
-                            suffix, min, max),
-                here);
+    base::fail(Code::kInvalidValue, here, "costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated",
+               costs.device, what, value, suffix, min, max);
   };
   const auto require_link = [&](const char* what, const LinkCost& link) {
     if (link.bytes_per_second > 0)
@@ -140,35 +135,9 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
   }
   time *= (1 + costs.kernel_slowdown + costs.load_slowdown) * steps;
   if (time > 4e18)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} steps may take {:.0f} days: more than 40 cannot be simulated", steps, time / 86400e12),
-                here);
+    base::fail(Code::kInvalidValue, here, "{} steps may take {:.0f} days: more than 40 cannot be simulated", steps,
+               time / 86400e12);
 }
-
-}  // namespace
-
-void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
-                     const WeightSource* source, bool direct_reads, Here here) {
-  check_plan(plan, graph, here);
-  const PrivateScope proving;  // keeps these ops out of the program's trace
-  Costs any;
-  any.load = {1e9, 0};
-  SimulatedDevice sim(plan, graph, description_of(any, 0, memory_for(plan)), here);
-  Loader loader(sim.device, graph, plan, source, sim.memory.ring,
-                {.direct_reads = direct_reads, .purpose = Loader::Purpose::kProve}, here);
-  Steps steps(sim.device, graph, plan, sim.memory, loader);
-  std::vector<StreamRef> others = steps.others();
-  for (const StreamRef stream : loader.streams()) others.push_back(stream);
-  steps.compute().begin_capture(here);
-  const Event begin = steps.compute().record();
-  for (const StreamRef stream : others) stream.wait(begin);
-  for (int i = 0; i < kProvenSteps; ++i) steps.issue(sim.inputs, sim.outputs);
-  for (const StreamRef stream : others) steps.compute().wait(stream.record());
-  Plan captured = steps.compute().end_capture(here);
-  look(captured);
-}
-
-namespace {
 
 WeightsProof prove(const WeightsPlan& plan, const Graph& graph, const WeightSource* source, bool direct_reads,
                    Here here) {
@@ -190,6 +159,32 @@ WeightsProof prove(const WeightsPlan& plan, const Graph& graph, const WeightSour
 
 }  // namespace
 
+void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
+                     const WeightSource* source, bool direct_reads, Here here) {
+  check_plan(plan, graph, here);
+  const runtime::PrivateScope proving;  // keeps these ops out of the program's trace
+  Costs any;
+  any.load = {1e9, 0};
+  SimulatedDevice sim(plan, graph, description_of(any, 0, memory_for(plan)), here);
+  Loader loader(sim.device, graph, plan, source, sim.memory.ring,
+                {.direct_reads = direct_reads, .purpose = Loader::Purpose::kProve}, here);
+  Steps steps(sim.device, graph, plan, sim.memory, loader);
+  std::vector<StreamRef> others = steps.others();
+  for (const StreamRef stream : loader.streams()) others.push_back(stream);
+  steps.compute().begin_capture(here);
+  const Event begin = steps.compute().record();
+  for (const StreamRef stream : others) stream.wait(begin);
+  for (int i = 0; i < kProvenSteps; ++i) steps.issue(sim.inputs, sim.outputs);
+  for (const StreamRef stream : others) steps.compute().wait(stream.record());
+  Plan captured = steps.compute().end_capture(here);
+  look(captured);
+}
+
+}  // namespace slip::flow
+
+namespace slip {
+using namespace flow;
+
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here) {
   return prove(plan, graph, nullptr, false, here);
 }
@@ -200,15 +195,14 @@ WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const D
 }
 
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
-  if (steps < 2)
-    throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
+  if (steps < 2) base::fail(Code::kInvalidValue, here, "{} steps show no steady state: at least 2 are needed", steps);
   check_plan(plan, graph, here);
   check_times(plan, graph, costs, steps, here);
   const double kernel_slowdown = costs.slowdown_of(graph);
   check_costs(costs, kernel_slowdown, here);
   // Keeps the simulated ops out of the program's trace, and the program's ops out of the prediction.
   PredictedTrace trace;
-  const PrivateScope predicting(&trace);
+  const runtime::PrivateScope predicting(&trace);
   SimulatedDevice sim(plan, graph, description_of(costs, kernel_slowdown, memory_for(plan)), here);
   SimulatedLoader loader(sim.device, plan, graph);
   Steps simulated(sim.device, graph, plan, sim.memory, loader);
@@ -219,10 +213,10 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   }
   simulated.set_costs(times);
   if (costs.read.bytes_per_second > 0) loader.read_from_disk(sim.device, costs.read, here);
-  trace.start();
+  trace.recording = true;
   for (int i = 0; i < steps; ++i) simulated.issue(sim.inputs, sim.outputs);
   sim.device.sync(here);
-  trace.stop();
+  trace.recording = false;
 
   Prediction prediction;
   prediction.trace = trace.data();

@@ -6,12 +6,22 @@
 #include <numeric>
 #include <utility>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr int kMaxSteps = 12;  // limit; the simulation ends earlier if two steps in a row take equally long
 constexpr double kSame = 1e-6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// A job of a step, counted over all steps.
+struct JobPosition {
+  std::size_t index = 0;  // in its step
+  int step = 0;
+
+  void advance(std::size_t jobs) {
+    if (++index == jobs) index = 0, ++step;
+  }
+};
 
 // A simulation with two servers, one for ops and one for loads, each with one job at a time. A job is an amount of work
 // in picoseconds; a server is slower while the other one is busy.
@@ -26,7 +36,7 @@ class TwoServers {
   SteadyStep run() {
     SteadyStep last;
     double began = 0, exposed = 0;
-    for (double now = 0; op_step_ < kMaxSteps;) {
+    for (double now = 0; op_.step < kMaxSteps;) {
       if (!op_left_) start_op();
       note_ready(now);
       if (!load_left_) start_load();
@@ -46,11 +56,11 @@ class TwoServers {
         continue;
       }
       finish_op();
-      if (op_ != 0) continue;
+      if (op_.index != 0) continue;
       const SteadyStep step{now - began, exposed};
       if (std::abs(step.step - last.step) <= kSame * step.step) return step;
       // Steps may alternate between two lengths: then their mean is nearer than either.
-      if (op_step_ == kMaxSteps) return {(step.step + last.step) / 2, (step.exposed + last.exposed) / 2};
+      if (op_.step == kMaxSteps) return {(step.step + last.step) / 2, (step.exposed + last.exposed) / 2};
       last = step;
       began = now;
       exposed = 0;
@@ -62,22 +72,22 @@ class TwoServers {
   static constexpr double kMin = 1e-3;  // an op or load of cost 0 still has to run, because 0 means that none runs
 
   void start_op() {
-    if (op_ == 0 && !step_costs_.inputs.empty() && input_step_ <= op_step_) return;
-    const std::size_t needed = static_cast<std::size_t>(op_step_) * loads_.size() + loads_before_[op_ + 1];
-    if (loads_done_ >= needed) op_left_ = std::max(step_costs_.ops[op_], kMin);
+    if (op_.index == 0 && !step_costs_.inputs.empty() && input_.step <= op_.step) return;
+    const std::size_t needed = static_cast<std::size_t>(op_.step) * loads_.size() + loads_before_[op_.index + 1];
+    if (loads_done_ >= needed) op_left_ = std::max(step_costs_.ops[op_.index], kMin);
   }
   // The next step's input may be copied when the last op that reads this step's input has run.
   bool input_may_start() const {
-    if (step_costs_.inputs.empty() || input_step_ >= kMaxSteps) return false;
-    return input_step_ - 1 < op_step_ ||
-           (input_step_ - 1 == op_step_ && (step_costs_.inputs_used == kNoOp || step_costs_.inputs_used < op_));
+    if (step_costs_.inputs.empty() || input_.step >= kMaxSteps) return false;
+    return input_.step - 1 < op_.step ||
+           (input_.step - 1 == op_.step && (step_costs_.inputs_used == kNoOp || step_costs_.inputs_used < op_.index));
   }
   bool load_may_start() const {
-    if (load_step_ >= kMaxSteps) return false;
-    const WeightLoad& load = loads_[load_];
+    if (load_.step >= kMaxSteps) return false;
+    const WeightLoad& load = loads_[load_.index];
     if (load.after_op == kNoOp) return true;
-    const int step = load_step_ - (load.step_before ? 1 : 0);
-    return step < op_step_ || (step == op_step_ && load.after_op < op_);
+    const int step = load_.step - (load.step_before ? 1 : 0);
+    return step < op_.step || (step == op_.step && load.after_op < op_.index);
   }
   void note_ready(double now) {
     if (input_ready_ == kInfinite && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
@@ -91,29 +101,26 @@ class TwoServers {
     if (input_ready_ == kInfinite && load_ready_ == kInfinite) return;
     if (!goes_on) input_runs_ = input_ready_ <= load_ready_;
     (input_runs_ ? input_ready_ : load_ready_) = kInfinite;
-    load_left_ = std::max(input_runs_ ? step_costs_.inputs[input_] : step_costs_.loads[loads_[load_].unit], kMin);
+    load_left_ =
+        std::max(input_runs_ ? step_costs_.inputs[input_.index] : step_costs_.loads[loads_[load_.index].unit], kMin);
   }
   void finish_op() {
     op_left_ = 0;
-    if (++op_ == step_costs_.ops.size()) op_ = 0, ++op_step_;
+    op_.advance(step_costs_.ops.size());
   }
   void finish_load() {
     load_left_ = 0;
     load_ended_ = true;
-    if (input_runs_) {
-      if (++input_ == step_costs_.inputs.size()) input_ = 0, ++input_step_;
-      return;
-    }
+    if (input_runs_) return input_.advance(step_costs_.inputs.size());
     ++loads_done_;
-    if (++load_ == loads_.size()) load_ = 0, ++load_step_;
+    load_.advance(loads_.size());
   }
 
   const StepCosts& step_costs_;
   std::span<const WeightLoad> loads_;
   std::vector<std::size_t> loads_before_;  // by op: number of a step's loads that the ops before it need
-  std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
-  std::size_t input_ = 0;
-  int op_step_ = 0, load_step_ = 0, input_step_ = 0;
+  JobPosition op_, load_, input_;          // the next ones
+  std::size_t loads_done_ = 0;
   bool input_runs_ = false;                                  // the copy that runs, or ran last, is an input
   bool load_ended_ = false;                                  // a copy ended at this instant
   double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits for the engine
@@ -167,4 +174,4 @@ double min_steady_step(const StepCosts& step_costs, double compute, double loadi
   return std::max(compute + loading * (1 + l) * k / (1 + k), loading + compute * (1 + k) * l / (1 + l));
 }
 
-}  // namespace slip
+}  // namespace slip::flow

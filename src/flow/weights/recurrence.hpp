@@ -9,7 +9,7 @@
 
 #include "slip/weights.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // The times of a step's parts.
 struct StepCosts {
@@ -31,4 +31,4 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
 // Lower bound for a step whose ops take `compute` and whose loads take `loading`.
 double min_steady_step(const StepCosts& step_costs, double compute, double loading);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -108,47 +109,37 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
   return min_step;
 }
 
-// Makes more groups resident while they fit into `room`, in the order of their worth.
-void fill_up(const ChoiceCosts& costs, ResidentSet& resident, std::uint64_t room) {
-  for (const std::uint32_t group : costs.by_worth()) {
-    if (resident[group] || costs.bytes(group) > room) continue;
+// Makes the groups resident that must stay. Returns the rest of `room`, or nothing if they do not fit.
+std::optional<std::uint64_t> take_required(const ChoiceCosts& costs, std::uint64_t room, ResidentSet& resident) {
+  resident.assign(costs.problem().groups.size(), 0);
+  for (std::uint32_t group = 0; group < resident.size(); ++group) {
+    if (!costs.must_stay(group)) continue;
+    if (costs.bytes(group) > room) return std::nullopt;
     resident[group] = 1;
     room -= costs.bytes(group);
   }
+  return room;
 }
 
-// Makes groups resident in this order while they fit. Returns false if the groups that must stay do not fit.
-bool take_in_order(const ChoiceCosts& costs, std::span<const std::uint32_t> order, std::uint64_t room,
-                   ResidentSet& resident) {
-  resident.assign(order.size(), 0);
-  for (std::uint32_t group = 0; group < order.size(); ++group) {
-    if (!costs.must_stay(group)) continue;
-    if (costs.bytes(group) > room) return false;
-    resident[group] = 1;
-    room -= costs.bytes(group);
-  }
+// Makes more groups resident, in this order, while they fit into `room`.
+void fill_up(const ChoiceCosts& costs, std::span<const std::uint32_t> order, std::uint64_t room,
+             ResidentSet& resident) {
   for (const std::uint32_t group : order) {
     if (resident[group] || costs.bytes(group) > room) continue;
     resident[group] = 1;
     room -= costs.bytes(group);
   }
-  return true;
 }
 
 // Spreads the streamed groups evenly over the step.
 bool take_strided(const ChoiceCosts& costs, std::uint64_t room, double phase, ResidentSet& resident) {
   const auto groups = static_cast<std::uint32_t>(costs.problem().groups.size());
-  resident.assign(groups, 0);
+  const std::optional<std::uint64_t> rest = take_required(costs, room, resident);
+  if (!rest) return false;
+  std::uint64_t left = *rest;
   double total = 0;
-  std::uint64_t left = room;
-  for (std::uint32_t group = 0; group < groups; ++group) {
-    total += static_cast<double>(costs.bytes(group));
-    if (!costs.must_stay(group)) continue;
-    if (costs.bytes(group) > left) return false;
-    resident[group] = 1;
-    left -= costs.bytes(group);
-    total -= static_cast<double>(costs.bytes(group));
-  }
+  for (std::uint32_t group = 0; group < groups; ++group)
+    total += resident[group] ? 0 : static_cast<double>(costs.bytes(group));
   const double share = total > 0 ? std::min(1.0, static_cast<double>(left) / total) : 0;
   double owed = phase * static_cast<double>(left) / std::max(1U, groups);
   for (std::uint32_t group = 0; group < groups; ++group) {
@@ -160,7 +151,7 @@ bool take_strided(const ChoiceCosts& costs, std::uint64_t room, double phase, Re
     left -= costs.bytes(group);
     owed -= bytes;
   }
-  fill_up(costs, resident, left);
+  fill_up(costs, costs.by_worth(), left, resident);
   return true;
 }
 
@@ -182,7 +173,9 @@ class ResidentSearch {
     std::vector<std::uint32_t> order(costs_.problem().groups.size());
     std::iota(order.begin(), order.end(), 0U);
     const auto try_order = [&] {
-      if (!close_enough() && take_in_order(costs_, order, room, set)) offer(set);
+      if (close_enough()) return;
+      fill_up(costs_, order, take_required(costs_, room, set).value(), set);
+      offer(set);
     };
     try_order();
     std::ranges::reverse(order);
@@ -299,4 +292,4 @@ ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t eff
   return search.result();
 }
 
-}  // namespace slip
+}  // namespace slip::flow

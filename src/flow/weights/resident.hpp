@@ -7,7 +7,7 @@
 
 #include "flow/weights/recurrence.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 struct ResidentProblem {
   const StepCosts& step_costs;
@@ -32,4 +32,4 @@ ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t eff
 // Sets `loads` to the loads of the groups that are not resident, placed in the ring. Returns false if they do not fit.
 bool streamed_loads(const ResidentProblem& problem, const std::vector<char>& resident, std::vector<WeightLoad>& loads);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/fail.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/step.hpp"
 #include "flow/weights/weight_groups.hpp"
@@ -17,16 +18,16 @@ namespace slip {
 struct Runner::State {
   struct Turn {  // one of the two sets of host buffers; steps alternate between them
     std::vector<Buffer> buffers;
-    std::vector<HostValue> inputs, outputs;
+    std::vector<flow::HostValue> inputs, outputs;
     Event taken, there;  // recorded when its inputs are copied, and when its outputs have arrived
   };
 
   const Device device;
   const Graph graph;  // a copy: the program may destroy its own
   const WeightsPlan plan;
-  const WeightsMemory memory;
-  Loader loader;
-  Steps steps;
+  const flow::WeightsMemory memory;
+  flow::Loader loader;
+  flow::Steps steps;
   std::array<Turn, 2> turns;
   std::uint64_t issued = 0;
 
@@ -35,7 +36,7 @@ struct Runner::State {
         graph(what),
         plan(checked(how, graph, here)),
         memory(device, plan),
-        loader(device, graph, plan, &source, memory.ring, {.direct_reads = is_host_memory(device)}, here),
+        loader(device, graph, plan, &source, memory.ring, {.direct_reads = flow::is_host_memory(device)}, here),
         steps(device, graph, plan, memory, loader) {
     loader.fill_resident(memory.resident, here);
     for (Turn& turn : turns) {
@@ -52,7 +53,7 @@ struct Runner::State {
   }
 
   static const WeightsPlan& checked(const WeightsPlan& plan, const Graph& graph, Here here) {
-    check_plan(plan, graph, here);
+    flow::check_plan(plan, graph, here);
     return plan;
   }
   Range host_memory(Turn& turn, const GraphValue& value, Here here) const {
@@ -60,13 +61,13 @@ struct Runner::State {
         device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name, here));
     return turn.buffers.back().slice(0, value.bytes);
   }
-  static const HostValue* find(const std::vector<HostValue>& values, Value value) {
-    const auto at = std::ranges::find(values, value, &HostValue::value);
+  static const flow::HostValue* find(const std::vector<flow::HostValue>& values, Value value) {
+    const auto at = std::ranges::find(values, value, &flow::HostValue::value);
     return at == values.end() ? nullptr : &*at;
   }
   [[noreturn]] void refuse(Value value, const char* what, Here here) const {
     const std::string name = value.index < graph.values().size() ? graph[value].name : fmt::format("{}", value.index);
-    throw Error(Code::kInvalidValue, fmt::format("value '{}' is no {} of the graph", name, what), here);
+    base::fail(Code::kInvalidValue, here, "value '{}' is no {} of the graph", name, what);
   }
 };
 
@@ -87,10 +88,10 @@ Runner::~Runner() {
 
 std::span<std::byte> Runner::input_bytes(Value value, Here here) {
   State::Turn& turn = state_->turns[state_->issued % 2];
-  const HostValue* input = State::find(turn.inputs, value);
+  const flow::HostValue* input = State::find(turn.inputs, value);
   if (!input) state_->refuse(value, "input", here);
   turn.taken.sync(here);
-  return {address(input->host), input->host.bytes};
+  return {runtime::address(input->host), input->host.bytes};
 }
 
 void Runner::step(Here here) {
@@ -105,10 +106,10 @@ void Runner::step(Here here) {
 std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
   if (state_->issued == 0) throw Error(Code::kNotReady, "no step was issued yet: there is no output", here);
   State::Turn& turn = state_->turns[(state_->issued - 1) % 2];
-  const HostValue* output = State::find(turn.outputs, value);
+  const flow::HostValue* output = State::find(turn.outputs, value);
   if (!output) state_->refuse(value, "output", here);
   turn.there.sync(here);
-  return {address(output->host), output->host.bytes};
+  return {runtime::address(output->host), output->host.bytes};
 }
 
 void Runner::sync(Here here) {

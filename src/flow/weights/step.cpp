@@ -4,10 +4,11 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/weight_groups.hpp"
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 Buffer alloc_some(const Device& device, std::uint64_t bytes, Name name) {
@@ -186,10 +187,8 @@ std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream
   std::erase_if(spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel; });
   const auto missing = std::ranges::count_if(spans, [](const TraceSpan& span) { return !span.run; });
   if (missing > 0)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("the trace does not say when {} of {} ops ran: the steps cannot be found", missing, spans.size()),
-        {});
+    base::fail(Code::kInvalidValue, {}, "the trace does not say when {} of {} ops ran: the steps cannot be found",
+               missing, spans.size());
   std::ranges::sort(spans, {}, &TraceSpan::position);
   return spans;
 }
@@ -215,4 +214,4 @@ StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::
   return times;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -13,6 +13,10 @@ namespace slip {
 
 class WeightSource;
 
+}  // namespace slip
+
+namespace slip::flow {
+
 // Device memory of a plan.
 struct WeightsMemory {
   Buffer resident, ring, activations;
@@ -29,11 +33,6 @@ class GroupLoader {
   virtual void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) = 0;
   // Bytes between the planned place of a part and the place where this loader puts it.
   virtual std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const = 0;
-
- protected:
-  GroupLoader() = default;
-  GroupLoader(const GroupLoader&) = default;
-  GroupLoader& operator=(const GroupLoader&) = default;
 };
 
 // Host memory of an input or output, for one step.
@@ -129,4 +128,4 @@ struct StepTimes {
 };
 StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -4,7 +4,7 @@
 #include <deque>
 #include <map>
 
-namespace slip {
+namespace slip::flow {
 namespace {
 
 constexpr std::uint32_t kNear = 8;  // in ops: uses this close share a load, and small weights this close share a group
@@ -60,6 +60,21 @@ bool may_join(const WeightGroup& group, const UsedBytes& piece, std::uint64_t sm
   return (group.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - group.ops.front() <= kNear;
 }
 
+struct RingRange {
+  std::uint64_t begin = 0, end = 0;
+  std::uint32_t first_op = 0, last_op = 0;
+  bool overlaps(std::uint64_t from, std::uint64_t to) const { return begin < to && from < end; }
+};
+
+// If [from, to) overlaps a load that is still needed at `first_op`: the end of that load.
+std::optional<std::uint64_t> blocked_until(const std::deque<RingRange>& laid, std::uint64_t from, std::uint64_t to,
+                                           std::uint32_t first_op) {
+  for (const RingRange& load : laid) {
+    if (load.overlaps(from, to) && load.last_op >= first_op) return load.end;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<WeightGroup> make_weight_groups(const Graph& graph) {
@@ -98,25 +113,6 @@ const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& byt
   }
   return nullptr;
 }
-
-namespace {
-
-struct RingRange {
-  std::uint64_t begin = 0, end = 0;
-  std::uint32_t first_op = 0, last_op = 0;
-  bool overlaps(std::uint64_t from, std::uint64_t to) const { return begin < to && from < end; }
-};
-
-// If [from, to) overlaps a load that is still needed at `first_op`: the end of that load.
-std::optional<std::uint64_t> blocked_until(const std::deque<RingRange>& laid, std::uint64_t from, std::uint64_t to,
-                                           std::uint32_t first_op) {
-  for (const RingRange& load : laid) {
-    if (load.overlaps(from, to) && load.last_op >= first_op) return load.end;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes) {
   std::deque<RingRange> laid;  // loads of this step, the latest last; completely overwritten ones are dropped
@@ -172,4 +168,4 @@ WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span
   return largest;
 }
 
-}  // namespace slip
+}  // namespace slip::flow

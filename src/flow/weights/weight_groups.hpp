@@ -8,7 +8,7 @@
 
 #include "slip/weights.hpp"
 
-namespace slip {
+namespace slip::flow {
 
 // Alignment of all values in device memory: enough for any kernel and for fast copies.
 inline constexpr std::uint64_t kAlignment = 256;
@@ -46,4 +46,4 @@ WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span
 // overlaps bytes that are still needed. verify_weights then proves the order of its ops.
 void check_plan(const WeightsPlan& plan, const Graph& graph, Here here);
 
-}  // namespace slip
+}  // namespace slip::flow

@@ -36,16 +36,16 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
 }
 
 // The graph gives the weight groups; the file says which of them are resident, and where.
-void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = make_weight_groups(graph);
-  std::vector<JsonFields> units = fields.objects("units");
+void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.units = flow::make_weight_groups(graph);
+  std::vector<base::JsonFields> units = fields.objects("units");
   if (units.size() != plan.units.size())
     fields.fail(fmt::format("has {} groups, but this graph has {}", units.size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    JsonFields& one = units[i];
+    base::JsonFields& one = units[i];
     WeightGroup& group = plan.units[i];
     const std::string& name = graph[group.parts.front().bytes.value].name;
-    std::vector<JsonFields> parts = one.objects("parts");
+    std::vector<base::JsonFields> parts = one.objects("parts");
     if (one.number("bytes") != group.bytes || parts.empty() || parts.front().text("weight") != name)
       one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
                            group.bytes, name));
@@ -56,7 +56,7 @@ void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   }
 }
 
-std::uint32_t read_op(JsonFields& fields, const char* key, const Graph& graph) {
+std::uint32_t read_op(base::JsonFields& fields, const char* key, const Graph& graph) {
   const std::string name = fields.text(key);
   for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
     if (graph.ops()[op].name == name) return op;
@@ -64,8 +64,8 @@ std::uint32_t read_op(JsonFields& fields, const char* key, const Graph& graph) {
   fields.fail(fmt::format("names op '{}', which this graph does not have", name));
 }
 
-void read_loads(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
-  for (JsonFields& one : fields.objects("loads")) {
+void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+  for (base::JsonFields& one : fields.objects("loads")) {
     WeightLoad load;
     load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
     if (load.unit >= plan.units.size())
@@ -80,10 +80,10 @@ void read_loads(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   }
 }
 
-void read_values(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_values(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.value_offsets.assign(graph.values().size(), 0);
-  std::vector<bool> missing = placed_values(graph);
-  for (JsonFields& one : fields.objects("values")) {
+  std::vector<bool> missing = flow::placed_values(graph);
+  for (base::JsonFields& one : fields.objects("values")) {
     const std::string name = one.text("name");
     const std::optional<Value> value = graph.find(name);
     if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", name));
@@ -98,7 +98,7 @@ void read_values(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
 }  // namespace
 
 void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::string& path, Here here) {
-  check_plan(plan, graph, here);
+  flow::check_plan(plan, graph, here);
   OrderedJson json;
   json["format"] = kFormat;
   json["resident_bytes"] = plan.resident_bytes;
@@ -119,18 +119,18 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
                              {"after_op", op_name(graph, load.after_op)},
                              {"step_before", load.step_before}});
   json["values"] = OrderedJson::array();
-  const std::vector<bool> placed = placed_values(graph);
+  const std::vector<bool> placed = flow::placed_values(graph);
   for (std::size_t i = 0; i < placed.size(); ++i) {
     if (placed[i]) json["values"].push_back({{"name", graph.values()[i].name}, {"offset", plan.value_offsets[i]}});
   }
-  OutputFile file(path, here);
+  base::OutputFile file(path, here);
   file.write(json.dump(1) + "\n");
   file.finish();
 }
 
 WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here) {
-  const Json json = parse_json(read_text(path, kMaxBytes, "a plan", here), path, kMaxBytes, here);
-  JsonFields fields(json, path, here);
+  const base::Json json = base::parse_json(store::read_text(path, kMaxBytes, "a plan", here), path, kMaxBytes, here);
+  base::JsonFields fields(json, path, here);
   if (fields.text("format") != kFormat)
     fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
   WeightsPlan plan;
@@ -143,13 +143,13 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
   if (fields.has("predicted_ps")) {
-    JsonFields times = fields.object("predicted_ps");
+    base::JsonFields times = fields.object("predicted_ps");
     plan.step = static_cast<Picos>(times.number("step"));
     plan.bound = static_cast<Picos>(times.number("bound"));
     plan.compute = static_cast<Picos>(times.number("compute"));
     plan.loading = static_cast<Picos>(times.number("loading"));
   }
-  check_plan(plan, graph, here);
+  flow::check_plan(plan, graph, here);
   return plan;
 }
 

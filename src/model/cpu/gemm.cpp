@@ -11,7 +11,7 @@
 #include "base/thread.hpp"
 #include "slip/error.hpp"
 
-namespace slip::cpu {
+namespace slip::model::cpu {
 
 #if SLIP_HAS_OPENBLAS
 
@@ -27,7 +27,7 @@ std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be use
 // seq_cst here and where the other flags are set. A call first counts itself in g_inside and then reads the flags. A
 // fork or an exit first sets its flag and then reads g_inside. So at least one of the two observes the other.
 bool enter() {
-  for (Backoff backoff;; backoff.pause()) {
+  for (base::Backoff backoff;; backoff.pause()) {
     g_inside.fetch_add(1, std::memory_order_seq_cst);
     if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
     g_inside.fetch_sub(1, std::memory_order_relaxed);  // relaxed: this thread made no BLAS call
@@ -38,7 +38,7 @@ bool enter() {
 void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // release: orders the BLAS call before it
 
 void await_calls() {
-  for (Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}
+  for (base::Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}
 }
 
 void before_fork() {
@@ -58,7 +58,7 @@ void at_first_use() {
     // for_each_index distributes the work over the cores: with BLAS threads each core would start threads for all
     // cores.
     if (openblas_get_parallel() != 0) openblas_set_num_threads(1);
-    at_fork(before_fork, in_parent, in_child);
+    base::at_fork(before_fork, in_parent, in_child);
     std::atexit([] {
       g_gone.store(true, std::memory_order_seq_cst);
       await_calls();
@@ -100,4 +100,4 @@ void gemm(const GemmSizes&, Rows<const float>, Rows<const float>, Rows<float>, S
 
 #endif
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu

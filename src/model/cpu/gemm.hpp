@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace slip::cpu {
+namespace slip::model::cpu {
 
 #if SLIP_HAS_OPENBLAS
 inline constexpr bool kHasBlas = true;
@@ -27,4 +27,4 @@ enum class Sum { kSet, kAdd };  // y = x * w^T, or y += x * w^T
 // x [tokens, in], w [rows, in], y [tokens, rows]. REQUIRES: kHasBlas.
 void gemm(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum);
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu

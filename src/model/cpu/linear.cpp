@@ -11,7 +11,7 @@
 #include "model/cpu/types.hpp"
 #include "model/kernels.hpp"
 
-namespace slip::cpu {
+namespace slip::model::cpu {
 namespace {
 
 // A product y = x * w^T by dot products. They are used for few tokens, when the memory bandwidth for the weight limits
@@ -46,8 +46,8 @@ void dot_block(const Product<T>& product, std::size_t row, std::size_t token) {
       const Floats& sum = sums[r][t];
       float result = (sum[0] + sum[1]) + (sum[2] + sum[3]);
       for (std::size_t rest = i; rest < product.in; ++rest)
-        result += to_float(w[r * product.in + rest]) * x[t * product.in + rest];
-      product.y[(token + t) * product.y_stride + row + r] = from_float<T>(result);
+        result += base::to_float(w[r * product.in + rest]) * x[t * product.in + rest];
+      product.y[(token + t) * product.y_stride + row + r] = base::from_float<T>(result);
     }
   }
 }
@@ -78,7 +78,7 @@ constexpr std::size_t kTileTokens = 256;  // of x
 constexpr std::size_t kDepth = 1024;      // bf16: columns converted at a time; tile and x stay in the cache
 constexpr std::size_t kDotBytes = 65536;  // of the weight in one task, for few tokens
 constexpr std::size_t kMaxBlas = 0x7fffffff;  // sizes of a BLAS are ints
-static_assert(kPartRows % kTileRows == 0);
+static_assert(model::kPartRows % kTileRows == 0);
 
 struct Tile {
   std::size_t row, rows, token, tokens;
@@ -86,10 +86,10 @@ struct Tile {
 
 // Calls function(tile) for all tiles of the part.
 template <class Function>
-void for_each_tile(const LinearSizes& sizes, std::size_t tile_rows, std::size_t tile_tokens, Function function) {
+void for_each_tile(const model::LinearSizes& sizes, std::size_t tile_rows, std::size_t tile_tokens, Function function) {
   const std::size_t down = (sizes.rows + tile_rows - 1) / tile_rows;
   const std::size_t across = (sizes.tokens + tile_tokens - 1) / tile_tokens;
-  for_each_index(down * across, [&](std::size_t index) {
+  base::for_each_index(down * across, [&](std::size_t index) {
     // Tokens vary fastest: cores that work at the same time share a tile of the weight.
     const std::size_t row = index / across * tile_rows, token = index % across * tile_tokens;
     function(Tile{row, std::min(tile_rows, sizes.rows - row), token, std::min(tile_tokens, sizes.tokens - token)});
@@ -102,28 +102,29 @@ float* scratch(std::vector<float>& kept, std::size_t elements) {
   return kept.data();
 }
 
-void widen(const Bf16* from, std::size_t elements, float* into) {
-  for (std::size_t i = 0; i < elements; ++i) into[i] = to_float(from[i]);
+void widen(const base::Bf16* from, std::size_t elements, float* into) {
+  for (std::size_t i = 0; i < elements; ++i) into[i] = base::to_float(from[i]);
 }
 
 // x as floats: x itself, or converted by all cores into memory of the calling thread.
 const float* as_floats(const float* x, std::size_t) { return x; }
-const float* as_floats(const Bf16* x, std::size_t elements) {
+const float* as_floats(const base::Bf16* x, std::size_t elements) {
   thread_local std::vector<float> kept;
   float* const into = scratch(kept, elements);
   constexpr std::size_t kRun = 65536;
-  for_each_index((elements + kRun - 1) / kRun, [=](std::size_t index) {
+  base::for_each_index((elements + kRun - 1) / kRun, [=](std::size_t index) {
     widen(x + index * kRun, std::min(kRun, elements - index * kRun), into + index * kRun);
   });
   return into;
 }
 
-void multiply_tile(const LinearSizes& sizes, const Tile& tile, const float* x, const float* w, float* y) {
+void multiply_tile(const model::LinearSizes& sizes, const Tile& tile, const float* x, const float* w, float* y) {
   gemm({.tokens = tile.tokens, .rows = tile.rows, .in = sizes.in}, {x + tile.token * sizes.in, sizes.in},
        {w + tile.row * sizes.in, sizes.in}, {y + tile.token * sizes.out + tile.row, sizes.out}, Sum::kSet);
 }
 
-void multiply_tile(const LinearSizes& sizes, const Tile& tile, const float* x, const Bf16* w, Bf16* y) {
+void multiply_tile(const model::LinearSizes& sizes, const Tile& tile, const float* x, const base::Bf16* w,
+                   base::Bf16* y) {
   thread_local std::vector<float> kept_weights, kept_sums;
   float* const weights = scratch(kept_weights, kTileRows * kDepth);
   float* const sums = scratch(kept_sums, kTileTokens * kTileRows);
@@ -135,21 +136,23 @@ void multiply_tile(const LinearSizes& sizes, const Tile& tile, const float* x, c
          {weights, kDepth}, {sums, kTileRows}, from == 0 ? Sum::kSet : Sum::kAdd);
   }
   for (std::size_t token = 0; token < tile.tokens; ++token) {
-    Bf16* const into = y + (tile.token + token) * sizes.out + tile.row;
-    for (std::size_t row = 0; row < tile.rows; ++row) into[row] = from_float<Bf16>(sums[token * kTileRows + row]);
+    base::Bf16* const into = y + (tile.token + token) * sizes.out + tile.row;
+    for (std::size_t row = 0; row < tile.rows; ++row)
+      into[row] = base::from_float<base::Bf16>(sums[token * kTileRows + row]);
   }
 }
 
 template <class T>
-void linear_of(const Args& args, const LinearSizes& sizes) {
+void linear_of(const Args& args, const model::LinearSizes& sizes) {
   const float* const x = as_floats(args.in<T>(0).data(), sizes.tokens * sizes.in);
   const T* const w = args.in<T>(1).data();
   T* const y = args.out<T>(0).data() + sizes.first;
   if (sizes.tokens <= kFewTokens || !kHasBlas || std::max(sizes.in, sizes.out) > kMaxBlas) {
     const Product<T> product{x, w, y, sizes.in, sizes.out};
-    const std::size_t rows = sizes.tokens <= kFewTokens
-                                 ? std::clamp<std::size_t>(kDotBytes / (sizes.in * sizeof(T)) / 4 * 4, 4, kPartRows)
-                                 : kTileRows;
+    const std::size_t rows =
+        sizes.tokens <= kFewTokens
+            ? std::clamp<std::size_t>(kDotBytes / (sizes.in * sizeof(T)) / 4 * 4, 4, model::kPartRows)
+            : kTileRows;
     for_each_tile(sizes, rows, kTileTokens, [&](const Tile& tile) {
       dot_tile(product, tile.row, tile.row + tile.rows, tile.token, tile.token + tile.tokens);
     });
@@ -161,8 +164,8 @@ void linear_of(const Args& args, const LinearSizes& sizes) {
 }  // namespace
 
 void linear(const Args& args) {
-  const LinearSizes sizes = LinearSizes::of(args);
+  const model::LinearSizes sizes = model::LinearSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) { linear_of<T>(args, sizes); });
 }
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu

@@ -7,7 +7,7 @@
 #include "model/cpu/types.hpp"
 #include "model/kernels.hpp"
 
-namespace slip::cpu {
+namespace slip::model::cpu {
 namespace {
 
 // In one task: it takes some microseconds, so that the cost of claiming it is negligible.
@@ -16,38 +16,39 @@ constexpr std::size_t kElements = 16384;
 // Calls function(from, to) for runs that together cover all elements.
 template <class Function>
 void in_runs(std::size_t elements, std::size_t run, Function&& function) {
-  for_each_index((elements + run - 1) / run,
-                 [&](std::size_t index) { function(index * run, std::min((index + 1) * run, elements)); });
+  base::for_each_index((elements + run - 1) / run,
+                       [&](std::size_t index) { function(index * run, std::min((index + 1) * run, elements)); });
 }
 
 template <class Function>
 void map_one(const Args& args, Function function) {
-  const RowSizes sizes = RowSizes::of(args);
+  const model::RowSizes sizes = model::RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
     const T* x = args.in<T>(0).data();
     T* y = args.out<T>(0).data();
     in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
-      for (std::size_t i = from; i < to; ++i) y[i] = from_float<T>(function(to_float(x[i])));
+      for (std::size_t i = from; i < to; ++i) y[i] = base::from_float<T>(function(base::to_float(x[i])));
     });
   });
 }
 
 template <class Function>
 void map_two(const Args& args, Function function) {
-  const RowSizes sizes = RowSizes::of(args);
+  const model::RowSizes sizes = model::RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
     const T* a = args.in<T>(0).data();
     const T* b = args.in<T>(1).data();
     T* y = args.out<T>(0).data();
     in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
-      for (std::size_t i = from; i < to; ++i) y[i] = from_float<T>(function(to_float(a[i]), to_float(b[i])));
+      for (std::size_t i = from; i < to; ++i)
+        y[i] = base::from_float<T>(function(base::to_float(a[i]), base::to_float(b[i])));
     });
   });
 }
 
 // Calls function(x, y, columns) for each row.
 template <class T, class Function>
-void map_rows(const Args& args, const RowSizes& sizes, Function function) {
+void map_rows(const Args& args, const model::RowSizes& sizes, Function function) {
   const T* x = args.in<T>(0).data();
   T* y = args.out<T>(0).data();
   const std::size_t columns = sizes.columns;
@@ -104,45 +105,46 @@ void silu(const Args& args) {
 }
 
 void bias(const Args& args) {
-  const RowSizes sizes = RowSizes::of(args);
+  const model::RowSizes sizes = model::RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
     map_rows<T>(args, sizes, [b = args.in<T>(1).data()](const T* x, T* y, std::size_t columns) {
-      for (std::size_t i = 0; i < columns; ++i) y[i] = from_float<T>(to_float(x[i]) + to_float(b[i]));
+      for (std::size_t i = 0; i < columns; ++i) y[i] = base::from_float<T>(base::to_float(x[i]) + base::to_float(b[i]));
     });
   });
 }
 
 void rms_norm(const Args& args) {
-  const RowSizes sizes = RowSizes::of(args);
+  const model::RowSizes sizes = model::RowSizes::of(args);
   const auto epsilon = static_cast<float>(sizes.epsilon);
   with_type(sizes.type, [&]<class T>(T) {
     map_rows<T>(args, sizes, [epsilon, w = args.in<T>(1).data()](const T* x, T* y, std::size_t columns) {
-      const float squares = sum_of(columns, [x](std::size_t i) { return to_float(x[i]) * to_float(x[i]); });
+      const float squares = sum_of(columns, [x](std::size_t i) { return base::to_float(x[i]) * base::to_float(x[i]); });
       const float scale = 1 / std::sqrt(squares / static_cast<float>(columns) + epsilon);
-      for (std::size_t i = 0; i < columns; ++i) y[i] = from_float<T>(to_float(x[i]) * scale * to_float(w[i]));
+      for (std::size_t i = 0; i < columns; ++i)
+        y[i] = base::from_float<T>(base::to_float(x[i]) * scale * base::to_float(w[i]));
     });
   });
 }
 
 void layer_norm(const Args& args) {
-  const RowSizes sizes = RowSizes::of(args);
+  const model::RowSizes sizes = model::RowSizes::of(args);
   const auto epsilon = static_cast<float>(sizes.epsilon);
   with_type(sizes.type, [&]<class T>(T) {
     const T* w = args.in<T>(1).data();
     const T* b = args.in<T>(2).data();
     map_rows<T>(args, sizes, [=](const T* x, T* y, std::size_t columns) {
       const float count = static_cast<float>(columns);
-      const float mean = sum_of(columns, [x](std::size_t i) { return to_float(x[i]); }) / count;
+      const float mean = sum_of(columns, [x](std::size_t i) { return base::to_float(x[i]); }) / count;
       // Squares of x - mean: with a large mean, the mean of squares minus the square of the mean would have no digits.
       const float squares = sum_of(columns, [x, mean](std::size_t i) {
-        const float off = to_float(x[i]) - mean;
+        const float off = base::to_float(x[i]) - mean;
         return off * off;
       });
       const float scale = 1 / std::sqrt(squares / count + epsilon);
       for (std::size_t i = 0; i < columns; ++i)
-        y[i] = from_float<T>((to_float(x[i]) - mean) * scale * to_float(w[i]) + to_float(b[i]));
+        y[i] = base::from_float<T>((base::to_float(x[i]) - mean) * scale * base::to_float(w[i]) + base::to_float(b[i]));
     });
   });
 }
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu

@@ -10,7 +10,7 @@
 #include "slip/kernel.hpp"
 #include "slip/tensors.hpp"
 
-namespace slip::cpu {
+namespace slip::model::cpu {
 
 // Vectors of four and of eight floats, by a compiler extension that works on all machines.
 using Floats = float __attribute__((vector_size(16)));
@@ -25,7 +25,7 @@ inline Floats load_four(const void* from) {
 }
 inline Eight load(const float* from) { return {load_four(from), load_four(from + 4)}; }
 // A bf16 is the upper half of a float: a shuffle with zeros converts four of them.
-inline Eight load(const Bf16* from) {
+inline Eight load(const base::Bf16* from) {
   static_assert(std::endian::native == std::endian::little);
   using Halves = std::uint16_t __attribute__((vector_size(16)));
   Halves halves;
@@ -39,8 +39,8 @@ inline Eight load(const Bf16* from) {
 // Calls `function` with a value of the element type; graphs allow only these two.
 template <class Function>
 void with_type(DataType type, Function&& function) {
-  if (type == DataType::kBF16) function(Bf16{});
+  if (type == DataType::kBF16) function(base::Bf16{});
   else function(float{});
 }
 
-}  // namespace slip::cpu
+}  // namespace slip::model::cpu

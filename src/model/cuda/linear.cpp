@@ -1,33 +1,86 @@
 // linear on a GPU, by cuBLASLt. For each GPU, type and size one algorithm that needs no workspace is chosen and kept.
 // So the same launch always gives the same bits, and streams can run it concurrently. It uses no memory that the
 // planner does not count.
+#include <cublasLt.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 
 #include "backend/cuda/check.hpp"
-#include "model/cuda/cublas_lt.hpp"
+#include "base/fail.hpp"
+#include "base/sync.hpp"
 #include "model/kernels.hpp"
 
-namespace slip::cuda {
+namespace slip::model::cuda {
 namespace {
+
+// cuBLASLt is loaded with dlopen when it is first used. If it were linked, every process would need 200 MiB more memory
+// and the time to load them, even without a GPU. The library is never closed: handles live as long as the process.
+void* open_library() {
+  const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
+  for (const char* folder : {"", "/usr/local/cuda/lib64/"}) {
+    if (void* library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  const char* const why = dlerror();
+  base::fail(Code::kUnsupported, {},
+             "linear on a GPU needs cuBLASLt, and {} is neither on the loader's path nor in "
+             "/usr/local/cuda/lib64 ({}); add its folder to LD_LIBRARY_PATH",
+             name, why ? why : "no reason given");
+}
+
+template <class Function>
+Function* find(void* library, const char* name) {
+  if (void* const function = dlsym(library, name)) return reinterpret_cast<Function*>(function);
+  base::fail(Code::kUnsupported, {}, "cuBLASLt has no function {}", name);
+}
+
+struct CublasLt {
+  void* library = open_library();
+  decltype(&cublasLtCreate) create = find<decltype(cublasLtCreate)>(library, "cublasLtCreate");
+  decltype(&cublasLtGetStatusString) status_string =
+      find<decltype(cublasLtGetStatusString)>(library, "cublasLtGetStatusString");
+  decltype(&cublasLtMatmul) matmul = find<decltype(cublasLtMatmul)>(library, "cublasLtMatmul");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) find_algorithm =
+      find<decltype(cublasLtMatmulAlgoGetHeuristic)>(library, "cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulDescCreate) create_product =
+      find<decltype(cublasLtMatmulDescCreate)>(library, "cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescSetAttribute) set_product =
+      find<decltype(cublasLtMatmulDescSetAttribute)>(library, "cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatmulDescDestroy) destroy_product =
+      find<decltype(cublasLtMatmulDescDestroy)>(library, "cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulPreferenceCreate) create_preference =
+      find<decltype(cublasLtMatmulPreferenceCreate)>(library, "cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference =
+      find<decltype(cublasLtMatmulPreferenceSetAttribute)>(library, "cublasLtMatmulPreferenceSetAttribute");
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference =
+      find<decltype(cublasLtMatmulPreferenceDestroy)>(library, "cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatrixLayoutCreate) create_layout =
+      find<decltype(cublasLtMatrixLayoutCreate)>(library, "cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout =
+      find<decltype(cublasLtMatrixLayoutDestroy)>(library, "cublasLtMatrixLayoutDestroy");
+};
+
+// Throws kUnsupported with the names tried if it is not installed.
+const CublasLt& cublas_lt() {
+  static const CublasLt kFunctions;
+  return kFunctions;
+}
 
 int current_gpu() {
   int gpu = 0;
-  check(cudaGetDevice(&gpu), "cudaGetDevice", -1);
+  backend::check(cudaGetDevice(&gpu), "cudaGetDevice", -1);
   return gpu;
 }
 
 void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed,
-              fmt::format("{} on cuda:{} for {} tokens, {} [{}, {}], rows {} to {}: {}", call, current_gpu(),
-                          sizes.tokens, data_type_name(sizes.type), sizes.out, sizes.in, sizes.first,
-                          sizes.first + sizes.rows, cublas_lt().status_string(status)),
-              {});
+  base::fail(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed, {},
+             "{} on cuda:{} for {} tokens, {} [{}, {}], rows {} to {}: {}", call, current_gpu(), sizes.tokens,
+             data_type_name(sizes.type), sizes.out, sizes.in, sizes.first, sizes.first + sizes.rows,
+             cublas_lt().status_string(status));
 }
 
 // Destroys the objects that cuBLASLt creates.
@@ -111,15 +164,15 @@ using Key = std::tuple<DataType, std::size_t, std::size_t, std::size_t, std::siz
 
 // The state for one GPU. Never destroyed: at exit the CUDA runtime may be shut down already.
 struct GpuState {
-  std::mutex mutex;
-  cublasLtHandle_t handle = nullptr;
-  std::map<Key, std::unique_ptr<Matmul>> matmuls;
+  base::Mutex mutex;
+  cublasLtHandle_t handle SLIP_GUARDED_BY(mutex) = nullptr;
+  std::map<Key, std::unique_ptr<Matmul>> matmuls SLIP_GUARDED_BY(mutex);
 };
 
 GpuState& state_of(int gpu) {
-  static std::mutex* const kMutex = new std::mutex;
+  static auto* const kMutex = new base::Mutex;
   static auto* const kStates = new std::map<int, std::unique_ptr<GpuState>>;
-  const std::lock_guard lock(*kMutex);
+  const base::LockGuard lock(*kMutex);
   std::unique_ptr<GpuState>& state = (*kStates)[gpu];
   if (!state) state = std::make_unique<GpuState>();
   return *state;
@@ -130,9 +183,9 @@ struct Found {
   const Matmul* matmul;
 };
 
-Found recipe_for(const LinearSizes& sizes, const Alignments& alignments) {
+Found matmul_for(const LinearSizes& sizes, const Alignments& alignments) {
   GpuState& state = state_of(current_gpu());
-  const std::lock_guard lock(state.mutex);
+  const base::LockGuard lock(state.mutex);
   if (!state.handle) checked(cublas_lt().create(&state.handle), "cublasLtCreate", sizes);
   std::unique_ptr<Matmul>& matmul =
       state.matmuls[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
@@ -147,7 +200,7 @@ void linear(const Args& args, CUstream_st* stream) {
   const void* const x = args.in<std::byte>(0).data();
   const void* const w = args.in<std::byte>(1).data();
   void* const y = args.out<std::byte>(0).data() + sizes.first * bytes_of(sizes.type);
-  const Found found = recipe_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
+  const Found found = matmul_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
   const float one = 1, zero = 0;
   checked(cublas_lt().matmul(found.handle, found.matmul->product.get(), &one, w, found.matmul->weight.get(), x,
                              found.matmul->from.get(), &zero, y, found.matmul->into.get(), y, found.matmul->into.get(),
@@ -155,4 +208,4 @@ void linear(const Args& args, CUstream_st* stream) {
           "cublasLtMatmul", sizes);
 }
 
-}  // namespace slip::cuda
+}  // namespace slip::model::cuda

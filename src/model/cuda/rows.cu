@@ -10,7 +10,7 @@
 #include "backend/cuda/check.hpp"
 #include "model/kernels.hpp"
 
-namespace slip::cuda {
+namespace slip::model::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -217,4 +217,4 @@ void silu(const Args& args, CUstream_st* stream) { one(args, stream, Silu{}); }
 void rms_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, false); }
 void layer_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, true); }
 
-}  // namespace slip::cuda
+}  // namespace slip::model::cuda

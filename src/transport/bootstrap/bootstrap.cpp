@@ -1,17 +1,15 @@
 #include "transport/bootstrap/bootstrap.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 // What every rank sends to all others in the first all_gather.
@@ -22,9 +20,6 @@ struct RankContact {
 
 // Time limit for the notification of a loss to travel round the ring.
 constexpr std::int64_t kRingTripNs = 1'000'000'000;
-// A rank whose neighbour has not joined at the deadline notifies the others. They wait this much longer than the
-// deadline for that notification.
-constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const Deadline& deadline) {
   try {
@@ -32,39 +27,36 @@ FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const De
   } catch (const Error& error) {
     if (error.code() == Code::kIo) rendezvous.require_all_answered(deadline);
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
-    throw Error(code,
-                fmt::format("rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
-                            "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
-                            self.successor(), self.rank, bare_text(error)),
-                {});
+    base::fail(code, {},
+               "rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
+               "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
+               self.successor(), self.rank, base::bare_text(error));
   }
 }
 
 std::int64_t deadline_in(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0)
-    throw Error(Code::kInvalidValue, fmt::format("a timeout of {} ms: it must be positive", timeout.count()), {});
-  return deadline_after(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count());
+    base::fail(Code::kInvalidValue, {}, "a timeout of {} ms: it must be positive", timeout.count());
+  return base::deadline_after(std::chrono::nanoseconds(timeout).count());
 }
 
 }  // namespace
 
 Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOptions& options)
-    : rank_(rank),
-      nranks_(nranks),
+    : self_{rank, nranks},
       timeout_(options.timeout),
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
-  if (!id.valid()) throw Error(Code::kInvalidValue, "the UniqueId is empty: make it with create() or parse()", {});
+  if (!id.valid()) base::fail(Code::kInvalidValue, {}, "the UniqueId is empty: make it with create() or parse()");
   const Deadline deadline{deadline_in(timeout_), abort_.get()};
-  const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
-  Rendezvous rendezvous = meet_at_root(id, {rank, nranks}, filter, deadline);
+  const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+  Rendezvous rendezvous = meet_at_root(id, self_, filter, deadline);
   session_ = rendezvous.session;
   const Secret id_bytes = derive("slip id");
   std::memcpy(&id_, id_bytes.data(), sizeof(id_));
   const SocketAddress listening = rendezvous.listener.local();
-  server_ = std::make_unique<ControlServer>(RankId{rank, nranks}, session_, std::move(rendezvous.listener), abort_,
-                                            options.heartbeat);
+  server_ = std::make_unique<ControlServer>(self_, session_, std::move(rendezvous.listener), abort_, options.heartbeat);
   // From here on all ranks have the same deadline, so the rank whose neighbour is missing times out first.
-  const std::int64_t common_ns = std::min(deadline.at_ns, deadline_after(rendezvous.rest_ns));
+  const std::int64_t common_ns = std::min(deadline.at_ns, base::deadline_after(rendezvous.rest_ns));
   server_->detector().begin_init(common_ns);
   join(rendezvous, listening, {common_ns, &broken_flag()});
   if (!options.setup_follows) server_->detector().end_init();
@@ -72,20 +64,18 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
 
 void Bootstrap::join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline) {
   try {
-    if (nranks_ > 1) server_->join_ring(reach_successor(rendezvous, {rank_, nranks_}, deadline), deadline.at_ns);
+    if (nranks() > 1) server_->join_ring(reach_successor(rendezvous, self_, deadline), deadline.at_ns);
     const SetupCall call{SetupKind::kInit, deadline.at_ns + kNotifyNs};
     for (const RankContact& contact : all_gather(RankContact{listening.wire(), Placement::own()}, call)) {
       addresses_.emplace_back(contact.address);
       placements_.push_back(contact.placement);
     }
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw_if_broken();  // throws the error with the cause instead
-    failures().fail(error.code(), bare_text(error));        // otherwise the others would see only that this rank left
+    if (error.code() == Code::kAborted) failures().throw_if_broken();  // throws the error with the cause instead
+    failures().fail(error.code(), base::bare_text(error));  // otherwise the others would see only that this rank left
     throw;
   }
 }
-
-Bootstrap::~Bootstrap() = default;
 
 SetupCall Bootstrap::begin(SetupKind kind, std::chrono::milliseconds timeout) const {
   return {kind, deadline_in(timeout)};
@@ -111,7 +101,7 @@ Error Bootstrap::with_cause(const Error& observed) const {
     return observed;
   static_cast<void>(wait_a_moment(kRingTripNs, {0, &broken_flag()}));
   try {
-    throw_if_broken();
+    failures().throw_if_broken();
   } catch (const Error& cause) {
     return cause;
   }
@@ -119,16 +109,14 @@ Error Bootstrap::with_cause(const Error& observed) const {
 }
 
 const SocketAddress& Bootstrap::address(int rank) const {
-  if (rank < 0 || rank >= nranks_)
-    throw Error(Code::kInvalidValue, fmt::format("rank {} of {}: ranks are 0 to {}", rank, nranks_, nranks_ - 1), {});
+  if (rank < 0 || rank >= nranks())
+    base::fail(Code::kInvalidValue, {}, "rank {} of {}: ranks are 0 to {}", rank, nranks(), nranks() - 1);
   return addresses_[static_cast<std::size_t>(rank)];
 }
 
 void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
   server_->messages().gather(table, bytes_per_rank, {call.kind, deadline_of(call)});
 }
-
-void Bootstrap::barrier(std::chrono::milliseconds timeout) { barrier({call_.kind, deadline_in(timeout)}); }
 
 void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
   server_->messages().send(rank, tag, bytes, address(rank), deadline_of(call));
@@ -139,24 +127,13 @@ std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupC
   return server_->messages().recv(rank, tag, deadline_of(call));
 }
 
-std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout) {
-  static_cast<void>(address(rank));
-  return server_->messages().recv(rank, tag, deadline_in(timeout));
-}
-
 std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,
                                                      std::chrono::milliseconds timeout) const {
   std::vector<std::pair<int, SocketAddress>> asked;
   for (const int rank : ranks) {
-    if (rank != rank_) asked.emplace_back(rank, address(rank));
+    if (rank != self_.rank) asked.emplace_back(rank, address(rank));
   }
   return server_->messages().ask(asked, deadline_in(timeout));
 }
 
-std::optional<Loss> Bootstrap::lost() const {
-  if (!broken()) return std::nullopt;
-  const std::vector<Loss> losses = failures().losses();
-  return losses.empty() ? std::nullopt : std::optional(losses.front());
-}
-
-}  // namespace slip
+}  // namespace slip::transport

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,7 +25,7 @@
 #include "transport/job/placement.hpp"
 #include "transport/socket/abort_flag.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 struct Rendezvous;
 
@@ -43,24 +42,26 @@ class Bootstrap {
  public:
   // Returns when all ranks have connected and have exchanged their addresses.
   Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOptions& options = {});
-  ~Bootstrap();
   Bootstrap(const Bootstrap&) = delete;
   Bootstrap& operator=(const Bootstrap&) = delete;
 
-  int rank() const { return rank_; }
-  int nranks() const { return nranks_; }
+  const RankId& self() const { return self_; }
+  int rank() const { return self_.rank; }
+  int nranks() const { return self_.nranks; }
   const std::vector<Placement>& placements() const { return placements_; }  // indexed by rank
   const SocketAddress& address(int rank) const;                             // where the rank listens
-  std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
-  std::uint64_t id() const { return id_; }                    // the same on all ranks; not secret
+  std::string host() const { return address(rank()).host(); }  // the address at which the others reach this rank
+  std::uint64_t id() const { return id_; }                     // the same on all ranks; not secret
   // A secret that only the ranks of this bootstrap know. Each label and salt gives a different one.
   Secret derive(std::string_view label, std::span<const std::byte> salt = {}) const {
-    return slip::derive(session_, label, salt);
+    return transport::derive(session_, label, salt);
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // Lost, failed and departed ranks. failures().fail() notifies all ranks why this one failed.
   FailureTable& failures() { return server_->failures(); }
   const FailureTable& failures() const { return std::as_const(*server_).failures(); }
-  ControlServer& server() { return *server_; }  // for ranks that continue after a loss, see recovery.hpp
+  // For ranks that continue after a loss, see recovery.hpp, and for the monitor that answers ask() of other ranks.
+  ControlServer& server() { return *server_; }
 
   // Begins a setup call of the communicator. All exchanges of the call share one deadline: now plus the timeout.
   SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
@@ -73,8 +74,8 @@ class Bootstrap {
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   template <class T>
   std::vector<T> all_gather(const T& own, const SetupCall& call) {
-    std::vector<T> table(static_cast<std::size_t>(nranks_));
-    table[static_cast<std::size_t>(rank_)] = own;
+    std::vector<T> table(static_cast<std::size_t>(nranks()));
+    table[static_cast<std::size_t>(rank())] = own;
     all_gather(std::as_writable_bytes(std::span(table)), sizeof(T), call);
     return table;
   }
@@ -84,7 +85,6 @@ class Bootstrap {
   }
   void barrier() { barrier(call_); }
   void barrier(const SetupCall& call) { all_gather({}, 0, call); }
-  void barrier(std::chrono::milliseconds timeout);
 
   // Messages between two ranks. Messages with the same tag arrive in the order in which they were sent; recv keeps
   // messages with other tags for later. A send returns when the kernel has taken the bytes.
@@ -92,26 +92,15 @@ class Bootstrap {
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag) { return recv(rank, tag, call_); }
   std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call);
-  std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
 
   // Asks the monitors of other ranks for their state. The control threads answer, even if the ranks' own threads are
   // stuck. The result omits ranks that do not answer in time. Throws nothing.
   std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
-  // The monitor that answers ask() of other ranks; null: none.
-  void set_monitor(std::shared_ptr<RankMonitor> monitor) { server_->set_monitor(std::move(monitor)); }
-
-  // Notifies all ranks why this one failed. On each of them broken() becomes true, and all waits end with this code and
-  // text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the lowest rank.
-  void fail(Code code, std::string_view text) { failures().fail(code, text); }
-  std::optional<RankFailure> failure() const { return failures().failure(); }
-  bool has_left(int rank) const { return failures().has_left(rank); }  // by a clean shutdown
 
   // Ends every present and later wait of this rank at once with kAborted, and notifies the other ranks.
   void abort() noexcept { abort_->set(); }
   bool broken() const noexcept { return broken_flag().is_set(); }  // costs one load, so polling loops may call it
   const AbortFlag& broken_flag() const { return failures().broken_flag(); }
-  void throw_if_broken() const { failures().throw_if_broken(); }
-  std::optional<Loss> lost() const;  // the first loss, if there was one
   // Finds the cause of an error on a connection outside the bootstrap. Such a connection closes because its rank is
   // lost, or because that rank gave up when a third one was lost. Waits a moment for the notification of the cause and
   // returns it; without a notification returns `observed`.
@@ -122,7 +111,7 @@ class Bootstrap {
  private:
   void join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline);
 
-  const int rank_, nranks_;
+  const RankId self_;
   Secret session_{};
   std::uint64_t id_ = 0;
   const std::chrono::milliseconds timeout_;
@@ -133,4 +122,4 @@ class Bootstrap {
   std::vector<Placement> placements_;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -1,17 +1,13 @@
 #include "transport/bootstrap/connection_table.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 void ControlContext::require_not_aborted() const {
-  if (!thread_failure.empty()) throw Error(Code::kIo, fmt::format("{}: {}", self.text(), thread_failure), {});
-  if (abort->is_set()) throw Error(Code::kAborted, fmt::format("{}: aborted from another thread", self.text()), {});
+  if (!thread_failure.empty()) base::fail(Code::kIo, {}, "{}: {}", self.text(), thread_failure);
+  if (abort->is_set()) base::fail(Code::kAborted, {}, "{}: aborted from another thread", self.text());
 }
 
 ControlConnection* ConnectionTable::outgoing(int rank) {
@@ -22,13 +18,13 @@ ControlConnection* ConnectionTable::outgoing(int rank) {
 }
 
 void ConnectionTable::add_outgoing(FrameSocket channel, int rank) {
-  connections_.push_back({std::move(channel), Role::kDirectOut, rank, now_ns()});
+  connections_.push_back({std::move(channel), Role::kDirectOut, rank, base::now_ns()});
   connections_.back().channel.trust();
   connections_.back().channel.queue(context_.header(FrameKind::kGreetDirect));
 }
 
 ControlConnection& ConnectionTable::add_successor(FrameSocket channel) {
-  connections_.push_back({std::move(channel), Role::kSuccessor, context_.self.successor(), now_ns()});
+  connections_.push_back({std::move(channel), Role::kSuccessor, context_.self.successor(), base::now_ns()});
   ControlConnection& added = connections_.back();
   added.channel.trust();
   added.channel.queue(context_.header(FrameKind::kGreetRing));
@@ -46,26 +42,10 @@ void ConnectionTable::pass_on(const FrameHeader& header, std::span<const std::by
 }
 
 void ConnectionTable::accept_all(std::int64_t now) {
-  out_of_descriptors_ = false;
-  while (listener_.valid()) {
-    int error = 0;
-    std::optional<Socket> socket = listener_.try_accept(error);
-    out_of_descriptors_ = error != 0;
-    if (out_of_descriptors_) drop_unproven();
-    if (!socket) return;
-    if (!socket->same_user()) continue;
-    connections_.push_back({FrameSocket(std::move(*socket), context_.session, FrameSocket::Side::kAccepts),
-                            Role::kUnknown, -1, now, POLLIN});
-    const auto unknown =
-        std::ranges::count_if(connections_, [](const auto& one) { return one.role == Role::kUnknown; });
-    if (has_too_many_unproven(static_cast<std::size_t>(unknown))) drop_unproven();
-  }
-}
-
-void ConnectionTable::drop_unproven() {
-  drop_one_unproven(
-      connections_, [](const ControlConnection& one) { return one.role == Role::kUnknown; },
-      [](const ControlConnection& one) { return one.channel.has_spoken(); });
+  out_of_descriptors_ = transport::accept_all(listener_, connections_, [&](Socket socket) {
+    return ControlConnection{FrameSocket(std::move(socket), context_.session, FrameSocket::Side::kAccepts),
+                             Role::kUnknown, -1, now, POLLIN};
+  });
 }
 
 void ConnectionTable::identify(ControlConnection& connection, const FrameHeader& header) {
@@ -97,4 +77,4 @@ void ConnectionTable::close_listener() {
   connections_.remove_if([](const ControlConnection& one) { return one.role == Role::kUnknown; });
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -10,7 +10,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -20,7 +19,7 @@
 #include "transport/job/placement.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // Shared by the parts of a control server: the rank, the mutex of all their data, and the means to wake each other.
 struct ControlContext {
@@ -53,6 +52,8 @@ struct ControlConnection {
 
   bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
   bool must_be_heard() const { return in_ring() || watched; }
+  bool is_unproven() const { return role == Role::kUnknown; }
+  bool has_spoken() const { return channel.has_spoken(); }
 };
 
 class ConnectionTable {
@@ -88,8 +89,6 @@ class ConnectionTable {
   static constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 
  private:
-  void drop_unproven();
-
   const ControlContext& context_;
   Socket listener_;
   std::list<ControlConnection> connections_;
@@ -98,4 +97,4 @@ class ConnectionTable {
   bool predecessor_joined_ = false, successor_joined_ = false, out_of_descriptors_ = false;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

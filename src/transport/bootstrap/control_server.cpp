@@ -1,14 +1,13 @@
 #include "transport/bootstrap/control_server.hpp"
 
-#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
 
 #include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 using Role = ControlConnection::Role;
@@ -47,10 +46,8 @@ void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns
   const auto joined_or_left = [&] { return connections_.predecessor_joined() || left(); };
   if (failures_.wait_until(lock, deadline_ns, joined_or_left) && !left()) return;
   failures_.require_whole();
-  throw Error(left() ? Code::kRankLost : Code::kTimeout,
-              fmt::format("{}: rank {}, its predecessor in the ring, {}", self.text(), self.predecessor(),
-                          left() ? "has left" : "came to the root but did not connect before the deadline"),
-              {});
+  base::fail(left() ? Code::kRankLost : Code::kTimeout, {}, "{}: rank {}, its predecessor in the ring, {}", self.text(),
+             self.predecessor(), left() ? "has left" : "came to the root but did not connect before the deadline");
 }
 
 // Waits for two iterations of the thread's loop: the present one may have looked at the connections before this call.
@@ -77,7 +74,7 @@ void ControlServer::run() {
       wait_for_events();
       const std::lock_guard lock(context_.mutex);
       serve_all();
-      over = goodbye_over(now_ns());
+      over = goodbye_over(base::now_ns());
     }
   } catch (const std::exception& error) {
     failure = error.what();
@@ -95,7 +92,7 @@ void ControlServer::wait_for_events() {
   std::vector<ControlConnection*> connections;  // the pointers stay valid: only this thread removes connections
   {
     const std::lock_guard lock(context_.mutex);
-    const std::int64_t now = now_ns();
+    const std::int64_t now = base::now_ns();
     planned_ns_ = detector_.next_beat_ns() == 0 ? now : detector_.next_beat_ns();
     const auto no_later_than = [this](std::int64_t time) { planned_ns_ = std::min(planned_ns_, time); };
     if (goodbye_end_ns_ != 0) {
@@ -117,14 +114,13 @@ void ControlServer::wait_for_events() {
       else if (one.must_be_heard()) no_later_than(detector_.lost_at_ns(one));
     }
   }
-  const std::int64_t rest = std::max<std::int64_t>(0, (planned_ns_ - now_ns() + 999'999) / 1'000'000);
-  static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+  poll_until(watched, planned_ns_);
   if (watched[0].revents != 0) context_.wake_up.drain();
   for (std::size_t i = 0; i < connections.size(); ++i) connections[i]->ready = watched[i + 3].revents;
 }
 
 void ControlServer::serve_all() {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = base::now_ns();
   detector_.note_suspension(now, planned_ns_);
   detector_.note_own_silence(now);
   if (context_.abort->is_set() && !abort_noted_) {
@@ -154,7 +150,7 @@ void ControlServer::serve(ControlConnection& connection, std::int64_t now) {
     if (connection.role != Role::kUnknown) connection.heard_ns = now;
     handle(connection, *frame);
   }
-  if (!connection.channel.ended() && !connection.channel.stranger()) return;
+  if (!connection.channel.ended() && !connection.channel.is_foreign()) return;
   // If a rank that has proven itself closes without a goodbye, it is lost. Before the proof, the peer may have closed
   // the connection because it had too many unproven ones.
   const bool was_known = connection.role != Role::kUnknown && (connection.channel.is_proven() || connection.watched);
@@ -253,4 +249,4 @@ bool ControlServer::goodbye_over(std::int64_t now) {
   return connections_.all().empty() || (!proven_left && now >= goodbye_begin_ns_ + kShortGoodbyeNs);
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -17,7 +17,7 @@
 #include "transport/bootstrap/failure_detector.hpp"
 #include "transport/bootstrap/message_exchange.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // Callbacks that the control thread runs for a rank, even if the rank's own threads are stuck. Neither function may
 // block or throw.
@@ -73,7 +73,7 @@ class ControlServer {
   // Used by the server's thread only. Times of now_ns(); 0: not yet.
   std::int64_t next_look_ns_ = 0, planned_ns_ = 0, goodbye_begin_ns_ = 0, goodbye_end_ns_ = 0, explain_end_ns_ = 0;
   bool abort_noted_ = false;
-  Thread thread_;
+  base::Thread thread_;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -1,22 +1,17 @@
 #include "transport/bootstrap/failure_detector.hpp"
 
-#include <fmt/format.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
 
 #include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::int64_t kMaxGoodbyeNs = 10'000'000'000;
-
-std::int64_t nanoseconds(std::chrono::milliseconds time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
 
 bool has_unacknowledged(const Socket& socket) {
   int bytes = 0;
@@ -30,13 +25,12 @@ FailureDetector::FailureDetector(ControlContext& context, ConnectionTable& conne
     : context_(context),
       connections_(connections),
       failures_(failures),
-      interval_ns_(nanoseconds(heartbeat.interval)),
-      silence_ns_(nanoseconds(heartbeat.silence)) {
+      interval_ns_(std::chrono::nanoseconds(heartbeat.interval).count()),
+      silence_ns_(std::chrono::nanoseconds(heartbeat.silence).count()) {
   if (interval_ns_ <= 0 || silence_ns_ <= interval_ns_)
-    throw Error(Code::kInvalidValue,
-                fmt::format("a heartbeat every {} ms and a loss after {} ms: the second must be longer than the first",
-                            heartbeat.interval.count(), heartbeat.silence.count()),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "a heartbeat every {} ms and a loss after {} ms: the second must be longer than the first",
+               heartbeat.interval.count(), heartbeat.silence.count());
 }
 
 void FailureDetector::begin_init(std::int64_t deadline_ns) {
@@ -101,9 +95,9 @@ void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> r
     addresses.push_back(at);
   }
   lock.unlock();
-  const std::int64_t limit = now_ns() + silence_ns_;  // a rank that accepts no connection before it is silent
+  // A rank that accepts no connection within silence_ns_ is silent.
   std::vector<Reached> reached =
-      connect_all(addresses, {deadline_ns == 0 ? limit : std::min(limit, deadline_ns), context_.abort.get()});
+      connect_all(addresses, Deadline{deadline_ns, context_.abort.get()}.within(silence_ns_));
   lock.lock();
   for (std::size_t i = 0; i < unconnected.size(); ++i) {
     const int rank = unconnected[i];
@@ -117,7 +111,7 @@ void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> r
     ControlConnection* const connection = failures_.is_lost(rank) ? nullptr : connections_.outgoing(rank);
     if (!connection || connection->watched) continue;
     connection->watched = true;
-    connection->heard_ns = now_ns();
+    connection->heard_ns = base::now_ns();
     connection->channel.queue(context_.header(FrameKind::kPing));
   }
   context_.wake_up.signal();
@@ -158,4 +152,4 @@ void FailureDetector::note_own_silence(std::int64_t now) {
   if (silence >= silence_ns_) own_silence_ns_ = std::max(own_silence_ns_, silence);
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -17,7 +17,7 @@
 
 #include "transport/bootstrap/failure_table.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 struct Heartbeat {
   std::chrono::milliseconds interval{1000};
@@ -71,4 +71,4 @@ class FailureDetector {
   std::int64_t next_beat_ns_ = 0, own_silence_ns_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

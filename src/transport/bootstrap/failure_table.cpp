@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 using Role = ControlConnection::Role;
@@ -50,6 +50,12 @@ std::optional<RankFailure> FailureTable::failure() const {
   return failure_;
 }
 
+std::optional<Loss> FailureTable::first_loss() const {
+  if (!broken_.is_set()) return std::nullopt;
+  const std::lock_guard lock(context_.mutex);
+  return losses_.empty() ? std::nullopt : std::optional(losses_.front());
+}
+
 std::vector<Loss> FailureTable::losses() const {
   const std::lock_guard lock(context_.mutex);
   return losses_;
@@ -70,7 +76,7 @@ bool FailureTable::has_left(int rank) const {
 
 std::set<int> FailureTable::gone() const {
   const std::lock_guard lock(context_.mutex);
-  const std::int64_t now = now_ns();
+  const std::int64_t now = base::now_ns();
   std::int64_t next = now + kMaxWaitNs;
   return gone_at(now, next);
 }
@@ -95,10 +101,10 @@ void FailureTable::on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ran
 
 void FailureTable::require_whole() const {
   context_.require_not_aborted();
-  if (failure_) throw Error(failure_->code, fmt::format("{}: {}", context_.self.text(), failure_->text), {});
+  if (failure_) base::fail(failure_->code, {}, "{}: {}", context_.self.text(), failure_->text);
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
-  throw Error(first.code(), fmt::format("{}: {}", context_.self.text(), first.text()), {});
+  base::fail(first.code(), {}, "{}: {}", context_.self.text(), first.text());
 }
 
 bool FailureTable::is_lost(int rank) const {
@@ -145,7 +151,7 @@ void FailureTable::add_failure(RankFailure failure) {
 }
 
 bool FailureTable::add_departure(int rank) {
-  if (!left_.emplace(rank, now_ns()).second) return false;
+  if (!left_.emplace(rank, base::now_ns()).second) return false;
   any_left_.store(true, std::memory_order_release);  // release: pairs with the acquire in has_left()
   return true;
 }
@@ -164,4 +170,4 @@ void FailureTable::set_trouble_flag(int rank) {
   if (trouble_flag_ && trouble_ranks_.contains(rank)) trouble_flag_->set();
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -22,7 +22,7 @@
 #include "slip/error.hpp"
 #include "transport/bootstrap/connection_table.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 struct Loss {
   enum class Cause : std::int32_t {
@@ -49,13 +49,15 @@ class FailureTable {
  public:
   FailureTable(ControlContext& context, ConnectionTable& connections) : context_(context), connections_(connections) {}
 
-  // Sends the reason to all other ranks, unless the communicator is broken already. Does not wait.
+  // Notifies all ranks why this one failed. On each of them broken_flag() is set, and all waits end with this code and
+  // text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the lowest rank.
   void fail(Code code, std::string_view text);
   std::optional<RankFailure> failure() const;
-  std::vector<Loss> losses() const;    // in the order in which this rank learned of them
-  void report_loss(const Loss& loss);  // adds a loss that another rank has detected
-  bool has_left(int rank) const;       // by a clean shutdown; costs one load as long as no rank has left
-  std::set<int> gone() const;          // ranks that are lost or have left
+  std::optional<Loss> first_loss() const;  // costs one load as long as the communicator is whole
+  std::vector<Loss> losses() const;        // in the order in which this rank learned of them
+  void report_loss(const Loss& loss);      // adds a loss that another rank has detected
+  bool has_left(int rank) const;           // by a clean shutdown; costs one load as long as no rank has left
+  std::set<int> gone() const;              // ranks that are lost or have left
 
   // The first loss or failure sets it; waits that must end then check it. A thread that sees it set (acquire) finds the
   // loss or the failure in this table.
@@ -111,10 +113,10 @@ bool FailureTable::wait_until(std::unique_lock<std::mutex>& lock, std::int64_t d
   for (;;) {
     if (ready()) return true;
     require_whole();
-    const std::int64_t rest = deadline_ns == 0 ? kMaxWaitNs : deadline_ns - now_ns();
+    const std::int64_t rest = deadline_ns == 0 ? kMaxWaitNs : deadline_ns - base::now_ns();
     if (rest <= 0) return false;
     context_.changed.wait_for(lock, std::chrono::nanoseconds(std::min(rest, kMaxWaitNs)));
   }
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -25,7 +25,7 @@
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/address.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // The setup call of a communicator (any call but collectives) that an exchange between ranks belongs to. Each piece of
 // an all-gather carries the kind. So ranks that make different calls get an error instead of waiting for each other.
@@ -119,10 +119,14 @@ struct LostBody {
   std::int32_t noticed_by = 0;
 };
 
+inline std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 struct Frame {
   FrameHeader header;
   std::vector<std::byte> body;
-  std::string text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+  std::string text() const { return text_of(body); }
 };
 
 template <class T>
@@ -130,6 +134,10 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+inline void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
 
 // False: the body does not have the size of T.
 template <class T>
@@ -139,4 +147,4 @@ bool read_body(std::span<const std::byte> body, T& value) {
   return true;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
-#include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
@@ -17,10 +17,99 @@ constexpr std::size_t kReadsAtOnce = 16;  // reads in one call of pump(); then o
 constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
 constexpr std::int64_t kPauseNs = 10'000'000;  // delay before the next attempt after the peer closed the connection
 
+std::string wrong_version(std::uint32_t version) {
+  return fmt::format("speaks version {} of the protocol, this process version {}: install the same on all hosts",
+                     version, kProtocolVersion);
+}
+
 }  // namespace
 
-FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side, std::size_t max_body)
-    : socket_(std::move(socket)), handshake_(secret, side), max_body_(max_body) {
+Handshake::Handshake(const Secret& secret, Side side)
+    : secret_(secret), side_(side), state_(side == Side::kConnects ? State::kReply : State::kOpening) {
+  nonces_[static_cast<std::size_t>(side)] = random_secret();
+}
+
+void Handshake::begin(std::vector<std::byte>& out) const {
+  Opening opening;
+  opening.nonce = nonces_[0];
+  append(out, bytes_of(opening));
+}
+
+std::size_t Handshake::advance(std::span<const std::byte> received, std::vector<std::byte>& out) {
+  if (!failure_.empty()) return 0;
+  switch (state_) {
+    case State::kOpening: return take_opening(received, out);
+    case State::kReply: return take_reply(received, out);
+    case State::kProof: return take_proof(received);
+    case State::kOver: break;
+  }
+  return 0;
+}
+
+Secret Handshake::derived(std::string_view label) const {
+  std::array<std::byte, 2 * sizeof(Secret)> both;
+  std::ranges::copy(nonces_[1], std::ranges::copy(nonces_[0], both.begin()).out);
+  return derive(secret_, label, both);
+}
+
+base::Hmac Handshake::sending_key() const {
+  return base::Hmac(derived(side_ == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
+}
+
+base::Hmac Handshake::receiving_key() const {
+  return base::Hmac(derived(side_ == Side::kConnects ? "key to the connecting end" : "key to the accepting end"));
+}
+
+// Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
+// rejected at once.
+bool Handshake::begins_rightly(std::span<const std::byte> received) {
+  const std::size_t known = std::min(received.size(), sizeof(kMark));
+  if (std::memcmp(received.data(), kMark, known) != 0) failure_ = "does not speak the protocol of Slipstream";
+  spoken_ = spoken_ || known == sizeof(kMark);
+  return failure_.empty();
+}
+
+std::size_t Handshake::take_opening(std::span<const std::byte> received, std::vector<std::byte>& out) {
+  Opening opening;
+  if (received.empty() || !begins_rightly(received) || received.size() < sizeof(opening)) return 0;
+  std::memcpy(&opening, received.data(), sizeof(opening));
+  nonces_[0] = opening.nonce;
+  Reply reply;
+  reply.opening.nonce = nonces_[1];
+  if (opening.version == kProtocolVersion) reply.proof = derived("accepts");
+  else failure_ = wrong_version(opening.version);
+  append(out, bytes_of(reply));  // also to a peer of another version, so that it can report the difference
+  state_ = State::kProof;
+  return sizeof(opening);
+}
+
+std::size_t Handshake::take_reply(std::span<const std::byte> received, std::vector<std::byte>& out) {
+  Reply reply;
+  if (received.empty() || !begins_rightly(received) || received.size() < sizeof(reply)) return 0;
+  std::memcpy(&reply, received.data(), sizeof(reply));
+  nonces_[1] = reply.opening.nonce;
+  if (reply.opening.version != kProtocolVersion) failure_ = wrong_version(reply.opening.version);
+  else if (!base::equal_in_constant_time(reply.proof, derived("accepts")))
+    failure_ =
+        "does not know the secret of this job: is SLIP_SECRET, or the file with the secret, the same for all ranks?";
+  if (!failure_.empty()) return 0;
+  append(out, derived("connects"));
+  state_ = State::kOver;
+  return sizeof(reply);
+}
+
+std::size_t Handshake::take_proof(std::span<const std::byte> received) {
+  Secret proof;
+  if (received.size() < sizeof(proof)) return 0;
+  std::memcpy(proof.data(), received.data(), sizeof(proof));
+  if (!base::equal_in_constant_time(proof, derived("connects"))) failure_ = "does not know the secret of this job";
+  if (!failure_.empty()) return 0;
+  state_ = State::kOver;
+  return sizeof(proof);
+}
+
+FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side)
+    : socket_(std::move(socket)), handshake_(secret, side) {
   if (side == Side::kAccepts) {
     unproven_ = UnprovenToken::take();
   } else {
@@ -36,21 +125,18 @@ FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret
   refused = false;
   // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
-    throw Error(Code::kInvalidValue,
-                fmt::format("a process of another user listens at {}: choose another name", peer.text()), {});
+    base::fail(Code::kInvalidValue, {}, "a process of another user listens at {}: choose another name", peer.text());
   FrameSocket result(std::move(socket), secret, Side::kConnects);
   while (!result.is_proven()) {
     const short events = result.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
     const Waited waited = wait_for(result.socket_.descriptor(), events, deadline);
     if (waited == Waited::kAborted) throw Error(Code::kAborted, "connecting to " + peer.text() + " was aborted", {});
     if (waited == Waited::kTimeout)
-      throw Error(Code::kTimeout, fmt::format("{} does not answer before the deadline", peer.text()), {});
+      base::fail(Code::kTimeout, {}, "{} does not answer before the deadline", peer.text());
     result.flush();
     result.pump();
-    if (result.stranger())
-      throw Error(Code::kIo, fmt::format("what listens at {} {}", peer.text(), result.reason()), {});
-    if (!result.is_proven() && result.ended())
-      throw Error(Code::kIo, fmt::format("{} closed the connection", peer.text()), {});
+    if (result.is_foreign()) base::fail(Code::kIo, {}, "what listens at {} {}", peer.text(), result.reason());
+    if (!result.is_proven() && result.ended()) base::fail(Code::kIo, {}, "{} closed the connection", peer.text());
   }
   return result;
 }
@@ -62,14 +148,13 @@ FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, 
 
 FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   for (std::int64_t limit = kFirstAttemptNs;; limit = std::min(2 * limit, kMaxAttemptNs)) {
-    const std::int64_t end = now_ns() + limit;
-    const bool last = deadline.at_ns != 0 && deadline.at_ns <= end;
+    const Deadline end = deadline.within(limit);
     bool refused = false;
     try {
-      return attempt(peer, secret, {last ? deadline.at_ns : end, deadline.abort}, refused);
+      return attempt(peer, secret, end, refused);
     } catch (const Error& error) {
       const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
-      if (late && !last) continue;
+      if (late && end.at_ns != deadline.at_ns) continue;
       // The peer closed the connection because it had too many unproven ones, or its process is ending. The next
       // attempt will show which.
       if (!closed || wait_a_moment(kPauseNs, deadline) != Waited::kReady) throw;
@@ -79,7 +164,7 @@ FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& 
 
 Secret FrameSocket::Direction::code(const FrameHeader& header, std::span<const std::byte> body) {
   const std::uint64_t number = frames++;
-  const Sha256::Digest digest = key->of({bytes_of(number), bytes_of(header), body});
+  const base::Sha256::Digest digest = key->of({bytes_of(number), bytes_of(header), body});
   Secret result;
   std::copy_n(digest.begin(), result.size(), result.begin());
   return result;
@@ -89,7 +174,7 @@ void FrameSocket::put_frame(FrameHeader header, std::span<const std::byte> body)
   header.bytes = static_cast<std::uint32_t>(body.size());
   const Secret code = sending_.code(header, body);
   for (const std::span<const std::byte> part : {bytes_of(header), body, std::span<const std::byte>(code)})
-    out_.insert(out_.end(), part.begin(), part.end());
+    append(out_, part);
 }
 
 void FrameSocket::queue(FrameHeader header, std::span<const std::byte> body) {
@@ -138,7 +223,7 @@ void FrameSocket::pump() {
 void FrameSocket::advance_handshake() {
   while (const std::size_t taken = handshake_.advance(rest(), out_)) taken_ += taken;
   flush();
-  if (stranger() || !handshake_.over()) return;
+  if (is_foreign() || !handshake_.over()) return;
   if (!sending_.key) {
     sending_.key = handshake_.sending_key();
     receiving_.key = handshake_.receiving_key();
@@ -149,7 +234,7 @@ void FrameSocket::advance_handshake() {
   }
   const std::optional<Frame> frame = take_frame();
   if (frame && frame->header.kind != FrameKind::kAccepted) reason_ = "is no rank of this job";
-  if (frame && !stranger()) become_proven();
+  if (frame && !is_foreign()) become_proven();
 }
 
 void FrameSocket::become_proven() {
@@ -163,14 +248,14 @@ void FrameSocket::become_proven() {
 std::optional<Frame> FrameSocket::take_frame() {
   const std::span<const std::byte> bytes = rest();
   FrameHeader header;
-  if (stranger() || bytes.size() < sizeof(header)) return std::nullopt;
+  if (is_foreign() || bytes.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.bytes > max_body_) reason_ = "sends more than is expected";
   const std::size_t whole = sizeof(header) + header.bytes + sizeof(Secret);
-  if (stranger() || bytes.size() < whole) return std::nullopt;
+  if (is_foreign() || bytes.size() < whole) return std::nullopt;
   const auto body = bytes.subspan(sizeof(header), header.bytes);
-  if (!equal_in_constant_time(bytes.subspan(sizeof(header) + header.bytes, sizeof(Secret)),
-                              receiving_.code(header, body))) {
+  if (!base::equal_in_constant_time(bytes.subspan(sizeof(header) + header.bytes, sizeof(Secret)),
+                                    receiving_.code(header, body))) {
     reason_ = "sent a message that is not authentic";
     return std::nullopt;
   }
@@ -185,15 +270,13 @@ Frame FrameSocket::wait_for_frame(const Deadline& deadline) {
     flush();
     pump();
     if (std::optional<Frame> frame = next()) return std::move(*frame);
-    if (ended() || stranger())
-      throw Error(Code::kIo,
-                  fmt::format("{}: the other end {}", socket_.text(), stranger() ? reason() : "closed the connection"),
-                  {});
+    if (ended() || is_foreign())
+      base::fail(Code::kIo, {}, "{}: the other end {}", socket_.text(),
+                 is_foreign() ? reason() : "closed the connection");
     const Waited waited = wait_for(socket_.descriptor(), wants_to_write() ? POLLIN | POLLOUT : POLLIN, deadline);
-    if (waited == Waited::kAborted) throw Error(Code::kAborted, "waiting for an answer was aborted", {});
-    if (waited == Waited::kTimeout)
-      throw Error(Code::kTimeout, fmt::format("{}: no answer before the deadline", socket_.text()), {});
+    if (waited == Waited::kAborted) base::fail(Code::kAborted, {}, "waiting for an answer was aborted");
+    if (waited == Waited::kTimeout) base::fail(Code::kTimeout, {}, "{}: no answer before the deadline", socket_.text());
   }
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -3,24 +3,63 @@
 // secret; frames that are queued earlier are sent after that. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/sha256.hpp"
 #include "transport/bootstrap/frame.hpp"
-#include "transport/bootstrap/handshake.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::transport {
+
+// Handshake: both ends of a new connection prove that they know the same secret, before any frame is sent; frame.hpp
+// describes the protocol. It only consumes and produces bytes: FrameSocket sends and receives them. Afterwards there is
+// one key for each direction.
+class Handshake {
+ public:
+  enum class Side : std::uint8_t { kConnects, kAccepts };
+  Handshake(const Secret& secret, Side side);
+
+  Side side() const { return side_; }
+  bool over() const { return state_ == State::kOver; }  // both proofs are sent or checked: the keys are valid
+  // Takes one step if the received bytes allow it, and appends the reply to `out`. Returns the number of bytes taken;
+  // 0: more bytes are needed, it is over, or it failed.
+  std::size_t advance(std::span<const std::byte> received, std::vector<std::byte>& out);
+  void begin(std::vector<std::byte>& out) const;  // appends the first message of the connecting end
+
+  // Why the peer is not a rank of this job; empty: no failure so far.
+  const std::string& failure() const { return failure_; }
+  bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
+  base::Hmac sending_key() const;
+  base::Hmac receiving_key() const;
+
+ private:
+  enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for
+
+  bool begins_rightly(std::span<const std::byte> received);
+  Secret derived(std::string_view label) const;  // from the secret and both nonces
+  std::size_t take_opening(std::span<const std::byte> received, std::vector<std::byte>& out);
+  std::size_t take_reply(std::span<const std::byte> received, std::vector<std::byte>& out);
+  std::size_t take_proof(std::span<const std::byte> received);
+
+  const Secret secret_;
+  const Side side_;
+  State state_;
+  Secret nonces_[2] = {};  // indexed by Side: of the connecting and the accepting end
+  bool spoken_ = false;
+  std::string failure_;
+};
 
 class FrameSocket {
  public:
   using Side = Handshake::Side;
-  // A peer that sends a body longer than `max_body` counts as a stranger, that is, not a rank of this job; see trust().
-  FrameSocket(Socket socket, const Secret& secret, Side side, std::size_t max_body = kMaxFirstBody);
+  FrameSocket(Socket socket, const Secret& secret, Side side);
 
   // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
-  // peer is a stranger, or it closed the connection; kTimeout: there was no answer before the deadline.
+  // peer is foreign, or it closed the connection; kTimeout: there was no answer before the deadline.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
   // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
   // gone.
@@ -36,13 +75,13 @@ class FrameSocket {
   bool wants_to_write() const { return sent_ < out_.size(); }
 
   void pump();  // reads the bytes that have arrived
-  // The next complete frame. None: it has not arrived, or the bytes are not a frame of this job, see stranger().
+  // The next complete frame. None: it has not arrived, or the bytes are not a frame of this job, see is_foreign().
   std::optional<Frame> next();
   Frame wait_for_frame(const Deadline& deadline);  // throws kIo if the connection closes first
 
   bool ended() const { return ended_; }  // the peer closed the connection, or is gone
-  bool stranger() const { return !reason().empty(); }
-  // Why the peer is a stranger; empty: it is none so far.
+  bool is_foreign() const { return !reason().empty(); }
+  // Why the peer is foreign; empty: it is not, so far.
   const std::string& reason() const { return reason_.empty() ? handshake_.failure() : reason_; }
   bool is_proven() const { return proven_; }
   bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer has begun the handshake correctly
@@ -50,7 +89,7 @@ class FrameSocket {
 
  private:
   struct Direction {
-    std::optional<Hmac> key;
+    std::optional<base::Hmac> key;
     std::uint64_t frames = 0;
     Secret code(const FrameHeader& header, std::span<const std::byte> body);
   };
@@ -66,12 +105,12 @@ class FrameSocket {
   Handshake handshake_;
   UnprovenToken unproven_;  // at the accepting end, until the peer is proven
   Direction sending_, receiving_;
-  std::size_t max_body_;
+  std::size_t max_body_ = kMaxFirstBody;  // a peer that sends a longer body is foreign: not a rank of this job
   std::vector<std::byte> out_, in_;
   std::vector<Frame> held_;           // queued before the proof
   std::size_t sent_ = 0, taken_ = 0;  // bytes of out_ that are sent, and of in_ that are consumed
   bool ended_ = false, proven_ = false;
-  std::string reason_;  // why the peer is a stranger, if that was found after the handshake
+  std::string reason_;  // why the peer is foreign, if that was found after the handshake
 };
 
-}  // namespace slip
+}  // namespace slip::transport

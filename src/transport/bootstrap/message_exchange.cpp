@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 #include "transport/job/placement.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 std::vector<int> MessageExchange::missing(std::uint64_t gathering) const {
   std::vector<int> result;
@@ -30,10 +30,9 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   const std::string self = context_.self.text();
   const auto nranks = static_cast<std::size_t>(context_.self.nranks);
   if (table.size() != nranks * bytes_per_rank || bytes_per_rank > kMaxBody)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: a table of {} bytes for {} bytes of each rank: it must have {}, at most {} each", self,
-                            table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "{}: a table of {} bytes for {} bytes of each rank: it must have {}, at most {} each", self,
+               table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody);
   std::unique_lock lock(context_.mutex);
   const std::uint64_t gathering = ++gatherings_;
   FrameHeader header = context_.header(FrameKind::kPiece, gathering);
@@ -53,18 +52,15 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   const std::string what =
       call.kind == SetupKind::kOther ? fmt::format("gathering {}", gathering) : std::string(setup_name(call.kind));
   if (astray)
-    throw Error(Code::kMismatch,
-                fmt::format("{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
-                            "in the same order",
-                            self, what, *astray, setup_name(pieces_[{gathering, *astray}].call)),
-                {});
+    base::fail(Code::kMismatch, {},
+               "{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
+               "in the same order",
+               self, what, *astray, setup_name(pieces_[{gathering, *astray}].call));
   if (absent) failures_.require_whole();  // the rank may have left because of a loss: then throw that loss
-  if (absent) throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before {}", self, *absent, what), {});
+  if (absent) base::fail(Code::kRankLost, {}, "{}: rank {} has left before {}", self, *absent, what);
   if (!in_time)
-    throw Error(Code::kTimeout,
-                fmt::format("{}: {} not come to {} before the deadline", self,
-                            rank_list(missing(gathering)) + (missing(gathering).size() == 1 ? " has" : " have"), what),
-                {});
+    base::fail(Code::kTimeout, {}, "{}: {} not come to {} before the deadline", self,
+               rank_list(missing(gathering)) + (missing(gathering).size() == 1 ? " has" : " have"), what);
   copy_pieces(gathering, table, bytes_per_rank);
 }
 
@@ -73,10 +69,9 @@ void MessageExchange::copy_pieces(std::uint64_t gathering, std::span<std::byte> 
     if (rank == context_.self.rank) continue;
     const std::vector<std::byte> piece = std::move(pieces_.extract({gathering, rank}).mapped().bytes);
     if (piece.size() != bytes_per_rank)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("{}: rank {} gave {} bytes to gathering {}, this rank {}: the calls do not match",
-                              context_.self.text(), rank, piece.size(), gathering, bytes_per_rank),
-                  {});
+      base::fail(Code::kInvalidValue, {},
+                 "{}: rank {} gave {} bytes to gathering {}, this rank {}: the calls do not match",
+                 context_.self.text(), rank, piece.size(), gathering, bytes_per_rank);
     std::ranges::copy(piece, table.subspan(static_cast<std::size_t>(rank) * bytes_per_rank).begin());
   }
 }
@@ -93,10 +88,10 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     failures_.require_whole();  // if a rank is lost, throw that: it is the cause
     const std::string self = context_.self.text();
     if (error.code() == Code::kTimeout)
-      throw Error(Code::kTimeout,
-                  fmt::format("{}: rank {} takes no connection before the deadline: {}", self, rank, error.what()), {});
+      base::fail(Code::kTimeout, {}, "{}: rank {} takes no connection before the deadline: {}", self, rank,
+                 error.what());
     if (error.code() != Code::kIo) throw;
-    throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", self, rank, error.what()), {});
+    base::fail(Code::kRankLost, {}, "{}: rank {} is gone or has left: {}", self, rank, error.what());
   }
   lock.lock();
   // Another thread may have connected to the rank meanwhile.
@@ -107,8 +102,8 @@ void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byt
                            std::int64_t deadline_ns) {
   const std::string self = context_.self.text();
   if (bytes.size() > kMaxBody)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: a message of {} bytes: at most {} are possible", self, bytes.size(), kMaxBody), {});
+    base::fail(Code::kInvalidValue, {}, "{}: a message of {} bytes: at most {} are possible", self, bytes.size(),
+               kMaxBody);
   std::unique_lock lock(context_.mutex);
   failures_.require_whole();
   if (rank == context_.self.rank) {
@@ -124,13 +119,11 @@ void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byt
     return !connection || !connection->channel.unsent();
   };
   if (!failures_.wait_until(lock, deadline_ns, taken))
-    throw Error(Code::kTimeout,
-                fmt::format("{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self, rank,
-                            to.text(), bytes.size(), tag),
-                {});
+    base::fail(Code::kTimeout, {}, "{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self,
+               rank, to.text(), bytes.size(), tag);
   if (!connections_.has_undelivered(rank)) return;
   failures_.require_whole();
-  throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before tag {} reached it", self, rank, tag), {});
+  base::fail(Code::kRankLost, {}, "{}: rank {} has left before tag {} reached it", self, rank, tag);
 }
 
 std::string MessageExchange::other_tags(int rank) const {
@@ -155,7 +148,7 @@ std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::i
   std::unique_lock lock(context_.mutex);
   const auto gone = [&] {
     const std::optional<std::int64_t> left = failures_.left_at(rank);
-    return left && now_ns() - *left >= FailureTable::kAfterLeavingNs;
+    return left && base::now_ns() - *left >= FailureTable::kAfterLeavingNs;
   };
   bool here = false;
   while (!here && !gone()) {
@@ -172,11 +165,9 @@ std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::i
   if (here) return take(key);
   const std::string self = context_.self.text();
   if (gone()) failures_.require_whole();
-  if (gone())
-    throw Error(Code::kRankLost, fmt::format("{}: rank {} has left without sending tag {}", self, rank, tag), {});
-  throw Error(
-      Code::kTimeout,
-      fmt::format("{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag, other_tags(rank)), {});
+  if (gone()) base::fail(Code::kRankLost, {}, "{}: rank {} has left without sending tag {}", self, rank, tag);
+  base::fail(Code::kTimeout, {}, "{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag,
+             other_tags(rank));
 }
 
 bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
@@ -199,7 +190,7 @@ std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::siz
       const int rank = found->first.first;
       return Message{rank, take(found->first)};
     }
-    const std::int64_t now = now_ns(), max = now + FailureTable::kMaxWaitNs;
+    const std::int64_t now = base::now_ns(), max = now + FailureTable::kMaxWaitNs;
     std::int64_t until = deadline_ns == 0 ? max : std::min(deadline_ns, max);
     if (failures_.gone_at(now, until).size() != known_gone || (deadline_ns != 0 && now >= deadline_ns))
       return std::nullopt;
@@ -244,7 +235,7 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
     return std::ranges::none_of(answers_,
                                 [&](const auto& one) { return one.first.second == question && one.second.empty(); });
   };
-  for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - now_ns()) > 0;)
+  for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - base::now_ns()) > 0;)
     context_.changed.wait_for(lock, std::chrono::nanoseconds(rest));
   for (const auto& [rank, address] : ranks) {
     auto found = answers_.extract({rank, question});
@@ -266,4 +257,4 @@ void MessageExchange::add_answer(int rank, std::uint64_t question, std::vector<s
   if (found != answers_.end()) found->second = std::move(bytes);
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -18,7 +18,7 @@
 
 #include "transport/bootstrap/failure_table.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // A message as it was received.
 struct Message {
@@ -83,4 +83,4 @@ class MessageExchange {
   std::uint64_t questions_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

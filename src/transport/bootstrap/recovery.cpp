@@ -5,15 +5,14 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "transport/bootstrap/frame.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
-// How long after the deadline the others wait for the leader, which notifies them which ranks are missing.
-constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr int kMaxFailedRounds = 3;
 // Never the number of gone ranks, so next_message() returns at once.
 constexpr auto kNoWait = static_cast<std::size_t>(-1);
@@ -43,10 +42,6 @@ struct RendezvousBody {
   std::int32_t nranks = 0, rank = 0;
 };
 
-void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
-
 // Takes a value from the front. False: there are too few bytes.
 template <class T>
 bool take(std::span<const std::byte>& from, T& value) {
@@ -59,12 +54,10 @@ bool take(std::span<const std::byte>& from, T& value) {
 std::set<int> checked(std::span<const int> excluded, const Bootstrap& bootstrap) {
   for (const int rank : excluded) {
     if (rank < 0 || rank >= bootstrap.nranks())
-      throw Error(Code::kInvalidValue,
-                  fmt::format("rank {} of {} cannot be left out: ranks are 0 to {}", rank, bootstrap.nranks(),
-                              bootstrap.nranks() - 1),
-                  {});
+      base::fail(Code::kInvalidValue, {}, "rank {} of {} cannot be left out: ranks are 0 to {}", rank,
+                 bootstrap.nranks(), bootstrap.nranks() - 1);
     if (rank == bootstrap.rank())
-      throw Error(Code::kInvalidValue, fmt::format("rank {} leaves itself out: only the others may call", rank), {});
+      base::fail(Code::kInvalidValue, {}, "rank {} leaves itself out: only the others may call", rank);
   }
   return {excluded.begin(), excluded.end()};
 }
@@ -81,7 +74,7 @@ UniqueId make_root(const Bootstrap& bootstrap) {
   Socket listener = Socket::listen(address);
   const UniqueId id = UniqueIdParts{address.host(), listener.local().port(), salt, false}.id();
   start_root(std::move(listener), UniqueIdParts::of(with_secret(bootstrap, id)).secret,
-             deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count()));
+             base::deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count()));
   return id;
 }
 
@@ -100,8 +93,9 @@ struct Recovery::Decision {
 Recovery::Recovery(Bootstrap& bootstrap, std::span<const int> excluded)
     : bootstrap_(bootstrap),
       server_(bootstrap.server()),
+      failures_(bootstrap.failures()),
       excluded_(checked(excluded, bootstrap)),
-      deadline_ns_(deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count())) {}
+      deadline_ns_(base::deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count())) {}
 
 void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
@@ -110,7 +104,7 @@ void Recovery::run(const Make& make) {
     if (others_went_on()) break;
     require_not_left_behind();
     // The number must increase over all recoveries of this rank, so it starts at the time.
-    attempt_ = std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));
+    attempt_ = std::max(attempt_ + 1, static_cast<std::uint64_t>(base::now_ns()));
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
   }
@@ -119,7 +113,7 @@ void Recovery::run(const Make& make) {
 
 // The remaining ranks, as far as this rank knows, including itself.
 std::vector<int> Recovery::candidates() const {
-  const std::set<int> gone = bootstrap_.failures().gone();
+  const std::set<int> gone = failures_.gone();
   std::vector<int> result;
   for (int rank = 0; rank < bootstrap_.nranks(); ++rank) {
     if (!gone.contains(rank) && !excluded_.contains(rank)) result.push_back(rank);
@@ -128,11 +122,9 @@ std::vector<int> Recovery::candidates() const {
 }
 
 void Recovery::require_not_given_up() const {
-  for (const Loss& loss : bootstrap_.failures().losses()) {
+  for (const Loss& loss : failures_.losses()) {
     if (loss.rank == bootstrap_.rank())
-      throw Error(
-          Code::kRankLost,
-          fmt::format("rank {} of {} was given up by the others: {}", loss.rank, bootstrap_.nranks(), loss.text()), {});
+      base::fail(Code::kRankLost, {}, "{} was given up by the others: {}", bootstrap_.self().text(), loss.text());
   }
 }
 
@@ -141,33 +133,31 @@ void Recovery::require_not_left_behind() const {
   const std::int64_t silence = server_.detector().own_silence_ns();
   const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
   if (silence == 0 || others == 0 || candidates().size() > 1) return;
-  throw Error(
-      Code::kRankLost,
-      fmt::format("rank {} of {} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
-                  "of them is left; it was stopped, or had no time to run",
-                  bootstrap_.rank(), bootstrap_.nranks(), static_cast<double>(silence) / 1e9),
-      {});
+  base::fail(Code::kRankLost, {},
+             "{} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
+             "of them is left; it was stopped, or had no time to run",
+             bootstrap_.self().text(), static_cast<double>(silence) / 1e9);
 }
 
 bool Recovery::lost_a_member() const {
-  const std::set<int> gone = bootstrap_.failures().gone();
-  return std::any_of(members_.begin(), members_.end(), [&](int rank) { return gone.contains(rank); });
+  const std::set<int> gone = failures_.gone();
+  return std::ranges::any_of(members_, [&](int rank) { return gone.contains(rank); });
 }
 
 // A rank that voted for success and got no decision still has the old communicator. A rank that left it cleanly must
 // have got the decision. From a killed rank nothing can be concluded.
 bool Recovery::others_went_on() const {
-  return std::any_of(maybe_notified_.begin(), maybe_notified_.end(),
-                     [&](int rank) { return closed_.contains(rank) || bootstrap_.failures().has_left(rank); });
+  return std::ranges::any_of(maybe_notified_,
+                             [&](int rank) { return closed_.contains(rank) || failures_.has_left(rank); });
 }
 
 void Recovery::watch(std::span<const int> ranks) {
-  const std::set<int> gone = bootstrap_.failures().gone();
+  const std::set<int> gone = failures_.gone();
   std::vector<std::pair<int, SocketAddress>> addresses;
   for (const int rank : ranks) addresses.emplace_back(rank, bootstrap_.address(rank));
   server_.detector().watch_all(addresses, deadline_ns_);
-  for (const Loss& loss : bootstrap_.failures().losses()) {
-    const bool asked = std::find(ranks.begin(), ranks.end(), loss.rank) != ranks.end();
+  for (const Loss& loss : failures_.losses()) {
+    const bool asked = std::ranges::find(ranks, loss.rank) != ranks.end();
     if (asked && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
   }
 }
@@ -175,22 +165,22 @@ void Recovery::watch(std::span<const int> ranks) {
 bool Recovery::try_make(const Make& make, const Membership& group, std::string& failure) {
   maybe_notified_.clear();
   const auto abort = std::make_shared<AbortFlag>();
-  bootstrap_.failures().on_loss(abort);
+  failures_.on_loss(abort);
   try {
     // A rank may have been lost before the flag was set up.
-    if (lost_a_member()) throw Error(Code::kRankLost, "a rank was lost meanwhile", {});
+    if (lost_a_member()) base::fail(Code::kRankLost, {}, "a rank was lost meanwhile");
     make(group, abort);
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  bootstrap_.failures().on_loss(nullptr);
+  failures_.on_loss(nullptr);
   if (abort->is_set() && failure.empty()) failure = "a rank was lost meanwhile";  // the new communicator is aborted
   return made_ = failure.empty();
 }
 
 std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
   for (;;) {
-    const std::set<int> gone = bootstrap_.failures().gone();
+    const std::set<int> gone = failures_.gone();
     const std::optional<Message> message = server_.messages().next_message(
         kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kNotifyNs);
     require_not_given_up();
@@ -202,26 +192,24 @@ std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
       return Decision{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
     }
     if (gone.contains(leader)) return std::nullopt;
-    if (now_ns() >= deadline_ns_ + kNotifyNs)
-      throw Error(
-          Code::kTimeout,
-          fmt::format("rank {} of {}: rank {}, the lowest of those that are left, has not come to shrink before "
-                      "the deadline",
-                      bootstrap_.rank(), bootstrap_.nranks(), leader),
-          {});
+    if (base::now_ns() >= deadline_ns_ + kNotifyNs)
+      base::fail(Code::kTimeout, {},
+                 "{}: rank {}, the lowest of those that are left, has not come to shrink before "
+                 "the deadline",
+                 bootstrap_.self().text(), leader);
   }
 }
 
 bool Recovery::follow(int leader, const Make& make) {
   watch(std::span(&leader, 1));
-  if (bootstrap_.failures().gone().contains(leader)) {
+  if (failures_.gone().contains(leader)) {
     // If one rank is cut off, more may be. Watching all at once finds them within one timeout. In other cases,
     // connections to most ranks are not needed.
     if (was_silent(leader)) watch_candidates();
     return false;
   }
   std::vector<std::byte> join;
-  const std::vector<Loss> losses = bootstrap_.failures().losses();
+  const std::vector<Loss> losses = failures_.losses();
   append(join, bytes_of(JoinHead{attempt_, static_cast<std::uint32_t>(excluded_.size()),
                                  static_cast<std::uint32_t>(losses.size())}));
   for (const std::int32_t rank : excluded_) append(join, bytes_of(rank));
@@ -232,7 +220,7 @@ bool Recovery::follow(int leader, const Make& make) {
   if (decision && decision->verdict == Verdict::kRendezvous) {
     RendezvousBody body;
     std::span<const std::byte> rest = decision->body;
-    if (!take(rest, body)) throw Error(Code::kIo, fmt::format("rank {} sent no id to meet at", leader), {});
+    if (!take(rest, body)) base::fail(Code::kIo, {}, "rank {} sent no id to meet at", leader);
     members_.clear();
     for (std::int32_t rank = 0; take(rest, rank);) members_.push_back(rank);
     std::string failure;
@@ -248,9 +236,7 @@ bool Recovery::follow(int leader, const Make& make) {
       std::erase_if(maybe_notified_, [&](int rank) { return rank == leader || rank == bootstrap_.rank(); });
     }
   }
-  if (decision && decision->verdict == Verdict::kFailed)
-    throw Error(decision->code,
-                std::string(reinterpret_cast<const char*>(decision->body.data()), decision->body.size()), {});
+  if (decision && decision->verdict == Verdict::kFailed) throw Error(decision->code, text_of(decision->body), {});
   return decision && decision->verdict == Verdict::kDone && made_;
 }
 
@@ -263,7 +249,7 @@ void Recovery::take_join(const Message& message) {
   std::set<int> excluded;
   for (std::int32_t rank = 0; excluded.size() < head.excluded && take(rest, rank);) excluded.insert(rank);
   for (LostRank lost; take(rest, lost);)
-    bootstrap_.failures().report_loss({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
+    failures_.report_loss({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
   if (excluded != excluded_ && mismatch_.empty())
     mismatch_ = fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same", bootstrap_.rank(),
                             names(excluded_), message.rank, names(excluded));
@@ -276,9 +262,8 @@ std::vector<int> Recovery::not_joined() const {
 }
 
 bool Recovery::was_silent(int rank) const {
-  const std::vector<Loss> losses = bootstrap_.failures().losses();
-  return std::any_of(losses.begin(), losses.end(),
-                     [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
+  return std::ranges::any_of(failures_.losses(),
+                             [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
 }
 
 void Recovery::watch_candidates() {
@@ -292,14 +277,14 @@ void Recovery::collect_joins() {
   mismatch_.clear();
   watch_candidates();
   for (;;) {
-    const std::size_t gone = bootstrap_.failures().gone().size();
+    const std::size_t gone = failures_.gone().size();
     const std::vector<int> missing = not_joined();
     if (missing.empty() && !mismatch_.empty())
       fail_all(Code::kMismatch, mismatch_);  // only after all have joined, so that all ranks get the error
     if (missing.empty()) return;
     if (const auto message = server_.messages().next_message(kJoinTag, gone, deadline_ns_)) {
       take_join(*message);
-    } else if (now_ns() >= deadline_ns_) {
+    } else if (base::now_ns() >= deadline_ns_) {
       fail_all(Code::kTimeout,
                fmt::format("{} of {} {} not come to shrink before the deadline of rank {}", rank_list(missing),
                            bootstrap_.nranks(), missing.size() == 1 ? "has" : "have", bootstrap_.rank()));
@@ -332,22 +317,22 @@ void Recovery::refuse_excluded(int rank, std::uint64_t attempt) {
 Recovery::Votes Recovery::collect_votes() {
   Votes votes;
   for (;;) {
-    const std::set<int> gone = bootstrap_.failures().gone();
-    const bool all = std::all_of(members_.begin(), members_.end(), [&](int rank) {
+    const std::set<int> gone = failures_.gone();
+    const bool all = std::ranges::all_of(members_, [&](int rank) {
       return rank == bootstrap_.rank() || votes.voters.contains(rank) || gone.contains(rank);
     });
     if (all) return votes;
     const auto message = server_.messages().next_message(kVoteTag, gone.size(), deadline_ns_ + kNotifyNs);
     require_not_given_up();
-    if (!message && now_ns() >= deadline_ns_ + kNotifyNs) fail_all(Code::kTimeout, "shrink: not all ranks met in time");
+    if (!message && base::now_ns() >= deadline_ns_ + kNotifyNs)
+      fail_all(Code::kTimeout, "shrink: not all ranks met in time");
     if (!message) continue;
     std::span<const std::byte> rest = message->bytes;
     VoteHead head;
     if (!take(rest, head) || !joined_.contains(message->rank) || joined_[message->rank] != head.attempt) continue;
     votes.voters.insert(message->rank);
     if (head.made == 0 && votes.failure.empty())
-      votes.failure = fmt::format("rank {}: {}", message->rank,
-                                  std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size()));
+      votes.failure = fmt::format("rank {}: {}", message->rank, text_of(rest));
   }
 }
 
@@ -378,4 +363,4 @@ bool Recovery::lead(const Make& make) {
   return done;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -15,7 +15,6 @@
 // until the deadline and end with an error.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,7 +26,7 @@
 
 #include "transport/bootstrap/bootstrap.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // A rank of a new communicator, and the id of the root where its ranks find each other.
 struct Membership {
@@ -81,6 +80,7 @@ class Recovery {
 
   Bootstrap& bootstrap_;
   ControlServer& server_;
+  FailureTable& failures_;
   const std::set<int> excluded_;
   const std::int64_t deadline_ns_;
   std::uint64_t attempt_ = 0;            // number of this rank's attempt: its joins, votes and decisions carry it
@@ -93,4 +93,4 @@ class Recovery {
   int failed_rounds_ = 0;                // rounds that failed although no rank was lost
 };
 
-}  // namespace slip
+}  // namespace slip::transport

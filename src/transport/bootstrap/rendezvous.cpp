@@ -4,19 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
-// At the first deadline of any rank, the root sends all ranks which ones are missing. A rank waits this much longer for
-// that answer.
-constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
 // Time limit of an attempt to reach the root: it doubles from the first to the maximum.
@@ -68,18 +64,11 @@ class Attempt {
   Attempt(const UniqueId& id, const RankId& self, const InterfaceFilter& filter, const Deadline& deadline)
       : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
 
-  // Returns when the root has proven itself. `limit_ns`: time limit of this attempt.
-  FrameSocket reach(const SocketAddress& address, std::int64_t limit_ns) const {
-    const std::int64_t end = now_ns() + limit_ns;
-    const bool last = deadline_.at_ns != 0 && deadline_.at_ns <= end;
-    return FrameSocket::reach(address, UniqueIdParts::of(id_).secret, {last ? deadline_.at_ns : end, deadline_.abort});
-  }
-
   Rendezvous meet(FrameSocket channel, const SocketAddress& address) const {
     Rendezvous result;
     result.root_loss = root_loss(address);
     result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
-    const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - now_ns());
+    const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - base::now_ns());
     channel.trust();
     channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
     read_answer(wait_for_answer(channel, address), result);
@@ -93,7 +82,7 @@ class Attempt {
     try {
       return channel.wait_for_frame({deadline_.at_ns + kNotifyNs, deadline_.abort});
     } catch (const Error& error) {
-      if (error.code() == Code::kTimeout) throw late(id_, self_, address, bare_text(error));
+      if (error.code() == Code::kTimeout) throw late(id_, self_, address, base::bare_text(error));
       if (error.code() != Code::kIo) throw;
       throw Error(Code::kRankLost, root_loss(address), {});
     }
@@ -108,10 +97,10 @@ class Attempt {
 
   void read_answer(const Frame& answer, Rendezvous& result) const {
     if (answer.header.kind == FrameKind::kRefused)
-      throw Error(refusal_code(answer.header.tag), fmt::format("{}: {}", self_.text(), answer.text()), {});
+      base::fail(refusal_code(answer.header.tag), {}, "{}: {}", self_.text(), answer.text());
     WelcomeBody welcome;
     if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
-      throw Error(Code::kIo, "the root gave an answer that is none", {});
+      base::fail(Code::kIo, {}, "the root gave an answer that is none");
     result.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
     result.successor = SocketAddress(welcome.successor);
     result.rest_ns = welcome.rest_ns;
@@ -126,10 +115,9 @@ class Attempt {
 }  // namespace
 
 void Rendezvous::require_all_answered(const Deadline& deadline) {
-  const std::int64_t end = now_ns() + kNotifyNs;
-  const std::int64_t limit = deadline.at_ns == 0 ? end : std::min(end, deadline.at_ns);
+  const Deadline limit = deadline.within(kNotifyNs);
   try {
-    while (root->wait_for_frame({limit, deadline.abort}).header.kind != FrameKind::kAllAnswered) {}
+    while (root->wait_for_frame(limit).header.kind != FrameKind::kAllAnswered) {}
   } catch (const Error& error) {
     if (error.code() == Code::kAborted) throw;
     if (error.code() == Code::kIo) throw Error(Code::kRankLost, root_loss, {});
@@ -151,14 +139,14 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     for (const SocketAddress& address : addresses) {
       std::optional<FrameSocket> channel;
       try {
-        channel.emplace(attempt.reach(address, limit));
+        channel.emplace(FrameSocket::reach(address, UniqueIdParts::of(id).secret, deadline.within(limit)));
       } catch (const Error& error) {
         // Before rank 0 has started, no process listens there, or the root of another communicator that is just ending.
         // An attempt that timed out on a lossy network is repeated.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
-        reason = bare_text(error);
+        reason = base::bare_text(error);
         no_answer = error.code() == Code::kTimeout;
-        if (no_answer && now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
+        if (no_answer && base::now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
         continue;
       }
       return attempt.meet(std::move(*channel), address);
@@ -166,12 +154,10 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     limit = std::min(2 * limit, kMaxAttemptNs);
     if (no_answer) continue;
     if (!id.rank0_listens() || is_root)
-      throw Error(
-          Code::kIo,
-          fmt::format("{}: the root at {} does not answer: {}; the process that made the id must live until all "
-                      "ranks have come, and an id serves once",
-                      self.text(), addresses.front().text(), reason),
-          {});
+      base::fail(Code::kIo, {},
+                 "{}: the root at {} does not answer: {}; the process that made the id must live until all "
+                 "ranks have come, and an id serves once",
+                 self.text(), addresses.front().text(), reason);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted)
       throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
@@ -179,4 +165,4 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
   }
 }
 
-}  // namespace slip
+}  // namespace slip::transport

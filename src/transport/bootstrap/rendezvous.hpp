@@ -11,7 +11,11 @@
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/job/placement.hpp"
 
-namespace slip {
+namespace slip::transport {
+
+// At a deadline, the root or the rank that waits for a missing rank notifies the others which ranks are missing. The
+// others wait this much longer than the deadline for that notification.
+inline constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 // The fields of a UniqueId.
 struct UniqueIdParts {
@@ -49,4 +53,4 @@ struct Rendezvous {
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline);
 
-}  // namespace slip
+}  // namespace slip::transport

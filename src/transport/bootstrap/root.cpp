@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -15,7 +14,7 @@
 #include "slip/error.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 // A connected rank must send its proof and its hello within this time. The limit is long, because on a lossy network
@@ -48,9 +47,10 @@ class Root {
     FrameSocket channel;
     std::int64_t deadline_ns;  // first for the hello, then for the rank's init, then for reading the answer
     std::int32_t rank = -1;
-    HelloBody hello;
+    HelloBody hello = {};
     bool registered = false, answered = false;
     bool is_unproven() const { return !channel.is_proven(); }
+    bool has_spoken() const { return channel.has_spoken(); }
     std::string text() const { return fmt::format("process {} of {}", hello.pid, hello.host); }
   };
 
@@ -58,50 +58,35 @@ class Root {
     if (nranks_ > 0 && answers_ >= nranks_ && clients_.empty()) return true;
     // The first count was impossible, so the number of ranks is unknown. Ranks that connect a little later must be
     // refused, too.
-    if (nranks_ == 0 && !failure_.empty() && clients_.empty() && now_ns() >= failed_at_ns_ + kAnswerLimitNs)
+    if (nranks_ == 0 && !failure_.empty() && clients_.empty() && base::now_ns() >= failed_at_ns_ + kAnswerLimitNs)
       return true;
-    if (deadline_ns_ == 0 || now_ns() < deadline_ns_) return false;
-    return clients_.empty() || now_ns() >= deadline_ns_ + kAnswerLimitNs;
+    if (deadline_ns_ == 0 || base::now_ns() < deadline_ns_) return false;
+    return clients_.empty() || base::now_ns() >= deadline_ns_ + kAnswerLimitNs;
   }
   bool all_here() const { return nranks_ > 0 && here_ == nranks_; }
 
   void wait() {
     std::vector<pollfd> watched;
-    std::int64_t until = deadline_ns_ != 0 && now_ns() >= deadline_ns_ ? deadline_ns_ + kAnswerLimitNs : deadline_ns_;
+    std::int64_t until =
+        deadline_ns_ != 0 && base::now_ns() >= deadline_ns_ ? deadline_ns_ + kAnswerLimitNs : deadline_ns_;
     const auto no_later_than = [&until](std::int64_t time) { until = until == 0 ? time : std::min(until, time); };
     const bool listening = listener_.valid() && !out_of_descriptors_;
-    if (nranks_ == 0 && !failure_.empty()) no_later_than(std::max(failed_at_ns_ + kAnswerLimitNs, now_ns() + 1));
-    if (out_of_descriptors_) no_later_than(now_ns() + kNoDescriptorsPauseNs);
+    if (nranks_ == 0 && !failure_.empty()) no_later_than(std::max(failed_at_ns_ + kAnswerLimitNs, base::now_ns() + 1));
+    if (out_of_descriptors_) no_later_than(base::now_ns() + kNoDescriptorsPauseNs);
     if (listening) watched.push_back({listener_.descriptor(), POLLIN, 0});
     for (const Client& client : clients_) {
       const short events = client.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
       watched.push_back({client.channel.socket().descriptor(), events, 0});
       no_later_than(client.deadline_ns);
     }
-    const std::int64_t rest = until == 0 ? -1 : std::max<std::int64_t>(0, (until - now_ns() + 999'999) / 1'000'000);
-    static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+    poll_until(watched, until);
   }
 
   void accept_all() {
-    out_of_descriptors_ = false;
-    while (listener_.valid()) {
-      int error = 0;
-      std::optional<Socket> socket = listener_.try_accept(error);
-      out_of_descriptors_ = error != 0;
-      if (out_of_descriptors_) drop_unproven();  // frees a descriptor
-      if (!socket) return;
-      if (!socket->same_user()) continue;
-      clients_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
-                          now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
-      const auto silent = std::ranges::count_if(clients_, &Client::is_unproven);
-      if (has_too_many_unproven(static_cast<std::size_t>(silent))) drop_unproven();
-    }
-  }
-
-  void drop_unproven() {
-    drop_one_unproven(
-        clients_, [](const Client& one) { return one.is_unproven(); },
-        [](const Client& one) { return one.channel.has_spoken(); });
+    out_of_descriptors_ = transport::accept_all(listener_, clients_, [this](Socket socket) {
+      return Client{FrameSocket(std::move(socket), secret_, FrameSocket::Side::kAccepts),
+                    base::now_ns() + kGreetingLimitNs};
+    });
   }
 
   void serve(Client& client) {
@@ -139,7 +124,7 @@ class Root {
     if (!failure_.empty()) return answer_refusal(client);
     if (client.channel.ended()) return lose(client);
     client.registered = true;
-    client.deadline_ns = now_ns() + std::clamp<std::int64_t>(client.hello.timeout_ns, 0, kMaxTimeoutNs);
+    client.deadline_ns = base::now_ns() + std::clamp<std::int64_t>(client.hello.timeout_ns, 0, kMaxTimeoutNs);
     ++here_;
     if (all_here()) welcome_all();
   }
@@ -175,7 +160,7 @@ class Root {
   void fail(const std::string& why, Code code = Code::kInvalidValue) {
     failure_ = why;
     failure_code_ = code;
-    failed_at_ns_ = now_ns();
+    failed_at_ns_ = base::now_ns();
     for (Client& client : clients_) {
       if (client.registered) answer_refusal(client);
     }
@@ -184,7 +169,7 @@ class Root {
   void answered(Client& client, bool last = true) {
     client.answered = true;
     client.registered = false;
-    client.deadline_ns = now_ns() + kAnswerLimitNs;
+    client.deadline_ns = base::now_ns() + kAnswerLimitNs;
     if (last && !client.channel.unsent()) client.channel.socket().finish_sending();
     ++answers_;
   }
@@ -227,15 +212,15 @@ class Root {
   }
 
   std::int64_t rest_ns() const {
-    std::int64_t first = now_ns() + kMaxTimeoutNs;
+    std::int64_t first = base::now_ns() + kMaxTimeoutNs;
     for (const Client& client : clients_) {
       if (client.registered) first = std::min(first, client.deadline_ns);
     }
-    return std::max<std::int64_t>(first - now_ns(), 1);
+    return std::max<std::int64_t>(first - base::now_ns(), 1);
   }
 
   void expire() {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = base::now_ns();
     if (!failure_.empty() || all_here() || answers_ > 0) return;
     std::string late_rank;
     for (const Client& client : clients_) {
@@ -263,7 +248,7 @@ class Root {
   bool finished(const Client& client) const {
     if (client.registered) return false;
     if (client.is_unproven() && nranks_ > 0 && answers_ >= nranks_) return true;  // all ranks are answered
-    return client.channel.ended() || client.channel.stranger() || now_ns() >= client.deadline_ns;
+    return client.channel.ended() || client.channel.is_foreign() || base::now_ns() >= client.deadline_ns;
   }
 
   Socket listener_;
@@ -282,15 +267,15 @@ class Root {
 
 void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns) {
   auto root = std::make_shared<Root>(std::move(listener), secret, deadline_ns);
-  Thread thread;
+  base::Thread thread;
   thread.start("slip-root", [root] {
     try {
       root->run();
     } catch (const std::exception& error) {
-      log_line(fmt::format("the root of a bootstrap failed: {}", error.what()));
+      base::log_line(fmt::format("the root of a bootstrap failed: {}", error.what()));
     }
   });
   thread.detach();
 }
 
-}  // namespace slip
+}  // namespace slip::transport

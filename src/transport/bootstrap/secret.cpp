@@ -7,23 +7,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string>
 
 #include "base/env.hpp"
+#include "base/fail.hpp"
+#include "base/hash.hpp"
 #include "base/sha256.hpp"
-#include "slip/error.hpp"
 #include "transport/socket/abort_flag.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 void fill_randomly(std::span<std::byte> bytes) {
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw Error(Code::kIo, std::string("the system gives no random bytes: ") + std::strerror(errno), {});
+    base::fail(Code::kIo, {}, "the system gives no random bytes: {}", std::strerror(errno));
 }
 
 }  // namespace
@@ -40,18 +39,19 @@ std::uint64_t random_number() {
   return value;
 }
 
+std::string random_name() { return fmt::format("{:016x}{:016x}", random_number(), random_number()); }
+
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt) {
   const std::byte zero{0};  // ends the label, so that label and salt cannot be confused
-  const Sha256::Digest digest = Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
+  const base::Sha256::Digest digest = base::Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
   Secret secret;
   std::copy_n(digest.begin(), secret.size(), secret.begin());
   return secret;
 }
 
-// FNV-1a with a final mix, so that texts that differ only at the end differ in all bits.
+// A final mix after FNV-1a, so that texts that differ only at the end differ in all bits.
 std::uint64_t number_of(std::string_view text) {
-  std::uint64_t value = 0xcbf29ce484222325;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  std::uint64_t value = base::hash_of(text);
   value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
   return value ^ (value >> 29);
 }
@@ -61,9 +61,7 @@ namespace {
 constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
 constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
 
-[[noreturn]] void fail(const std::string& text) {
-  throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kAdvice), {});
-}
+[[noreturn]] void fail(const std::string& text) { base::fail(Code::kInvalidValue, {}, "{}; {}", text, kAdvice); }
 
 int open_private(const std::string& path, int flags) {
   return ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -84,7 +82,7 @@ std::string read(const OwnedDescriptor& file, const std::string& path) {
 }
 
 std::string own_path() {
-  const std::string config = env_text("XDG_CONFIG_HOME"), home = env_text("HOME");
+  const std::string config = base::env_text("XDG_CONFIG_HOME"), home = base::env_text("HOME");
   if (config.empty() && home.empty())
     fail("neither HOME nor XDG_CONFIG_HOME is set, so the secret of this user has no place");
   return (config.empty() ? home + "/.config" : config) + "/slipstream/secret";
@@ -96,9 +94,7 @@ void make(const std::string& path) {
   const std::string part = fmt::format("{}.{:016x}", path, random_number());
   std::error_code ignored;  // open() below reports the error
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  std::string bytes;
-  for (int i = 0; i < 4; ++i) bytes += fmt::format("{:016x}", random_number());
-  bytes += '\n';
+  const std::string bytes = random_name() + random_name() + '\n';
   {
     const OwnedDescriptor file(open_private(part, O_WRONLY | O_CREAT | O_EXCL));
     if (file.number() < 0 || ::write(file.number(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
@@ -125,12 +121,12 @@ std::string own_secret() {
 }
 
 std::string secret_text(bool one_host) {
-  if (const std::string words = env_text("SLIP_SECRET"); !words.empty()) {
+  if (const std::string words = base::env_text("SLIP_SECRET"); !words.empty()) {
     if (words.size() < kMinBytes)
       fail(fmt::format("SLIP_SECRET has {} characters: at least {} are needed", words.size(), kMinBytes));
     return words;
   }
-  if (const std::string path = env_text("SLIP_SECRET_FILE"); !path.empty()) {
+  if (const std::string path = base::env_text("SLIP_SECRET_FILE"); !path.empty()) {
     const OwnedDescriptor file(open_private(path, O_RDONLY));
     if (file.number() < 0) fail(fmt::format("cannot read SLIP_SECRET_FILE={}: {}", path, std::strerror(errno)));
     return read(file, path);
@@ -145,4 +141,4 @@ Secret shared_secret(std::string_view job, bool one_host) {
   return derive(std::as_bytes(std::span(text)), "slip job", std::as_bytes(std::span(job)));
 }
 
-}  // namespace slip
+}  // namespace slip::transport

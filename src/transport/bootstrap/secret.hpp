@@ -6,14 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
-namespace slip {
+namespace slip::transport {
 
 using Secret = std::array<std::byte, 16>;
 
 Secret random_secret();
 std::uint64_t random_number();
+std::string random_name();  // 32 hexadecimal digits
 
 // Derives a secret from another one by HMAC; the original cannot be computed from the result. The label names the
 // purpose. Different salts, which need not be secret, give different secrets for one label.
@@ -32,4 +34,4 @@ std::uint64_t number_of(std::string_view text);  // a hash, the same in every pr
 // others can read it.
 Secret shared_secret(std::string_view job, bool one_host);
 
-}  // namespace slip
+}  // namespace slip::transport

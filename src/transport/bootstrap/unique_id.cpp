@@ -7,11 +7,12 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/address.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::uint8_t kVersion = 2;
@@ -34,10 +35,8 @@ Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why, Here here) {
-  throw Error(
-      Code::kInvalidValue,
-      fmt::format("the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text, why),
-      here);
+  base::fail(Code::kInvalidValue, here,
+             "the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text, why);
 }
 
 template <class T>
@@ -80,10 +79,9 @@ UniqueId UniqueIdParts::id() const {
   parts.port = port;
   parts.secret = secret;
   if (host.size() >= sizeof(parts.host))
-    throw Error(Code::kInvalidValue,
-                fmt::format("the host '{}' of an id has {} characters: at most {} fit; give its number instead", host,
-                            host.size(), sizeof(parts.host) - 1),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "the host '{}' of an id has {} characters: at most {} fit; give its number instead", host, host.size(),
+               sizeof(parts.host) - 1);
   std::memcpy(parts.host, host.data(), host.size());
   UniqueId result;
   std::memcpy(result.bytes_.data(), &parts, sizeof(parts));
@@ -94,16 +92,20 @@ UniqueIdParts UniqueIdParts::of(const UniqueId& id) {
   return {id.host(), id.port(), layout(id.bytes()).secret, id.rank0_listens()};
 }
 
+}  // namespace slip::transport
+
+namespace slip {
+using namespace transport;
+
 UniqueId UniqueId::create() { return create({}); }
 
 UniqueId UniqueId::create(const Options& options) {
-  const SocketAddress address = options.host.empty() ? own_address(InterfaceFilter(env_text("SLIP_SOCKET_IFNAME")))
+  const SocketAddress address = options.host.empty() ? own_address(InterfaceFilter(base::socket_interface_rule()))
                                                      : resolve(options.host, 0).front();
   const Secret secret = random_secret();
   Socket listener = Socket::listen(address);
   const UniqueId id = UniqueIdParts{address.host(), listener.local().port(), secret, false}.id();
-  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(options.lifetime).count();
-  start_root(std::move(listener), secret, deadline_after(limit));
+  start_root(std::move(listener), secret, base::deadline_after(std::chrono::nanoseconds(options.lifetime).count()));
   return id;
 }
 

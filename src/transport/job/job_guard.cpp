@@ -17,9 +17,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr int kMaxRanks = 4096;
@@ -137,33 +137,33 @@ class GuardProcess {
 
 }  // namespace
 
-JobGuard::JobGuard(const std::string& marker) {
+Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
+  if (::pipe2(ends, O_CLOEXEC) != 0) base::fail(Code::kIo, {}, "cannot make a pipe: {}", std::strerror(errno));
+  return {OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
+}
+
+JobGuard::JobGuard(const std::string& marker) {
+  Pipe pipe = make_pipe();
   // All signals stay blocked in the guard: only the end of the pipe makes it act and exit.
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);
   guard_ = ::fork();
   if (guard_ == 0) {
-    ::close(ends[1]);  // otherwise the guard itself would keep the pipe open
-    guard(ends[0], marker);
+    pipe.write.reset();  // otherwise the guard itself would keep the pipe open
+    guard(pipe.read.number(), marker);
   }
   const int error = errno;
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  ::close(ends[0]);
-  pipe_ = ends[1];
-  if (guard_ > 0) return;
-  ::close(pipe_);
-  throw Error(Code::kIo, fmt::format("cannot start the process that guards the job: {}", std::strerror(error)), {});
+  if (guard_ < 0) base::fail(Code::kIo, {}, "cannot start the process that guards the job: {}", std::strerror(error));
+  pipe_ = std::move(pipe.write);
 }
 
 // The guard is killed while the pipe is still open, so it kills no process. SIGKILL ends even a stopped guard.
 JobGuard::~JobGuard() {
   ::kill(guard_, SIGKILL);
   while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
-  ::close(pipe_);
 }
 
 // If the guard was killed, the job continues without it.
@@ -172,7 +172,7 @@ void JobGuard::send(pid_t message) const {
   sigemptyset(&broken);
   sigaddset(&broken, SIGPIPE);
   ::sigprocmask(SIG_BLOCK, &broken, &before);
-  const ssize_t sent = ::write(pipe_, &message, sizeof(message));
+  const ssize_t sent = ::write(pipe_.number(), &message, sizeof(message));
   if (sent < 0 && errno == EPIPE && ::sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE)) {
     const timespec none{};
     ::sigtimedwait(&broken, nullptr, &none);
@@ -180,4 +180,4 @@ void JobGuard::send(pid_t message) const {
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -11,7 +11,14 @@
 
 #include <string>
 
-namespace slip {
+#include "transport/socket/abort_flag.hpp"
+
+namespace slip::transport {
+
+struct Pipe {
+  OwnedDescriptor read, write;
+};
+Pipe make_pipe();  // both ends are closed at exec; throws kIo
 
 class JobGuard {
  public:
@@ -29,8 +36,8 @@ class JobGuard {
  private:
   void send(pid_t message) const;
 
-  int pipe_ = -1;
+  OwnedDescriptor pipe_;  // the write end
   pid_t guard_ = -1;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

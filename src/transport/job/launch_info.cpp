@@ -11,7 +11,7 @@
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 // A port that is computed from a job's number is in this range, below the ephemeral ports of the system.
@@ -52,11 +52,15 @@ class Reader {
     return result;
   }
 
+  // False: SLIP_ID is not set.
+  bool take_id(LaunchInfo& info, const std::string& job) const {
+    if (has("SLIP_ID")) info.id = UniqueId::parse(text("SLIP_ID"), job, {});
+    return has("SLIP_ID");
+  }
+
  private:
   const Variables& variables_;
 };
-
-UniqueId given_id(const Reader& read, const std::string& job) { return UniqueId::parse(read.text("SLIP_ID"), job, {}); }
 
 // On one host the root listens at a Unix socket whose name is derived from the job's name. The user is part of it,
 // because the job numbers of different users' launchers may be equal. With SLIP_SECRET no other user can predict the
@@ -81,7 +85,7 @@ std::optional<LaunchInfo> by_hand(const Reader& read) {
         fmt::format("SLIP_RANK={} and SLIP_NRANKS={} are set and SLIP_ID is not: it says where rank 0 listens, as "
                     "host:port, or unix:name if all ranks are on one host",
                     info->rank, info->nranks));
-  info->id = given_id(read, {});
+  info->id = UniqueId::parse(read.text("SLIP_ID"), {}, {});
   return info;
 }
 
@@ -91,10 +95,7 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
   std::optional<LaunchInfo> info = read.ranks("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
   if (!info) return std::nullopt;
   const std::string job = "torchrun " + read.text("TORCHELASTIC_RUN_ID");
-  if (read.has("SLIP_ID")) {
-    info->id = given_id(read, job);
-    return info;
-  }
+  if (read.take_id(*info, job)) return info;
   if (!read.has("MASTER_ADDR") || !read.has("MASTER_PORT"))
     fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID=host:port",
                      read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks));
@@ -116,10 +117,7 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
       read.ranks("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   if (!info) return std::nullopt;
   const std::string job = mpi_job(read);
-  if (read.has("SLIP_ID")) {
-    info->id = given_id(read, job);
-    return info;
-  }
+  if (read.take_id(*info, job)) return info;
   const char* const local_size = "OMPI_COMM_WORLD_LOCAL_SIZE";
   const bool one_host = read.has(local_size) && read.number(local_size, 1, 1 << 20) == info->nranks;
   if (!one_host)
@@ -142,10 +140,7 @@ std::optional<LaunchInfo> by_srun(const Reader& read) {
   std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID");
   if (!info) return std::nullopt;
   const std::string job = fmt::format("srun {}.{}", read.text("SLURM_JOB_ID"), read.text("SLURM_STEP_ID"));
-  if (read.has("SLIP_ID")) {
-    info->id = given_id(read, job);
-    return info;
-  }
+  if (read.take_id(*info, job)) return info;
   if (!read.has("SLURM_JOB_ID")) fail("SLURM_STEP_ID is set and SLURM_JOB_ID is not: set SLIP_ID=host:port");
   const char* const nodes = read.has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
   if (read.has(nodes) && read.number(nodes, 1, 1 << 20) == 1) {
@@ -181,7 +176,7 @@ std::optional<LaunchInfo> read_launch_info(const Variables& variables) {
 }
 
 std::optional<LaunchInfo> launch_info() {
-  return read_launch_info([](const char* name) { return env_text(name); });
+  return read_launch_info([](const char* name) { return base::env_text(name); });
 }
 
 std::string first_host(const std::string& list) {
@@ -196,4 +191,4 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, number_end - bracket - 1) + rest;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -16,7 +16,7 @@
 
 #include "slip/unique_id.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 struct LaunchInfo {
   int rank = 0, nranks = 1;
@@ -35,4 +35,4 @@ std::optional<LaunchInfo> launch_info();  // reads this process's environment
 // The first name of Slurm's list of hosts: "n3" of "n3,n7", "rack2-08" of "rack2-[08-11,15],x".
 std::string first_host(const std::string& list);
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -14,101 +14,69 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "base/terminal.hpp"
-#include "slip/error.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 #include "transport/job/job_guard.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
+
+constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer lines are split, to limit the memory
 
 // LineRelay: copies a pipe to a descriptor line by line and adds a prefix to each line. So the lines of different
 // processes do not mix.
 class LineRelay {
  public:
-  LineRelay() = default;
-  // Owns `from`, which must be non-blocking.
-  LineRelay(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
-  ~LineRelay();
-  LineRelay(LineRelay&& other) noexcept;
-  LineRelay& operator=(LineRelay&&) = delete;
+  // `from` must be non-blocking.
+  LineRelay(OwnedDescriptor from, int to, std::string prefix)
+      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {}
 
-  void pump();    // copies the bytes that have arrived; closes at the end of the pipe
-  void finish();  // copies the bytes that have arrived, including an unfinished line, and closes
-  int descriptor() const { return from_; }
+  // Copies the bytes that have arrived; closes at the end of the pipe.
+  void pump() {
+    char bytes[16 << 10];
+    while (descriptor() >= 0) {
+      const ssize_t count = ::read(descriptor(), bytes, sizeof(bytes));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return;  // no bytes have arrived
+      if (count == 0) return close();
+      pending_.append(bytes, static_cast<std::size_t>(count));
+      for (std::size_t end = 0; (end = pending_.find('\n')) != std::string::npos;) put(end + 1, true);
+      if (pending_.size() > kMaxLine) put(pending_.size(), false);
+    }
+  }
+  // Copies the bytes that have arrived, including an unfinished line, and closes.
+  void finish() {
+    pump();
+    close();
+  }
+  int descriptor() const { return from_.number(); }
 
  private:
-  void put(std::size_t bytes, bool whole);
+  void close() {
+    from_.reset();
+    if (!pending_.empty()) put(pending_.size(), false);
+  }
+  void put(std::size_t bytes, bool whole) {
+    const std::string line = prefix_ + pending_.substr(0, bytes) + (whole ? "" : "\n");
+    pending_.erase(0, bytes);
+    for (std::string_view text = line; !text.empty();) {
+      const ssize_t count = ::write(to_, text.data(), text.size());
+      if (count < 0 && errno != EINTR) return;  // no process reads it any more
+      if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+    }
+  }
 
-  int from_ = -1, to_ = -1;
+  OwnedDescriptor from_;
+  int to_;
   std::string prefix_, pending_;
 };
-
-constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer lines are split, to limit the memory
-
-void write_all(int to, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(to, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return;  // no process reads it any more
-    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
-
-LineRelay::LineRelay(LineRelay&& other) noexcept
-    : from_(std::exchange(other.from_, -1)),
-      to_(other.to_),
-      prefix_(std::move(other.prefix_)),
-      pending_(std::move(other.pending_)) {}
-
-LineRelay::~LineRelay() {
-  if (from_ >= 0) ::close(from_);
-}
-
-void LineRelay::put(std::size_t bytes, bool whole) {
-  write_all(to_, prefix_ + pending_.substr(0, bytes) + (whole ? "" : "\n"));
-  pending_.erase(0, bytes);
-}
-
-void LineRelay::pump() {
-  char bytes[16 << 10];
-  while (from_ >= 0) {
-    const ssize_t count = ::read(from_, bytes, sizeof(bytes));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return;  // no bytes have arrived
-    if (count == 0) {
-      ::close(std::exchange(from_, -1));
-      if (!pending_.empty()) put(pending_.size(), false);
-      return;
-    }
-    pending_.append(bytes, static_cast<std::size_t>(count));
-    for (std::size_t end = 0; (end = pending_.find('\n')) != std::string::npos;) put(end + 1, true);
-    if (pending_.size() > kMaxLine) put(pending_.size(), false);
-  }
-}
-
-void LineRelay::finish() {
-  pump();
-  if (!pending_.empty()) put(pending_.size(), false);
-  if (from_ >= 0) ::close(std::exchange(from_, -1));
-}
-
-struct Pipe {
-  int read = -1, write = -1;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
-  return {ends[0], ends[1]};
-}
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> result;
@@ -153,7 +121,7 @@ class Signals {
     }
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (descriptor_ < 0) throw Error(Code::kIo, fmt::format("cannot take signals: {}", std::strerror(errno)), {});
+    if (descriptor_ < 0) base::fail(Code::kIo, {}, "cannot take signals: {}", std::strerror(errno));
   }
   ~Signals() {
     ::close(descriptor_);
@@ -185,8 +153,7 @@ class Signals {
 class Job {
  public:
   explicit Job(const LocalJob& job) : job_(job), nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-    const std::string name = fmt::format("unix:slip-launch-{:016x}{:016x}", random_number(), random_number());
-    id_ = UniqueIdParts{name, 0, random_secret(), true}.id().text();
+    id_ = UniqueIdParts{"unix:slip-launch-" + random_name(), 0, random_secret(), true}.id().text();
     guard_.emplace(marker_);
   }
   ~Job() {  // also runs if only some ranks could be started
@@ -196,26 +163,22 @@ class Job {
       guard_->remove(rank.pid);
       ::waitpid(rank.pid, nullptr, 0);
     }
-    ::close(nothing_);
   }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   int run() {
-    const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.timeout).count();
-    timeout_at_ = timeout > 0 ? deadline_after(timeout) : 0;
+    if (job_.timeout.count() > 0) timeout_at_ = base::deadline_after(std::chrono::nanoseconds(job_.timeout).count());
     for (int rank = 0; rank < job_.nranks && status_ == 0; ++rank) start(rank);
     if (status_ != 0) end_all(SIGKILL);
     while (running() > 0) {
       wait();
-      for (Rank& rank : ranks_) pump(rank);
+      for_each_relay(&LineRelay::pump);
       while (const int number = signals_.next()) take(number);
       reap();
       check_time();
     }
-    for (Rank& rank : ranks_) {
-      for (LineRelay& relay : rank.relays) relay.finish();
-    }
+    for_each_relay(&LineRelay::finish);
     return status_ != 0 || interrupted_ == 0 ? status_ : kOfSignal + interrupted_;
   }
 
@@ -234,9 +197,9 @@ class Job {
     for (const auto& [name, value] : job_.changes) changes[name] = value;
     // The guard finds the processes of the job by this marker. If a rank of another job starts this job, its ranks get
     // both markers.
-    const std::string outer = env_text(kMarkerName);
+    const std::string outer = base::env_text(kMarkerName);
     changes[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
-    return env_with(changes);
+    return base::env_with(changes);
   }
 
   void start(int number) {
@@ -244,48 +207,43 @@ class Job {
     ChildSetup plan;
     plan.arguments = pointers(job_.command);
     plan.environment = pointers(variables);
-    plan.nothing = nothing_;
+    plan.nothing = nothing_.number();
     plan.parent = ::getpid();
     plan.mask = signals_.before();
     Rank rank;
+    OwnedDescriptor out, err;
     if (job_.tag_output) {
-      plan.out = relay(rank, number, STDOUT_FILENO);
-      plan.err = relay(rank, number, STDERR_FILENO);
+      plan.out = (out = relay(rank, number, STDOUT_FILENO)).number();
+      plan.err = (err = relay(rank, number, STDERR_FILENO)).number();
     }
-    const Pipe failure = make_pipe();
-    plan.failure = failure.write;
+    Pipe failure = make_pipe();
+    plan.failure = failure.write.number();
     rank.pid = ::fork();
     if (rank.pid == 0) become(plan);
-    const int fork_error = errno;
-    for (const int end : {plan.out, plan.err, failure.write}) {
-      if (end >= 0) ::close(end);
-    }
-    if (rank.pid < 0) {
-      ::close(failure.read);
-      throw Error(Code::kIo, fmt::format("cannot start rank {}: {}", number, std::strerror(fork_error)), {});
-    }
+    if (rank.pid < 0) base::fail(Code::kIo, {}, "cannot start rank {}: {}", number, std::strerror(errno));
+    failure.write.reset();          // only the child has it now
     ::setpgid(rank.pid, rank.pid);  // parent and child both do it: either may be first
     guard_->add(rank.pid);
     rank.running = true;
     ranks_.push_back(std::move(rank));
     int error = 0;
     // If exec succeeds, it closes the pipe, and read() returns 0.
-    const bool failed = ::read(failure.read, &error, sizeof(error)) == sizeof(error);
-    ::close(failure.read);
-    if (!failed) return;
+    if (::read(failure.read.number(), &error, sizeof(error)) != sizeof(error)) return;
     status_ = error == ENOENT ? kNoSuchProgram : kCannotStart;
-    log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));
+    base::log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));
   }
 
-  static int relay(Rank& rank, int number, int to) {
-    const Pipe pipe = make_pipe();
-    ::fcntl(pipe.read, F_SETFL, O_NONBLOCK);
-    rank.relays.emplace_back(pipe.read, to, fmt::format("[{}] ", number));
-    return pipe.write;
+  static OwnedDescriptor relay(Rank& rank, int number, int to) {
+    Pipe pipe = make_pipe();
+    ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
+    rank.relays.emplace_back(std::move(pipe.read), to, fmt::format("[{}] ", number));
+    return std::move(pipe.write);
   }
 
-  static void pump(Rank& rank) {
-    for (LineRelay& relay : rank.relays) relay.pump();
+  void for_each_relay(void (LineRelay::*function)()) {
+    for (Rank& rank : ranks_) {
+      for (LineRelay& relay : rank.relays) (relay.*function)();
+    }
   }
 
   std::ptrdiff_t running() const {
@@ -299,8 +257,7 @@ class Job {
     }
     std::int64_t until = timeout_at_;
     if (kill_at_ != 0) until = until == 0 ? kill_at_ : std::min(until, kill_at_);
-    const std::int64_t rest = until == 0 ? -1 : std::max<std::int64_t>(0, (until - now_ns() + 999'999) / 1'000'000);
-    static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+    poll_until(watched, until);
   }
 
   void signal_all(int number) const {
@@ -313,8 +270,7 @@ class Job {
   void end_all(int number) {
     signal_all(number);
     signal_all(SIGCONT);  // otherwise a stopped process would not handle the signal
-    const auto grace = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.grace).count();
-    if (kill_at_ == 0) kill_at_ = deadline_after(grace);
+    if (kill_at_ == 0) kill_at_ = base::deadline_after(std::chrono::nanoseconds(job_.grace).count());
   }
 
   void take(int number) {
@@ -354,21 +310,21 @@ class Job {
     std::string text = exited ? fmt::format("rank {} failed with status {}", rank, value)
                               : fmt::format("rank {} died of signal {} ({})", rank, value, ::strsignal(value));
     if (interrupted_ == 0 && others > 0) text += fmt::format("; ending the other {}", others);
-    if (interrupted_ == 0) log_line(text);
+    if (interrupted_ == 0) base::log_line(text);
     end_all(SIGTERM);
   }
 
   void check_time() {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = base::now_ns();
     if (timeout_at_ != 0 && now >= timeout_at_) {
       timeout_at_ = 0;
-      log_line(fmt::format("{} still running after {:g} s; ending the job", rank_list(still_running()),
-                           static_cast<double>(job_.timeout.count()) / 1000));
+      base::log_line(fmt::format("{} still running after {:g} s; ending the job", rank_list(still_running()),
+                                 static_cast<double>(job_.timeout.count()) / 1000));
       if (status_ == 0) status_ = kJobTimedOut;
       end_all(SIGTERM);
     }
     if (kill_at_ == 0 || now < kill_at_ || running() == 0) return;
-    log_line(fmt::format("{} did not end when asked to; killing", rank_list(still_running())));
+    base::log_line(fmt::format("{} did not end when asked to; killing", rank_list(still_running())));
     signal_all(SIGKILL);
     kill_at_ = now + 1'000'000'000;
   }
@@ -384,9 +340,9 @@ class Job {
   static constexpr const char* kMarkerName = "SLIP_JOB";
 
   const LocalJob& job_;
-  const int nothing_;
+  const OwnedDescriptor nothing_;
   const Signals signals_;
-  const std::string marker_ = fmt::format("{:016x}{:016x}", random_number(), random_number());
+  const std::string marker_ = random_name();
   std::string id_;
   std::optional<JobGuard> guard_;  // destroyed after ~Job() has ended the ranks
   std::vector<Rank> ranks_;
@@ -398,4 +354,4 @@ class Job {
 
 int run_local_job(const LocalJob& job) { return Job(job).run(); }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace slip {
+namespace slip::transport {
 
 struct LocalJob {
   std::vector<std::string> command;            // the program, searched in PATH, and its arguments
@@ -26,4 +26,4 @@ inline constexpr int kJobTimedOut = 124, kCannotStart = 126, kNoSuchProgram = 12
 // one of the above. Call it from the program's main thread: it handles the program's signals meanwhile.
 int run_local_job(const LocalJob& job);
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -8,19 +8,12 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <string>
 
+#include "base/clock.hpp"
 #include "transport/bootstrap/secret.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
-
-std::string line_of(const char* path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  return line;
-}
 
 // A hash of the device and inode of a file: equal for all processes that see the same file.
 std::uint64_t identity_of(const char* path) {
@@ -67,7 +60,7 @@ ProcessState process_state(const std::string& pid) {
 Placement Placement::own() {
   Placement result;
   static_cast<void>(::gethostname(result.host, sizeof(result.host) - 1));
-  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
+  const std::string boot = base::boot_id();
   result.boot = number_of(boot.empty() ? std::string(result.host) : boot);
   result.net_space = identity_of("/proc/thread-self/ns/net");
   result.pid_space = identity_of("/proc/self/ns/pid");
@@ -87,4 +80,4 @@ bool share_memory(const Placement& a, const Placement& b) {
   return same_host(a, b) && a.net_space == b.net_space && a.user == b.user;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

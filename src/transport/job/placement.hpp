@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace slip {
+namespace slip::transport {
 
 struct RankId {
   int rank = 0, nranks = 1;
@@ -43,4 +43,4 @@ bool same_process(const Placement& a, const Placement& b);
 // True: the two processes can share memory by passing a memfd over a Unix socket.
 bool share_memory(const Placement& a, const Placement& b);
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bitset>
-#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -17,40 +16,39 @@
 #include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "transport/job/placement.hpp"
+#include "transport/socket/abort_flag.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 // The ledger of this process. Its descriptor stays open, because other processes find the memory by it, under /proc.
 struct ProcessMemory {
   ProcessMemory() {
-    descriptor = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (descriptor < 0) return;
+    const int number = descriptor.number();
     // Sealed: if the file could shrink, a process that maps it would get SIGBUS.
-    if (::ftruncate(descriptor, static_cast<off_t>(kLedgerBytes)) != 0 ||
-        ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    if (number < 0 || ::ftruncate(number, static_cast<off_t>(kLedgerBytes)) != 0 ||
+        ::fcntl(number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
       return;
-    void* const data = ::mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    void* const data = ::mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0);
     if (data == MAP_FAILED) return;
     entries = reinterpret_cast<LedgerEntry*>(static_cast<std::byte*>(data) + sizeof(LedgerHeader));
     header = new (data) LedgerHeader;
     const Placement own = Placement::own();
     header->started = own.started;
     header->pid = own.pid;
-    std::copy(std::begin(own.host), std::end(own.host), header->host);
+    std::ranges::copy(own.host, header->host);
     // release: a reader that sees the magic sees the header.
     std::atomic_ref(header->magic).store(LedgerHeader::kMagic, std::memory_order_release);
   }
   ~ProcessMemory() {
     if (header) ::munmap(header, kLedgerBytes);
-    if (descriptor >= 0) ::close(descriptor);
   }
   ProcessMemory(const ProcessMemory&) = delete;
   ProcessMemory& operator=(const ProcessMemory&) = delete;
 
   // Reuses the entry that was returned first, so that readers can see departed ranks for a while.
   LedgerEntry* take() {
-    const std::lock_guard lock(mutex);
+    const base::LockGuard lock(mutex);
     for (std::size_t tried = 0; entries && tried < used.size(); ++tried) {
       const std::size_t at = (next + tried) % used.size();
       if (used.test(at)) continue;
@@ -64,19 +62,19 @@ struct ProcessMemory {
     return nullptr;
   }
   void give_back(const LedgerEntry* entry) {
-    const std::lock_guard lock(mutex);
+    const base::LockGuard lock(mutex);
     used.reset(static_cast<std::size_t>(entry - entries));
   }
 
-  int descriptor = -1;
+  const OwnedDescriptor descriptor{::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   LedgerHeader* header = nullptr;
   LedgerEntry* entries = nullptr;
-  std::mutex mutex;
-  std::bitset<kLedgerEntries> used;  // under the mutex
-  std::size_t next = 0;              // under the mutex
+  base::Mutex mutex;
+  std::bitset<kLedgerEntries> used SLIP_GUARDED_BY(mutex);
+  std::size_t next SLIP_GUARDED_BY(mutex) = 0;
 };
 
-SpinLock g_ledger_lock;
+base::SpinLock g_ledger_lock;
 std::shared_ptr<ProcessMemory>& process_memory() {
   static auto* const kPlace = new std::shared_ptr<ProcessMemory>;  // never destroyed: slots may outlive statics
   return *kPlace;
@@ -85,12 +83,12 @@ std::shared_ptr<ProcessMemory>& process_memory() {
 std::shared_ptr<ProcessMemory> ledger_of_process() {
   // A forked child gets its own ledger; the parent keeps writing to the old one.
   static const bool kForks = [] {
-    at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
-            [] {
-              // Leaks the parent's ledger: the child inherits it and does not use it.
-              new std::shared_ptr<ProcessMemory>(std::move(process_memory()));
-              g_ledger_lock.unlock();
-            });
+    base::at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
+                  [] {
+                    // Leaks the parent's ledger: the child inherits it and does not use it.
+                    new std::shared_ptr<ProcessMemory>(std::move(process_memory()));
+                    g_ledger_lock.unlock();
+                  });
     return true;
   }();
   static_cast<void>(kForks);
@@ -105,13 +103,13 @@ class Change {
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
     // acquire: sees what the last writer wrote. If another thread of this process is writing, waits for it.
-    for (Backoff backoff;
+    for (base::Backoff backoff;
          (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
                                                                     std::memory_order_relaxed);) {
       backoff.pause();
       version = entry.version.load(std::memory_order_relaxed);
     }
-    full_fence();  // readers see the odd version before what follows
+    base::full_fence();  // readers see the odd version before what follows
   }
   // release: a reader that sees the version sees what was written.
   ~Change() { entry_.version.fetch_add(1, std::memory_order_release); }
@@ -132,15 +130,16 @@ void put_text(std::span<LedgerWord> words, std::string_view text) {
   }
 }
 
+// kAcquire is a relaxed order, except with ThreadSanitizer: see acquire_fence().
+std::uint64_t word(const LedgerWord& from) { return from.load(base::kAcquire); }
+
 void get_text(std::span<const LedgerWord> words, char* text) {
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::uint64_t piece = words[i].load(kAcquire);
-    std::memcpy(text + i * 8, &piece, 8);
+  for (const LedgerWord& one : words) {
+    const std::uint64_t piece = word(one);
+    std::memcpy(text, &piece, 8);
+    text += 8;
   }
 }
-
-// kAcquire is a relaxed order, except with ThreadSanitizer: see acquire_fence().
-std::uint64_t word(const LedgerWord& from) { return from.load(kAcquire); }
 
 // The stream of a call. It is known if the call is one of the last kStreams calls, or if all of these use the same
 // stream; otherwise 0.
@@ -159,7 +158,7 @@ std::int64_t age(std::int64_t now, const LedgerWord& since) {
 
 // Reads a consistent set of the words of the current call. False: they did not match in any attempt.
 bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
-  Backoff backoff;
+  base::Backoff backoff;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     view.ended = word(entry.ended);
     view.begun = word(entry.begun);
@@ -175,9 +174,10 @@ bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
 }
 
 // Reads all words of the entry, whatever its version. False: the words of a call do not belong together.
-bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
-  const std::int64_t now = host_ns();
+bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attempts, LedgerView& view) {
+  const std::int64_t now = base::host_ns();
   view = {};
+  std::ranges::copy(header.host, view.host);
   view.life = static_cast<LedgerLife>(word(entry.life));
   view.communicator = word(entry.communicator);
   const std::uint64_t packed = word(entry.rank_and_count);
@@ -191,8 +191,8 @@ bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
   view.stream = stream_of(entry, view.begun, view.enqueued);
   view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
   const std::uint64_t waits = word(entry.waits_for);
-  if (view.in_call() && waits != 0 && waits <= INT32_MAX) view.waits_for = static_cast<std::int32_t>(waits - 1);
-  view.waits_ns = view.waits_for == kWaitsForNobody ? 0 : age(now, entry.wait_ns);
+  if (in_call(view) && waits != 0 && waits <= INT32_MAX) view.waits_for = static_cast<std::int32_t>(waits - 1);
+  view.waits_ns = view.waits_for == kWaitsForNoRank ? 0 : age(now, entry.wait_ns);
   view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
   view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
   view.looked_ns = age(now, entry.looked_ns);
@@ -201,7 +201,7 @@ bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
 
 void clean(std::span<char> text) {
   const std::string_view said(text.data(), ::strnlen(text.data(), text.size() - 1));
-  const std::string shown = single_line_text(said);
+  const std::string shown = base::single_line_text(said);
   std::ranges::fill(text, '\0');
   std::ranges::copy(shown, text.begin());
 }
@@ -214,8 +214,7 @@ std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint6
 }
 
 bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view) {
-  if (!read_words(copy, 1, view)) return false;
-  std::copy(std::begin(header.host), std::end(header.host), view.host);
+  if (!read_words(copy, header, 1, view)) return false;
   make_safe(view);
   return true;
 }
@@ -224,7 +223,7 @@ void make_safe(LedgerView& view) {
   if (view.life > LedgerLife::kLeft) view.life = LedgerLife::kFree;
   view.rank = std::max(view.rank, 0);
   view.nranks = std::max(view.nranks, 0);
-  view.waits_for = std::max(view.waits_for, kWaitsForNobody);
+  view.waits_for = std::max(view.waits_for, kWaitsForNoRank);
   for (std::int64_t* age : {&view.waits_ns, &view.begun_ns, &view.ended_ns, &view.opened_ns, &view.looked_ns})
     *age = std::max<std::int64_t>(*age, 0);
   clean(view.device);
@@ -233,15 +232,14 @@ void make_safe(LedgerView& view) {
 }
 
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
-  Backoff backoff;
+  base::Backoff backoff;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     // acquire: sees what was written before this version.
     const std::uint64_t version = entry.version.load(std::memory_order_acquire);
-    const bool whole = read_words(entry, 1000, view);
-    acquire_fence();  // all words are read before the version is read again
+    const bool whole = read_words(entry, header, 1000, view);
+    base::acquire_fence();  // all words are read before the version is read again
     if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
       view.pid = header.pid;
-      std::copy(std::begin(header.host), std::end(header.host), view.host);
       return view.life != LedgerLife::kFree;
     }
     backoff.pause();
@@ -265,7 +263,7 @@ LedgerSlot::LedgerSlot(const Identity& identity) {
   auto* const words = reinterpret_cast<LedgerWord*>(entry_);
   for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
     words[i].store(0, std::memory_order_relaxed);
-  const auto now = static_cast<std::uint64_t>(host_ns());
+  const auto now = static_cast<std::uint64_t>(base::host_ns());
   entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kThere), std::memory_order_relaxed);
   entry_->communicator.store(identity.communicator, std::memory_order_relaxed);
   entry_->rank_and_count.store(
@@ -287,7 +285,7 @@ LedgerSlot::~LedgerSlot() {
 void LedgerSlot::wait(int rank) {
   const auto wanted = static_cast<std::uint64_t>(rank) + 1;
   if (entry_->waits_for.load(std::memory_order_relaxed) == wanted) return;
-  entry_->wait_ns.store(static_cast<std::uint64_t>(host_ns()), std::memory_order_relaxed);
+  entry_->wait_ns.store(static_cast<std::uint64_t>(base::host_ns()), std::memory_order_relaxed);
   entry_->waits_for.store(wanted, std::memory_order_relaxed);
 }
 
@@ -305,7 +303,7 @@ LedgerView LedgerSlot::view() const {
 }
 
 void LedgerSlot::look() {
-  const auto now = static_cast<std::uint64_t>(host_ns());
+  const auto now = static_cast<std::uint64_t>(base::host_ns());
   const auto note = [&](LedgerWord& seen, LedgerWord& seen_ns, const LedgerWord& present) {
     const std::uint64_t value = word(present);
     if (word(seen) == value) return;
@@ -324,4 +322,4 @@ std::vector<std::byte> LedgerSlot::answer() {
   return {bytes.begin(), bytes.end()};
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -18,11 +18,11 @@
 #include <string_view>
 #include <vector>
 
-namespace slip {
+namespace slip::transport {
 
 enum class LedgerLife : std::uint64_t { kFree, kThere, kFailed, kAborted, kLeft };
 
-inline constexpr int kWaitsForNobody = -1;
+inline constexpr int kWaitsForNoRank = -1;
 
 using LedgerWord = std::atomic<std::uint64_t>;
 static_assert(LedgerWord::is_always_lock_free);  // so it works in memory shared by processes
@@ -76,7 +76,7 @@ struct alignas(64) LedgerHeader {
 struct LedgerView {
   std::uint64_t communicator = 0;
   std::int32_t rank = 0, nranks = 0, pid = 0;
-  std::int32_t waits_for = kWaitsForNobody;
+  std::int32_t waits_for = kWaitsForNoRank;
   LedgerLife life = LedgerLife::kFree;
   std::uint64_t enqueued = 0, begun = 0, ended = 0, bytes = 0;
   std::uint64_t call[2] = {};               // the signature of the call begun last
@@ -89,9 +89,9 @@ struct LedgerView {
   char device[LedgerEntry::kDeviceWords * 8 + 1] = {};
   char host[64] = {};
   char text[LedgerEntry::kTextWords * 8 + 1] = {};
-
-  bool in_call() const { return begun > ended; }
 };
+
+inline bool in_call(const LedgerView& view) { return view.begun > view.ended; }
 
 // Reads an entry of this process. False: the entry is free, or it changed during every attempt.
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view);
@@ -158,4 +158,4 @@ class LedgerSlot {
   const LedgerHeader* header_ = nullptr;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

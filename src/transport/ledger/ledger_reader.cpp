@@ -11,10 +11,9 @@
 
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
-#include "transport/ledger/ledger.hpp"
 #include "transport/socket/abort_flag.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 namespace fs = std::filesystem;
@@ -34,9 +33,9 @@ bool read_at(int descriptor, std::size_t offset, void* into, std::size_t bytes) 
 bool copy_entry(int descriptor, std::size_t offset, LedgerEntry& copy) {
   std::uint64_t before = 0, after = 0;
   if (!read_at(descriptor, offset, &before, sizeof(before)) || (before & 1) != 0) return false;
-  full_fence();
+  base::full_fence();
   if (!read_at(descriptor, offset, &copy, sizeof(copy))) return false;
-  full_fence();
+  base::full_fence();
   return read_at(descriptor, offset, &after, sizeof(after)) && after == before;
 }
 
@@ -73,7 +72,7 @@ std::optional<ProcessLedger> find_ledger(int pid, LedgerLimits& limits) {
     if (!ledger) continue;
     ledger->pid = pid;
     ledger->process = state;
-    ledger->process.program = single_line_text(state.program);
+    ledger->process.program = base::single_line_text(state.program);
     for (LedgerView& view : ledger->ranks) view.pid = pid;
     return ledger;
   }
@@ -144,4 +143,4 @@ std::vector<ProcessLedger> read_ledgers() {
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -9,13 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "transport/job/placement.hpp"
 #include "transport/ledger/ledger.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 struct ProcessLedger {
   int pid = 0;             // in the namespace of this process
@@ -47,4 +46,4 @@ std::optional<ProcessLedger> read_ledger(int pid);
 // The ledgers of all processes that this user may read, ordered by pid.
 std::vector<ProcessLedger> read_ledgers();
 
-}  // namespace slip
+}  // namespace slip::transport

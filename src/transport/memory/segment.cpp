@@ -1,6 +1,5 @@
 #include "transport/memory/segment.hpp"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -12,21 +11,21 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <utility>
 
 #include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::uint64_t kTag = 0x5e93e17;
 
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
-  throw Error(errno == ENOMEM ? Code::kOutOfMemory : Code::kIo,
-              fmt::format("cannot {} {} bytes of shared memory: {}", what, bytes, std::strerror(errno)), {});
+  base::fail(errno == ENOMEM ? Code::kOutOfMemory : Code::kIo, {}, "cannot {} {} bytes of shared memory: {}", what,
+             bytes, std::strerror(errno));
 }
 
 // A message of one byte that carries a descriptor.
@@ -46,8 +45,8 @@ struct DescriptorMessage {
 
 void await(const Socket& socket, short events, const Deadline& deadline) {
   const Waited waited = wait_for(socket.descriptor(), events, deadline);
-  if (waited == Waited::kTimeout) throw Error(Code::kTimeout, "the deadline has passed", {});
-  if (waited == Waited::kAborted) throw Error(Code::kAborted, "aborted", {});
+  if (waited == Waited::kTimeout) base::fail(Code::kTimeout, {}, "the deadline has passed");
+  if (waited == Waited::kAborted) base::fail(Code::kAborted, {}, "aborted");
 }
 
 void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadline) {
@@ -59,7 +58,7 @@ void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadl
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   while (::sendmsg(socket.descriptor(), &carrier.message, MSG_NOSIGNAL) != 1) {
     if (errno != EAGAIN && errno != EINTR)
-      throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
+      base::fail(Code::kIo, {}, "cannot send a descriptor: {}", std::strerror(errno));
     await(socket, POLLOUT, deadline);
   }
 }
@@ -69,13 +68,13 @@ int recv_descriptor(const Socket& socket, const Deadline& deadline) {
   for (;;) {
     const ssize_t got = ::recvmsg(socket.descriptor(), &carrier.message, MSG_CMSG_CLOEXEC);
     if (got == 1) break;
-    if (got == 0) throw Error(Code::kIo, "its connection closed", {});
+    if (got == 0) base::fail(Code::kIo, {}, "its connection closed");
     if (errno != EAGAIN && errno != EINTR)
-      throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
+      base::fail(Code::kIo, {}, "cannot receive a descriptor: {}", std::strerror(errno));
     await(socket, POLLIN, deadline);
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
-  if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
+  if (!header || header->cmsg_type != SCM_RIGHTS) base::fail(Code::kIo, {}, "shared memory came without a descriptor");
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
   return descriptor;
@@ -93,7 +92,7 @@ Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
 // The name identifies this memory: ranks of one process find the mapping by it and share it.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
-  static ForkMutex mutex;
+  static base::ForkMutex mutex;
   static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
   const std::lock_guard lock(mutex);
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
@@ -107,8 +106,7 @@ Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes)
 void Segment::commit(std::size_t offset, std::size_t bytes) const {
   // EINVAL: a kernel before 5.14 has no MADV_POPULATE_WRITE; it allocates the pages when they are touched.
   if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
-    throw Error(Code::kOutOfMemory,
-                fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
+    base::fail(Code::kOutOfMemory, {}, "the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno));
   }
 }
 
@@ -123,7 +121,7 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
-  const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
+  const std::string name = "slip-" + random_name();
   Segment made = map(name, descriptor.number(), bytes);
   const Socket listener = Socket::listen(SocketAddress::unix_name(name));
   std::set<int> absent(ranks.begin() + 1, ranks.end());
@@ -141,11 +139,9 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       // The peer closed the connection: if it was a rank, the failure detector reports its loss.
       if (error.code() == Code::kIo) continue;
       if (error.code() != Code::kTimeout) throw;
-      throw Error(Code::kTimeout,
-                  fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",
-                              bootstrap.rank(), bootstrap.nranks(),
-                              rank_list(std::vector<int>(absent.begin(), absent.end())), setup_name(call.kind)),
-                  {});
+      base::fail(Code::kTimeout, {}, "{}: {} did not take the shared memory of {} before the deadline",
+                 bootstrap.self().text(), rank_list(std::vector<int>(absent.begin(), absent.end())),
+                 setup_name(call.kind));
     }
   }
   return made;
@@ -153,21 +149,19 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
 
 Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
-  const std::vector<std::byte> name = bootstrap.recv(maker, kTag, call);
-  const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
+  const std::string text = text_of(bootstrap.recv(maker, kTag, call));
   try {
     const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
-    if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
+    if (!socket.same_user()) base::fail(Code::kIo, {}, "its name is held by a process of another user");
     const std::int32_t rank = bootstrap.rank();
     socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
     const OwnedDescriptor descriptor(recv_descriptor(socket, deadline));
     return map(text, descriptor.number(), bytes);
   } catch (const Error& error) {
     if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;
-    throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
-                fmt::format("rank {} of {}: rank {} did not hand over the shared memory of {}: {}", bootstrap.rank(),
-                            bootstrap.nranks(), maker, setup_name(call.kind), bare_text(error)),
-                {});
+    base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {},
+               "{}: rank {} did not hand over the shared memory of {}: {}", bootstrap.self().text(), maker,
+               setup_name(call.kind), base::bare_text(error));
   }
 }
 
@@ -177,7 +171,7 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
                                              : take(bootstrap, ranks.front(), bytes, call);
   } catch (const Error& error) {
     if (error.code() == Code::kOutOfMemory)
-      bootstrap.fail(error.code(), bare_text(error));  // so that the others do not wait
+      bootstrap.failures().fail(error.code(), base::bare_text(error));  // so that the others do not wait
     throw bootstrap.with_cause(error);
   }
 }
@@ -195,4 +189,4 @@ bool read_process(std::int32_t pid, std::uint64_t address, void* to, std::size_t
   return true;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

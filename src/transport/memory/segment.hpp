@@ -10,7 +10,7 @@
 
 #include "transport/bootstrap/bootstrap.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 class Segment {
  public:
@@ -52,4 +52,4 @@ class Segment {
 // were read. The process is gone, has no such memory, or this process may not read it.
 bool read_process(std::int32_t pid, std::uint64_t address, void* to, std::size_t bytes) noexcept;
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -6,31 +6,16 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr double kSpinUs = 50;    // spin limit while nothing moves; then the waiting thread yields
 constexpr double kYieldUs = 300;  // then it sleeps in poll
 
-struct Row {
-  std::string_view name;
-  const Net& (*net)();
-};
-constexpr Row kNets[] = {{"tcp", net_tcp}};
-
 }  // namespace
-
-const Net& find_net(std::string_view name) {
-  std::string names;
-  for (const Row& row : kNets) {
-    if (row.name == name) return row.net();
-    names += names.empty() ? "" : ", ";
-    names += row.name;
-  }
-  throw Error(Code::kInvalidValue, fmt::format("there is no network '{}': one of {} is expected", name, names), {});
-}
 
 std::string NetPeer::text() const { return fmt::format("rank {} at {}", rank, address); }
 
@@ -43,32 +28,39 @@ std::string NetRequest::text() const {
   return text;
 }
 
+NetConnection::NetConnection() {
+  for (NetRequest& request : requests_) free_.push_back(&request);
+}
+
+std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> bytes) {
+  return std::make_unique<NetMemory>(bytes);
+}
+
 bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {
   if (!request->done) progress();
   if (!request->done) return false;
   std::copy_n(request->moved.begin(), std::min(moved.size(), request->count), moved.begin());
-  give_back(request);
+  free_.push_back(request);
   return true;
 }
 
 void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
-  std::uint64_t since = ticks();
-  const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  std::uint64_t since = base::ticks();
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
   for (;;) {
     const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;
     if (deadline.abort && deadline.abort->is_set())
-      fail(Error(Code::kAborted, fmt::format("{}: {} was aborted", peer_.text(), request->text()), {}));
-    const std::uint64_t now = ticks();
+      fail(base::make_error(Code::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
+    const std::uint64_t now = base::ticks();
     if (moved_some) since = now;
     if (now - since < spin) continue;
-    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns)
-      fail(Error(Code::kTimeout,
-                 fmt::format("{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
-                             peer_.text(), request->text()),
-                 {}));
-    if (now - since < yield) yield_thread();
+    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+      fail(base::make_error(Code::kTimeout, {},
+                            "{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
+                            peer_.text(), request->text()));
+    if (now - since < yield) base::yield_thread();
     else {
       std::vector<pollfd> watched;
       watch(watched);
@@ -90,19 +82,13 @@ void NetConnection::check_part(const NetPart& part) const {
   const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
   const bool inside = part.data >= room.data() && part.data + part.bytes <= room.data() + room.size();
   if (part.bytes == 0 || (part.memory && inside)) return;
-  throw Error(Code::kInvalidValue,
-              fmt::format("{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
-                          "register_memory first, and hand what it gave with each part",
-                          peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data())),
-              {});
+  base::fail(Code::kInvalidValue, {},
+             "{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
+             "register_memory first, and hand what it gave with each part",
+             peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
 }
 
 NetRequest* NetConnection::take_request(NetRequest::Kind kind) {
-  if (!filled_) {
-    filled_ = true;
-    free_.reserve(requests_.size());
-    for (NetRequest& request : requests_) free_.push_back(&request);
-  }
   if (free_.empty()) return nullptr;
   NetRequest* request = free_.back();
   free_.pop_back();
@@ -112,6 +98,4 @@ NetRequest* NetConnection::take_request(NetRequest::Kind kind) {
   return request;
 }
 
-void NetConnection::give_back(NetRequest* request) { free_.push_back(request); }
-
-}  // namespace slip
+}  // namespace slip::transport

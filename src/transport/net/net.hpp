@@ -11,19 +11,17 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 inline constexpr std::size_t kNetHandleBytes = 128;
 using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a listener: plain data that ranks exchange
@@ -86,11 +84,12 @@ struct NetPeer {
 class NetConnection {
  public:
   virtual ~NetConnection() = default;
-  NetConnection() = default;
+  NetConnection();
   NetConnection(const NetConnection&) = delete;
   NetConnection& operator=(const NetConnection&) = delete;
 
-  virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) = 0;
+  // The default serves networks for which the kernel copies the bytes.
+  virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
   virtual void watch(std::vector<pollfd>& all) const = 0;
@@ -108,7 +107,6 @@ class NetConnection {
   [[noreturn]] void fail(Error error);  // stores the error for later calls and throws it
   void check_part(const NetPart& part) const;
   NetRequest* take_request(NetRequest::Kind kind);  // null: all requests are in use
-  void give_back(NetRequest* request);
 
   NetPeer peer_;
   std::vector<NetRequest> requests_ = std::vector<NetRequest>(kNetMaxRequests);
@@ -117,7 +115,6 @@ class NetConnection {
  private:
   std::optional<Error> error_;
   std::vector<NetRequest*> free_;
-  bool filled_ = false;
 };
 
 class NetSender : public NetConnection {
@@ -160,6 +157,5 @@ class Net {
 };
 
 const Net& net_tcp();
-const Net& find_net(std::string_view name);  // throws for an unknown name; the error lists the known ones
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -1,15 +1,15 @@
 #include "transport/net/proxy.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/fork_mutex.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
 constexpr double kYieldUs = 300;     // then it sleeps in poll
@@ -33,45 +33,40 @@ ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> rece
 ProxyConnection::~ProxyConnection() { proxy_.remove(this); }
 
 bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
-  if (failed()) throw_error();
+  if (failed()) throw Error(*error_);
   const std::uint64_t head = posted();
   if (head - done() == kDepth) return false;
   entry(head).bytes = bytes;
   head_.store(head + 1, std::memory_order_release);  // release: a thread that sees the new head sees the entry
   if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
-  full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
+  base::full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
   if (!busy()) return true;
   if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
   else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.wake();
   return true;
 }
 
-std::size_t ProxyConnection::moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
-
-void ProxyConnection::throw_error() const { throw Error(*error_); }
-
 void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
-  const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
-  std::uint64_t since = ticks();
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks();
   begin_drive();
   while (done() < count) {
     const bool moved_some = try_drive();
     const bool aborted = deadline.abort && deadline.abort->is_set();
-    const std::uint64_t now = ticks();
+    const std::uint64_t now = base::ticks();
     if (moved_some) since = now;
     if (!failed() && !aborted && now - since < spin) continue;
-    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
+    const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     if (failed() || ((aborted || late) && done() < count)) {
       end_drive();
-      if (failed()) throw_error();
-      throw Error(aborted ? Code::kAborted : Code::kTimeout,
-                  fmt::format("{}: {} {} of {} are done: {}", peer().text(), done(), sender_ ? "sends" : "receives",
-                              count, aborted ? "the wait was aborted" : "it did not come before the deadline"),
-                  {});
+      if (failed()) throw Error(*error_);
+      base::fail(aborted ? Code::kAborted : Code::kTimeout, {}, "{}: {} {} of {} are done: {}", peer().text(), done(),
+                 sender_ ? "sends" : "receives", count,
+                 aborted ? "the wait was aborted" : "it did not come before the deadline");
     }
-    if (now - since < yield) yield_thread();
+    if (now - since < yield) base::yield_thread();
     else sleep(deadline);
   }
   end_drive();
@@ -81,24 +76,21 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
 void ProxyConnection::sleep(const Deadline& deadline) {
   std::vector<pollfd> watched;
   sleeping_.store(true, std::memory_order_relaxed);
-  full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
+  base::full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
   connection_->watch(watched);
   lock_.unlock();
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
-  const std::int64_t again = now_ns() + kLookAgainNs;
-  const bool sooner = deadline.at_ns != 0 && deadline.at_ns < again;
-  if (!unstarted && !failed() && known == done())
-    wait_for_any(watched, {sooner ? deadline.at_ns : again, deadline.abort});
+  if (!unstarted && !failed() && known == done()) wait_for_any(watched, deadline.within(kLookAgainNs));
   sleeping_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }
 
 void ProxyConnection::end_drive() {
   driven_.store(false, std::memory_order_relaxed);
-  full_fence();  // orders driven_ before the proxy's asleep_: the proxy sets asleep_, then reads driven_
+  base::full_fence();  // orders driven_ before the proxy's asleep_: the proxy sets asleep_, then reads driven_
   if (busy()) proxy_.wake();
 }
 
@@ -114,7 +106,7 @@ bool ProxyConnection::try_drive() {
   }
   lock_.unlock();
   if (!moved_some) return false;
-  full_fence();  // orders done_ before sleeping_: a sleeping thread sets its flag, then reads done_
+  base::full_fence();  // orders done_ before sleeping_: a sleeping thread sets its flag, then reads done_
   if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
   return true;
 }
@@ -123,19 +115,19 @@ bool ProxyConnection::drive_and_notify() {
   const std::uint64_t before = done();
   if (!try_drive()) return false;
   if (done() == before && !failed()) return true;
-  const std::lock_guard lock(lock_);
+  const base::LockGuard lock(lock_);
   if (subscriber_) subscriber_->wake_up();
   return true;
 }
 
-void ProxyConnection::set_subscriber(Subscriber* subscriber) {
-  const std::lock_guard lock(lock_);
+void ProxyConnection::set_subscriber(base::Subscriber* subscriber) {
+  const base::LockGuard lock(lock_);
   subscriber_ = subscriber;
 }
 
 bool ProxyConnection::drive() {
   const bool moved_some = try_drive();
-  if (failed()) throw_error();
+  if (failed()) throw Error(*error_);
   return moved_some;
 }
 
@@ -205,10 +197,10 @@ Proxy::~Proxy() {
 }
 
 Proxy& Proxy::of_process() {
-  static ForkMutex mutex;
+  static base::ForkMutex mutex;
   static Proxy* proxy = nullptr;  // never deleted: static objects may hold connections until the process ends
   static pid_t owner = 0;
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (owner != ::getpid()) {
     proxy = new Proxy;
     owner = ::getpid();
@@ -217,12 +209,12 @@ Proxy& Proxy::of_process() {
 }
 
 void Proxy::add(ProxyConnection* one) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   connections_.push_back(one);
 }
 
 void Proxy::remove(ProxyConnection* one) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   connections_.erase(std::find(connections_.begin(), connections_.end(), one));
 }
 
@@ -233,17 +225,17 @@ void Proxy::wake() {
 }
 
 void Proxy::run() {
-  set_time_slice(TimeSlice::kShort);
-  const auto spin = static_cast<std::uint64_t>(kProxySpinUs * ticks_per_us());
-  std::uint64_t since = ticks() - spin;
+  base::set_time_slice(base::TimeSlice::kShort);
+  const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks() - spin;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
-    if (drive_all()) since = ticks();
-    else if (ticks() - since >= spin) sleep();
+    if (drive_all()) since = base::ticks();
+    else if (base::ticks() - since >= spin) sleep();
   }
 }
 
 bool Proxy::drive_all() {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   bool moved_some = false;
   for (ProxyConnection* one : connections_) {
     // relaxed: a hint only
@@ -257,10 +249,10 @@ bool Proxy::drive_all() {
 void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);
-  full_fence();  // orders asleep_ before the reads of the connections; see wake()
+  base::full_fence();  // orders asleep_ before the reads of the connections; see wake()
   bool unstarted = false;
   {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (ProxyConnection* one : connections_) {
       if (one->driven_.load(std::memory_order_relaxed) || !one->busy() || !one->lock_.try_lock()) continue;
       unstarted = unstarted || one->started_ < one->head_.load(std::memory_order_acquire);
@@ -268,9 +260,9 @@ void Proxy::sleep() {
       one->lock_.unlock();
     }
   }
-  if (!unstarted) wait_for_any(watched, {now_ns() + kLookAgainNs, nullptr});
+  if (!unstarted) wait_for_any(watched, Deadline{}.within(kLookAgainNs));
   asleep_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,7 +22,7 @@
 #include "transport/net/net.hpp"
 #include "transport/socket/abort_flag.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 class Proxy;
 
@@ -49,7 +48,7 @@ class ProxyConnection {
   // acquire: a thread that sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
   // Bytes that an operation sent or received. The operation must be done and among the last kDepth ones.
-  std::size_t moved(std::uint64_t operation) const;
+  std::size_t moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
 
   // Waits until `count` operations are done. Spins, yields, then sleeps in poll; throws the connection's error.
   void wait(std::uint64_t count, const Deadline& deadline);
@@ -66,7 +65,7 @@ class ProxyConnection {
   bool watch(std::vector<pollfd>& all);
   // The proxy wakes this subscriber when it has completed an operation of this connection or found its error. Null: no
   // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
-  void set_subscriber(Subscriber* subscriber);
+  void set_subscriber(base::Subscriber* subscriber);
   const NetPeer& peer() const { return connection_->peer(); }
 
  private:
@@ -90,24 +89,23 @@ class ProxyConnection {
 
   bool try_drive();  // as drive(), but stores the error instead of throwing it
   bool drive_and_notify();
-  bool move();  // REQUIRES: lock_
-  bool start(Entry& one, bool more);
-  const NetMemory* registered(std::span<std::byte> bytes);
+  bool move() SLIP_REQUIRES(lock_);
+  bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
+  const NetMemory* registered(std::span<std::byte> bytes) SLIP_REQUIRES(lock_);
   void sleep(const Deadline& deadline);
-  void throw_error() const;
 
   Proxy& proxy_;
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
   NetSender* const sender_;                          // null: this connection receives
-  std::vector<Registered> registered_;               // under lock_
-  Subscriber* subscriber_ = nullptr;                 // under lock_
+  std::vector<Registered> registered_ SLIP_GUARDED_BY(lock_);
+  base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
   std::atomic<bool> driven_{false};    // a waiting thread drives this connection: a hint for the proxy
   std::atomic<bool> sleeping_{false};  // the driving thread sleeps in poll
   WakeUp wake_up_;
-  alignas(64) SpinLock lock_;
-  std::uint64_t started_ = 0;  // number of operations that were passed to connection_; under lock_
+  alignas(64) base::SpinLock lock_;
+  std::uint64_t started_ SLIP_GUARDED_BY(lock_) = 0;  // number of operations that were passed to connection_
   std::atomic<std::uint64_t> done_{0};
   std::atomic<bool> failed_{false};
   std::optional<Error> error_;  // written once, before failed_
@@ -132,9 +130,9 @@ class Proxy {
 
   WakeUp wake_up_;
   std::atomic<bool> asleep_{false}, stopping_{false};
-  std::mutex mutex_;
-  std::vector<ProxyConnection*> connections_;  // under mutex_
-  Thread thread_;
+  base::Mutex mutex_;
+  std::vector<ProxyConnection*> connections_ SLIP_GUARDED_BY(mutex_);
+  base::Thread thread_;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

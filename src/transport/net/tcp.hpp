@@ -20,7 +20,7 @@
 #include "transport/net/net.hpp"
 #include "transport/socket/address.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
@@ -95,11 +95,10 @@ struct Stripes {
 // thread-safe.
 class ZeroCopy {
  public:
-  // False: the kernel does not support it.
-  bool enable(int descriptor) {
+  // If the kernel does not support it, possible() stays false.
+  void enable(int descriptor) {
     const int on = 1;
     enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
-    return enabled_;
   }
   bool possible() const { return enabled_ && outstanding_ < kMax; }
   bool outstanding() const { return outstanding_ > 0; }
@@ -154,8 +153,6 @@ inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 class TcpSender final : public NetSender {
  public:
   TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
-  ~TcpSender() override;
-  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
@@ -202,7 +199,6 @@ class TcpSender final : public NetSender {
 class TcpReceiver final : public NetReceiver {
  public:
   TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
-  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
@@ -252,7 +248,6 @@ class TcpReceiver final : public NetReceiver {
   bool take_header();
   void pass(Incoming& in);
   bool match(const TcpHeader& header, Arrival& into);
-  bool match_one(Posted& posted, const TcpHeader& header, Arrival& into);
   void buffer_unexpected(const TcpHeader& header, Arrival& into);
   bool match_unexpected(NetRequest* request, std::size_t part);
   void deliver(Unexpected& unexpected);
@@ -274,4 +269,4 @@ class TcpReceiver final : public NetReceiver {
   std::size_t unexpected_bytes_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

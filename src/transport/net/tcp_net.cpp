@@ -8,13 +8,14 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/fail.hpp"
 #include "base/sha256.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/net/tcp.hpp"
 #include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 // The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
@@ -30,7 +31,7 @@ constexpr int kAheadBytes = 512 << 10;
 class TcpListener final : public NetListener {
  public:
   explicit TcpListener(const NetOptions& options) {
-    const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
+    const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
     const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
     listener_ = Socket::listen(at.with_port(0));
     key_ = options.key;
@@ -58,6 +59,8 @@ class TcpListener final : public NetListener {
     std::size_t got = 0;
     UnprovenToken token;
     bool greeted() const { return got == sizeof(greeting); }
+    bool is_unproven() const { return !greeted(); }
+    bool has_spoken() const { return got > 0; }
   };
 
   // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
@@ -65,22 +68,13 @@ class TcpListener final : public NetListener {
   void accept_all() {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      pending_.push_back({std::move(*socket), now_ns(), {}, 0, UnprovenToken::take()});
-      if (!has_too_many_unproven(count_silent())) continue;
+      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, UnprovenToken::take()});
+      if (!has_too_many_unproven(pending_)) continue;
       read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
-      if (has_too_many_unproven(count_silent())) drop_unproven();
+      if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
     }
     out_of_descriptors_ = error != 0;
-    if (out_of_descriptors_) drop_unproven();
-  }
-
-  std::size_t count_silent() const {
-    return static_cast<std::size_t>(std::ranges::count_if(pending_, [](const Pending& one) { return !one.greeted(); }));
-  }
-
-  void drop_unproven() {
-    drop_one_unproven(
-        pending_, [](const Pending& one) { return !one.greeted(); }, [](const Pending& one) { return one.got > 0; });
+    if (out_of_descriptors_) drop_one_unproven(pending_);
   }
 
   // False: the peer is not a rank of this job.
@@ -92,13 +86,13 @@ class TcpListener final : public NetListener {
     const TcpGreeting usual;
     const std::size_t known = std::min(one.got, sizeof(usual.mark));
     if (moved.ended || std::memcmp(&one.greeting, usual.mark, known) != 0) return false;
-    if (!one.greeted()) return now_ns() - one.since_ns < kGreetingLimitNs;
+    if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
     const TcpGreeting& said = one.greeting;
     if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
         said.index >= said.sockets || said.stripe_bytes == 0)
       return false;
     // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
-    if (!equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
+    if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
         !seen_.emplace(said.connection, said.index).second)
       return false;
     one.token.give_back();
@@ -144,17 +138,13 @@ class TcpListener final : public NetListener {
     const std::string what =
         fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
     if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
-    const std::int64_t now = now_ns();
-    if (deadline.at_ns != 0 && now >= deadline.at_ns)
-      throw Error(Code::kTimeout,
-                  fmt::format("{} took longer than its deadline allows: {} connected and did not say who they are, {} "
-                              "belong to connections whose other sockets have not come",
-                              what, silent, pending_.size() - silent),
-                  {});
-    const std::int64_t look_again = now + (out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs);
+    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+      base::fail(Code::kTimeout, {},
+                 "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
+                 "belong to connections whose other sockets have not come",
+                 what, silent, pending_.size() - silent);
     if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
-    const bool sooner = deadline.at_ns != 0 && deadline.at_ns < look_again;
-    wait_for_any(watched, {sooner ? deadline.at_ns : look_again, deadline.abort});
+    wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
   }
 
   Socket listener_;
@@ -170,21 +160,10 @@ TcpHandle read_handle(const NetHandle& handle) {
   const TcpHandle expected;
   std::memcpy(&contact, handle.data(), sizeof(contact));
   if (std::memcmp(contact.mark, expected.mark, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
-    throw Error(Code::kInvalidValue,
-                fmt::format("these {} bytes are no handle of the tcp network, version {}: pass on what handle() gave",
-                            handle.size(), kTcpVersion),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "these {} bytes are no handle of the tcp network, version {}: pass on what handle() gave", handle.size(),
+               kTcpVersion);
   return contact;
-}
-
-void check_options(const NetOptions& options) {
-  if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
-                    "byte are possible",
-                    options.sockets, options.stripe_bytes, kNetMaxSockets),
-        {});
 }
 
 class TcpNet final : public Net {
@@ -195,7 +174,11 @@ class TcpNet final : public Net {
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                      const Deadline& deadline) const override {
-    check_options(options);
+    if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
+      base::fail(Code::kInvalidValue, {},
+                 "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
+                 "byte are possible",
+                 options.sockets, options.stripe_bytes, kNetMaxSockets);
     const TcpHandle contact = read_handle(handle);
     const SocketAddress to(contact.address);
     TcpGreeting greeting{.connection = random_number(),
@@ -224,8 +207,8 @@ class TcpNet final : public Net {
     try {
       return Socket::connect(to, deadline);
     } catch (const Error& error) {
-      throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
-                  fmt::format("rank {}: {}", contact.rank, error.what()), {});
+      base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {}, "rank {}: {}", contact.rank,
+                 error.what());
     }
   }
 };
@@ -237,4 +220,4 @@ const Net& net_tcp() {
   return net;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -1,11 +1,11 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/fail.hpp"
 #include "transport/net/tcp.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 constexpr std::size_t kTurnSteps = 64;  // reads from one socket in one call; then other connections are served
 // While a large message arrives, the kernel wakes a thread that sleeps in poll after this many bytes, not for each
@@ -23,15 +23,10 @@ TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t 
   order_.reserve(kNetMaxRequests);
 }
 
-std::unique_ptr<NetMemory> TcpReceiver::register_memory(std::span<std::byte> bytes) {
-  return std::make_unique<NetMemory>(bytes);
-}
-
 NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   require_no_error();
   if (parts.empty() || parts.size() > kNetMaxParts)
-    throw Error(Code::kInvalidValue,
-                fmt::format("a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts), {});
+    base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts);
   for (const NetPart& part : parts) check_part(part);
   NetRequest* request = take_request(NetRequest::Kind::kReceive);
   if (!request) return nullptr;
@@ -145,8 +140,8 @@ bool TcpReceiver::take_header() {
   TcpHeader header;
   std::memcpy(&header, inbox_.data() + inbox_begin_, sizeof(header));
   if (header.mark != TcpHeader::kMark)
-    fail(Error(Code::kIo, fmt::format("{} sent what is no message: both sides must be of one version", peer_.text()),
-               {}));
+    fail(
+        base::make_error(Code::kIo, {}, "{} sent what is no message: both sides must be of one version", peer_.text()));
   Arrival& into = arrival(arrived_);
   into = {};
   into.bytes = header.bytes;
@@ -160,24 +155,18 @@ bool TcpReceiver::take_header() {
 bool TcpReceiver::match(const TcpHeader& header, Arrival& into) {
   for (std::size_t place = 0; place < order_.size(); ++place) {
     Posted& posted = posted_[order_[place]];
-    if (!match_one(posted, header, into)) continue;
-    if (posted.open == 0) order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(place));
-    return true;
-  }
-  return false;
-}
-
-bool TcpReceiver::match_one(Posted& posted, const TcpHeader& header, Arrival& into) {
-  for (std::size_t part = 0; part < posted.request->count; ++part) {
-    const NetPart& one = posted.request->parts[part];
-    if (!(posted.open >> part & 1U) || one.tag != header.tag) continue;
-    check_room(header, one);
-    posted.open &= ~(1U << part);
-    --waiting_;
-    into.to = one.data;
-    into.request = posted.request;
-    into.part = part;
-    return true;
+    for (std::size_t part = 0; part < posted.request->count; ++part) {
+      const NetPart& one = posted.request->parts[part];
+      if (!(posted.open >> part & 1U) || one.tag != header.tag) continue;
+      check_room(header, one);
+      posted.open &= ~(1U << part);
+      --waiting_;
+      into.to = one.data;
+      into.request = posted.request;
+      into.part = part;
+      if (posted.open == 0) order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(place));
+      return true;
+    }
   }
   return false;
 }
@@ -186,22 +175,18 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
   if (header.bytes <= part.bytes) return;
   const TcpTooLarge refusal{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
   static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
-  fail(
-      Error(Code::kInvalidValue,
-            fmt::format("{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
-                        peer_.text(), header.bytes, header.tag, part.bytes),
-            {}));
+  fail(base::make_error(Code::kInvalidValue, {},
+                        "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
+                        peer_.text(), header.bytes, header.tag, part.bytes));
 }
 
 // Called when the posted receives have other tags: their messages come after this one, so this one must be read first.
 void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
   if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
-    fail(
-        Error(Code::kOutOfMemory,
-              fmt::format("{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
+    fail(base::make_error(Code::kOutOfMemory, {},
+                          "{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
                           "wait already: at most {} are kept; post receives in the order of the sends",
-                          peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes),
-              {}));
+                          peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes));
   unexpected_bytes_ += header.bytes;
   Unexpected& unexpected = unexpected_.emplace_back();
   unexpected.header = header;
@@ -251,10 +236,9 @@ void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t
 }
 
 void TcpReceiver::fail_lost(int error) {
-  fail(Error(Code::kRankLost,
-             fmt::format("{} is gone: it closed the connection while {} of its messages were expected{}{}",
-                         peer_.text(), unfinished_, error ? ": " : "", error ? std::strerror(error) : ""),
-             {}));
+  fail(base::make_error(Code::kRankLost, {},
+                        "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
+                        unfinished_, reason_text(error)));
 }
 
 std::size_t TcpReceiver::missing(std::size_t index) const {
@@ -272,4 +256,4 @@ void TcpReceiver::watch(std::vector<pollfd>& all) const {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::transport

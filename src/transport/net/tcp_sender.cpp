@@ -1,12 +1,12 @@
-#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "base/fail.hpp"
 #include "transport/net/tcp.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 constexpr std::size_t kMaxPieces = 32;  // maximum length of the iovec list of one system call
 // Bytes sent over one socket in one call; then other connections are served.
@@ -33,12 +33,6 @@ TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stri
     sockets_.push_back({std::move(socket), kNone, 0, false, {}});
     if (zero_copy_from_ > 0) sockets_.back().zero_copy.enable(sockets_.back().socket.descriptor());
   }
-}
-
-TcpSender::~TcpSender() = default;
-
-std::unique_ptr<NetMemory> TcpSender::register_memory(std::span<std::byte> bytes) {
-  return std::make_unique<NetMemory>(bytes);
 }
 
 NetRequest* TcpSender::isend(const NetPart& part, bool more) {
@@ -185,22 +179,19 @@ void TcpSender::read_answer() {
   if (answered_ == answer_.size()) {
     TcpTooLarge refusal;
     std::memcpy(&refusal, answer_.data(), sizeof(refusal));
-    fail(Error(Code::kInvalidValue,
-               fmt::format("{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
-                           "sizes",
-                           peer_.text(), refusal.room, refusal.bytes, refusal.tag),
-               {}));
+    fail(base::make_error(Code::kInvalidValue, {},
+                          "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
+                          "sizes",
+                          peer_.text(), refusal.room, refusal.bytes, refusal.tag));
   }
   if (!moved.ended || under_way_ == 0) return;
-  fail(Error(Code::kRankLost,
-             fmt::format("{} closed the connection with {} messages not yet sent{}{}", peer_.text(), under_way_,
-                         moved.error ? ": " : "", moved.error ? std::strerror(moved.error) : ""),
-             {}));
+  fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
+                        under_way_, reason_text(moved.error)));
 }
 
 void TcpSender::fail_lost(int error) {
   read_answer();  // the receiver may have sent the reason
-  fail(Error(Code::kRankLost, fmt::format("{} is gone: sending failed: {}", peer_.text(), std::strerror(error)), {}));
+  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending failed: {}", peer_.text(), std::strerror(error)));
 }
 
 void TcpSender::watch(std::vector<pollfd>& all) const {
@@ -210,4 +201,4 @@ void TcpSender::watch(std::vector<pollfd>& all) const {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -10,31 +10,36 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <string>
+#include <utility>
 
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 class OwnedDescriptor {
  public:
+  OwnedDescriptor() = default;
   explicit OwnedDescriptor(int number) : number_(number) {}
-  ~OwnedDescriptor() {
-    if (number_ >= 0) ::close(number_);
+  ~OwnedDescriptor() { reset(); }
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
+    reset(std::exchange(other.number_, -1));
+    return *this;
   }
-  OwnedDescriptor(const OwnedDescriptor&) = delete;
-  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
-  int number() const noexcept { return number_; }
+  int number() const noexcept { return number_; }  // -1: none
+  void reset(int number = -1) noexcept {
+    if (number_ >= 0) ::close(number_);
+    number_ = number;
+  }
 
  private:
-  const int number_;
+  int number_ = -1;
 };
 
 class WakeUp {
  public:
   WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor() < 0)
-      throw Error(Code::kIo, std::string("cannot make an event descriptor: ") + std::strerror(errno), {});
+    if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot make an event descriptor: {}", std::strerror(errno));
   }
 
   void signal() const noexcept {
@@ -67,4 +72,4 @@ class AbortFlag {
   WakeUp wake_up_;
 };
 
-}  // namespace slip
+}  // namespace slip::transport

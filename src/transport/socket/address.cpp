@@ -14,9 +14,9 @@
 #include <cstring>
 #include <optional>
 
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 sockaddr_in& v4(sockaddr_storage& storage) { return reinterpret_cast<sockaddr_in&>(storage); }
@@ -46,7 +46,7 @@ SocketAddress::SocketAddress(const Wire& wire) {
     std::memcpy(&v6(storage_).sin6_addr, wire.address, 16);
     bytes_ = sizeof(sockaddr_in6);
   } else {
-    throw Error(Code::kParse, fmt::format("an address of family {} in a message: 4 or 6 is expected", wire.family), {});
+    base::fail(Code::kParse, {}, "an address of family {} in a message: 4 or 6 is expected", wire.family);
   }
 }
 
@@ -54,10 +54,8 @@ SocketAddress SocketAddress::unix_name(std::string_view name) {
   SocketAddress result;
   auto& address = reinterpret_cast<sockaddr_un&>(result.storage_);
   if (name.empty() || name.size() > sizeof(address.sun_path) - 1)
-    throw Error(Code::kInvalidValue,
-                fmt::format("the Unix socket name '{}' has {} bytes: 1 to {} are possible", name, name.size(),
-                            sizeof(address.sun_path) - 1),
-                {});
+    base::fail(Code::kInvalidValue, {}, "the Unix socket name '{}' has {} bytes: 1 to {} are possible", name,
+               name.size(), sizeof(address.sun_path) - 1);
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   result.bytes_ = static_cast<socklen_t>(kNameOffset + name.size());
@@ -134,10 +132,9 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
   if (error != 0)
-    throw Error(Code::kInvalidValue,
-                fmt::format("the host '{}' has no address: {}; give a name that every host knows, or a number", host,
-                            ::gai_strerror(error)),
-                {});
+    base::fail(Code::kInvalidValue, {},
+               "the host '{}' has no address: {}; give a name that every host knows, or a number", host,
+               ::gai_strerror(error));
   std::vector<SocketAddress> result;
   for (const addrinfo* one = found; one; one = one->ai_next)
     result.push_back(SocketAddress(one->ai_addr, one->ai_addrlen).with_port(port));
@@ -172,10 +169,8 @@ SocketAddress own_loopback(const std::vector<Interface>& all) {
   std::string names;
   for (const Interface& one : all)
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.name, one.address.host());
-  throw Error(Code::kInvalidValue,
-              fmt::format("SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}", filter.rule(),
-                          family, names.empty() ? "none" : names),
-              {});
+  base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}",
+             filter.rule(), family, names.empty() ? "none" : names);
 }
 
 }  // namespace
@@ -183,7 +178,7 @@ SocketAddress own_loopback(const std::vector<Interface>& all) {
 std::vector<Interface> list_interfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0)
-    throw Error(Code::kIo, fmt::format("cannot list the network interfaces: {}", std::strerror(errno)), {});
+    base::fail(Code::kIo, {}, "cannot list the network interfaces: {}", std::strerror(errno));
   std::vector<Interface> result;
   for (const ifaddrs* one = first; one; one = one->ifa_next) {
     if (!one->ifa_addr || !(one->ifa_flags & IFF_UP)) continue;
@@ -209,8 +204,8 @@ InterfaceFilter::InterfaceFilter(std::string_view rule) : rule_(rule) {
     rule.remove_prefix(std::min(comma + 1, rule.size()));
   }
   if (names_.empty() && !rule_.empty())
-    throw Error(Code::kInvalidValue,
-                fmt::format("SLIP_SOCKET_IFNAME={}: names no interface; write eth, =eth0 or ^docker,lo", rule_), {});
+    base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: names no interface; write eth, =eth0 or ^docker,lo",
+               rule_);
 }
 
 bool InterfaceFilter::accepts(std::string_view name) const {
@@ -243,4 +238,4 @@ SocketAddress own_address_towards(const SocketAddress& local_end, const Interfac
   return *found;
 }
 
-}  // namespace slip
+}  // namespace slip::transport

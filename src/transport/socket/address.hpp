@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace slip {
+namespace slip::transport {
 
 class SocketAddress {
  public:
@@ -81,4 +81,4 @@ SocketAddress own_address(const InterfaceFilter& filter);
 // accepted interface, of the same family.
 SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter);
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -1,23 +1,19 @@
 #include "transport/socket/socket.hpp"
 
-#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "base/clock.hpp"
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
-namespace slip {
+namespace slip::transport {
 namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
@@ -27,7 +23,7 @@ constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;
-  const std::int64_t rest = deadline_ns - now_ns();
+  const std::int64_t rest = deadline_ns - base::now_ns();
   if (rest <= 0) return 0;
   return static_cast<int>(std::min<std::int64_t>((rest + 999'999) / 1'000'000, std::numeric_limits<int>::max()));
 }
@@ -38,12 +34,11 @@ int poll_timeout_ms(std::int64_t deadline_ns) {
 }
 
 [[noreturn]] void fail(const std::string& what, int error) {
-  throw Error(Code::kIo, fmt::format("{}: {}", what, std::strerror(error)), {});
+  base::fail(Code::kIo, {}, "{}: {}", what, std::strerror(error));
 }
 
-void set_option(int descriptor, int level, int option) {
-  const int on = 1;
-  static_cast<void>(::setsockopt(descriptor, level, option, &on, sizeof(on)));
+void set_option(int descriptor, int level, int option, int value = 1) {
+  static_cast<void>(::setsockopt(descriptor, level, option, &value, sizeof(value)));
 }
 
 SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor) {
@@ -86,6 +81,11 @@ void set_low_delay(int descriptor, int family) {
 
 }  // namespace
 
+Deadline Deadline::within(std::int64_t limit_ns) const {
+  const std::int64_t end = base::now_ns() + limit_ns;
+  return {at_ns == 0 ? end : std::min(at_ns, end), abort};
+}
+
 Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   for (;;) {
     pollfd watched[2] = {{descriptor, events, 0}, {deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
@@ -93,7 +93,7 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
     if (count < 0 && errno != EINTR) fail("cannot wait for a socket", errno);
     if (deadline.abort && deadline.abort->is_set()) return Waited::kAborted;
     if (count > 0 && watched[0].revents != 0) return Waited::kReady;
-    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns) return Waited::kTimeout;
+    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns) return Waited::kTimeout;
   }
 }
 
@@ -111,42 +111,31 @@ void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
 }
 
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline) {
-  const std::int64_t moment = now_ns() + limit_ns;
-  const bool cut = deadline.at_ns != 0 && deadline.at_ns <= moment;
-  const Waited waited = wait_for(-1, 0, {cut ? deadline.at_ns : moment, deadline.abort});
-  return waited == Waited::kTimeout && !cut ? Waited::kReady : waited;
+  const Deadline end = deadline.within(limit_ns);
+  const Waited waited = wait_for(-1, 0, end);
+  return waited == Waited::kTimeout && end.at_ns != deadline.at_ns ? Waited::kReady : waited;
 }
 
-Socket::~Socket() { close(); }
-Socket::Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    close();
-    descriptor_ = std::exchange(other.descriptor_, -1);
-  }
-  return *this;
+void poll_until(std::span<pollfd> watched, std::int64_t time_ns) {
+  static_cast<void>(::poll(watched.data(), watched.size(), poll_timeout_ms(time_ns)));
 }
 
-void Socket::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
-}
-
-Socket Socket::listen(const SocketAddress& address, int backlog) {
+Socket Socket::listen(const SocketAddress& address) {
+  constexpr int kBacklog = 1024;
   Socket socket(open_descriptor(address.family()));
   // Without it, bind() fails while an old connection at this port is in TIME_WAIT.
-  set_option(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR);
-  if (address.family() == AF_INET6) set_option(socket.descriptor_, IPPROTO_IPV6, IPV6_V6ONLY);
-  if (::bind(socket.descriptor_, address.data(), address.bytes()) != 0 || ::listen(socket.descriptor_, backlog) != 0)
+  set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
+  if (address.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
+  if (::bind(socket.descriptor(), address.data(), address.bytes()) != 0 || ::listen(socket.descriptor(), kBacklog) != 0)
     fail("cannot listen at " + address.text(), errno);
   return socket;
 }
 
 Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   Socket socket(open_descriptor(peer.family()));
-  set_low_delay(socket.descriptor_, peer.family());
+  set_low_delay(socket.descriptor(), peer.family());
   error = 0;
-  if (::connect(socket.descriptor_, peer.data(), peer.bytes()) == 0) return socket;
+  if (::connect(socket.descriptor(), peer.data(), peer.bytes()) == 0) return socket;
   // EAGAIN: the queue of a Unix listener is full.
   error = errno == EINTR ? EINPROGRESS : errno;
   return error == EINPROGRESS ? std::move(socket) : Socket();
@@ -159,21 +148,18 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
-Socket Socket::try_connect(const SocketAddress& peer, const Deadline& deadline, int& error) {
-  Socket socket = begin_connect(peer, error);
-  if (error != EINPROGRESS) return socket;
-  const Waited waited = wait_for(socket.descriptor_, POLLOUT, deadline);
-  if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
-  error = connect_error(socket);
-  return error == 0 ? std::move(socket) : Socket();
-}
-
 Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
-    Socket socket = try_connect(peer, deadline, error);
+    Socket socket = begin_connect(peer, error);
+    if (error == EINPROGRESS) {
+      const Waited waited = wait_for(socket.descriptor(), POLLOUT, deadline);
+      if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
+      error = connect_error(socket);
+    }
     if (error == 0) return socket;
+    socket.close();
     const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
                        (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
     const std::string what = "cannot connect to " + peer.text();
@@ -181,18 +167,18 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRe
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
-      throw Error(Code::kTimeout, fmt::format("{} before the deadline: {}", what, std::strerror(error)), {});
+      base::fail(Code::kTimeout, {}, "{} before the deadline: {}", what, std::strerror(error));
     pause = std::min(2 * pause, kMaxPauseNs);
   }
 }
 
 std::optional<Socket> Socket::try_accept(int& error) const {
   for (;;) {
-    const int descriptor = ::accept4(descriptor_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    error = descriptor < 0 ? errno : 0;
-    if (descriptor >= 0) {
-      set_low_delay(descriptor, local().family());
-      return Socket(descriptor);
+    const int accepted = ::accept4(descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    error = accepted < 0 ? errno : 0;
+    if (accepted >= 0) {
+      set_low_delay(accepted, local().family());
+      return Socket(accepted);
     }
     if (again(error)) error = 0;
     // ECONNABORTED: that peer has closed its connection already; try the next one.
@@ -206,28 +192,28 @@ Socket Socket::accept(const Deadline& deadline) const {
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
     if (error != 0 && !is_temporary(error)) fail("cannot accept at " + local().text(), error);
     const Waited waited =
-        error != 0 ? wait_a_moment(kNoDescriptorsPauseNs, deadline) : wait_for(descriptor_, POLLIN, deadline);
+        error != 0 ? wait_a_moment(kNoDescriptorsPauseNs, deadline) : wait_for(descriptor(), POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "waiting for a connection to " + local().text());
   }
 }
 
 Socket::Moved Socket::try_send(std::span<const std::byte> bytes) const {
-  return sent(::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  return sent(::send(descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
 Socket::Moved Socket::try_recv(std::span<std::byte> bytes) const {
-  return received(::recv(descriptor_, bytes.data(), bytes.size(), 0));
+  return received(::recv(descriptor(), bytes.data(), bytes.size(), 0));
 }
 
 Socket::Moved Socket::try_send(std::span<const iovec> pieces, int flags) const {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());
   message.msg_iovlen = pieces.size();
-  return sent(::sendmsg(descriptor_, &message, flags | MSG_NOSIGNAL));
+  return sent(::sendmsg(descriptor(), &message, flags | MSG_NOSIGNAL));
 }
 
 Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
-  return received(::readv(descriptor_, pieces.data(), static_cast<int>(pieces.size())));
+  return received(::readv(descriptor(), pieces.data(), static_cast<int>(pieces.size())));
 }
 
 void Socket::send(std::span<const std::byte> bytes, const Deadline& deadline) const {
@@ -236,7 +222,7 @@ void Socket::send(std::span<const std::byte> bytes, const Deadline& deadline) co
     if (moved.ended) fail("sending from " + text(), moved.error);
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLOUT, deadline);
+    const Waited waited = wait_for(descriptor(), POLLOUT, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "sending from " + text());
   }
 }
@@ -246,39 +232,34 @@ void Socket::recv(std::span<std::byte> bytes, const Deadline& deadline) const {
   while (!bytes.empty()) {
     const Moved moved = try_recv(bytes);
     if (moved.ended)
-      throw Error(Code::kIo,
-                  fmt::format("{}: the other end closed after {} of {} bytes{}{}", text(), wanted - bytes.size(),
-                              wanted, moved.error ? ": " : "", moved.error ? std::strerror(moved.error) : ""),
-                  {});
+      base::fail(Code::kIo, {}, "{}: the other end closed after {} of {} bytes{}", text(), wanted - bytes.size(),
+                 wanted, reason_text(moved.error));
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLIN, deadline);
+    const Waited waited = wait_for(descriptor(), POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "receiving, " + text() + ",");
   }
 }
 
-SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor_); }
-SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor_); }
+SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor()); }
+SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor()); }
 std::string Socket::text() const { return local().text() + " to " + peer().text(); }
-void acknowledge_later(const Socket& socket) {
-  const int off = 0;
-  static_cast<void>(::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
-}
+void acknowledge_later(const Socket& socket) { set_option(socket.descriptor(), IPPROTO_TCP, TCP_QUICKACK, 0); }
 void limit_send_buffer(const Socket& socket, int bytes) {
-  static_cast<void>(::setsockopt(socket.descriptor(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+  set_option(socket.descriptor(), SOL_SOCKET, SO_SNDBUF, bytes);
 }
 void wake_at(const Socket& socket, std::size_t bytes) {
-  const int min = static_cast<int>(bytes);
-  static_cast<void>(::setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, &min, sizeof(min)));
+  set_option(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
 }
+std::string reason_text(int error) { return error == 0 ? std::string() : fmt::format(": {}", std::strerror(error)); }
 bool stays_on_host(const Socket& socket) { return socket.local().host() == socket.peer().host(); }
-void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
+void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor(), SHUT_WR)); }
 
 bool Socket::same_user() const {
   if (local().family() != AF_UNIX) return true;
   ucred other{};
   socklen_t bytes = sizeof(other);
-  if (::getsockopt(descriptor_, SOL_SOCKET, SO_PEERCRED, &other, &bytes) != 0) return false;
+  if (::getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &other, &bytes) != 0) return false;
   return other.uid == ::geteuid() || other.uid == 0;
 }
 
@@ -294,10 +275,10 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
     std::vector<pollfd> watched;
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
     wait_for_any(watched, deadline);
-    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, "connecting to others was aborted", {});
-    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
+    if (deadline.abort && deadline.abort->is_set()) base::fail(Code::kAborted, {}, "connecting to others was aborted");
+    const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     std::erase_if(pending, [&](std::size_t i) {
-      const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {now_ns(), nullptr});
+      const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {base::now_ns(), nullptr});
       if (waited != Waited::kReady && !late) return false;
       result[i].silent = waited != Waited::kReady;
       if (result[i].silent || connect_error(result[i].socket) != 0) result[i].socket.close();
@@ -339,4 +320,4 @@ bool has_too_many_unproven(std::size_t own) {
   return own > kMinPerListener && g_unproven.load(std::memory_order_relaxed) > max_unproven();
 }
 
-}  // namespace slip
+}  // namespace slip::transport

@@ -17,12 +17,13 @@
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
 
-namespace slip {
+namespace slip::transport {
 
 // When a wait must end: at a time, or when a flag is set.
 struct Deadline {
-  std::int64_t at_ns = 0;            // time of now_ns(); 0: no limit
-  const AbortFlag* abort = nullptr;  // ends the wait when it is set; may be null
+  std::int64_t at_ns = 0;                        // time of now_ns(); 0: no limit
+  const AbortFlag* abort = nullptr;              // ends the wait when it is set; may be null
+  Deadline within(std::int64_t limit_ns) const;  // the same, or this long from now if that is earlier
 };
 
 enum class Waited { kReady, kTimeout, kAborted };
@@ -35,22 +36,18 @@ void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
 // The same with a time limit instead of a deadline. Allocates nothing.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the time passed
+// Calls poll(2) once, until the time at the latest; 0: no limit. Ignores its errors: the caller polls again.
+void poll_until(std::span<pollfd> watched, std::int64_t time_ns);
 
 class Socket {
  public:
   Socket() = default;
-  ~Socket();
-  Socket(Socket&& other) noexcept;
-  Socket& operator=(Socket&& other) noexcept;
-
   // Port 0: the kernel chooses a port, see local().
-  static Socket listen(const SocketAddress& address, int backlog = 1024);
+  static Socket listen(const SocketAddress& address);
 
   // kTryAgain: repeat until the deadline, because the listener may start later.
   enum class IfRefused { kFail, kTryAgain };
   static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
-  // One attempt. If it fails, the socket is invalid and `error` has the reason.
-  static Socket try_connect(const SocketAddress& peer, const Deadline& deadline, int& error);
   // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed, see connect_error().
   static Socket begin_connect(const SocketAddress& peer, int& error);
 
@@ -73,20 +70,21 @@ class Socket {
   Moved try_send(std::span<const iovec> pieces, int flags) const;
   Moved try_recv(std::span<const iovec> pieces) const;
 
-  bool valid() const { return descriptor_ >= 0; }
-  int descriptor() const { return descriptor_; }
+  bool valid() const { return descriptor() >= 0; }
+  int descriptor() const { return descriptor_.number(); }
   SocketAddress local() const;
   SocketAddress peer() const;
   std::string text() const;  // "127.0.0.1:1234 to 127.0.0.1:80"
   bool same_user() const;    // the peer process of a Unix socket belongs to this user or root; always true for TCP
   void finish_sending() const;
-  void close();
+  void close() { descriptor_.reset(); }
 
  private:
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_ = -1;
+  OwnedDescriptor descriptor_;
 };
 
+std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
 int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
 bool stays_on_host(const Socket& socket);  // both ends are on one host
 // For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
@@ -130,14 +128,38 @@ class UnprovenToken {
 // True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
 
-// Removes one unproven connection from a listener's list, which is in order of arrival. Prefers the oldest connection
-// that has sent nothing, so that foreign processes that connect and send nothing cannot keep ranks out. A connection
-// that has begun the handshake is removed only if there is no other.
-template <class List, class IsUnproven, class HasSpoken>
-void drop_one_unproven(List& list, const IsUnproven& is_unproven, const HasSpoken& has_spoken) {
-  auto dropped = std::ranges::find_if(list, [&](const auto& one) { return is_unproven(one) && !has_spoken(one); });
-  if (dropped == list.end()) dropped = std::ranges::find_if(list, is_unproven);
+// The next three work on a listener's list of connections, which is in order of arrival. Its elements have the
+// functions is_unproven() and has_spoken(): the peer has begun the handshake.
+template <class List>
+bool has_too_many_unproven(const List& list) {
+  const auto own = std::ranges::count_if(list, [](const auto& one) { return one.is_unproven(); });
+  return has_too_many_unproven(static_cast<std::size_t>(own));
+}
+
+// Removes one unproven connection. Prefers the oldest one that has sent nothing, so that foreign processes that connect
+// and send nothing cannot keep ranks out. A connection that has begun the handshake is removed only if there is no
+// other.
+template <class List>
+void drop_one_unproven(List& list) {
+  auto dropped = std::ranges::find_if(list, [](const auto& one) { return one.is_unproven() && !one.has_spoken(); });
+  if (dropped == list.end()) dropped = std::ranges::find_if(list, [](const auto& one) { return one.is_unproven(); });
   if (dropped != list.end()) list.erase(dropped);
 }
 
-}  // namespace slip
+// Accepts all pending connections of this user, and adds make(socket) to the list for each. True: the process is out of
+// descriptors, so the listener must not be polled before a delay has passed.
+template <class List, class Make>
+bool accept_all(const Socket& listener, List& list, const Make& make) {
+  int error = 0;
+  while (listener.valid()) {
+    std::optional<Socket> socket = listener.try_accept(error);
+    if (error != 0) drop_one_unproven(list);  // frees a descriptor
+    if (!socket) break;
+    if (!socket->same_user()) continue;
+    list.push_back(make(std::move(*socket)));
+    if (has_too_many_unproven(list)) drop_one_unproven(list);
+  }
+  return error != 0;
+}
+
+}  // namespace slip::transport

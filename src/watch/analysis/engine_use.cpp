@@ -6,7 +6,7 @@
 
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 constexpr std::int32_t kWhole = 1'000'000;
@@ -29,13 +29,18 @@ void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
   use.busy.back().end = std::max(use.busy.back().end, span.ended);
 }
 
-// For an engine that ran several ops at once: finds the op that freed the capacity for each op that had to wait.
-void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
-                std::vector<std::uint32_t>& result) {
+std::vector<TimeKey> ends_of(std::span<const TraceSpan> spans, const EngineUse& use) {
   std::vector<TimeKey> ends;
   ends.reserve(use.ops.size());
   for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
   sort_by_time(ends);
+  return ends;
+}
+
+// For an engine that ran several ops at once: finds the op that freed the capacity for each op that had to wait.
+void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
+                std::vector<std::uint32_t>& result) {
+  const std::vector<TimeKey> ends = ends_of(spans, use);
   // By index in use.ops: the total width that ran just before the last end.
   std::vector<std::int64_t> full(use.ops.size());
   std::int64_t max_running = kWhole, running = 0, before = 0;
@@ -120,10 +125,7 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
 
 Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
   if (use.serial) return use.sum;
-  std::vector<TimeKey> ends;
-  ends.reserve(use.ops.size());
-  for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
-  sort_by_time(ends);
+  const std::vector<TimeKey> ends = ends_of(spans, use);
   std::int64_t max_running = kWhole, running = 0;
   double work = 0;  // picoseconds of the whole engine
   std::size_t end = 0;
@@ -191,4 +193,4 @@ Picos total_time(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

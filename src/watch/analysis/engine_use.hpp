@@ -8,7 +8,7 @@
 
 #include "slip/analysis.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // A time interval during which at least one op ran; `first` is the op that began it.
 struct Interval {
@@ -42,4 +42,4 @@ std::vector<Interval> union_of(std::vector<std::vector<Interval>> lists);
 Picos overlap_time(const std::vector<Interval>& a, const std::vector<Interval>& b);
 Picos total_time(const std::vector<Interval>& intervals);
 
-}  // namespace slip
+}  // namespace slip::watch

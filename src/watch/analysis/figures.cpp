@@ -10,7 +10,7 @@ namespace {
 
 // The busy intervals of one device, and the lower bound of its run time.
 struct DeviceUse {
-  std::vector<Interval> compute, copy, communication;
+  std::vector<watch::Interval> compute, copy, communication;
   Picos bound = 0;
 };
 
@@ -32,29 +32,29 @@ Figures figures(std::span<const TraceSpan> spans) {
     ++result.ops;
   }
   std::map<std::uint32_t, DeviceUse> devices;
-  std::vector<std::vector<Interval>> all;
-  for (EngineUse& use : engine_use(spans)) {
+  std::vector<std::vector<watch::Interval>> all;
+  for (watch::EngineUse& use : watch::engine_use(spans)) {
     DeviceUse& device = devices[use.device];
     const auto engine = static_cast<std::size_t>(use.engine);
-    if (is_bounding(use.engine)) device.bound = std::max(device.bound, min_time(spans, use));
+    if (is_bounding(use.engine)) device.bound = std::max(device.bound, watch::min_time(spans, use));
     result.sum[engine] += use.sum;
-    result.busy[engine] += total_time(use.busy);
+    result.busy[engine] += watch::total_time(use.busy);
     if (use.engine == Engine::kCompute) device.compute = use.busy;
     if (use.engine == Engine::kCopyIn || use.engine == Engine::kCopyOut)
-      device.copy = union_of({std::move(device.copy), use.busy});
+      device.copy = watch::union_of({std::move(device.copy), use.busy});
     if (use.engine == Engine::kCommunication) device.communication = use.busy;
     all.push_back(std::move(use.busy));
   }
   for (const auto& [id, device] : devices) {
-    result.copy += total_time(device.copy);
-    result.overlapped += overlap_time(device.copy, device.compute);
-    result.communication += total_time(device.communication);
-    result.communication_overlapped += overlap_time(device.communication, device.compute);
+    result.copy += watch::total_time(device.copy);
+    result.overlapped += watch::overlap_time(device.copy, device.compute);
+    result.communication += watch::total_time(device.communication);
+    result.communication_overlapped += watch::overlap_time(device.communication, device.compute);
     result.bound = std::max(result.bound, device.bound);
   }
   result.total = last - first;
   result.from_queued = last - std::min(first, queued);
-  result.idle = result.total - total_time(union_of(std::move(all)));
+  result.idle = result.total - watch::total_time(watch::union_of(std::move(all)));
   result.exposed = result.copy - result.overlapped;
   result.communication_exposed = result.communication - result.communication_overlapped;
   return result;

@@ -6,7 +6,7 @@
 
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // The nodes of a stream, in order. A point (stream, position) covers the nodes with at <= position.
@@ -117,10 +117,87 @@ class GraphBuilder {
     return thread;
   }
 
-  void add_unsubmitted();
-  void submit(std::uint32_t span, std::uint32_t record);
-  void wait(NodeKind kind, std::uint32_t record);
-  void sync(std::uint32_t record);
+  // Runs without a submission come first, sorted by start: they were submitted before the trace began.
+  void add_unsubmitted() {
+    std::vector<TimeKey> order;
+    for (std::uint32_t i = 0; i < spans_.size(); ++i) {
+      if (!spans_[i].submit && !spans_[i].annotation) order.push_back({spans_[i].started, i});
+    }
+    if (order.empty()) return;
+    std::vector<std::uint32_t> unsubmitted = indices_by_time(std::move(order));
+    if (unsubmitted.size() < spans_.size()) {
+      const auto place = [&](std::uint32_t span) { return std::pair(spans_[span].stream, spans_[span].position); };
+      std::vector<std::pair<std::uint64_t, std::uint64_t>> ran, submitted;
+      std::transform(unsubmitted.begin(), unsubmitted.end(), std::back_inserter(ran), place);
+      std::sort(ran.begin(), ran.end());
+      for (std::uint32_t i = 0; i < spans_.size(); ++i) {
+        if (spans_[i].submit && std::binary_search(ran.begin(), ran.end(), place(i))) submitted.push_back(place(i));
+      }
+      std::sort(submitted.begin(), submitted.end());
+      std::erase_if(unsubmitted, [&](std::uint32_t i) {
+        if (!std::binary_search(submitted.begin(), submitted.end(), place(i))) return false;
+        further_[place(i)].push_back(i);
+        return true;
+      });
+    }
+    for (const std::uint32_t span : unsubmitted) add_op(span, record_of_run(span), nullptr);
+  }
+
+  void submit(std::uint32_t span, std::uint32_t record) {
+    const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
+    if (waits) {
+      for (const TraceRange& flag : spans_[span].reads) {
+        const auto writer = flag_writers_.find({flag.buffer, flag.offset});
+        if (writer == flag_writers_.end()) continue;
+        StreamNodes& stream = streams_[spans_[span].stream];
+        const std::uint32_t node =
+            add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kFlag});
+        append(stream, spans_[span].device, stream.known + 1, node);
+      }
+    }
+    add_op(span, record, &thread_of(records_[record]));
+    if (writes) {
+      for (const TraceRange& flag : spans_[span].writes)
+        flag_writers_[{flag.buffer, flag.offset}] = graph_.node_of[span];
+    }
+    if (further_.empty()) return;
+    const auto further = further_.find({spans_[span].stream, spans_[span].position});
+    if (further == further_.end()) return;
+    for (const std::uint32_t run : further->second) add_op(run, record_of_run(run), nullptr);
+    further_.erase(further);
+  }
+
+  void wait(NodeKind kind, std::uint32_t record) {
+    const TraceRecord& wait = records_[record];
+    if (wait.other_stream == wait.stream) return;
+    const std::uint32_t other = streams_[wait.other_stream].at(wait.other_position);
+    if (other == kNoNode) return;
+    StreamNodes& stream = streams_[wait.stream];
+    const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = kind});
+    // Points recorded before the wait must not cover it. Their positions are at most stream.known.
+    append(stream, wait.device, stream.known + 1, node);
+  }
+
+  void sync(std::uint32_t record) {
+    const TraceRecord& wait = records_[record];
+    std::uint32_t target = kNoNode;
+    if (wait.whole_device) {
+      DeviceJoin& device = devices_[wait.device];
+      for (StreamNodes* stream : device.touched) {
+        stream->touched = false;
+        device.join = add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kDevice});
+      }
+      device.touched.clear();
+      target = device.join;
+    } else {
+      target = streams_[wait.other_stream].at(wait.other_position);
+    }
+    if (target == kNoNode) return;
+    HostThread& thread = thread_of(wait);
+    thread.sync =
+        add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
+  }
+
   std::uint32_t record_of_run(std::uint32_t span) const {
     return static_cast<std::uint32_t>(spans_[span].run - records_.data());
   }
@@ -138,88 +215,6 @@ class GraphBuilder {
   // host memory.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
 };
-
-// Runs without a submission come first, sorted by start: they were submitted before the trace began.
-void GraphBuilder::add_unsubmitted() {
-  std::vector<TimeKey> order;
-  for (std::uint32_t i = 0; i < spans_.size(); ++i) {
-    if (!spans_[i].submit && !spans_[i].annotation) order.push_back({spans_[i].started, i});
-  }
-  if (order.empty()) return;
-  sort_by_time(order);
-  std::vector<std::uint32_t> unsubmitted(order.size());
-  std::transform(order.begin(), order.end(), unsubmitted.begin(), [](const TimeKey& key) { return key.index; });
-  if (unsubmitted.size() < spans_.size()) {
-    const auto place = [&](std::uint32_t span) { return std::pair(spans_[span].stream, spans_[span].position); };
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> ran, submitted;
-    std::transform(unsubmitted.begin(), unsubmitted.end(), std::back_inserter(ran), place);
-    std::sort(ran.begin(), ran.end());
-    for (std::uint32_t i = 0; i < spans_.size(); ++i) {
-      if (spans_[i].submit && std::binary_search(ran.begin(), ran.end(), place(i))) submitted.push_back(place(i));
-    }
-    std::sort(submitted.begin(), submitted.end());
-    std::erase_if(unsubmitted, [&](std::uint32_t i) {
-      if (!std::binary_search(submitted.begin(), submitted.end(), place(i))) return false;
-      further_[place(i)].push_back(i);
-      return true;
-    });
-  }
-  for (const std::uint32_t span : unsubmitted) add_op(span, record_of_run(span), nullptr);
-}
-
-void GraphBuilder::submit(std::uint32_t span, std::uint32_t record) {
-  const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
-  if (waits) {
-    for (const TraceRange& flag : spans_[span].reads) {
-      const auto writer = flag_writers_.find({flag.buffer, flag.offset});
-      if (writer == flag_writers_.end()) continue;
-      StreamNodes& stream = streams_[spans_[span].stream];
-      const std::uint32_t node =
-          add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kFlag});
-      append(stream, spans_[span].device, stream.known + 1, node);
-    }
-  }
-  add_op(span, record, &thread_of(records_[record]));
-  if (writes) {
-    for (const TraceRange& flag : spans_[span].writes) flag_writers_[{flag.buffer, flag.offset}] = graph_.node_of[span];
-  }
-  if (further_.empty()) return;
-  const auto further = further_.find({spans_[span].stream, spans_[span].position});
-  if (further == further_.end()) return;
-  for (const std::uint32_t run : further->second) add_op(run, record_of_run(run), nullptr);
-  further_.erase(further);
-}
-
-void GraphBuilder::wait(NodeKind kind, std::uint32_t record) {
-  const TraceRecord& wait = records_[record];
-  if (wait.other_stream == wait.stream) return;
-  const std::uint32_t other = streams_[wait.other_stream].at(wait.other_position);
-  if (other == kNoNode) return;
-  StreamNodes& stream = streams_[wait.stream];
-  const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = kind});
-  // Points recorded before the wait must not cover it. Their positions are at most stream.known.
-  append(stream, wait.device, stream.known + 1, node);
-}
-
-void GraphBuilder::sync(std::uint32_t record) {
-  const TraceRecord& wait = records_[record];
-  std::uint32_t target = kNoNode;
-  if (wait.whole_device) {
-    DeviceJoin& device = devices_[wait.device];
-    for (StreamNodes* stream : device.touched) {
-      stream->touched = false;
-      device.join = add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kDevice});
-    }
-    device.touched.clear();
-    target = device.join;
-  } else {
-    target = streams_[wait.other_stream].at(wait.other_position);
-  }
-  if (target == kNoNode) return;
-  HostThread& thread = thread_of(wait);
-  thread.sync =
-      add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
-}
 
 }  // namespace
 
@@ -257,4 +252,4 @@ void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) cons
   }
 }
 
-}  // namespace slip
+}  // namespace slip::watch

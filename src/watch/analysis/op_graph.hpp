@@ -20,7 +20,7 @@
 #include "slip/analysis.hpp"
 #include "slip/race.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // Describes the op for reports.
 inline OpPlace place_of(const TraceSpan& span) {
@@ -61,4 +61,4 @@ struct OpGraph {
 // `spans` must be trace.spans().
 OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans);
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -7,7 +7,7 @@
 
 #include "watch/analysis/starts.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 struct ReplayChange {
   // By index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) to leave out.
@@ -22,7 +22,7 @@ struct ReplayChange {
 // is the recorded length, exact to the picosecond.
 class Replay {
  public:
-  Replay(const TraceData& trace, std::span<const TraceSpan> spans);  // `spans` are trace.spans(); both must outlive it
+  Replay(const TraceData& trace, std::span<const TraceSpan> spans) : run_(trace, spans) {}  // see RunModel
 
   // Time from the first start to the last end. Records and spans beyond the end of a list are not changed.
   Picos length(const ReplayChange& change = {}) const;
@@ -30,11 +30,7 @@ class Replay {
   Picos max_latency() const;
 
  private:
-  std::span<const TraceSpan> spans_;
-  OpGraph graph_;
-  StartTable table_;
-  Holders holders_;
-  std::vector<std::uint32_t> order_;
+  RunModel run_;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

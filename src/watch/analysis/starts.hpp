@@ -14,7 +14,7 @@
 #include "watch/analysis/engine_use.hpp"
 #include "watch/analysis/op_graph.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // A time before all others, far enough from the limit that adding to it cannot overflow.
 inline constexpr Picos kBeforeEverything = std::numeric_limits<Picos>::min() / 4;
@@ -31,28 +31,6 @@ struct StartFacts {
   std::uint32_t ahead = kNoSpan;          // the op ahead in the queue
 };
 
-struct StartTable {
-  std::vector<StartReason> starts;  // by span
-  std::vector<StartFacts> facts;    // by span
-  std::vector<Picos> node_end;      // by node of the graph: when it and all nodes that it follows had ended
-};
-
-StartTable find_starts(const OpGraph& graph, std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
-
-// --- An order of the nodes in which each comes after everything that delayed it ---
-
-// Delays by engines, which the graph does not contain.
-struct Holders {
-  std::vector<std::uint32_t> engine;  // by span: the op before it on its engine, or kNoSpan
-};
-
-// On an engine that never ran two ops at once, each op waits for the previous one. On other engines, only the ops that
-// waited in the trace do.
-Holders find_holders(std::span<const EngineUse> engines, const StartTable& table);
-
-// Sorts the nodes by time: ops by their start, waits by the end of the work that they wait for.
-std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table);
-
 // How the submission of an op follows from the earlier calls of its host thread. Devices may have different clocks. If
 // an event seems later than the submission, its time is from another clock, and it is left out.
 struct HostGap {
@@ -60,6 +38,20 @@ struct HostGap {
   std::uint32_t sync = kNoNode;    // the last wait of the thread
   Picos gap = 0;                   // host time from the later of both to this submission
 };
-HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, std::uint32_t node);
 
-}  // namespace slip
+// A run, with the reason of each start.
+struct RunModel {
+  RunModel(const TraceData& trace, std::span<const TraceSpan> all);  // `all` is trace.spans(), which must outlive it
+  HostGap host_gap(std::uint32_t node) const;
+
+  std::span<const TraceSpan> spans;
+  OpGraph graph;
+  std::vector<EngineUse> engines;
+  std::vector<StartReason> starts;           // by span
+  std::vector<StartFacts> facts;             // by span
+  std::vector<Picos> node_end;               // by node: when it and all nodes that it follows had ended
+  std::vector<std::uint32_t> engine_before;  // by span: the op before it that delays it on its engine, or kNoSpan
+  std::vector<std::uint32_t> order;          // the nodes by time: each comes after everything that delayed it
+};
+
+}  // namespace slip::watch

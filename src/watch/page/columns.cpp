@@ -7,17 +7,17 @@
 #include <limits>
 #include <numeric>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // Little-endian: the page reads the bytes with typed arrays, and machines with browsers are little-endian.
-template <class Stored, class Value>
-void append_all(std::string& bytes, const std::vector<Value>& values) {
+template <class Stored>
+void append_all(std::string& bytes, const std::vector<std::uint64_t>& values) {
   static_assert(std::endian::native == std::endian::little);
   const std::size_t at = bytes.size();
   bytes.resize(at + values.size() * sizeof(Stored));
   char* out = bytes.data() + at;
-  for (const Value value : values) {
+  for (const std::uint64_t value : values) {
     const auto stored = static_cast<Stored>(value);
     std::memcpy(out, &stored, sizeof(Stored));
     out += sizeof(Stored);
@@ -51,21 +51,15 @@ void Columns::store(std::string_view key, const std::vector<std::uint64_t>& valu
                     std::uint64_t scale) {
   const std::uint64_t max = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
   const auto fits = [max](auto limit) { return max <= std::numeric_limits<decltype(limit)>::max(); };
-  if (max == 0) {
-    describe(key, "same", values.size(), base, scale);
-  } else if (fits(std::uint8_t{})) {
-    describe(key, "u8", values.size(), base, scale);
-    append_all<std::uint8_t>(bytes_, values);
-  } else if (fits(std::uint16_t{})) {
-    describe(key, "u16", values.size(), base, scale);
-    append_all<std::uint16_t>(bytes_, values);
-  } else if (fits(std::uint32_t{})) {
-    describe(key, "u32", values.size(), base, scale);
-    append_all<std::uint32_t>(bytes_, values);
-  } else {
-    describe(key, "f64", values.size(), base, scale);
-    append_all<double>(bytes_, values);
-  }
+  const auto store_as = [&]<class Stored>(Stored, const char* type) {
+    describe(key, type, values.size(), base, scale);
+    append_all<Stored>(bytes_, values);
+  };
+  if (max == 0) describe(key, "same", values.size(), base, scale);
+  else if (fits(std::uint8_t{})) store_as(std::uint8_t{}, "u8");
+  else if (fits(std::uint16_t{})) store_as(std::uint16_t{}, "u16");
+  else if (fits(std::uint32_t{})) store_as(std::uint32_t{}, "u32");
+  else store_as(double{}, "f64");
 }
 
 void Columns::integers(std::string_view key, const std::vector<std::int64_t>& values) {
@@ -87,4 +81,4 @@ void Columns::indices(std::string_view key, const std::vector<std::uint32_t>& va
   store(key, {values.begin(), values.end()}, 0, 1);
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -6,12 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace slip {
+namespace slip::watch {
 
 std::string base64(std::string_view bytes);
 
@@ -37,4 +36,4 @@ class Columns {
   std::string bytes_;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -7,13 +7,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
+#include "base/fail.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "base/quantity_text.hpp"
@@ -29,11 +29,11 @@ namespace {
 constexpr std::string_view kScripts[] = {"data",    "layout", "draw",  "overview", "panel",
                                          "figures", "search", "input", "main"};
 
-const EmbeddedFile& page_file(std::string_view name) {
-  for (const EmbeddedFile& file : embedded_page()) {
+const base::EmbeddedFile& page_file(std::string_view name) {
+  for (const base::EmbeddedFile& file : watch::embedded_page()) {
     if (file.name == name) return file;
   }
-  throw Error(Code::kUnsupported, fmt::format("this build has no file '{}' for the page", name), Here::at());
+  base::fail(Code::kUnsupported, Here::at(), "this build has no file '{}' for the page", name);
 }
 
 std::string bytes_of_hex(std::string_view digits) {
@@ -46,7 +46,7 @@ std::string bytes_of_hex(std::string_view digits) {
 
 std::string policy() {
   const auto source = [](std::string_view file) {
-    return fmt::format(" 'sha256-{}'", base64(bytes_of_hex(page_file(file).sha256)));
+    return fmt::format(" 'sha256-{}'", watch::base64(bytes_of_hex(page_file(file).sha256)));
   };
   std::string scripts;
   for (const std::string_view script : kScripts) scripts += source(script);
@@ -62,38 +62,14 @@ struct Finding {
   std::string_view kind;             // "race", "deadlock", "superfluous wait" or "false dependency"
   std::string title;                 // one line
   std::string detail;                // an explanation, and what to do
-  std::vector<std::uint32_t> spans;  // the ops that it names
-};
-
-using OpKey = std::pair<std::uint64_t, std::uint64_t>;  // stream, position
-
-// Findings and the ops that they name. finish() looks up the spans of all ops in one pass.
-class FindingList {
- public:
-  void add(Finding finding, std::initializer_list<OpPlace> ops) {
-    for (const OpPlace& op : ops) mark(op);
-    list_.push_back(std::move(finding));
-  }
-  // Marks an op for the finding that is added next.
-  void mark(const OpPlace& op) { marks_.insert({{op.stream, op.position}, list_.size()}); }
-
-  std::vector<Finding> finish(std::span<const TraceSpan> spans) {
-    for (std::size_t i = 0; i < spans.size() && !marks_.empty(); ++i) {
-      const auto [first, last] = marks_.equal_range({spans[i].stream, spans[i].position});
-      for (auto mark = first; mark != last; ++mark) list_[mark->second].spans.push_back(static_cast<std::uint32_t>(i));
-    }
-    return std::move(list_);
-  }
-
- private:
-  std::vector<Finding> list_;
-  std::multimap<OpKey, std::size_t> marks_;
+  std::vector<OpPlace> ops;          // the ops that it names
+  std::vector<std::uint32_t> spans;  // the spans of these ops
 };
 
 std::string cost_text(Picos cost, bool is_known = true) {
   if (!is_known) return "Its cost was not computed, because there were too many such waits.";
   if (cost <= 0) return "It cost nothing in this run.";
-  return fmt::format("It cost {} in this run.", format_time(cost));
+  return fmt::format("It cost {} in this run.", base::format_time(cost));
 }
 
 std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
@@ -121,63 +97,73 @@ std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
   return result;
 }
 
-void add_races(FindingList& list, const RaceReport& report) {
+void add_races(std::vector<Finding>& list, const RaceReport& report) {
   for (const Race& race : report.races) {
-    list.add({"race",
-              fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
-                          race.buffer_name, times_text(race.times)),
-              fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two.{}", race.offset, race.offset + race.bytes,
-                          side_text(race.first), side_text(race.second), fixes_text(race, report.fixes)),
-              {}},
-             {race.first, race.second});
+    list.push_back({"race",
+                    fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
+                                race.buffer_name, times_text(race.times)),
+                    fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two.{}", race.offset, race.offset + race.bytes,
+                                side_text(race.first), side_text(race.second), fixes_text(race, report.fixes)),
+                    {race.first, race.second},
+                    {}});
   }
 }
 
-void add_deadlocks(FindingList& list, const std::vector<Deadlock>& deadlocks) {
+void add_deadlocks(std::vector<Finding>& list, const std::vector<Deadlock>& deadlocks) {
   for (const Deadlock& deadlock : deadlocks) {
     std::string detail;
-    for (const Deadlock::Step& step : deadlock.circle) {
+    std::vector<OpPlace> ops;
+    for (const Deadlock::Step& step : deadlock.cycle) {
       detail += fmt::format("{} waits for the next: {}\n", step.op.text(), step.because);
-      list.mark(step.op);
+      ops.push_back(step.op);
     }
-    list.add({"deadlock", fmt::format("{} ops wait for each other", deadlock.circle.size()), detail, {}}, {});
+    list.push_back({"deadlock", fmt::format("{} ops wait for each other", deadlock.cycle.size()), detail, ops, {}});
   }
 }
 
-void add_superfluous(FindingList& list, const std::vector<SuperfluousWait>& waits) {
+void add_superfluous(std::vector<Finding>& list, const std::vector<SuperfluousWait>& waits) {
   for (const SuperfluousWait& wait : waits) {
     const std::string place = wait.file.empty() ? std::string() : fmt::format(" ({}:{})", wait.file, wait.line);
-    list.add({"superfluous wait",
-              fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
-              fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(),
-                          wait.after.text(), wait.implied ? "earlier waits say the same" : "no two ops need that",
-                          cost_text(wait.cost, wait.cost_known)),
-              {}},
-             {wait.after, wait.before});
+    list.push_back(
+        {"superfluous wait",
+         fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
+         fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(), wait.after.text(),
+                     wait.implied ? "earlier waits say the same" : "no two ops need that",
+                     cost_text(wait.cost, wait.cost_known)),
+         {wait.after, wait.before},
+         {}});
   }
 }
 
-void add_false_dependencies(FindingList& list, const std::vector<FalseDependency>& dependencies) {
+void add_false_dependencies(std::vector<Finding>& list, const std::vector<FalseDependency>& dependencies) {
   for (const FalseDependency& found : dependencies) {
-    list.add(
+    list.push_back(
         {"false dependency",
          fmt::format("'{}' waited for '{}' without need{}", found.held.name, found.by.name, times_text(found.times)),
-         fmt::format("{} was held up by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
+         fmt::format("{} was blocked by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
                      found.queue ? "only a hardware queue" : "no bytes: the legacy stream's rule put it before",
                      cost_text(found.cost, found.cost_known)),
-         {}},
-        {found.by, found.held});
+         {found.by, found.held},
+         {}});
   }
 }
 
 std::vector<Finding> findings_of(const TraceData& trace, std::span<const TraceSpan> spans) {
   const CheckReport report = check_trace(trace);
-  FindingList list;
+  std::vector<Finding> list;
   add_races(list, report.races);
   add_deadlocks(list, report.deadlocks);
   add_superfluous(list, report.superfluous);
   add_false_dependencies(list, report.false_dependencies);
-  return list.finish(spans);
+  std::multimap<std::pair<std::uint64_t, std::uint64_t>, Finding*> named;  // by stream and position of the op
+  for (Finding& finding : list) {
+    for (const OpPlace& op : finding.ops) named.insert({{op.stream, op.position}, &finding});
+  }
+  for (std::size_t i = 0; i < spans.size() && !named.empty(); ++i) {
+    const auto [first, last] = named.equal_range({spans[i].stream, spans[i].position});
+    for (auto found = first; found != last; ++found) found->second->spans.push_back(static_cast<std::uint32_t>(i));
+  }
+  return list;
 }
 
 // --- The JSON block, part by part. ---
@@ -188,7 +174,7 @@ class PageText {
   void put(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
   }
-  void put_text(std::string_view text) { append_string(text_, text); }
+  void put_text(std::string_view text) { base::append_string(text_, text); }
 
   // Writes "key":[...], and calls `each` for each item.
   template <class Items, class Each>
@@ -236,7 +222,7 @@ void put_figures(PageText& text, std::span<const TraceSpan> spans) {
   });
 }
 
-void put_tables(PageText& text, const TraceData& trace, const PageTables& texts) {
+void put_tables(PageText& text, const TraceData& trace, const watch::PageTables& texts) {
   const auto put_text = [&](std::string_view name) { text.put_text(name); };
   text.put_list("names", texts.names.texts(), put_text);
   text.put_list("files", texts.files.texts(), put_text);
@@ -268,7 +254,8 @@ void put_names(PageText& text) {
   names("causes", kCauses, [](std::size_t i) { return cause_name(static_cast<Cause>(i)); });
 }
 
-void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings, const PageSpans& spans) {
+void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings,
+                  const watch::PageSpans& spans) {
   text.put_list("engine_times", analysis.engines, [&](const EngineTime& time) {
     text.put("{{\"device\":{},\"engine\":{},\"busy\":{},\"idle\":[{}],\"done\":{}}}", time.device,
              static_cast<int>(time.engine), time.busy, fmt::join(time.idle, ","), time.done);
@@ -284,22 +271,18 @@ void put_analysis(PageText& text, const Analysis& analysis, std::span<const Find
   });
 }
 
-void write_base64(OutputFile& out, std::string_view bytes) {
-  constexpr std::size_t kPiece = std::size_t{3} << 16;  // a multiple of three, so that only the last piece ends in "="
-  for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size())))
-    out.write(base64(bytes.substr(0, kPiece)));
-}
-
-void write_blocks(OutputFile& out, const std::string& json, const Columns& columns) {
+void write_blocks(base::OutputFile& out, const std::string& json, const watch::Columns& columns) {
   out.write("<script type=\"application/json\" id=\"slip-data\">");
   out.write(json);
   out.write("</script>\n<script type=\"application/octet-stream\" id=\"slip-columns\">");
-  write_base64(out, columns.bytes());
+  constexpr std::size_t kPiece = std::size_t{3} << 16;  // a multiple of three, so that only the last piece ends in "="
+  for (std::string_view bytes = columns.bytes(); !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size())))
+    out.write(watch::base64(bytes.substr(0, kPiece)));
   out.write("</script>\n");
 }
 
 // Writes page.html and replaces each "<!--slip:...-->" by its content.
-void write_html(OutputFile& out, const std::string& json, const Columns& columns) {
+void write_html(base::OutputFile& out, const std::string& json, const watch::Columns& columns) {
   constexpr std::string_view kMark = "<!--slip:", kEnd = "-->";
   std::string_view html = page_file("page").text;
   for (;;) {
@@ -341,15 +324,15 @@ Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan>
 void write_page(const TraceData& trace, const std::string& path, const PageOptions& options, Here here) {
   const std::vector<TraceSpan> all = trace.spans();
   const Analysis analysis = explainable_analysis(trace, all);
-  const PageSpans spans(trace, all);
-  Columns columns;
-  PageTables texts;
+  const watch::PageSpans spans(trace, all);
+  watch::Columns columns;
+  watch::PageTables texts;
   texts.streams = trace.streams();
-  add_span_columns(columns, spans, analysis, texts);
-  add_range_columns(columns, spans, trace);
-  add_arrow_columns(columns, spans, trace, all);
+  watch::add_span_columns(columns, spans, analysis, texts);
+  watch::add_range_columns(columns, spans, trace);
+  watch::add_arrow_columns(columns, spans, trace, all);
   const std::size_t matched =
-      options.prediction ? add_prediction_columns(columns, spans, trace, *options.prediction) : std::size_t{0};
+      options.prediction ? watch::add_prediction_columns(columns, spans, trace, *options.prediction) : std::size_t{0};
 
   PageText text;
   text.put("{{\"format\":1,\"version\":\"{}\",\"title\":", SLIP_VERSION);
@@ -363,7 +346,7 @@ void write_page(const TraceData& trace, const std::string& path, const PageOptio
   put_analysis(text, analysis, findings_of(trace, all), spans);
   text.put("\"columns\":{{{}}}}}", std::string_view(columns.directory().data(), columns.directory().size()));
 
-  OutputFile out(path, here);
+  base::OutputFile out(path, here);
   write_html(out, text.finish(), columns);
   out.finish();
 }

@@ -6,8 +6,8 @@
 
 #include "base/embedded.hpp"
 
-namespace slip {
+namespace slip::watch {
 
-std::span<const EmbeddedFile> embedded_page();
+std::span<const base::EmbeddedFile> embedded_page();
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -6,12 +6,11 @@
 #include <limits>
 #include <numeric>
 #include <set>
-#include <string>
 #include <tuple>
 
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 std::uint32_t TextTable::number_of(std::string_view text) {
   const auto [found, fresh] = numbers_.try_emplace(text, static_cast<std::uint32_t>(texts_.size()));
@@ -245,4 +244,4 @@ std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, 
   return matches.size();
 }
 
-}  // namespace slip
+}  // namespace slip::watch

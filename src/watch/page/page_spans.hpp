@@ -14,7 +14,7 @@
 #include "slip/trace.hpp"
 #include "watch/page/columns.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // Numbers texts: each distinct text gets one number, in the order of first use.
 class TextTable {
@@ -64,4 +64,4 @@ void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData
 std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
                                    const TraceData& prediction);
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // Maximum number of kept versions of a stream's clock. If a wait is for a point older than the oldest version, only the
@@ -138,36 +138,24 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
 // The awaited point may be after the last op, if the program recorded an event there.
 void Clocks::extend_to(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
 
-bool Clocks::host_wait(Point point) {
-  extend_to(point);
-  const Clock& other = *clock_at(point);
-  if (position_in(host_, point.slot) >= point.position && covers(host_, other)) return false;
+void Clocks::join_into_host(Point point, const Clock& other) {
+  if (position_in(host_, point.slot) >= point.position && covers(host_, other)) return;
   join(host_, other);
   raise(host_, point.slot, point.position);
   ++host_version_;
   set_present(streams_[kHostSlot], host_);
-  return true;
 }
 
-void Clocks::host_wait_all(std::uint32_t slot) {
-  const StreamClock& stream = streams_[slot];
-  const Clock& present = *stream.versions.back().clock;
-  if (position_in(host_, slot) >= stream.end && covers(host_, present)) return;
-  join(host_, present);
-  raise(host_, slot, stream.end);
-  ++host_version_;
-  set_present(streams_[kHostSlot], host_);
+void Clocks::host_wait(Point point) {
+  extend_to(point);
+  join_into_host(point, *clock_at(point));
 }
+
+void Clocks::host_wait_all(std::uint32_t slot) { join_into_host({slot, end(slot)}, present(slot)); }
 
 void Clocks::host_step(std::uint64_t position) {
   streams_[kHostSlot].end = position;
   host_wait({kHostSlot, position});
 }
 
-bool Clocks::before(Point point, std::uint32_t slot) const {
-  return point.slot == slot || position_in(*streams_[slot].versions.back().clock, point.slot) >= point.position;
-}
-
-bool Clocks::before_host(Point point) const { return position_in(host_, point.slot) >= point.position; }
-
-}  // namespace slip
+}  // namespace slip::watch

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace slip {
+namespace slip::watch {
 
 class Clocks {
  public:
@@ -51,8 +51,8 @@ class Clocks {
   void submit(std::uint32_t slot, std::uint64_t position, const Clock& host);
   // Orders later ops of the stream after the point. False: they were already ordered.
   bool wait(std::uint32_t slot, Point point);
-  // The host waited for the point. False: it had already waited for it.
-  bool host_wait(Point point);
+  // The host waited for the point.
+  void host_wait(Point point);
   // The host waited for the whole stream: its last op, and the waits after that op.
   void host_wait_all(std::uint32_t slot);
 
@@ -64,9 +64,10 @@ class Clocks {
     return point.slot == earlier.slot ? point.position >= earlier.position
                                       : position_in(*clock_at(point), earlier.slot) >= earlier.position;
   }
-  // Whether the point is done before the next op of the stream, or before the host's next step.
-  bool before(Point point, std::uint32_t slot) const;
-  bool before_host(Point point) const;
+  // Whether the point is done before the next op of the stream, or before the next step if the slot is the host's.
+  bool before(Point point, std::uint32_t slot) const {
+    return point.slot == slot || position_in(slot == kHostSlot ? host_ : present(slot), point.slot) >= point.position;
+  }
 
   // The clocks of the op that ends at the point, of the stream's next op, and of the host's next step.
   const std::shared_ptr<const Clock>& clock_at(Point point) const;
@@ -90,6 +91,7 @@ class Clocks {
 
   void set_present(StreamClock& stream, Clock clock);
   void join_host(StreamClock& stream, const Clock& host);
+  void join_into_host(Point point, const Clock& other);
   void extend_to(Point point);
   void open(std::uint64_t stream, const StreamSlot& slot);
 
@@ -104,4 +106,4 @@ class Clocks {
   std::size_t entries_ = 0;  // number of clock entries in all versions
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -7,7 +7,7 @@
 #include "watch/analysis/op_graph.hpp"
 #include "watch/race/flag_writes.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // Ends every op that can end. Each remaining op waits for another remaining op.
@@ -103,7 +103,7 @@ class UnfinishedOps {
     Deadlock result;
     for (std::size_t i = 0; i < cycle.size(); ++i) {
       const std::uint32_t op = cycle[i], next = cycle[(i + 1) % cycle.size()];
-      result.circle.push_back({place_of(spans_[ops_[op]]), why(op, next)});
+      result.cycle.push_back({place_of(spans_[ops_[op]]), why(op, next)});
     }
     return {result};
   }
@@ -177,4 +177,4 @@ std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const Tra
   return UnfinishedOps(trace, spans).deadlocks();
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -8,7 +8,7 @@
 
 #include "slip/check.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // The ops that an op waits for, by index: every one of `all`, and, unless it is empty, at least one of `any`.
 struct OpWaits {
@@ -23,4 +23,4 @@ std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops);
 // Cycles of waits among the ops of a trace that never ran: at most one is reported.
 std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans);
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -4,12 +4,7 @@
 
 #include "watch/race/open_views.hpp"
 
-namespace slip {
-
-bool FixFinder::is_ordered(const Access& earlier, std::uint32_t slot) const {
-  if (earlier.point.slot == slot) return true;
-  return slot == Clocks::kHostSlot ? clocks.before_host(earlier.point) : clocks.before(earlier.point, slot);
-}
+namespace slip::watch {
 
 void FixFinder::order(std::uint32_t slot, Clocks::Point point) {
   if (slot == Clocks::kHostSlot) clocks.host_wait(point);
@@ -69,7 +64,7 @@ void FixFinder::add_missing(const Access& access, const std::vector<Access>& uno
   if (notes_needed_) note_needed(unordered);
   std::vector<Access> missing;  // the last access of each stream
   for (const Access& earlier : unordered) {
-    if (is_ordered(earlier, access.point.slot)) continue;
+    if (clocks.before(earlier.point, access.point.slot)) continue;
     const auto same = std::find_if(missing.begin(), missing.end(),
                                    [&](const Access& other) { return other.point.slot == earlier.point.slot; });
     if (same == missing.end()) missing.push_back(earlier);
@@ -92,8 +87,8 @@ void FixFinder::add_missing(const Access& access, const std::vector<Access>& uno
 }
 
 void FixFinder::end_view(const RaceSide& view, const std::vector<Access>& ops) {
-  const auto first =
-      std::find_if(ops.begin(), ops.end(), [this](const Access& op) { return !is_ordered(op, Clocks::kHostSlot); });
+  const auto first = std::find_if(ops.begin(), ops.end(),
+                                  [this](const Access& op) { return !clocks.before(op.point, Clocks::kHostSlot); });
   if (first == ops.end()) return;
   const auto known = of_views_.find({key_of(view), key_of(first->side)});
   // If the view ended only before a later op, this op would still be inside it. So no other fix can replace this one.
@@ -101,4 +96,4 @@ void FixFinder::end_view(const RaceSide& view, const std::vector<Access>& ops) {
   else add(view, first->side, {});
 }
 
-}  // namespace slip
+}  // namespace slip::watch

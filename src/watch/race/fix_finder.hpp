@@ -11,7 +11,7 @@
 
 #include "watch/race/shadow.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 class FixFinder {
  public:
@@ -40,7 +40,6 @@ class FixFinder {
   PlaceKey key_of(const RaceSide& side) const {
     return {side.stream, side.file, side.line, side.name, by_op_ ? side.position : 0};
   }
-  bool is_ordered(const Access& earlier, std::uint32_t slot) const;
   void order(std::uint32_t slot, Clocks::Point point);
   void add(const RaceSide& after, const RaceSide& before, Clocks::Point point);
   void note_needed(const std::vector<Access>& unordered);
@@ -58,4 +57,4 @@ class FixFinder {
   std::shared_ptr<const Clocks::Clock> without_;  // the clock of the current access without these fixes
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 // Maximum number of kept writes of one flag. A wait for an older value counts as ordered after the oldest kept write.
 constexpr std::size_t kMaxWrites = 1024;
@@ -48,4 +48,4 @@ std::optional<Clocks::Point> FlagWrites::write_before(const TraceRange& flag, st
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

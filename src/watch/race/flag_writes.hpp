@@ -11,7 +11,7 @@
 #include "slip/trace.hpp"
 #include "watch/race/clocks.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // Whether a flag with the value `written` ends a wait for `awaited`. Values count up and may wrap around.
 constexpr bool ends_wait(std::uint32_t written, std::uint32_t awaited) {
@@ -40,4 +40,4 @@ class FlagWrites {
   std::map<FlagAddress, std::vector<Write>> flags_;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -1,8 +1,6 @@
 #include "watch/race/needed_edges.hpp"
 
-#include <algorithm>
-
-namespace slip {
+namespace slip::watch {
 namespace {
 constexpr std::size_t kMaxEntries = std::size_t{1} << 27;  // at most 1 GiB; less, because edges share clocks
 }  // namespace
@@ -112,4 +110,4 @@ void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t
   }
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -14,7 +14,7 @@
 
 #include "watch/race/clocks.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 class NeededEdges {
  public:
@@ -80,4 +80,4 @@ class NeededEdges {
   bool gave_up_ = false;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // Maximum number of source lines whose ops are kept for one view. More would make the report longer, not better.
@@ -54,4 +54,4 @@ std::optional<OpenView> OpenViews::close(ShadowMemory::TrackedBuffer& buffer, co
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -10,7 +10,7 @@
 
 #include "watch/race/shadow.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // The name of the host in a race with an op that was issued while a view was open.
 inline constexpr std::string_view kOpenView = "the host, in a view still open";
@@ -41,4 +41,4 @@ class OpenViews {
   std::unordered_map<const Shadow*, std::vector<OpenView>> views_;  // by the memory that they access
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 constexpr std::size_t kMaxSlotsForNeededEdges = 1024;
 }  // namespace
@@ -120,13 +120,12 @@ void ProgramOrder::end_host_step() {
 bool ProgramOrder::is_ordered(const Access& earlier, const Access& access, bool at_own_position) {
   const std::uint32_t slot = access.point.slot;
   if (earlier.point.slot == slot) return true;
-  const bool by_host = slot == Clocks::kHostSlot;
-  const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, slot);
+  const bool before = clocks_.before(earlier.point, slot);
   if (needed_ && before) needed_->require_order(earlier.point, slot);
-  if (before || by_host) return before;
+  if (before || slot == Clocks::kHostSlot) return before;
   // Within a stream, submitting an op and recording it are one atomic step, but not across streams. So the record of
   // another thread's op may arrive first, although that op comes after this one.
   return at_own_position && earlier.point.slot != Clocks::kHostSlot && clocks_.reaches(earlier.point, access.point);
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -11,7 +11,7 @@
 #include "watch/race/fix_finder.hpp"
 #include "watch/race/needed_edges.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 class ProgramOrder {
  public:
@@ -75,4 +75,4 @@ class ProgramOrder {
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <map>
-#include <mutex>
 #include <tuple>
 
 #include "base/sync.hpp"
@@ -33,9 +32,9 @@ class FileNames {
 }  // namespace
 
 struct RaceChecker::State {
-  SpinLock lock;
-  RaceCheck check;  // guarded by lock
-  FileNames files;  // guarded by lock
+  base::SpinLock lock;
+  watch::RaceCheck check SLIP_GUARDED_BY(lock);
+  FileNames files SLIP_GUARDED_BY(lock);
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
@@ -90,12 +89,8 @@ TraceRecord trace_record(const Record& record) {
   return result;
 }
 
-}  // namespace
-
-namespace {
-
 // Wrapped memory is identified by its address, because the program may wrap the same bytes more than once.
-void describe(RaceCheck& check, const Range& range) {
+void describe(watch::RaceCheck& check, const Range& range) {
   check.name_buffer(range.id, range.block->name.text());
   if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
 }
@@ -107,7 +102,7 @@ void RaceChecker::on(const Record& record) {
   TraceRecord step = trace_record(record);
   const bool submits = record.kind == RecordKind::kSubmit && record.op;
   RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
-  const std::lock_guard lock(state_->lock);
+  const base::LockGuard lock(state_->lock);
   step.file = state_->files.text(record.here.file);
   if (submits) {
     for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
@@ -120,7 +115,7 @@ void RaceChecker::on(const Record& record) {
 }
 
 RaceReport RaceChecker::report() const {
-  const std::lock_guard lock(state_->lock);
+  const base::LockGuard lock(state_->lock);
   return state_->check.report();
 }
 
@@ -138,8 +133,8 @@ std::string text_of(const RaceFix& fix) {
   const RaceSide& after = fix.after;
   const RaceSide& before = fix.before;
   if (after.stream == 0)
-    return fmt::format("end the host's {}{} before '{}'{} is issued", after.name == kOpenView ? "view" : "access",
-                       place(after), before.name, place(before));
+    return fmt::format("end the host's {}{} before '{}'{} is issued",
+                       after.name == watch::kOpenView ? "view" : "access", place(after), before.name, place(before));
   const std::string record =
       fmt::format("record an event in stream {} after '{}'{}", after.stream, after.name, place(after));
   if (before.stream == 0)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 constexpr std::size_t kMaxRaces = 1000;
@@ -180,8 +180,8 @@ void RaceCheck::end_view(const TraceRecord& record) {
   std::vector<Access> racing;
   const Clocks& clocks = order_.clocks();
   for (const OpInView& op : view->ops) {
-    const Access& access = clocks.before_host(op.first.point) ? op.last : op.first;
-    if (clocks.before_host(access.point)) continue;
+    const Access& access = clocks.before(op.first.point, Clocks::kHostSlot) ? op.last : op.first;
+    if (clocks.before(access.point, Clocks::kHostSlot)) continue;
     racing.push_back(access);
     races_.add(access.side, side, op.where, memory_[op.where.buffer].name);
   }
@@ -217,4 +217,4 @@ RaceReport RaceCheck::report() {
   return report;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

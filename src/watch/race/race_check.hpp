@@ -14,7 +14,7 @@
 #include "watch/race/shadow.hpp"
 #include "watch/race/stalled_streams.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // The observed races, one for each pair of source lines, buffer and kind of access.
 class RaceList {
@@ -79,4 +79,4 @@ class RaceCheck {
   std::uint64_t ops_ = 0, opaque_ = 0;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

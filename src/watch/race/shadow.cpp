@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace slip {
+namespace slip::watch {
 
 // Returns the segment that begins at `at`. If there is none, cuts the one that contains `at`, or adds an untouched one
 // at the end.
@@ -61,4 +61,4 @@ void Shadow::join(Segments::iterator first, Segments::iterator last) {
   }
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -6,14 +6,13 @@
 
 #include <cstdint>
 #include <map>
-#include <unordered_map>
 #include <vector>
 
 #include "slip/race.hpp"
 #include "watch/race/clocks.hpp"
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // An access. Later accesses that conflict with it must be ordered after it.
 struct Access {
@@ -100,4 +99,4 @@ class ShadowMemory {
   std::map<std::uint32_t, Shadow> wrapped_;  // by address space
 };
 
-}  // namespace slip
+}  // namespace slip::watch

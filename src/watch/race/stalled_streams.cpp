@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace slip {
+namespace slip::watch {
 
 bool StalledStreams::must_defer(const TraceRecord& record, std::span<const TraceRange> reads) {
   if (record.kind == RecordKind::kSync || record.kind == RecordKind::kQuery) {
@@ -105,4 +105,4 @@ void StalledStreams::finish() {
   while (!stalls_.empty()) resume(root_of(stalls_.begin()->first));
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -16,7 +16,7 @@
 #include "watch/race/flag_writes.hpp"
 #include "watch/race/program_order.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 class StalledStreams {
  public:
@@ -66,4 +66,4 @@ class StalledStreams {
   std::map<std::uint64_t, Stall> stalls_;  // by stream
 };
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -1,7 +1,6 @@
 #include "watch/race/superfluous.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -11,42 +10,10 @@
 #include "watch/analysis/op_graph.hpp"
 #include "watch/analysis/replay.hpp"
 #include "watch/race/trace_races.hpp"
+#include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
-
-// The ops of a trace by stream, to find the ops before and after a wait.
-class OpsOfStreams {
- public:
-  explicit OpsOfStreams(std::span<const TraceSpan> spans) {
-    for (const TraceSpan& span : spans) {
-      if (span.submit) streams_[span.stream].push_back(&span);
-    }
-  }
-
-  // The last op of the stream up to a position, and its first op submitted after a sequence number. Null: there is
-  // none.
-  const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const {
-    const std::vector<const TraceSpan*>& ops = of(stream);
-    const auto later =
-        std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
-    return later == ops.begin() ? nullptr : *std::prev(later);
-  }
-  const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const {
-    const std::vector<const TraceSpan*>& ops = of(stream);
-    const auto first = std::partition_point(ops.begin(), ops.end(),
-                                            [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
-    return first == ops.end() ? nullptr : *first;
-  }
-
- private:
-  const std::vector<const TraceSpan*>& of(std::uint64_t stream) const {
-    static const std::vector<const TraceSpan*> kNone;
-    const auto found = streams_.find(stream);
-    return found == streams_.end() ? kNone : found->second;
-  }
-  std::unordered_map<std::uint64_t, std::vector<const TraceSpan*>> streams_;
-};
 
 // All waits of one source line for ops of one other line. They can be removed only if none of them is ever needed. Two
 // waits on one line may wait for different ops, and then form two groups. If source lines are unknown, a group contains
@@ -58,14 +25,13 @@ struct WaitGroup {
 };
 using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
-using BarrierKey = std::tuple<std::string_view, std::int32_t, std::string_view>;  // of the legacy stream's op
 
 constexpr std::uint64_t kMaxPasses = 8;  // limit of replays, in passes over the trace
 
 class SuperfluousFinder {
  public:
   SuperfluousFinder(const TraceData& trace, std::span<const TraceSpan> spans)
-      : trace_(trace), spans_(spans), ops_(spans) {
+      : trace_(trace), spans_(spans), ops_(spans, SpanChoice::kSubmitted) {
     for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
       const TraceRecord& record = trace.records[i];
       if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
@@ -225,7 +191,7 @@ class SuperfluousFinder {
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // record indices by stream
   std::vector<std::uint64_t> syncs_;                                        // sequence numbers
   std::map<WaitKey, WaitGroup> waits_;
-  std::map<BarrierKey, WaitGroup> barriers_;
+  std::map<SourceLine, WaitGroup> barriers_;  // by the legacy stream's op
   std::optional<Replay> replay_;
   Picos length_ = 0;
   std::uint64_t steps_tried_ = 0;
@@ -237,4 +203,4 @@ Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> 
   return SuperfluousFinder(trace, spans).find(needed);
 }
 
-}  // namespace slip
+}  // namespace slip::watch

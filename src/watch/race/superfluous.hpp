@@ -7,7 +7,7 @@
 #include "slip/check.hpp"
 #include "watch/race/needed_edges.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 struct Superfluous {
   std::vector<SuperfluousWait> waits;            // most expensive first
@@ -17,4 +17,4 @@ struct Superfluous {
 // `needed` must have been filled by check_races() of the same trace; `spans` is trace.spans().
 Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed);
 
-}  // namespace slip
+}  // namespace slip::watch

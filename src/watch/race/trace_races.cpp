@@ -1,10 +1,8 @@
 #include "watch/race/trace_races.hpp"
 
-#include <utility>
-
 #include "watch/race/race_check.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 void describe_buffers(RaceCheck& check, const TraceData& trace) {
@@ -101,6 +99,11 @@ bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out)
   return check.report().races.empty();
 }
 
-RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
+}  // namespace slip::watch
+
+namespace slip {
+using namespace watch;
+
+RaceReport check_races(const TraceData& trace) { return watch::check_races(trace, false, nullptr); }
 
 }  // namespace slip

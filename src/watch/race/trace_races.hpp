@@ -8,7 +8,7 @@
 #include "slip/race.hpp"
 #include "watch/race/needed_edges.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` learns which
 // edges the conflicts need; may be null.
@@ -44,4 +44,4 @@ bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out)
 // Maximum number of records checked, in total, to find out which waits can be left out: about a second.
 inline constexpr std::uint64_t kMaxTrialSteps = 1'000'000;
 
-}  // namespace slip
+}  // namespace slip::watch

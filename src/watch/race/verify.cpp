@@ -26,7 +26,7 @@ class PlanTrace {
  public:
   PlanTrace(const Plan& plan, const std::vector<std::uint32_t>& order) {
     for (const std::uint32_t op : order) add(plan, op);
-    normalise(data);
+    watch::normalise(data);
   }
   TraceData data;
   std::vector<Verification::Wait> waits;  // by record index; empty for records that are not waits
@@ -62,7 +62,7 @@ class PlanTrace {
   std::uint32_t add_ranges(const std::vector<Range>& ranges) {
     for (const Range& range : ranges) {
       data.ranges.push_back({range.id, range.offset, range.bytes});
-      const Block& block = *range.block;
+      const runtime::Block& block = *range.block;
       data.buffers.push_back({.id = range.id,
                               .kind = block.kind,
                               .bytes = block.bytes,
@@ -73,21 +73,14 @@ class PlanTrace {
   }
 };
 
-using FlagWriters = std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>>;
-
-FlagWriters flag_writers(const Plan& plan) {
-  FlagWriters writers;
+// Returns the ops that each op waits for. Adds to `unknown` the ops that wait for a flag that no op of the plan writes.
+std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
+  std::map<watch::FlagAddress, std::vector<std::uint32_t>> writers;
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
     const PlanNode& node = plan.nodes()[op];
     if (node.kind == OpKind::kWriteValue) writers[{node.writes[0].id, node.writes[0].offset}].push_back(op);
   }
-  return writers;
-}
-
-// Returns the ops that each op waits for. Adds to `unknown` the ops that wait for a flag that no op of the plan writes.
-std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
-  const FlagWriters writers = flag_writers(plan);
-  std::vector<OpWaits> result(plan.nodes().size());
+  std::vector<watch::OpWaits> result(plan.nodes().size());
   std::vector<std::uint32_t> last(plan.streams(), ~std::uint32_t{0});
   std::map<const void*, std::uint32_t> last_in_line;
   for (std::uint32_t op = 0; op < result.size(); ++op) {
@@ -106,7 +99,7 @@ std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unkn
       std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : found->second) {
         const PlanNode& write = plan.nodes()[writer];
-        if (has_one[write.stream] || !ends_wait(write.value, node.value)) continue;
+        if (has_one[write.stream] || !watch::ends_wait(write.value, node.value)) continue;
         has_one[write.stream] = true;
         result[op].any.push_back(writer);
       }
@@ -118,7 +111,7 @@ std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unkn
 
 // Returns an order in which each op comes after the ops that it waits for, including the writers of its flag. The plan
 // may issue a wait for a flag long before the write.
-std::vector<std::uint32_t> run_order(const std::vector<OpWaits>& waits) {
+std::vector<std::uint32_t> run_order(const std::vector<watch::OpWaits>& waits) {
   std::vector<std::uint32_t> order;
   std::vector<bool> begun(waits.size());
   std::vector<std::uint32_t> stack;
@@ -166,19 +159,20 @@ bool has_signals(const Plan& plan) {
 
 // Returns the waits that no conflict needs. If the plan is small enough to try, also the waits that others make
 // unnecessary.
-std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const NeededEdges& needed) {
+std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace,
+                                                  const watch::NeededEdges& needed) {
   const std::vector<TraceRecord>& records = trace.data.records;
   std::vector<bool> left_out(records.size());
   std::vector<std::uint32_t> kept;
-  for (const NeededEdges::Edge& edge : needed.edges()) {
+  for (const watch::NeededEdges::Edge& edge : needed.edges()) {
     if (records[edge.record].kind != RecordKind::kEventWait) continue;
     if (edge.needed) kept.push_back(edge.record);
     else left_out[edge.record] = true;
   }
-  if (!has_signals(plan) && kept.size() * records.size() <= kMaxTrialSteps) {
+  if (!has_signals(plan) && kept.size() * records.size() <= watch::kMaxTrialSteps) {
     for (const std::uint32_t wait : kept) {
       left_out[wait] = true;
-      left_out[wait] = is_clean_without(trace.data, left_out);
+      left_out[wait] = watch::is_clean_without(trace.data, left_out);
     }
   }
   std::vector<Verification::Wait> result;
@@ -202,11 +196,11 @@ const char* verdict_name(Verdict verdict) {
 
 Verification verify(const Plan& plan) {
   Verification result;
-  const std::vector<OpWaits> waits = waits_of(plan, result.unknown);
-  result.circle = find_cycle(waits);
+  const std::vector<watch::OpWaits> waits = waits_of(plan, result.unknown);
+  result.cycle = watch::find_cycle(waits);
   const PlanTrace trace(plan, run_order(waits));
-  NeededEdges needed;
-  note_races(result, check_races(trace.data, true, &needed));
+  watch::NeededEdges needed;
+  note_races(result, watch::check_races(trace.data, true, &needed));
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
     if (plan.nodes()[op].opaque) result.unknown.push_back(op);
   }
@@ -214,7 +208,7 @@ Verification verify(const Plan& plan) {
   // In a racy plan it is not defined which waits are needed.
   if (result.races.empty()) result.superfluous = superfluous_waits(plan, trace, needed);
   result.verdict = !result.races.empty()     ? Verdict::kRace
-                   : !result.circle.empty()  ? Verdict::kDeadlock
+                   : !result.cycle.empty()   ? Verdict::kDeadlock
                    : !result.unknown.empty() ? Verdict::kUnknown
                                              : Verdict::kProven;
   return result;
@@ -234,9 +228,9 @@ std::string Verification::text(const Plan& plan) const {
                         op_text(race.first), race.second_writes ? "written" : "read", op_text(race.second));
   for (const Wait& wait : missing)
     text += fmt::format("fix: {}\n  must wait for {}\n", op_text(wait.op), op_text(wait.other));
-  for (std::size_t i = 0; i < circle.size(); ++i)
-    text += fmt::format("{}{}\n", i == 0 ? "deadlock: " : "  waits for ", op_text(circle[i]));
-  if (!circle.empty()) text += "  which waits for the first\n";
+  for (std::size_t i = 0; i < cycle.size(); ++i)
+    text += fmt::format("{}{}\n", i == 0 ? "deadlock: " : "  waits for ", op_text(cycle[i]));
+  if (!cycle.empty()) text += "  which waits for the first\n";
   for (const std::uint32_t op : unknown)
     text += fmt::format("unknown: {}\n",
                         op_text(op) + (plan.nodes()[op].opaque ? " declares no ranges"

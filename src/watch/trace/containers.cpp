@@ -1,10 +1,9 @@
 #include "watch/trace/containers.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 constexpr unsigned kDigitBits = 11;  // 2048 counters fit into the L1 cache
@@ -34,4 +33,11 @@ void sort_by_time(std::vector<TimeKey>& keys) {
   }
 }
 
-}  // namespace slip
+std::vector<std::uint32_t> indices_by_time(std::vector<TimeKey> keys) {
+  sort_by_time(keys);
+  std::vector<std::uint32_t> result(keys.size());
+  std::ranges::transform(keys, result.begin(), &TimeKey::index);
+  return result;
+}
+
+}  // namespace slip::watch

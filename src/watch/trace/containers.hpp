@@ -10,14 +10,13 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "slip/op.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // Interned strings: equal strings are stored once, so strings are equal if and only if their addresses are equal.
 class StringPool {
@@ -38,14 +37,16 @@ class StringPool {
   static std::size_t cache_slot(std::string_view text) {
     if (text.empty()) return 0;
     std::uint64_t mix = text.size();
-    if (text.size() >= 8) mix += load_word(text.data()) ^ (load_word(text.data() + text.size() - 8) * 31);
-    else mix += every_byte(static_cast<unsigned char>(text.front())) ^ (static_cast<unsigned char>(text.back()) * 31U);
+    if (text.size() >= 8) mix += base::load_word(text.data()) ^ (base::load_word(text.data() + text.size() - 8) * 31);
+    else
+      mix +=
+          base::every_byte(static_cast<unsigned char>(text.front())) ^ (static_cast<unsigned char>(text.back()) * 31U);
     return (mix * 0x9E3779B97F4A7C15U) >> 56;
   }
 
  private:
   std::string_view find(std::string_view text) {
-    if (!is_utf8(text)) return find(to_utf8(text));
+    if (!base::is_utf8(text)) return find(base::to_utf8(text));
     const auto found = index_.find(text);
     if (found != index_.end()) return *found;
     return *index_.insert(all_->emplace_back(text)).first;
@@ -97,5 +98,6 @@ struct TimeKey {
 
 // Stable and linear: a radix sort over the digits in which the times differ.
 void sort_by_time(std::vector<TimeKey>& keys);
+std::vector<std::uint32_t> indices_by_time(std::vector<TimeKey> keys);
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <limits>
-#include <utility>
 
 #include "watch/trace/names.hpp"
 
-namespace slip {
+namespace slip::watch {
 
-std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const char* what) {
+std::uint32_t require_small(const base::JsonReader& json, std::uint64_t value, const char* what) {
   if (value > std::numeric_limits<std::uint32_t>::max()) json.fail(fmt::format("{} {} is too large", what, value));
   return static_cast<std::uint32_t>(value);
 }
@@ -191,4 +189,4 @@ void EventReader::read_place() {
   event_.record.line = recent.line;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -12,7 +12,7 @@
 #include "slip/trace.hpp"
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // TraceRecord::queued of an event without this time. No number in a file is read as this value.
 inline constexpr Picos kNoTime = std::numeric_limits<Picos>::min();
@@ -34,7 +34,7 @@ struct TraceEvent {
 
 class EventReader {
  public:
-  EventReader(JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
+  EventReader(base::JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
 
   const TraceEvent& read();  // the event and its ranges are valid until the next call
   const std::vector<TraceRange>& reads() const { return reads_; }
@@ -43,7 +43,7 @@ class EventReader {
  private:
   // A key and the function that reads its value.
   struct Field {
-    JsonKey key;
+    base::JsonKey key;
     void (*read)(EventReader& reader);
   };
   static constexpr std::size_t kMaxFields = 24;
@@ -74,7 +74,7 @@ class EventReader {
   };
   SourceLine split_source_line(std::string_view text);
 
-  JsonReader& json_;
+  base::JsonReader& json_;
   StringPool& texts_;
   TraceEvent event_;
   std::optional<Engine> asked_for_;  // the engine in the args, if there is one
@@ -84,15 +84,16 @@ class EventReader {
   std::array<SourceLine, StringPool::kCacheEntries> source_lines_;  // a cache of recently split lines
 };
 
-std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const char* what);
+inline char first_letter(std::string_view text) { return text.empty() ? '\0' : text[0]; }
+std::uint32_t require_small(const base::JsonReader& json, std::uint64_t value, const char* what);
 
 // Reads the next string of the file and returns the enumerator of that name.
 template <class Value>
-Value require_name(JsonReader& json, std::optional<Value> (*find_name)(std::string_view), const char* what) {
+Value require_name(base::JsonReader& json, std::optional<Value> (*find_name)(std::string_view), const char* what) {
   const std::string_view text = json.text();
   const std::optional<Value> value = find_name(text);
-  if (!value) json.fail("no " + std::string(what) + " is called '" + to_utf8(text.substr(0, 40)) + "'");
+  if (!value) json.fail("no " + std::string(what) + " is called '" + base::to_utf8(text.substr(0, 40)) + "'");
   return *value;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

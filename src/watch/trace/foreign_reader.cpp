@@ -7,9 +7,10 @@
 #include <limits>
 #include <string>
 
+#include "watch/trace/event_reader.hpp"
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // If the first time is larger than this, in microseconds, all times are counted from the first event. Such times count
@@ -40,6 +41,11 @@ Engine engine_by(std::string_view category, std::string_view name) {
   return Engine::kCompute;
 }
 
+// By start. Of runs with the same start, the enclosing run comes first.
+bool starts_before(const TraceRecord& a, const TraceRecord& b) {
+  return a.started != b.started ? a.started < b.started : a.ended > b.ended;
+}
+
 }  // namespace
 
 void ForeignReader::read() {
@@ -60,7 +66,7 @@ void ForeignReader::read() {
     }
     case 's':
     case 'f': {
-      if (event.id.empty() || !event.timed) return;
+      if (event.id.empty() || !event.at) return;
       // An id is unique only within its category.
       const std::string_view id = texts_.keep(fmt::format("{} {}", event.category, event.id));
       arrows_.push_back({event.phase == 's', event.enclosed, id, {event.pid.data(), event.tid.data()}, time_of(event)});
@@ -82,31 +88,17 @@ void ForeignReader::read_fields(Event& event) {
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
-    if (key == "ph") {
-      const std::string_view phase = json_.text();
-      event.phase = phase.empty() ? '\0' : phase[0];
-    } else if (key == "name") {
-      event.name = read_identity();
-    } else if (key == "cat") {
-      event.category = read_identity();
-    } else if (key == "pid") {
-      event.pid = read_identity();
-    } else if (key == "tid") {
-      event.tid = read_identity();
-    } else if (key == "ts") {
-      event.at = json_.long_micros();
-      event.timed = true;
-    } else if (key == "dur") {
-      event.lasts = json_.micros();
-    } else if (key == "id") {
-      event.id = read_identity();
-    } else if (key == "bp") {
-      event.enclosed = read_identity() == "e";
-    } else if (key == "args" && json_.next_is('{')) {
-      read_args(event);
-    } else {
-      json_.skip();
-    }
+    if (key == "ph") event.phase = first_letter(json_.text());
+    else if (key == "name") event.name = read_identity();
+    else if (key == "cat") event.category = read_identity();
+    else if (key == "pid") event.pid = read_identity();
+    else if (key == "tid") event.tid = read_identity();
+    else if (key == "ts") event.at = json_.long_micros();
+    else if (key == "dur") event.lasts = json_.micros();
+    else if (key == "id") event.id = read_identity();
+    else if (key == "bp") event.enclosed = read_identity() == "e";
+    else if (key == "args" && json_.next_is('{')) read_args(event);
+    else json_.skip();
   }
 }
 
@@ -155,17 +147,17 @@ Picos ForeignReader::sum(Picos a, Picos b) const {
 }
 
 Picos ForeignReader::time_of(const Event& event) {
-  if (!event.timed) json_.fail("an event without its time (\"ts\")");
+  if (!event.at) json_.fail("an event without its time (\"ts\")");
   if (!clock_.started) {
     clock_.started = true;
-    if (std::abs(event.at.micros) > kFarMicros) clock_.base = event.at.micros;
+    if (std::abs(event.at->micros) > kFarMicros) clock_.base = event.at->micros;
   }
   std::int64_t micros = 0;
   Picos picos = 0;
-  if (__builtin_sub_overflow(event.at.micros, clock_.base, &micros) ||
+  if (__builtin_sub_overflow(event.at->micros, clock_.base, &micros) ||
       __builtin_mul_overflow(micros, 1'000'000, &picos))
     json_.fail("a time more than 106 days from the first");
-  picos = sum(picos, event.at.rest);
+  picos = sum(picos, event.at->rest);
   clock_.latest = std::max(clock_.latest, picos);
   return picos;
 }
@@ -174,9 +166,9 @@ void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) 
   if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
   clock_.latest = std::max(clock_.latest, ended);
   const Engine engine = engine_by(begin.category, begin.name);
-  if (!begin.correlation.empty() && is_call(begin.category)) links_.add_call(begin.correlation, records_.size());
+  if (!begin.correlation.empty() && is_call(begin.category)) calls_.emplace(begin.correlation.data(), records_.size());
   else if (!begin.correlation.empty() && engine != Engine::kHost && engine != Engine::kNone)
-    links_.add_launched(begin.correlation, records_.size());
+    launched_.push_back({begin.correlation.data(), records_.size()});
   records_.push_back({.kind = RecordKind::kRun,
                       .engine = engine,
                       .annotation = is_annotation(begin.category, begin.name),
@@ -188,18 +180,89 @@ void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) 
                       .name = begin.name});
 }
 
+namespace {
+
+constexpr std::size_t kNoRun = ~std::size_t{0};
+
+// The runs of each stream that are not annotations, in the order of starts_before().
+class Tracks {
+ public:
+  explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      if (records[i].kind == RecordKind::kRun && !records[i].annotation) runs_[records[i].stream].push_back(i);
+    }
+    for (auto& [stream, runs] : runs_) {
+      std::stable_sort(runs.begin(), runs.end(),
+                       [&](std::size_t a, std::size_t b) { return starts_before(records[a], records[b]); });
+    }
+  }
+
+  // Returns the innermost run that contains the time.
+  std::size_t at(std::uint64_t stream, Picos at) {
+    const std::vector<std::size_t>& runs = runs_[stream];
+    auto next =
+        std::partition_point(runs.begin(), runs.end(), [&](std::size_t run) { return records_[run].started <= at; });
+    for (int tries = 0; next != runs.begin() && tries < kMaxNested; ++tries) {
+      if (records_[*--next].ended >= at) return *next;
+    }
+    return kNoRun;
+  }
+  // Returns the first run that starts at the time or later.
+  std::size_t from(std::uint64_t stream, Picos at) {
+    const std::vector<std::size_t>& runs = runs_[stream];
+    const auto next =
+        std::partition_point(runs.begin(), runs.end(), [&](std::size_t run) { return records_[run].started < at; });
+    return next == runs.end() ? kNoRun : *next;
+  }
+
+ private:
+  static constexpr int kMaxNested = 64;
+  const std::vector<TraceRecord>& records_;
+  std::unordered_map<std::uint64_t, std::vector<std::size_t>> runs_;
+};
+
+}  // namespace
+
+// By record: the run of the host call that launched it, or kNoRun. Ops without a correlation id follow flow arrows.
+std::vector<std::size_t> ForeignReader::find_launches() const {
+  std::vector<std::size_t> result(records_.size(), kNoRun);
+  for (const Launched& launched : launched_) {
+    const auto call = calls_.find(launched.correlation);
+    if (call != calls_.end()) result[launched.run] = call->second;
+  }
+  follow_arrows(result);
+  return result;
+}
+
+// Runs of the host are calls; all other runs may have been launched.
+void ForeignReader::follow_arrows(std::vector<std::size_t>& launches) const {
+  if (arrows_.empty()) return;
+  Tracks tracks(records_);
+  std::unordered_map<const char*, std::size_t> calls;  // by id of the arrow: the run at its last beginning
+  const auto stream_of = [this](const ArrowEnd& end) -> std::uint64_t {
+    const auto track = track_index_.find(end.thread);
+    return track == track_index_.end() ? 0 : track->second + 1;  // 0: no event ran on this thread
+  };
+  for (const ArrowEnd& end : arrows_) {
+    const std::uint64_t stream = stream_of(end);
+    if (end.begins && stream != 0) calls[end.id.data()] = tracks.at(stream, end.at);
+  }
+  for (const ArrowEnd& end : arrows_) {
+    const std::uint64_t stream = stream_of(end);
+    const auto call = calls.find(end.id.data());
+    if (end.begins || stream == 0 || call == calls.end()) continue;
+    const std::size_t launched = end.enclosed ? tracks.at(stream, end.at) : tracks.from(stream, end.at);
+    if (launched == kNoRun || launches[launched] != kNoRun || records_[launched].engine == Engine::kHost) continue;
+    if (call->second != kNoRun && records_[call->second].engine == Engine::kHost) launches[launched] = call->second;
+  }
+}
+
 // Adds a submission for each op whose launching call is in the trace, at the time of the call.
 void ForeignReader::add_submissions() {
-  for (const ArrowEnd& end : arrows_) {
-    const auto track = track_index_.find(end.thread);
-    if (track == track_index_.end()) continue;  // no event ran on this thread
-    if (end.begins) links_.add_arrow_begin(end.id, track->second + 1, end.at);
-    else links_.add_arrow_end(end.id, track->second + 1, end.at, !end.enclosed);
-  }
-  const std::vector<std::size_t> calls = links_.resolve(records_);
+  const std::vector<std::size_t> calls = find_launches();
   const std::size_t runs = records_.size();
   for (std::size_t i = 0; i < runs; ++i) {
-    if (calls[i] == LaunchLinks::kNone) continue;
+    if (calls[i] == kNoRun) continue;
     if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
     const TraceRecord call = records_[calls[i]], run = records_[i];
     const bool copies = run.engine == Engine::kCopyIn || run.engine == Engine::kCopyOut;
@@ -243,15 +306,14 @@ void ForeignReader::move_to_zero() {
   }
 }
 
-// Numbers the runs of each stream by start. Of runs with the same start, the enclosing run comes first.
+// Numbers the runs of each stream in the order of starts_before().
 void ForeignReader::number_positions() {
   std::vector<TraceRecord*> order;
   for (TraceRecord& record : records_) {
     if (record.kind == RecordKind::kRun) order.push_back(&record);
   }
-  std::stable_sort(order.begin(), order.end(), [](const TraceRecord* a, const TraceRecord* b) {
-    return a->started != b->started ? a->started < b->started : a->ended > b->ended;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const TraceRecord* a, const TraceRecord* b) { return starts_before(*a, *b); });
   std::vector<std::uint64_t> positions(tracks_.size(), 0);
   for (TraceRecord* run : order) run->position = ++positions[run->stream - 1];
 }
@@ -305,77 +367,4 @@ TraceData ForeignReader::finish() {
   return data;
 }
 
-namespace {
-
-// The runs of each stream, sorted by start. Of runs with the same start, the enclosing run comes first.
-class Tracks {
- public:
-  explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
-    for (std::size_t i = 0; i < records.size(); ++i) {
-      if (records[i].kind == RecordKind::kRun && !records[i].annotation) runs_[records[i].stream].push_back(i);
-    }
-    for (auto& [stream, runs] : runs_) {
-      std::stable_sort(runs.begin(), runs.end(), [&](std::size_t a, std::size_t b) {
-        return records[a].started != records[b].started ? records[a].started < records[b].started
-                                                        : records[a].ended > records[b].ended;
-      });
-    }
-  }
-
-  // Returns the innermost run that contains the time.
-  std::size_t at(std::uint64_t stream, Picos at) const {
-    const auto found = runs_.find(stream);
-    if (found == runs_.end()) return LaunchLinks::kNone;
-    const std::vector<std::size_t>& runs = found->second;
-    auto next = after(runs, at);
-    for (int tries = 0; next != runs.begin() && tries < kMaxNested; ++tries) {
-      if (records_[*--next].ended >= at) return *next;
-    }
-    return LaunchLinks::kNone;
-  }
-  // Returns the first run that starts at the time or later.
-  std::size_t from(std::uint64_t stream, Picos at) const {
-    const auto found = runs_.find(stream);
-    if (found == runs_.end()) return LaunchLinks::kNone;
-    const auto next = std::lower_bound(found->second.begin(), found->second.end(), at,
-                                       [this](std::size_t run, Picos time) { return records_[run].started < time; });
-    return next == found->second.end() ? LaunchLinks::kNone : *next;
-  }
-
- private:
-  static constexpr int kMaxNested = 64;
-  std::vector<std::size_t>::const_iterator after(const std::vector<std::size_t>& runs, Picos at) const {
-    return std::upper_bound(runs.begin(), runs.end(), at,
-                            [this](Picos time, std::size_t run) { return time < records_[run].started; });
-  }
-
-  const std::vector<TraceRecord>& records_;
-  std::unordered_map<std::uint64_t, std::vector<std::size_t>> runs_;
-};
-
-}  // namespace
-
-std::vector<std::size_t> LaunchLinks::resolve(const std::vector<TraceRecord>& records) const {
-  std::vector<std::size_t> result(records.size(), kNone);
-  for (const Launched& launched : launched_) {
-    const auto call = calls_.find(launched.correlation);
-    if (call != calls_.end()) result[launched.run] = call->second;
-  }
-  if (!begins_.empty() && !ends_.empty()) follow_arrows(records, result);
-  return result;
-}
-
-void LaunchLinks::follow_arrows(const std::vector<TraceRecord>& records, std::vector<std::size_t>& result) const {
-  const Tracks tracks(records);
-  for (const ArrowEnd& end : ends_) {
-    const auto begin = begins_.find(end.id);
-    if (begin == begins_.end()) continue;
-    const std::size_t launched =
-        end.follows ? tracks.from(end.moment.stream, end.moment.at) : tracks.at(end.moment.stream, end.moment.at);
-    if (launched == kNone || result[launched] != kNone || records[launched].engine == Engine::kHost) continue;
-    const std::size_t call = tracks.at(begin->second.stream, begin->second.at);
-    if (call != kNone && records[call].engine == Engine::kHost) result[launched] = call;
-  }
-}
-
-}  // namespace slip
+}  // namespace slip::watch

@@ -1,11 +1,9 @@
 // Merges the traces of the ranks of one job into one trace.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <unordered_map>
 
+#include "base/fail.hpp"
 #include "slip/trace.hpp"
 #include "watch/trace/trace_data.hpp"
 
@@ -42,10 +40,9 @@ Picos clock_shift(const TraceProcess& first, const TraceProcess& process, Here h
   Picos shift = 0;
   if (__builtin_sub_overflow(same ? process.since_boot_ns : process.since_1970_ns,
                              same ? first.since_boot_ns : first.since_1970_ns, &shift) ||
-      __builtin_mul_overflow(shift, 1000, &shift) || shift < -kMaxTime || shift > kMaxTime)
-    throw Error(Code::kInvalidValue,
-                fmt::format("the clocks of ranks {} and {} are more than 26 days apart", first.rank, process.rank),
-                here);
+      __builtin_mul_overflow(shift, 1000, &shift) || shift < -watch::kMaxTime || shift > watch::kMaxTime)
+    base::fail(Code::kInvalidValue, here, "the clocks of ranks {} and {} are more than 26 days apart", first.rank,
+               process.rank);
   return shift;
 }
 
@@ -61,9 +58,8 @@ class Merger {
       if (fresh) result_.devices.push_back({found->second, trace.process.rank, id});
       return found->second;
     };
-    if (result_.records.size() + trace.records.size() > kMaxRecords)
-      throw Error(Code::kInvalidValue, fmt::format("together the traces have more than {} records", kMaxRecords),
-                  here_);
+    if (result_.records.size() + trace.records.size() > watch::kMaxRecords)
+      base::fail(Code::kInvalidValue, here_, "together the traces have more than {} records", watch::kMaxRecords);
     for (TraceRecord record : trace.records) {
       record.device = device_of(record.device);
       record.first_range += bases.range;
@@ -139,11 +135,10 @@ bool are_ranks_of_one_job(std::span<const TraceData> traces) {
 
 TraceData merge_traces(std::span<const TraceData> traces, Here here) {
   if (!are_ranks_of_one_job(traces))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} traces cannot be merged: each must be of another rank of one job, recorded at the same "
-                            "time",
-                            traces.size()),
-                here);
+    base::fail(Code::kInvalidValue, here,
+               "{} traces cannot be merged: each must be of another rank of one job, recorded at the same "
+               "time",
+               traces.size());
   std::vector<const TraceData*> order;
   for (const TraceData& trace : traces) order.push_back(&trace);
   std::ranges::sort(order, {}, [](const TraceData* trace) { return trace->process.rank; });

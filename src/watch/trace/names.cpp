@@ -1,8 +1,9 @@
 #include "watch/trace/names.hpp"
 
+#include <algorithm>
 #include <array>
 
-namespace slip {
+namespace slip::watch {
 
 const char* record_kind_name(RecordKind kind) {
   switch (kind) {
@@ -27,41 +28,28 @@ const char* record_kind_name(RecordKind kind) {
 
 namespace {
 
-// The names of an enum's kCount enumerators. They are few, so a linear search is enough.
-template <class Enum, std::size_t kCount>
-class NameTable {
- public:
-  explicit NameTable(const char* (*name)(Enum)) {
-    for (std::size_t i = 0; i < names_.size(); ++i) names_[i] = name(static_cast<Enum>(i));
-  }
-  std::optional<Enum> find(std::string_view name) const {
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      if (names_[i] == name) return static_cast<Enum>(i);
-    }
-    return std::nullopt;
-  }
-
- private:
-  std::array<std::string_view, kCount> names_;
-};
+// The enumerators are few, so a linear search is enough.
+template <class Enum, std::size_t kCount, const char* (*kNameOf)(Enum)>
+std::optional<Enum> find(std::string_view name) {
+  static const auto kNames = [] {
+    std::array<std::string_view, kCount> names;
+    for (std::size_t i = 0; i < kCount; ++i) names[i] = kNameOf(static_cast<Enum>(i));
+    return names;
+  }();
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Enum>(found - kNames.begin());
+}
 
 }  // namespace
 
 std::optional<RecordKind> record_kind_of(std::string_view name) {
-  static const NameTable<RecordKind, kRecordKinds> kNames(record_kind_name);
-  return kNames.find(name);
+  return find<RecordKind, kRecordKinds, record_kind_name>(name);
 }
-std::optional<OpKind> op_kind_of(std::string_view name) {
-  static const NameTable<OpKind, kOpKinds> kNames(kind_name);
-  return kNames.find(name);
-}
-std::optional<Engine> engine_of(std::string_view name) {
-  static const NameTable<Engine, kEngines> kNames(engine_name);
-  return kNames.find(name);
-}
+std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, kind_name>(name); }
+std::optional<Engine> engine_of(std::string_view name) { return find<Engine, kEngines, engine_name>(name); }
 std::optional<MemoryKind> memory_kind_of(std::string_view name) {
-  static const NameTable<MemoryKind, kMemoryKinds> kNames(memory_kind_name);
-  return kNames.find(name);
+  return find<MemoryKind, kMemoryKinds, memory_kind_name>(name);
 }
 
-}  // namespace slip
+}  // namespace slip::watch

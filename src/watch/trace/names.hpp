@@ -8,7 +8,7 @@
 #include "slip/buffer.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 inline constexpr std::size_t kRecordKinds = static_cast<std::size_t>(RecordKind::kError) + 1;
 inline constexpr std::size_t kMemoryKinds = static_cast<std::size_t>(MemoryKind::kPageable) + 1;
@@ -20,4 +20,4 @@ std::optional<OpKind> op_kind_of(std::string_view name);
 std::optional<Engine> engine_of(std::string_view name);
 std::optional<MemoryKind> memory_kind_of(std::string_view name);
 
-}  // namespace slip
+}  // namespace slip::watch

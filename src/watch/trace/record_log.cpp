@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <queue>
 #include <utility>
@@ -13,7 +12,7 @@
 #include "runtime/core.hpp"
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // The parts that follow an Entry, in this order. Most records have few parts: an op with two ranges takes about 220
@@ -135,7 +134,8 @@ std::atomic<unsigned> g_forks{0};
 
 unsigned forks() {
   static const bool kCounting = [] {
-    at_fork([] {}, [] {}, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });  // relaxed: a child has one thread
+    base::at_fork([] {}, [] {},
+                  [] { g_forks.fetch_add(1, std::memory_order_relaxed); });  // relaxed: a child has one thread
     return true;
   }();
   static_cast<void>(kCounting);
@@ -174,7 +174,7 @@ std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
 // trace. If another buffer has overwritten its entry in `described`, it is described again; normalise() removes
 // duplicates.
 void RecordLog::describe(Shard& shard, const Range& range) noexcept {
-  const Block* block = range.block;
+  const runtime::Block* block = range.block;
   std::uint64_t& described = shard.described[range.id % kDescribed];
   if (!block || described == range.id) return;
   std::byte* at = room(shard, sizeof(Entry) + sizeof(Name));
@@ -196,7 +196,7 @@ void RecordLog::add(const Record& record) noexcept {
     return;
   const std::uint16_t parts = parts_of(record);
   Shard& shard = shards_[record.thread % kShards];
-  const std::lock_guard lock(shard.lock);
+  const base::LockGuard lock(shard.lock);
   if (parts & kRanged) describe(shard, record.range);
   if (parts & kOperation) {
     for (const Range& range : record.op->reads) describe(shard, range);
@@ -308,14 +308,15 @@ TraceRecord unpack_record(Unpacker& from, std::vector<TraceRange>& ranges) {
 
 TraceProcess this_process() {
   TraceProcess process;
-  const std::optional<JobRank> rank = job_rank();
+  const std::optional<base::JobRank> rank = base::job_rank();
   if (!rank || rank->ranks < 2) return process;
   process.rank = rank->rank;
   process.ranks = rank->ranks;
-  const ClockOrigin origin = clock_origin();
+  const base::ClockOrigin origin = base::clock_origin();
   process.since_boot_ns = origin.since_boot_ns;
   process.since_1970_ns = origin.since_1970_ns;
-  static const std::string* const kBoot = new std::string(boot_id());  // never destroyed, because traces refer to it
+  static const std::string* const kBoot =
+      new std::string(base::boot_id());  // never destroyed, because traces refer to it
   process.boot = *kBoot;
   return process;
 }
@@ -327,7 +328,7 @@ TraceData RecordLog::collect() const {
   for (const Shard& shard : shards_) {
     Cursor cursor;
     {
-      const std::lock_guard lock(shard.lock);  // held briefly: bytes below `at` do not change any more
+      const base::LockGuard lock(shard.lock);  // held briefly: bytes below `at` do not change any more
       for (const Chunk& chunk : shard.chunks) {
         const bool last = &chunk == &shard.chunks.back();
         cursor.parts.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
@@ -357,9 +358,15 @@ TraceData RecordLog::collect() const {
   return data;
 }
 
+}  // namespace slip::watch
+
+namespace slip {
+using namespace watch;
+
 // --- Trace: the observer that fills a log ---
 
-Trace::Trace(const TraceOptions& options) : log_(std::make_unique<RecordLog>(options.max_bytes)), attached_(true) {
+Trace::Trace(const TraceOptions& options)
+    : log_(std::make_unique<watch::RecordLog>(options.max_bytes)), attached_(true) {
   attach(*this);
 }
 

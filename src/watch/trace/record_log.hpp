@@ -14,7 +14,7 @@
 #include "base/sync.hpp"
 #include "slip/trace.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 class RecordLog {
  public:
@@ -35,15 +35,16 @@ class RecordLog {
     std::size_t used = 0;  // only of full chunks; the last chunk is used up to Shard::at
   };
   struct alignas(64) Shard {
-    mutable SpinLock lock;
-    std::vector<Chunk> chunks;
-    std::byte* at = nullptr;
-    std::byte* end = nullptr;
-    std::array<std::uint64_t, kDescribed> described{};  // ids of buffers already described, by id modulo kDescribed
+    mutable base::SpinLock lock;
+    std::vector<Chunk> chunks SLIP_GUARDED_BY(lock);
+    std::byte* at SLIP_GUARDED_BY(lock) = nullptr;
+    std::byte* end SLIP_GUARDED_BY(lock) = nullptr;
+    // Ids of buffers already described, by id modulo kDescribed.
+    std::array<std::uint64_t, kDescribed> described SLIP_GUARDED_BY(lock){};
   };
 
-  std::byte* room(Shard& shard, std::size_t bytes) noexcept;
-  void describe(Shard& shard, const Range& range) noexcept;
+  std::byte* room(Shard& shard, std::size_t bytes) noexcept SLIP_REQUIRES(shard.lock);
+  void describe(Shard& shard, const Range& range) noexcept SLIP_REQUIRES(shard.lock);
 
   const std::size_t max_bytes_;
   const unsigned forks_;               // number of forks of the process when this log was constructed
@@ -53,4 +54,4 @@ class RecordLog {
   std::array<Shard, kShards> shards_;
 };
 
-}  // namespace slip
+}  // namespace slip::watch

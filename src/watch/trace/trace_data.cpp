@@ -8,7 +8,7 @@
 
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // Finds the submission of a run by stream and position. Positions are nearly always in order, both when submissions are
@@ -120,16 +120,20 @@ void name_runs(std::vector<TraceRecord>& records) {
   }
 }
 
+void identify(TraceSpan& span, const TraceRecord& record) {
+  span.name = record.name;
+  span.file = record.file;
+  span.line = record.line;
+  span.device = record.device;
+  span.stream = record.stream;
+  span.position = record.position;
+}
+
 void fill_from_submit(TraceSpan& span, const TraceData& data, const TraceRecord& submit) {
   span.submit = &submit;
-  span.name = submit.name;
-  span.file = submit.file;
-  span.line = submit.line;
+  identify(span, submit);
   span.kind = submit.op;
   span.engine = submit.engine;
-  span.device = submit.device;
-  span.stream = submit.stream;
-  span.position = submit.position;
   span.queued = submit.queued;
   span.reads = data.reads(submit);
   span.writes = data.writes(submit);
@@ -142,13 +146,7 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
   span.started = run.started;
   span.ended = run.ended;
   span.annotation = run.annotation;
-  if (span.submit) return;
-  span.name = run.name;
-  span.file = run.file;
-  span.line = run.line;
-  span.device = run.device;
-  span.stream = run.stream;
-  span.position = run.position;
+  if (!span.submit) identify(span, run);
 }
 
 }  // namespace
@@ -161,6 +159,11 @@ void normalise(TraceData& data, RunNames names) {
   data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
   if (names == RunNames::kFromOps) name_runs(data.records);
 }
+
+}  // namespace slip::watch
+
+namespace slip {
+using namespace watch;
 
 std::span<const TraceRange> TraceData::reads(const TraceRecord& record) const {
   return std::span(ranges).subspan(record.first_range, record.reads);
@@ -227,6 +230,10 @@ const TraceBuffer* TraceData::buffer(std::uint64_t id) const {
   return found != buffers.end() && found->id == id ? &*found : nullptr;
 }
 
+}  // namespace slip
+
+namespace slip::watch {
+
 bool times_fit(const TraceData& data) {
   Picos sum = 0;
   const auto fits = [](Picos time) { return -kMaxTime <= time && time <= kMaxTime; };
@@ -276,26 +283,43 @@ std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
   return origins;
 }
 
-std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> streams;
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].run && spans[i].submit) streams[spans[i].stream].push_back(static_cast<std::uint32_t>(i));
+OpsOfStreams::OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice) {
+  for (const TraceSpan& span : spans) {
+    if (span.submit && (span.run || choice == SpanChoice::kSubmitted)) streams_[span.stream].push_back(&span);
   }
+}
+
+std::span<const TraceSpan* const> OpsOfStreams::of(std::uint64_t stream) const {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return {};
+  return found->second;
+}
+
+const TraceSpan* OpsOfStreams::last_until(std::uint64_t stream, std::uint64_t position) const {
+  const auto ops = of(stream);
+  const auto later =
+      std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
+  return later == ops.begin() ? nullptr : *std::prev(later);
+}
+
+const TraceSpan* OpsOfStreams::first_after(std::uint64_t stream, std::uint64_t sequence) const {
+  const auto ops = of(stream);
+  const auto first = std::partition_point(ops.begin(), ops.end(),
+                                          [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
+  return first == ops.end() ? nullptr : *first;
+}
+
+std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {
+  const OpsOfStreams ops(spans, SpanChoice::kSubmittedAndRun);
+  const auto index_of = [&](const TraceSpan* span) { return static_cast<std::uint32_t>(span - spans.data()); };
   std::vector<Arrow> result;
   for (const TraceEdge& edge : trace.edges()) {
-    const std::vector<std::uint32_t>& sources = streams[edge.from_stream];
-    const std::vector<std::uint32_t>& targets = streams[edge.to_stream];
-    const auto source =
-        std::upper_bound(sources.begin(), sources.end(), edge.from_position,
-                         [&](std::uint64_t position, std::uint32_t i) { return position < spans[i].position; });
-    const auto target =
-        std::upper_bound(targets.begin(), targets.end(), edge.sequence,
-                         [&](std::uint64_t sequence, std::uint32_t i) { return sequence < spans[i].submit->sequence; });
-    if (source == sources.begin() || target == targets.end()) continue;
-    result.push_back({*std::prev(source), *target, edge.barrier});
+    const TraceSpan* from = ops.last_until(edge.from_stream, edge.from_position);
+    const TraceSpan* to = ops.first_after(edge.to_stream, edge.sequence);
+    if (from && to) result.push_back({index_of(from), index_of(to), edge.barrier});
   }
   if (trace.foreign) add_launches(spans, result);
   return result;
 }
 
-}  // namespace slip
+}  // namespace slip::watch

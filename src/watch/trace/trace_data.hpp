@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "slip/trace.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // Whether normalise() gives each kRun the name and source line of its op, or the runs already have them.
 enum class RunNames { kFromOps, kKeep };
@@ -33,6 +34,21 @@ bool times_fit(const TraceData& data);
 // aligned. Virtual clocks start at zero and have origin 0.
 std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace);
 
+// The submitted ops of each stream, to find the ops before and after a wait.
+enum class SpanChoice { kSubmitted, kSubmittedAndRun };
+class OpsOfStreams {
+ public:
+  OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice);
+  // The last op of the stream up to a position, and its first op submitted after a sequence number. Null: there is
+  // none.
+  const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const;
+  const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const;
+
+ private:
+  std::span<const TraceSpan* const> of(std::uint64_t stream) const;
+  std::unordered_map<std::uint64_t, std::vector<const TraceSpan*>> streams_;
+};
+
 // An arrow between two ops (span indices): from the last op that a wait covers to the first op that the wait delays.
 struct Arrow {
   std::uint32_t from = 0, to = 0;
@@ -43,4 +59,4 @@ struct Arrow {
 // none.
 std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans);
 
-}  // namespace slip
+}  // namespace slip::watch

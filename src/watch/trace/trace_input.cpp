@@ -1,6 +1,5 @@
 // Reads the bytes of a trace: from a text in memory, or from a file that may be compressed with gzip.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,13 +10,14 @@
 #include <memory>
 #include <new>
 
+#include "base/fail.hpp"
 #include "watch/trace/trace_reader.hpp"
 
 #if SLIP_HAS_ZLIB
 #include <zlib.h>
 #endif
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // gunzip(packed, ...) decompresses a source piece by piece. It throws kUnsupported if the library was built without
@@ -27,11 +27,11 @@ namespace {
 // A gzip file may consist of several members, one after the other.
 class Inflater {
  public:
-  Inflater(JsonReader::Source packed, const std::string& name, Here here)
+  Inflater(base::JsonReader::Source packed, const std::string& name, Here here)
       : packed_(std::move(packed)), name_(name), here_(here) {
     constexpr int kGzip = 16;  // zlib: added to windowBits, it selects the gzip format
     if (inflateInit2(&state_, MAX_WBITS + kGzip) != Z_OK)
-      throw Error(Code::kOutOfMemory, fmt::format("unpacking '{}': no memory for zlib", name_), here_);
+      base::fail(Code::kOutOfMemory, here_, "unpacking '{}': no memory for zlib", name_);
   }
   ~Inflater() { inflateEnd(&state_); }
   Inflater(const Inflater&) = delete;
@@ -62,10 +62,10 @@ class Inflater {
     return count > 0;
   }
   [[noreturn]] void fail(const char* why) const {
-    throw Error(Code::kParse, fmt::format("cannot unpack '{}' (gzip): {}", name_, why), here_);
+    base::fail(Code::kParse, here_, "cannot unpack '{}' (gzip): {}", name_, why);
   }
 
-  JsonReader::Source packed_;
+  base::JsonReader::Source packed_;
   const std::string name_;
   const Here here_;
   z_stream state_{};
@@ -73,57 +73,51 @@ class Inflater {
   std::array<char, std::size_t{64} << 10> buffer_{};
 };
 
-JsonReader::Source gunzip(JsonReader::Source packed, const std::string& name, Here here) {
+base::JsonReader::Source gunzip(base::JsonReader::Source packed, const std::string& name, Here here) {
   const auto inflater = std::make_shared<Inflater>(std::move(packed), name, here);
   return [inflater](char* into, std::size_t bytes) { return inflater->read(into, bytes); };
 }
 
 #else
 
-JsonReader::Source gunzip(JsonReader::Source, const std::string& name, Here here) {
-  throw Error(Code::kUnsupported,
-              fmt::format("'{}' is compressed with gzip, and this program was built without zlib: unpack it with "
-                          "gunzip, or build again with zlib1g-dev installed",
-                          name),
-              here);
+base::JsonReader::Source gunzip(base::JsonReader::Source, const std::string& name, Here here) {
+  base::fail(Code::kUnsupported, here,
+             "'{}' is compressed with gzip, and this program was built without zlib: unpack it with "
+             "gunzip, or build again with zlib1g-dev installed",
+             name);
 }
 
 #endif
 
-// A source whose first two bytes were already examined; read() still returns them.
-class PeekedSource {
- public:
-  explicit PeekedSource(JsonReader::Source source) : source_(std::move(source)) {
-    while (count_ < sizeof(first_)) {
-      const std::size_t got = source_(first_ + count_, sizeof(first_) - count_);
-      if (got == 0) break;
-      count_ += got;
-    }
-  }
-  bool is_gzip() const { return count_ == 2 && first_[0] == '\x1F' && first_[1] == '\x8B'; }
-  std::size_t read(char* into, std::size_t bytes) {
-    if (taken_ == count_) return source_(into, bytes);
-    const std::size_t part = std::min(bytes, count_ - taken_);
-    std::memcpy(into, first_ + taken_, part);
-    taken_ += part;
-    return part;
-  }
+// Reads the first two bytes, or fewer if the file is shorter.
+std::string read_head(const base::JsonReader::Source& source) {
+  char head[2] = {};
+  std::size_t count = 0;
+  for (std::size_t got = 1; got > 0 && count < sizeof(head); count += got)
+    got = source(head + count, sizeof(head) - count);
+  return {head, count};
+}
 
- private:
-  JsonReader::Source source_;
-  char first_[2] = {};
-  std::size_t count_ = 0, taken_ = 0;
-};
+// A source that returns the head first.
+base::JsonReader::Source join(std::string head, base::JsonReader::Source rest) {
+  return
+      [head = std::move(head), rest = std::move(rest), taken = std::size_t{0}](char* into, std::size_t bytes) mutable {
+        if (taken == head.size()) return rest(into, bytes);
+        const std::size_t part = head.copy(into, bytes, taken);
+        taken += part;
+        return part;
+      };
+}
 
-TraceData parse(JsonReader::Source source, std::size_t file_bytes, const std::string& name, Here here) {
+TraceData parse(base::JsonReader::Source source, std::size_t file_bytes, const std::string& name, Here here) {
   try {
-    const auto peeked = std::make_shared<PeekedSource>(std::move(source));
-    JsonReader::Source bytes = [peeked](char* into, std::size_t count) { return peeked->read(into, count); };
-    if (peeked->is_gzip()) bytes = gunzip(std::move(bytes), name, here);
-    JsonReader json(name, std::move(bytes), here);
+    const std::string head = read_head(source);
+    base::JsonReader::Source bytes = join(head, std::move(source));
+    if (head == "\x1F\x8B") bytes = gunzip(std::move(bytes), name, here);
+    base::JsonReader json(name, std::move(bytes), here);
     return read_trace_events(json, file_bytes);
   } catch (const std::bad_alloc&) {
-    throw Error(Code::kOutOfMemory, fmt::format("reading '{}': its records do not fit into memory", name), here);
+    base::fail(Code::kOutOfMemory, here, "reading '{}': its records do not fit into memory", name);
   }
 }
 
@@ -151,7 +145,7 @@ class InputFile {
 
  private:
   [[noreturn]] void fail(const char* what) const {
-    throw Error(Code::kIo, fmt::format("cannot {} '{}': {}", what, path_, std::strerror(errno)), here_);
+    base::fail(Code::kIo, here_, "cannot {} '{}': {}", what, path_, std::strerror(errno));
   }
   const std::string& path_;
   Here here_;
@@ -161,8 +155,13 @@ class InputFile {
 }  // namespace
 
 TraceData parse_trace(std::string_view text, const std::string& name, Here here) {
-  return parse(JsonReader::from_text(text), text.size(), name, here);
+  return parse(base::JsonReader::from_text(text), text.size(), name, here);
 }
+
+}  // namespace slip::watch
+
+namespace slip {
+using namespace watch;
 
 TraceData read_trace(const std::string& path, Here here) {
   const InputFile file(path, here);

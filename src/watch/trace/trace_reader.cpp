@@ -13,7 +13,7 @@
 #include "watch/trace/names.hpp"
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::watch {
 namespace {
 
 // One record or range is reserved for so many bytes of the file, so that a long list is not copied as it grows.
@@ -75,43 +75,309 @@ class OrderedRecords {
 
 class TraceReader {
  public:
-  TraceReader(JsonReader& json, std::size_t file_bytes) : json_(json), file_bytes_(file_bytes) {}
+  TraceReader(base::JsonReader& json, std::size_t file_bytes) : json_(json), file_bytes_(file_bytes) {}
 
-  TraceData read();
+  TraceData read() {
+    static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // skips a byte order mark
+    bare_ = json_.next_is('[');
+    if (bare_) read_events();
+    else read_sections();
+    json_.finish();
+    if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: the trace was cut short or edited");
+    if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
+    if (version_ != 0) {
+      finish_own();
+    } else {
+      data_ = foreign_.finish();
+      normalise(data_, RunNames::kKeep);
+    }
+    if (!times_fit(data_))
+      json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
+    data_.text = texts_.owner();
+    return std::move(data_);
+  }
 
  private:
   // The program that wrote the file. Known from the first event with a time, or from the section "slip".
   enum class Writer { kUnknown, kOwn, kForeign };
 
-  void read_sections();
-  void read_events();
-  void reserve_records();
-  bool next_event();
-  Writer look_ahead();
-  void read_own();
-  void finish_own();
+  void read_sections() {
+    std::string_view key;
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "traceEvents") read_events();
+      else if (key == "slip") read_tables();
+      else json_.skip();
+    }
+  }
 
-  Picos end_of(const TraceEvent& event) const;
-  TraceRecord& add(std::uint64_t sequence);
-  void add_host(const TraceEvent& event);
-  void add_ranges(TraceRecord& submit);
-  void add_op(const TraceEvent& event);
-  void follow_positions(const TraceRecord& submit);
+  void read_events() {
+    json_.begin_array();
+    events_ = !bare_;
+    if (version_ != 0) writer_ = Writer::kOwn;
+    reserve_records();
+    while (next_event()) {
+      events_ = true;
+      if (writer_ == Writer::kUnknown) writer_ = look_ahead();
+      if (writer_ == Writer::kOwn) read_own();
+      else foreign_.read();
+    }
+  }
 
-  void read_tables();
-  void read_process();
-  void read_device();
-  void read_buffer();
-  void shift_times();
-  void shift(Picos& time, Picos origin) const;
+  void reserve_records() {
+    reserve(records_.storage(), std::min(file_bytes_ / kBytesPerRecord, kMaxReserved));
+    reserve(data_.ranges, std::min(file_bytes_ / kBytesPerRange, kMaxReserved));
+  }
 
-  JsonReader& json_;
+  // A bare array may end without its bracket. The format allows that, for programs that crash.
+  bool next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
+
+  // Reads the next event without consuming it. Events of this library have a "seq", except events that are only for
+  // viewers.
+  Writer look_ahead() {
+    static constexpr std::string_view kForViewers = "MstfC";
+    std::string_view key;
+    char phase = 0;
+    bool ordered = false;
+    const base::JsonReader::Position place = json_.position();
+    json_.mark();
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "ph" && json_.next_is('"')) {
+        phase = first_letter(json_.text());
+      } else if (key == "args" && json_.next_is('{')) {
+        json_.begin_object();
+        while (json_.next_key(key)) {
+          ordered = ordered || (key == "seq" && json_.next_is('['));
+          json_.skip();
+        }
+      } else {
+        json_.skip();
+      }
+    }
+    json_.back();
+    if (ordered) return Writer::kOwn;
+    if (kForViewers.find(phase) != std::string_view::npos) return Writer::kUnknown;
+    first_foreign_ = place;
+    return Writer::kForeign;
+  }
+
+  void read_own() {
+    static constexpr base::JsonKey kPhase = "ph";
+    if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are only for viewers
+    const TraceEvent& event = own_.read();
+    if (event.phase != 'X' && event.phase != 'i') return;
+    if (event.lasts < 0) json_.fail("an event that ends before it starts");
+    if (event.recorded) add_host(event);
+    else if (event.phase == 'X') add_op(event);
+  }
+
+  void finish_own() {
+    if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its sequence number (\"seq\")");
+    const bool in_order = records_.in_order();
+    data_.records = records_.take();
+    shift_times();
+    normalise(data_, runs_are_named_ ? RunNames::kKeep : RunNames::kFromOps);
+    if (in_order) return;
+    const auto same = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence == b.sequence; };
+    const auto twice = std::adjacent_find(data_.records.begin(), data_.records.end(), same);
+    if (twice != data_.records.end())
+      json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", twice->sequence));
+  }
+
+  Picos end_of(const TraceEvent& event) const {
+    Picos end = 0;
+    if (__builtin_add_overflow(event.at, event.lasts, &end)) json_.fail("a time beyond 2^63 picoseconds");
+    return end;
+  }
+
+  TraceRecord& add(std::uint64_t sequence) {
+    if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
+    if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
+    TraceRecord* record = records_.add(sequence);
+    if (!record) json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", sequence));
+    return *record;
+  }
+
+  void add_host(const TraceEvent& event) {
+    if (event.record.kind == RecordKind::kRun) json_.fail("a record of kind \"run\": a run is given by an op's event");
+    const Picos end = end_of(event);
+    TraceRecord& record = add(event.record.sequence) = event.record;
+    if (event.phase == 'X' && event.lasts > 0) {
+      record.started = event.at;
+      record.ended = end;
+    }
+    if (record.kind == RecordKind::kSubmit) add_ranges(record);
+  }
+
+  void add_ranges(TraceRecord& submit) {
+    const std::vector<TraceRange>& reads = own_.reads();
+    const std::vector<TraceRange>& writes = own_.writes();
+    std::vector<TraceRange>& ranges = data_.ranges;
+    if (ranges.size() + reads.size() + writes.size() > kMaxRanges)
+      json_.fail(fmt::format("more than {} ranges", kMaxRanges));
+    submit.first_range = ranges.size();
+    submit.reads = static_cast<std::uint32_t>(reads.size());
+    submit.writes = static_cast<std::uint32_t>(writes.size());
+    for (const TraceRange& range : reads) ranges.push_back(range);
+    for (const TraceRange& range : writes) ranges.push_back(range);
+    follow_positions(submit);
+  }
+
+  void add_op(const TraceEvent& event) {
+    const TraceRecord& op = event.record;
+    const std::uint32_t device = require_small(json_, event.pid, "pid");
+    const std::string_view name = event.unnamed ? std::string_view() : event.title;
+    if (op.sequence != 0) {
+      TraceRecord& submit = add(op.sequence) = op;
+      submit.kind = RecordKind::kSubmit;
+      submit.device = device;
+      submit.name = name;
+      submit.queue = -1;
+      add_ranges(submit);
+    } else {
+      runs_are_named_ = false;
+    }
+    add(event.run_sequence) = {.kind = RecordKind::kRun,
+                               .engine = event.engine,
+                               .annotation = event.annotation,
+                               .device = device,
+                               .queue = op.queue,
+                               .line = op.line,
+                               .sequence = event.run_sequence,
+                               .stream = op.stream,
+                               .position = op.position,
+                               .thread = event.run_thread,
+                               .started = event.at,
+                               .ended = end_of(event),
+                               .name = name,
+                               .file = op.file};
+  }
+
+  // As long as positions increase in each stream, no op occurs twice.
+  void follow_positions(const TraceRecord& submit) {
+    constexpr std::size_t kMaxStreams = std::size_t{1} << 16;
+    if (submit.stream >= last_positions_.size()) {
+      if (submit.stream >= kMaxStreams) {
+        runs_are_named_ = false;
+        return;
+      }
+      last_positions_.resize(submit.stream + 1);
+    }
+    runs_are_named_ = runs_are_named_ && submit.position > last_positions_[submit.stream];
+    last_positions_[submit.stream] = submit.position;
+  }
+
+  void read_tables() {
+    std::string_view key;
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "version") {
+        version_ = json_.unsigned_number();
+        if (version_ != 1) json_.fail(fmt::format("a trace of version {}; this library reads version 1", version_));
+      } else if (key == "foreign") {
+        data_.foreign = json_.boolean();
+      } else if (key == "process") {
+        read_process();
+      } else if (key == "dropped") {
+        data_.dropped = json_.unsigned_number();
+      } else if (key == "devices") {
+        json_.begin_array();
+        while (json_.next_item()) read_device();
+      } else if (key == "buffers") {
+        json_.begin_array();
+        while (json_.next_item()) read_buffer();
+      } else {
+        json_.skip();
+      }
+    }
+  }
+
+  void read_process() {
+    std::string_view key;
+    TraceProcess& process = data_.process;
+    const auto number = [this](const char* what) {
+      const std::uint32_t value = require_small(json_, json_.unsigned_number(), what);
+      if (value > kMaxRanks) json_.fail(fmt::format("{} {} is too large", what, value));
+      return static_cast<int>(value);
+    };
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "rank") process.rank = number("rank");
+      else if (key == "ranks") process.ranks = number("number of ranks");
+      else if (key == "since_boot_ns") process.since_boot_ns = json_.signed_number();
+      else if (key == "since_1970_ns") process.since_1970_ns = json_.signed_number();
+      else if (key == "boot") process.boot = texts_.keep(json_.text());
+      else json_.skip();
+    }
+  }
+
+  void read_device() {
+    std::string_view key;
+    std::uint32_t id = 0;
+    Picos origin = 0;
+    TraceDevice merged;
+    bool of_rank = false;
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "id") id = require_small(json_, json_.unsigned_number(), "device");
+      else if (key == "origin_ps") origin = json_.signed_number();
+      else if (key == "rank") {
+        merged.rank = static_cast<int>(std::min<std::uint64_t>(json_.unsigned_number(), kMaxRanks));
+        of_rank = true;
+      } else if (key == "id_there") {
+        merged.id_there = require_small(json_, json_.unsigned_number(), "device");
+      } else {
+        json_.skip();
+      }
+    }
+    origins_[id] = origin;
+    merged.id = id;
+    if (of_rank) data_.devices.push_back(merged);
+  }
+
+  void read_buffer() {
+    std::string_view key;
+    TraceBuffer buffer;
+    json_.begin_object();
+    while (json_.next_key(key)) {
+      if (key == "id") buffer.id = json_.unsigned_number();
+      else if (key == "device") buffer.device = require_small(json_, json_.unsigned_number(), "device");
+      else if (key == "kind") buffer.kind = require_name(json_, memory_kind_of, "kind of memory");
+      else if (key == "bytes") buffer.bytes = json_.unsigned_number();
+      else if (key == "address") buffer.address = json_.unsigned_number();
+      else if (key == "name") buffer.name = texts_.keep(json_.text());
+      else json_.skip();
+    }
+    if (data_.buffers.size() >= kMaxRecords) json_.fail(fmt::format("more than {} buffers", kMaxRecords));
+    data_.buffers.push_back(buffer);
+  }
+
+  // Converts times back to the clocks of the devices. The origins of the clocks are at the end of the file.
+  void shift_times() {
+    for (TraceRecord& record : data_.records) {
+      const auto found = origins_.find(record.device);
+      const Picos origin = found == origins_.end() ? 0 : found->second;
+      if (record.kind == RecordKind::kRun || record.ended > record.started) {
+        shift(record.started, origin);
+        shift(record.ended, origin);
+      }
+      if (record.queued == kNoTime) record.queued = 0;
+      else if (record.kind != RecordKind::kRun) shift(record.queued, origin);
+    }
+  }
+
+  void shift(Picos& time, Picos origin) const {
+    if (__builtin_add_overflow(time, origin, &time)) json_.fail("a time beyond 2^63 picoseconds");
+  }
+
+  base::JsonReader& json_;
   std::size_t file_bytes_;
   StringPool texts_;
   EventReader own_{json_, texts_};
   ForeignReader foreign_{json_, texts_};
   Writer writer_ = Writer::kUnknown;
-  JsonReader::Position first_foreign_;
+  base::JsonReader::Position first_foreign_;
   bool bare_ = false;    // the file is only an array of events, without sections
   bool events_ = false;  // the file has a list of events, which may be empty
   TraceData data_;
@@ -122,299 +388,10 @@ class TraceReader {
   bool runs_are_named_ = true;                 // every run came with its op, and no op occurs twice
 };
 
-TraceData TraceReader::read() {
-  static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // skips a byte order mark
-  bare_ = json_.next_is('[');
-  if (bare_) read_events();
-  else read_sections();
-  json_.finish();
-  if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: the trace was cut short or edited");
-  if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
-  if (version_ != 0) {
-    finish_own();
-  } else {
-    data_ = foreign_.finish();
-    normalise(data_, RunNames::kKeep);
-  }
-  if (!times_fit(data_))
-    json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
-  data_.text = texts_.owner();
-  return std::move(data_);
-}
-
-void TraceReader::read_sections() {
-  std::string_view key;
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "traceEvents") read_events();
-    else if (key == "slip") read_tables();
-    else json_.skip();
-  }
-}
-
-void TraceReader::read_events() {
-  json_.begin_array();
-  events_ = !bare_;
-  if (version_ != 0) writer_ = Writer::kOwn;
-  reserve_records();
-  while (next_event()) {
-    events_ = true;
-    if (writer_ == Writer::kUnknown) writer_ = look_ahead();
-    if (writer_ == Writer::kOwn) read_own();
-    else foreign_.read();
-  }
-}
-
-void TraceReader::reserve_records() {
-  reserve(records_.storage(), std::min(file_bytes_ / kBytesPerRecord, kMaxReserved));
-  reserve(data_.ranges, std::min(file_bytes_ / kBytesPerRange, kMaxReserved));
-}
-
-// A bare array may end without its bracket. The format allows that, for programs that crash.
-bool TraceReader::next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
-
-// Reads the next event without consuming it. Events of this library have a "seq", except events that are only for
-// viewers.
-TraceReader::Writer TraceReader::look_ahead() {
-  static constexpr std::string_view kForViewers = "MstfC";
-  std::string_view key;
-  char phase = 0;
-  bool ordered = false;
-  const JsonReader::Position place = json_.position();
-  json_.mark();
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "ph" && json_.next_is('"')) {
-      const std::string_view text = json_.text();
-      phase = text.empty() ? '\0' : text[0];
-    } else if (key == "args" && json_.next_is('{')) {
-      json_.begin_object();
-      while (json_.next_key(key)) {
-        ordered = ordered || (key == "seq" && json_.next_is('['));
-        json_.skip();
-      }
-    } else {
-      json_.skip();
-    }
-  }
-  json_.back();
-  if (ordered) return Writer::kOwn;
-  if (kForViewers.find(phase) != std::string_view::npos) return Writer::kUnknown;
-  first_foreign_ = place;
-  return Writer::kForeign;
-}
-
-void TraceReader::read_own() {
-  static constexpr JsonKey kPhase = "ph";
-  if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are only for viewers
-  const TraceEvent& event = own_.read();
-  if (event.phase != 'X' && event.phase != 'i') return;
-  if (event.lasts < 0) json_.fail("an event that ends before it starts");
-  if (event.recorded) add_host(event);
-  else if (event.phase == 'X') add_op(event);
-}
-
-void TraceReader::finish_own() {
-  if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its sequence number (\"seq\")");
-  const bool in_order = records_.in_order();
-  data_.records = records_.take();
-  shift_times();
-  normalise(data_, runs_are_named_ ? RunNames::kKeep : RunNames::kFromOps);
-  if (in_order) return;
-  const auto same = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence == b.sequence; };
-  const auto twice = std::adjacent_find(data_.records.begin(), data_.records.end(), same);
-  if (twice != data_.records.end())
-    json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", twice->sequence));
-}
-
-Picos TraceReader::end_of(const TraceEvent& event) const {
-  Picos end = 0;
-  if (__builtin_add_overflow(event.at, event.lasts, &end)) json_.fail("a time beyond 2^63 picoseconds");
-  return end;
-}
-
-TraceRecord& TraceReader::add(std::uint64_t sequence) {
-  if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
-  if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
-  TraceRecord* record = records_.add(sequence);
-  if (!record) json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", sequence));
-  return *record;
-}
-
-void TraceReader::add_host(const TraceEvent& event) {
-  if (event.record.kind == RecordKind::kRun) json_.fail("a record of kind \"run\": a run is given by an op's event");
-  const Picos end = end_of(event);
-  TraceRecord& record = add(event.record.sequence) = event.record;
-  if (event.phase == 'X' && event.lasts > 0) {
-    record.started = event.at;
-    record.ended = end;
-  }
-  if (record.kind == RecordKind::kSubmit) add_ranges(record);
-}
-
-void TraceReader::add_ranges(TraceRecord& submit) {
-  const std::vector<TraceRange>& reads = own_.reads();
-  const std::vector<TraceRange>& writes = own_.writes();
-  std::vector<TraceRange>& ranges = data_.ranges;
-  if (ranges.size() + reads.size() + writes.size() > kMaxRanges)
-    json_.fail(fmt::format("more than {} ranges", kMaxRanges));
-  submit.first_range = ranges.size();
-  submit.reads = static_cast<std::uint32_t>(reads.size());
-  submit.writes = static_cast<std::uint32_t>(writes.size());
-  for (const TraceRange& range : reads) ranges.push_back(range);
-  for (const TraceRange& range : writes) ranges.push_back(range);
-  follow_positions(submit);
-}
-
-// As long as positions increase in each stream, no op occurs twice.
-void TraceReader::follow_positions(const TraceRecord& submit) {
-  constexpr std::size_t kMaxStreams = std::size_t{1} << 16;
-  if (submit.stream >= last_positions_.size()) {
-    if (submit.stream >= kMaxStreams) {
-      runs_are_named_ = false;
-      return;
-    }
-    last_positions_.resize(submit.stream + 1);
-  }
-  runs_are_named_ = runs_are_named_ && submit.position > last_positions_[submit.stream];
-  last_positions_[submit.stream] = submit.position;
-}
-
-void TraceReader::add_op(const TraceEvent& event) {
-  const TraceRecord& op = event.record;
-  const std::uint32_t device = require_small(json_, event.pid, "pid");
-  const std::string_view name = event.unnamed ? std::string_view() : event.title;
-  if (op.sequence != 0) {
-    TraceRecord& submit = add(op.sequence) = op;
-    submit.kind = RecordKind::kSubmit;
-    submit.device = device;
-    submit.name = name;
-    submit.queue = -1;
-    add_ranges(submit);
-  } else {
-    runs_are_named_ = false;
-  }
-  add(event.run_sequence) = {.kind = RecordKind::kRun,
-                             .engine = event.engine,
-                             .annotation = event.annotation,
-                             .device = device,
-                             .queue = op.queue,
-                             .line = op.line,
-                             .sequence = event.run_sequence,
-                             .stream = op.stream,
-                             .position = op.position,
-                             .thread = event.run_thread,
-                             .started = event.at,
-                             .ended = end_of(event),
-                             .name = name,
-                             .file = op.file};
-}
-
-void TraceReader::read_tables() {
-  std::string_view key;
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "version") {
-      version_ = json_.unsigned_number();
-      if (version_ != 1) json_.fail(fmt::format("a trace of version {}; this library reads version 1", version_));
-    } else if (key == "foreign") {
-      data_.foreign = json_.boolean();
-    } else if (key == "process") {
-      read_process();
-    } else if (key == "dropped") {
-      data_.dropped = json_.unsigned_number();
-    } else if (key == "devices") {
-      json_.begin_array();
-      while (json_.next_item()) read_device();
-    } else if (key == "buffers") {
-      json_.begin_array();
-      while (json_.next_item()) read_buffer();
-    } else {
-      json_.skip();
-    }
-  }
-}
-
-void TraceReader::read_process() {
-  std::string_view key;
-  TraceProcess& process = data_.process;
-  const auto number = [this](const char* what) {
-    const std::uint32_t value = require_small(json_, json_.unsigned_number(), what);
-    if (value > kMaxRanks) json_.fail(fmt::format("{} {} is too large", what, value));
-    return static_cast<int>(value);
-  };
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "rank") process.rank = number("rank");
-    else if (key == "ranks") process.ranks = number("number of ranks");
-    else if (key == "since_boot_ns") process.since_boot_ns = json_.signed_number();
-    else if (key == "since_1970_ns") process.since_1970_ns = json_.signed_number();
-    else if (key == "boot") process.boot = texts_.keep(json_.text());
-    else json_.skip();
-  }
-}
-
-void TraceReader::read_device() {
-  std::string_view key;
-  std::uint32_t id = 0;
-  Picos origin = 0;
-  TraceDevice merged;
-  bool of_rank = false;
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "id") id = require_small(json_, json_.unsigned_number(), "device");
-    else if (key == "origin_ps") origin = json_.signed_number();
-    else if (key == "rank") {
-      merged.rank = static_cast<int>(std::min<std::uint64_t>(json_.unsigned_number(), kMaxRanks));
-      of_rank = true;
-    } else if (key == "id_there") {
-      merged.id_there = require_small(json_, json_.unsigned_number(), "device");
-    } else {
-      json_.skip();
-    }
-  }
-  origins_[id] = origin;
-  merged.id = id;
-  if (of_rank) data_.devices.push_back(merged);
-}
-
-void TraceReader::read_buffer() {
-  std::string_view key;
-  TraceBuffer buffer;
-  json_.begin_object();
-  while (json_.next_key(key)) {
-    if (key == "id") buffer.id = json_.unsigned_number();
-    else if (key == "device") buffer.device = require_small(json_, json_.unsigned_number(), "device");
-    else if (key == "kind") buffer.kind = require_name(json_, memory_kind_of, "kind of memory");
-    else if (key == "bytes") buffer.bytes = json_.unsigned_number();
-    else if (key == "address") buffer.address = json_.unsigned_number();
-    else if (key == "name") buffer.name = texts_.keep(json_.text());
-    else json_.skip();
-  }
-  if (data_.buffers.size() >= kMaxRecords) json_.fail(fmt::format("more than {} buffers", kMaxRecords));
-  data_.buffers.push_back(buffer);
-}
-
-void TraceReader::shift(Picos& time, Picos origin) const {
-  if (__builtin_add_overflow(time, origin, &time)) json_.fail("a time beyond 2^63 picoseconds");
-}
-
-// Converts times back to the clocks of the devices. The origins of the clocks are at the end of the file.
-void TraceReader::shift_times() {
-  for (TraceRecord& record : data_.records) {
-    const auto found = origins_.find(record.device);
-    const Picos origin = found == origins_.end() ? 0 : found->second;
-    if (record.kind == RecordKind::kRun || record.ended > record.started) {
-      shift(record.started, origin);
-      shift(record.ended, origin);
-    }
-    if (record.queued == kNoTime) record.queued = 0;
-    else if (record.kind != RecordKind::kRun) shift(record.queued, origin);
-  }
-}
-
 }  // namespace
 
-TraceData read_trace_events(JsonReader& json, std::size_t file_bytes) { return TraceReader(json, file_bytes).read(); }
+TraceData read_trace_events(base::JsonReader& json, std::size_t file_bytes) {
+  return TraceReader(json, file_bytes).read();
+}
 
-}  // namespace slip
+}  // namespace slip::watch

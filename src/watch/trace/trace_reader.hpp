@@ -8,12 +8,12 @@
 #include "base/json_reader.hpp"
 #include "slip/trace.hpp"
 
-namespace slip {
+namespace slip::watch {
 
 // `file_bytes` determines how much memory is reserved; 0: the size is unknown.
-TraceData read_trace_events(JsonReader& json, std::size_t file_bytes);
+TraceData read_trace_events(base::JsonReader& json, std::size_t file_bytes);
 
 // Reads a trace from memory, plain or compressed. `name` is for error messages.
 TraceData parse_trace(std::string_view text, const std::string& name, Here here = Here::at());
 
-}  // namespace slip
+}  // namespace slip::watch

@@ -43,16 +43,14 @@ Finding must_be_asynchronous(const Bench& bench) {
           fmt::format(
               "device.copy ran in the {} stream and {} the kernel; stream.copy returned after {} and ran {} the kernel",
               in_default ? "default" : "created", together(sync, run.span("kernel")) ? "beside" : "apart from",
-              format_time(took), async.started >= run.span("kernel").ended ? "after" : "beside"),
+              base::format_time(took), async.started >= run.span("kernel").ended ? "after" : "beside"),
           "Yes. The synchronous copy has no stream to choose and always uses the default stream; only stream.copy goes "
           "into a created one. It is really asynchronous with pinned memory only.",
           in_default && async.started >= run.span("kernel").ended && took < bench.kernel_time() / 2};
 }
 
 Finding is_a_copy_a_sync(const Bench& bench) {
-  DeviceOptions options;
-  options.compute_workers = 4;
-  const Device device = bench.open(options);
+  const Device device = bench.open({.compute_workers = 4});
   const Memory memory(device, bench.copy_bytes());
   const Stream blocking = device.stream(), free = device.stream(kNonBlocking);
   const Work work = bench.work(bench.kernel_time(), 0.25), longer = bench.work(8 * bench.kernel_time(), 0.25);
@@ -133,9 +131,7 @@ Finding must_share_a_stream(const Bench& bench) {
 
 Finding why_two_streams(const Bench& bench) {
   constexpr int kPieces = 8;
-  DeviceOptions options;
-  options.compute_workers = 1;
-  const Device device = bench.open(options);
+  const Device device = bench.open({.compute_workers = 1});
   const Memory memory(device, bench.copy_bytes());
   const std::size_t size = bench.copy_bytes() / kPieces;
   const Picos load_time = bench.upload_time(size);
@@ -157,8 +153,8 @@ Finding why_two_streams(const Bench& bench) {
   const Picos one = run_in(compute), two = run_in(load);
   return {fmt::format("{} pieces, each copied and then used by a kernel that takes as long ({}): in one stream, then "
                       "in two with an event for each piece",
-                      kPieces, format_time(load_time)),
-          fmt::format("one stream {}, two streams {}", format_time(one), format_time(two)),
+                      kPieces, base::format_time(load_time)),
+          fmt::format("one stream {}, two streams {}", base::format_time(one), base::format_time(two)),
           "Because the event orders one piece, not all: while piece i is computed, piece i+1 is copied. A piece costs "
           "the longer of copy and kernel instead of their sum.",
           static_cast<double>(two) < 0.85 * static_cast<double>(one)};

@@ -33,12 +33,7 @@ void lab_questions(const Bench& bench, Report& report) {
   report.ask(
       "Questions that come up when one learns about streams, each with an experiment that runs now. Read `ran` first, "
       "guess, then look at `seen`. The numbers are those of the rules in docs/semantics.md.");
-  Table table("questions", {{"question", "question"},
-                            {"ran", "ran"},
-                            {"seen", "seen"},
-                            {"answer", "answer"},
-                            {"rules", "rules"},
-                            {"shown", "shown"}});
+  Table table("questions", {"question", "ran", "seen", "answer", "rules", "shown"});
   std::size_t number = 0, shown = 0;
   for (const auto& group : {order_questions(), copy_questions(), slot_questions(), several_device_questions()}) {
     for (const Question& question : group) {

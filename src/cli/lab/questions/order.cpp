@@ -10,11 +10,8 @@ namespace slip::cli {
 namespace {
 
 constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-const DeviceOptions kFourWorkers = [] {
-  DeviceOptions options;
-  options.compute_workers = 4;
-  return options;
-}();
+const DeviceOptions kFourWorkers{.compute_workers = 4};
+const DeviceOptions kOneQueue{.compute_workers = 4, .max_connections = 1};
 
 Work quarter(const Bench& bench) { return bench.work(bench.kernel_time(), 0.25); }
 
@@ -59,7 +56,7 @@ Run two_threads(const Bench& bench, DefaultStream mode, const Work& work) {
   const Device device = bench.open(options);
   return bench.measure(device, {device.legacy_stream()}, [&] {
     for (const char* name : {"thread1", "thread2"}) {
-      Thread thread;
+      base::Thread thread;
       thread.start("slip lab", [&] { busy(device.default_stream(), name, work); });
       thread.join();
     }
@@ -84,9 +81,7 @@ Finding without_kernel2(const Bench& bench) {
   const Stream s1 = device.stream(), s2 = device.stream();
   const Work work = quarter(bench);
   const Run run = bench.measure(device, {s1, s2}, [&] { busy(s1, "k1", work), busy(s2, "k3", work); });
-  DeviceOptions one_queue = kFourWorkers;
-  one_queue.max_connections = 1;
-  const Device old = bench.open(one_queue);
+  const Device old = bench.open(kOneQueue);
   const Stream o1 = old.stream(), o2 = old.stream(), o3 = old.stream();
   const Run held = bench.measure(old, {o1, o2, o3}, [&] {
     busy(o1, "k1", work);
@@ -113,9 +108,7 @@ Finding always_concurrent(const Bench& bench) {
       busy(streams[2], "k3", work);
     });
   };
-  DeviceOptions one_worker;
-  one_worker.compute_workers = 1;
-  const Run small = run_with(kFourWorkers, 0.25), large = run_with(one_worker, 1.0);
+  const Run small = run_with(kFourWorkers, 0.25), large = run_with({.compute_workers = 1}, 1.0);
   return {"three kernels in three non-blocking streams: each a quarter of the device, then each all of it",
           fmt::format("small: {}; large: {}", kernel_order(small), kernel_order(large)),
           "They may be, if the device has room. Streams permit overlap and never promise it.",
@@ -123,9 +116,7 @@ Finding always_concurrent(const Bench& bench) {
 }
 
 Finding one_queue(const Bench& bench) {
-  DeviceOptions options = kFourWorkers;
-  options.max_connections = 1;
-  const Device device = bench.open(options);
+  const Device device = bench.open(kOneQueue);
   const Stream a = device.stream(kNonBlocking), b = device.stream(kNonBlocking), c = device.stream(kNonBlocking);
   const Work work = quarter(bench);
   const Run ready = bench.measure(device, {a, b, c}, [&] { busy(a, "k1", work), busy(b, "k2", work); });
@@ -161,8 +152,8 @@ Finding event_times(const Bench& bench) {
   const auto [alone, op_alone] = elapsed(false);
   const auto [beside, op_beside] = elapsed(true);
   return {"an event, a kernel, an event; alone, then with a wait for another stream's kernel in front of it",
-          fmt::format("alone {} for an op of {}; with the wait {} for an op of {}", format_time(alone),
-                      format_time(op_alone), format_time(beside), format_time(op_beside)),
+          fmt::format("alone {} for an op of {}; with the wait {} for an op of {}", base::format_time(alone),
+                      base::format_time(op_alone), base::format_time(beside), base::format_time(op_beside)),
           "Only when nothing else comes between: the events measure the time from one point of the stream to the "
           "other, and waiting, for another stream or for room on the device, counts.",
           beside > alone + bench.kernel_time() / 2};

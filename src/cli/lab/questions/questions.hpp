@@ -32,12 +32,6 @@ inline void busy(StreamRef stream, const char* name, const Work& work) {
 }
 
 // "k1 -> k2 || k3" of all kernels of the run.
-inline std::string kernel_order(const Run& run) {
-  std::vector<TraceSpan> kernels;
-  for (const TraceSpan& span : run.spans) {
-    if (span.run && span.kind == OpKind::kKernel) kernels.push_back(span);
-  }
-  return order_of(kernels);
-}
+inline std::string kernel_order(const Run& run) { return order_of(run.kernels()); }
 
 }  // namespace slip::cli

@@ -156,9 +156,9 @@ Finding all_reduce(const Bench& bench) {
   const Picos whole = measure(&Ring::in_one_piece), pieces = measure(&Ring::in_pieces);
   return {fmt::format("an all-reduce of {} over {} devices in a ring, by copies and adds: all at once from one to the "
                       "next, then in {} pieces that go round at the same time",
-                      format_bytes(Ring::kBytes), Ring::kRanks, Ring::kRanks),
-          fmt::format("one piece {}, {} pieces {}; results {}", format_time(whole), Ring::kRanks, format_time(pieces),
-                      ok ? "right" : "WRONG"),
+                      base::format_bytes(Ring::kBytes), Ring::kRanks, Ring::kRanks),
+          fmt::format("one piece {}, {} pieces {}; results {}", base::format_time(whole), Ring::kRanks,
+                      base::format_time(pieces), ok ? "right" : "WRONG"),
           "Yes, in pieces: every link then works in every step. Libraries cut further, into channels and slices "
           "through a buffer of a few MiB, so that steps overlap too.",
           ok && pieces < whole};

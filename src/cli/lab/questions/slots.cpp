@@ -76,9 +76,7 @@ class StackRun {
 };
 
 Picos stack_time(const Bench& bench, const Stack& stack) {
-  DeviceOptions options;
-  options.compute_workers = 1;
-  const Device device = bench.open(options);
+  const Device device = bench.open({.compute_workers = 1});
   const StackRun run(device, stack);
   return bench
       .measure(
@@ -108,7 +106,7 @@ Finding why_not_the_same_slot(const Bench& bench) {
                       "then the time of 8 layers in one slot and in two",
                       seeds),
           fmt::format("wrong results: {} without waiting, {} with; time {} in one slot, {} in two", careless, guarded,
-                      format_time(one), format_time(two)),
+                      base::format_time(one), base::format_time(two)),
           "The layer still reads it: a load would overwrite what is in use. Waiting makes it right and leaves nothing "
           "to overlap; a second slot gives both.",
           careless > 0 && guarded == 0 && two < one};
@@ -119,9 +117,7 @@ Finding three_events(const Bench& bench) {
   Picos total[4] = {};
   bool ok = true;
   for (const EventUse use : {EventUse::kThree, EventUse::kTwo, EventUse::kTwoWaitAtOnce, EventUse::kOneWaitAtOnce}) {
-    DeviceOptions options;
-    options.compute_workers = 1;
-    const Device device = bench.open(options);
+    const Device device = bench.open({.compute_workers = 1});
     TwoSlots program(device, weight_bytes(bench), add);
     const Run run = bench.measure(
         device, program.streams(), [&] { program.issue(use); }, [&] { program.prepare(); });
@@ -130,8 +126,9 @@ Finding three_events(const Bench& bench) {
   }
   const auto about = [&](int i) { return static_cast<double>(total[i]) < 1.05 * static_cast<double>(total[0]); };
   return {"four layers in two slots, with three events, two, and one whose waits stand right behind its records",
-          fmt::format("three {}, two {}, two with waits at once {}, one {}; results {}", format_time(total[0]),
-                      format_time(total[1]), format_time(total[2]), format_time(total[3]), ok ? "right" : "WRONG"),
+          fmt::format("three {}, two {}, two with waits at once {}, one {}; results {}", base::format_time(total[0]),
+                      base::format_time(total[1]), base::format_time(total[2]), base::format_time(total[3]),
+                      ok ? "right" : "WRONG"),
           "No. Five edges are needed, not three events: a wait takes the record it meets, so one event serves if each "
           "wait follows its record. Sharing an event while keeping the waits late stays right and loses overlap.",
           ok && !about(1) && about(2) && about(3)};
@@ -140,15 +137,7 @@ Finding three_events(const Bench& bench) {
 Finding sure_of_the_order(const Bench& bench) {
   const int seeds = bench.quick() ? 30 : 60;
   int wrong[kEdges + 1];
-  for (int edge = 0; edge <= kEdges; ++edge) {
-    wrong[edge] = wrong_in_random_orders(seeds, [&](const Device& device) {
-      TwoSlots program(device, 4096, {});
-      program.prepare();
-      program.issue(EventUse::kThree, edge);
-      device.sync();
-      return program.ok();
-    });
-  }
+  for (int edge = 0; edge <= kEdges; ++edge) wrong[edge] = wrong_without_edge(seeds, edge);
   const bool each_needed = std::all_of(wrong + 1, wrong + 1 + kEdges, [](int count) { return count > 0; });
   return {
       fmt::format("the two slots in {} random orders (on cpu), with all five edges and with each left out in turn",
@@ -169,9 +158,10 @@ Finding more_slots(const Bench& bench) {
     total[slots] = stack_time(bench, {kLayers, slots, weight_bytes(bench), true, layer});
   const Picos loads = load * static_cast<Picos>(kLayers);
   return {
-      fmt::format("{} layers with kernels of a quarter of a load ({}) in 1, 2 and 4 slots", kLayers, format_time(load)),
-      fmt::format("1 slot {}, 2 slots {}, 4 slots {}; the loads alone {}", format_time(total[1]), format_time(total[2]),
-                  format_time(total[4]), format_time(loads)),
+      fmt::format("{} layers with kernels of a quarter of a load ({}) in 1, 2 and 4 slots", kLayers,
+                  base::format_time(load)),
+      fmt::format("1 slot {}, 2 slots {}, 4 slots {}; the loads alone {}", base::format_time(total[1]),
+                  base::format_time(total[2]), base::format_time(total[4]), base::format_time(loads)),
       "Then the link decides: the time is that of the loads, and more slots do not help (they smooth uneven layers). "
       "Bigger batches make the kernels longer and hide the loads.",
       total[2] < total[1] && ratio(total[4], total[2]) > 0.9 && ratio(total[2], loads) > 0.9};

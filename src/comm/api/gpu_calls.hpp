@@ -1,0 +1,63 @@
+// GpuCalls: how the ranks of a communicator exchange data if their devices are GPUs. Communicator::State enqueues its
+// calls here instead of as a CallRun. comm/cuda implements it; a build without CUDA has no implementation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/api/call.hpp"
+#include "comm/plan/message_program.hpp"
+#include "slip/device.hpp"
+#include "slip/op.hpp"
+#include "transport/bootstrap/bootstrap.hpp"
+#include "transport/ledger/ledger.hpp"
+
+namespace slip::comm {
+
+// A call of this rank, with the addresses of its buffers.
+struct GpuCall {
+  const Call& call;
+  std::uint64_t number = 0;  // among the calls that all ranks make
+  std::uint64_t ticket = 0;  // among all calls of this rank
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+};
+
+// What the thread that watches the calls on the device needs from the communicator.
+struct GpuWatch {
+  std::function<std::optional<Error>()> error;              // the communicator's error, if it has one
+  std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
+  std::shared_ptr<transport::LedgerSlot> ledger;
+  std::int64_t timeout_ns = 0;
+};
+
+class GpuCalls {
+ public:
+  using Submit = std::uint64_t(runtime::StreamState&, const Op&);
+
+  virtual ~GpuCalls() = default;
+
+  // All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
+  // are on GPUs and some are not, or if they cannot reach each other's memory.
+  static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
+                                        std::span<const int> hosts, Here here);
+
+  // From now on a thread watches the calls: it ends those that cannot end otherwise, and reports why. Until stop().
+  virtual void start(GpuWatch watch) = 0;
+  virtual void stop() noexcept = 0;
+
+  // Enqueue the op, whose ranges are set, and return its position. One thread at a time. They do not wait for other
+  // ranks, except until other processes have mapped memory that is used for the first time.
+  virtual std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) = 0;
+  virtual std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
+                                       runtime::StreamState& stream, Submit& submit) = 0;
+  // Returns when all calls have ended, with or without success.
+  virtual void drain() noexcept = 0;
+};
+
+}  // namespace slip::comm

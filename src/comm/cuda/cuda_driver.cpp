@@ -1,0 +1,82 @@
+#include "comm/cuda/cuda_driver.hpp"
+
+#include <fmt/format.h>
+
+#include "backend/cuda/check.hpp"
+#include "backend/cuda/driver_function.hpp"
+
+namespace slip::comm {
+namespace {
+
+void check_driver(CUresult status, const char* call, int gpu) {
+  if (status != CUDA_SUCCESS)
+    throw Error(Code::kInvalidValue, fmt::format("{} on cuda:{}: CUresult {}", call, gpu, static_cast<int>(status)),
+                {});
+}
+
+CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+}  // namespace
+
+MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value) {
+  MemoryOperation operation{};
+  operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.writeValue.address = pointer(flag);
+  operation.writeValue.value = value;
+  return operation;
+}
+
+MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value) {
+  MemoryOperation operation{};
+  operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  operation.writeValue.address = pointer(word);
+  operation.writeValue.value64 = value;
+  return operation;
+}
+
+MemoryOperation wait_for_one(const std::uint32_t* flag) {
+  MemoryOperation operation{};
+  operation.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  operation.waitValue.address = pointer(flag);
+  operation.waitValue.value = 1;
+  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return operation;
+}
+
+void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu) {
+  static auto* const kBatch = backend::driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+  constexpr std::size_t kMax = 256;  // the driver's limit for one call
+  for (std::size_t begin = 0; begin < operations.size(); begin += kMax) {
+    const std::size_t count = operations.size() - begin < kMax ? operations.size() - begin : kMax;
+    check_driver(kBatch(stream, static_cast<unsigned>(count), operations.data() + begin, 0), "cuStreamBatchMemOp", gpu);
+  }
+}
+
+Allocation find_allocation(const void* address, int gpu) {
+  static auto* const kAttributes = backend::driver_function<decltype(cuPointerGetAttributes)>("cuPointerGetAttributes");
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  unsigned long long id = 0;
+  unsigned type = 0;
+  int legacy = 0;
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                  CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+  void* values[] = {&base, &bytes, &id, &type, &legacy};
+  check_driver(kAttributes(std::size(wanted), wanted, values, pointer(address)), "cuPointerGetAttributes", gpu);
+  const bool on_device = type == CU_MEMORYTYPE_DEVICE;
+  return {base, bytes, id, on_device, on_device && legacy != 0};
+}
+
+DeviceScope::DeviceScope(int gpu) {
+  static_cast<void>(cudaGetDevice(&before_));
+  if (before_ != gpu) backend::check(cudaSetDevice(gpu), "cudaSetDevice", gpu);
+  backend::check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode", gpu);
+}
+
+DeviceScope::~DeviceScope() {
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_));
+  static_cast<void>(cudaSetDevice(before_));
+}
+
+}  // namespace slip::comm

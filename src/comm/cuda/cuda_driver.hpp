@@ -1,0 +1,45 @@
+// The functions of the CUDA driver that comm/cuda needs, looked up at run time, so that a program starts without a
+// driver.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+namespace slip::comm {
+
+using MemoryOperation = CUstreamBatchMemOpParams;
+
+MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value);
+MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value);
+MemoryOperation wait_for_one(const std::uint32_t* flag);  // until the flag is 1
+
+// Enqueues the operations in this order. Each write is visible to the system before the next one.
+void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu);
+
+// The allocation that contains an address.
+struct Allocation {
+  std::uint64_t base = 0, bytes = 0;
+  std::uint64_t id = 0;  // unique in the process: a later allocation at the same address has another one
+  bool on_device = false;
+  bool has_handle = false;  // other processes can map it by a CUDA IPC handle
+};
+Allocation find_allocation(const void* address, int gpu);
+
+// Makes `gpu` current in this thread and allows calls that a stream capture of another thread would forbid. Restores
+// both.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int gpu);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace slip::comm

@@ -1,0 +1,157 @@
+#include "comm/cuda/cuda_copy.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
+#include "comm/cuda/cuda_meeting.hpp"
+
+namespace slip::comm {
+namespace {
+
+__global__ void __launch_bounds__(kThreads, 2) move_kernel(const __grid_constant__ CallParameters p) {
+  __shared__ BlockState state;
+  if (join_call(p, state)) {
+    const std::byte* const program = p.program ? p.program : p.inline_program;
+    const auto* const steps = reinterpret_cast<const DeviceStep*>(program);
+    const auto* const locations = reinterpret_cast<const DeviceLocation*>(steps + p.steps);
+    for (std::uint32_t i = 0; i < p.steps; ++i) {
+      const DeviceStep step = steps[i];
+      bind_step(step, locations, state);
+      copy_bytes(state.targets[0], state.sources[0], step.bytes, {blockIdx.x, gridDim.x});
+    }
+  }
+  leave_call(p, state);
+}
+
+// --- messages ---
+
+// The bytes of a message that one part of it copies. Parts are multiples of 128 bytes, except the last.
+struct PartOfMessage {
+  __device__ PartOfMessage(std::uint64_t all, int part, int parts) {
+    const std::uint64_t each = ((all + parts - 1) / parts + 127) / 128 * 128;
+    begin = each * part < all ? each * part : all;
+    bytes = all - begin < each ? all - begin : each;
+  }
+  std::uint64_t begin, bytes;
+};
+
+// Runs `body(message, part)` for the parts of this round that belong to this block.
+template <class Body>
+__device__ void for_each_part(const MessageParameters& p, std::uint32_t round, bool sends, const Body& body) {
+  std::uint32_t index = 0;
+  for (std::uint32_t i = 0; i < p.messages; ++i) {
+    const DeviceMessage& message = p.list[i];
+    if (message.round != round || (message.sends != 0) != sends) continue;
+    for (int part = 0; part < message.parts; ++part, ++index) {
+      if (index % gridDim.x == blockIdx.x) body(message, part);
+    }
+  }
+}
+
+__device__ RankControl& control_of(const MessageParameters& p, int rank) {
+  return *reinterpret_cast<RankControl*>(p.control->peers[rank]);
+}
+
+__device__ void post_message(const MessageParameters& p, const DeviceMessage& message, int part) {
+  if (threadIdx.x != 0) return;
+  MessageSlot& there = control_of(p, message.rank).messages[p.rank][part];
+  there.address = message.address;
+  there.bytes = message.bytes;
+  store_flag(&there.posted, p.control->sent[message.rank][part] + 1);
+}
+
+__device__ void await_taken(const MessageParameters& p, const DeviceMessage& message, int part) {
+  if (threadIdx.x != 0) return;
+  std::uint32_t& sent = p.control->sent[message.rank][part];
+  await_flag(&p.control->messages[message.rank][part].taken, sent + 1, *p.control, p.pages[p.rank]);
+  sent += 1;
+}
+
+// `kind` of a signature: Collective::kMessage.
+constexpr std::uint64_t kMessageRest = std::uint64_t{9} << 60;
+
+// All threads of the block call it.
+__device__ void take_message(const MessageParameters& p, const DeviceMessage& message, int part) {
+  __shared__ std::uint64_t address;
+  __shared__ bool good;
+  MessageSlot& here = p.control->messages[message.rank][p.mode == MeetingMode::kTogether ? part : 0];
+  std::uint32_t& received = p.control->received[message.rank][part];
+  __syncthreads();  // the part before has been copied
+  if (threadIdx.x == 0) {
+    good = p.mode == MeetingMode::kLeader ? !is_stopped(*p.control)
+                                          : await_flag(&here.posted, received + 1, *p.control, p.pages[p.rank]);
+    address = *static_cast<volatile std::uint64_t*>(&here.address);
+    const std::uint64_t bytes = *static_cast<volatile std::uint64_t*>(&here.bytes);
+    if (good && bytes != message.bytes) {
+      const std::uint64_t own[2] = {message.bytes, kMessageRest}, theirs[2] = {bytes, kMessageRest};
+      report_mismatch(*p.control, p.pages[p.rank], message.rank, own, theirs);
+      good = false;
+    }
+  }
+  __syncthreads();
+  if (good) {
+    const PartOfMessage bytes(message.bytes, part, message.parts);
+    copy_bytes(message.address + bytes.begin, address + bytes.begin, bytes.bytes, {0, 1});
+  }
+  __syncthreads();  // all threads have read the sender's buffer
+  if (threadIdx.x != 0 || p.mode == MeetingMode::kLeader) return;
+  store_flag(&control_of(p, message.rank).messages[p.rank][part].taken, received + 1);
+  received += 1;
+}
+
+// First this rank posts its sends, then it copies what it receives, then it waits until its sends were taken. So no
+// order of blocks, and no number of blocks, can make two ranks wait for each other. The i-th message of a pair belongs
+// to round i on both ranks.
+__global__ void __launch_bounds__(kThreads, 2) message_kernel(const __grid_constant__ MessageParameters p) {
+  const bool together = p.mode == MeetingMode::kTogether;
+  for (std::uint32_t round = 0; round < p.rounds; ++round) {
+    if (together)
+      for_each_part(p, round, true, [&](const DeviceMessage& message, int part) { post_message(p, message, part); });
+    for_each_part(p, round, false, [&](const DeviceMessage& message, int part) { take_message(p, message, part); });
+    if (together)
+      for_each_part(p, round, true, [&](const DeviceMessage& message, int part) { await_taken(p, message, part); });
+  }
+  if (!together) return;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x != 0) {
+    __threadfence();  // block 0 ends the call for all blocks
+    atomicAdd(&p.control->blocks_done, 1U);
+    return;
+  }
+  await_flag(&p.control->blocks_done, gridDim.x - 1, *p.control, p.pages[p.rank]);
+  p.control->blocks_done = 0;
+  note_finished(*p.control, p.pages[p.rank]);
+}
+
+}  // namespace
+
+CallKernel copy_kernel() { return move_kernel; }
+
+CallKernel reduce_kernel_of(DataType type) {
+  if (CallKernel const kernel = integer_kernel(type)) return kernel;
+  if (CallKernel const kernel = float_kernel(type)) return kernel;
+  return small_float_kernel(type);
+}
+
+cudaError_t load_kernels() {
+  cudaFuncAttributes attributes{};
+  cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(move_kernel));
+  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(message_kernel));
+  for (int type = 0; type <= static_cast<int>(DataType::kF64) && status == cudaSuccess; ++type) {
+    if (CallKernel const kernel = reduce_kernel_of(static_cast<DataType>(type)))
+      status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  }
+  return status;
+}
+
+cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int blocks, cudaStream_t stream) {
+  void* arguments[] = {const_cast<CallParameters*>(&parameters)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                          arguments, 0, stream);
+}
+
+cudaError_t launch_messages(const MessageParameters& parameters, int blocks, cudaStream_t stream) {
+  void* arguments[] = {const_cast<MessageParameters*>(&parameters)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(message_kernel), dim3(static_cast<unsigned>(blocks)),
+                          dim3(kThreads), arguments, 0, stream);
+}
+
+}  // namespace slip::comm

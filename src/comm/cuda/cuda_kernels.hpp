@@ -1,0 +1,28 @@
+// The kernels of collectives and messages, as CudaRanks launches them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "comm/cuda/cuda_layout.hpp"
+#include "slip/data_type.hpp"
+
+namespace slip::comm {
+
+using CallKernel = void (*)(CallParameters);
+
+// The kernel that reduces values of this type; null: they cannot be reduced.
+CallKernel integer_kernel(DataType type);
+CallKernel float_kernel(DataType type);
+CallKernel small_float_kernel(DataType type);
+CallKernel reduce_kernel_of(DataType type);
+// The kernel of collectives that only move data.
+CallKernel copy_kernel();
+
+// Loads all kernels into the current context. Lazy loading could wait until the GPU is idle, and so for a kernel that
+// waits for the rank that is loading.
+cudaError_t load_kernels();
+
+cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int blocks, cudaStream_t stream);
+cudaError_t launch_messages(const MessageParameters& parameters, int blocks, cudaStream_t stream);
+
+}  // namespace slip::comm

@@ -1,0 +1,169 @@
+// How the blocks of a kernel meet the blocks of the peers' kernels: block b of each rank posts its call to block b of
+// all other ranks and waits for their posts. So no rank needs a barrier over its whole grid. All ranks launch the same
+// number of blocks. A kernel ends when each of its blocks has seen that its peers are done, so all are.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/cuda/cuda_layout.hpp"
+
+namespace slip::comm {
+
+// System scope: the peer may be on another GPU, and its buffers are read after the flag.
+__device__ inline std::uint32_t load_flag(const std::uint32_t* flag) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+__device__ inline void store_flag(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+__device__ inline bool is_stopped(const RankControl& control) {
+  return *static_cast<const volatile std::uint32_t*>(&control.stop) != 0;
+}
+
+// The host reads these counts to find calls that do not end. Only block 0 writes them, and it ends its own waits before
+// it counts the call.
+__device__ inline void note_begun(RankControl& control, RankPage& page) {
+  control.noted = control.calls + 1;
+  *static_cast<volatile std::uint32_t*>(&page.collectives) = control.collectives;
+  *static_cast<volatile std::uint32_t*>(&page.begun) = control.calls + 1;
+}
+__device__ inline void note_finished(RankControl& control, RankPage& page) {
+  control.calls += 1;
+  if (control.noted == control.calls) *static_cast<volatile std::uint32_t*>(&page.finished) = control.calls;
+}
+
+constexpr std::uint32_t kPollsPerStop = 32;  // polls of a flag for each poll of `stop`
+
+// A wait of this many polls, about 0.1 ms, is long: the kernel then writes its progress for the host.
+constexpr std::uint32_t kLongWait = 256;
+
+// Waits until the flag has reached `wanted`; flags are cyclic. False: the communicator has failed. `page`: of this
+// rank.
+__device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control,
+                                  RankPage& page) {
+  for (std::uint32_t polls = 1; static_cast<std::int32_t>(load_flag(flag) - wanted) < 0; ++polls) {
+    if (polls % kPollsPerStop == 0 && is_stopped(control)) return false;
+    if (polls == kLongWait && blockIdx.x == 0) note_begun(control, page);
+  }
+  return true;
+}
+
+// What the threads of a block share during a call.
+struct BlockState {
+  std::uint64_t inputs[kMaxGpuRanks], outputs[kMaxGpuRanks], scales[kMaxGpuRanks];          // by rank
+  std::uint64_t sources[kMaxGpuRanks], targets[kMaxGpuRanks], source_scales[kMaxGpuRanks];  // of the current step
+  std::uint32_t call;  // the number of calls that this block has finished
+  std::uint32_t stopped;
+};
+
+__device__ inline MeetingSlot& slot_of(RankControl* control, int block, int rank, int nranks) {
+  auto* const slots = reinterpret_cast<MeetingSlot*>(reinterpret_cast<std::byte*>(control) + ControlLayout::kSlots);
+  return slots[block * nranks + rank];
+}
+
+// Reports once per communicator that another rank made another call. Returns when the host has made the streams fail
+// and stopped the kernels: if the kernel ended before, a thread that waits for its stream would see no error.
+__device__ inline void report_mismatch(RankControl& control, RankPage& page, int other, const std::uint64_t (&own)[2],
+                                       const std::uint64_t (&theirs)[2]) {
+  if (atomicExch(&control.reported, 1U) == 0) {
+    page.mismatch_rank = static_cast<std::uint32_t>(other);
+    for (int i = 0; i < 2; ++i) {
+      page.mismatch_own[i] = own[i];
+      page.mismatch_other[i] = theirs[i];
+    }
+    __threadfence_system();  // the host reads the record after it has seen the state
+    *static_cast<volatile std::uint32_t*>(&page.mismatch_state) = 1;
+  }
+  while (!is_stopped(control)) __nanosleep(1000);
+}
+
+// Thread `other` of the block reads the post of rank `other`.
+__device__ inline void take_post(const CallParameters& p, const CallPost& post, int other, BlockState& state) {
+  const volatile CallPost& seen = post;
+  const std::uint64_t own[2] = {p.own.elements, p.own.rest}, theirs[2] = {seen.elements, seen.rest};
+  if (own[0] != theirs[0] || own[1] != theirs[1]) {
+    report_mismatch(*p.control, p.pages[p.rank], other, own, theirs);
+    state.stopped = 1;
+  }
+  state.inputs[other] = seen.input;
+  state.outputs[other] = seen.output;
+  state.scales[other] = seen.scale;
+}
+
+// All threads of the block call it. True: all ranks have joined the same call, and `state` has their buffers.
+__device__ inline bool join_call(const CallParameters& p, BlockState& state) {
+  const int block = static_cast<int>(blockIdx.x), other = static_cast<int>(threadIdx.x);
+  if (threadIdx.x == 0) {
+    state.stopped = is_stopped(*p.control) ? 1 : 0;
+    state.call = p.control->calls_of_block[block];
+    if (block == 0) p.control->collectives += 1;
+  }
+  __syncthreads();
+  if (other < p.nranks && state.stopped == 0) {
+    if (other == p.rank) {
+      state.inputs[other] = p.inputs[other];
+      state.outputs[other] = p.outputs[other];
+      state.scales[other] = p.own.scale;
+    } else if (p.mode == MeetingMode::kLeader) {
+      take_post(p, p.control->posts[other], other, state);
+    } else {
+      MeetingSlot& there = slot_of(reinterpret_cast<RankControl*>(p.control->peers[other]), block, p.rank, p.nranks);
+      CallPost post = p.own;
+      post.input = p.inputs[other];
+      post.output = p.outputs[other];
+      there.post = post;
+      store_flag(&there.flag, 2 * state.call + 1);
+      const MeetingSlot& here = slot_of(p.control, block, other, p.nranks);
+      if (await_flag(&here.flag, 2 * state.call + 1, *p.control, p.pages[p.rank]))
+        take_post(p, here.post, other, state);
+      else state.stopped = 1;
+    }
+  }
+  __syncthreads();
+  return state.stopped == 0;
+}
+
+// All threads of the block call it, after their last access to the buffers of other ranks.
+__device__ inline void leave_call(const CallParameters& p, BlockState& state) {
+  const int block = static_cast<int>(blockIdx.x), other = static_cast<int>(threadIdx.x);
+  __syncthreads();  // the accesses of all threads come before the flag
+  if (p.mode == MeetingMode::kLeader) {
+    if (block == 0 && other < p.nranks)
+      *static_cast<volatile std::uint32_t*>(&p.pages[other].finished) = p.control->calls + 1;
+    __syncthreads();
+    if (block == 0 && threadIdx.x == 0) p.control->calls += 1;
+    return;
+  }
+  // A stopped block posts nothing: a peer would take the flag for a call whose post it has not got.
+  if (other < p.nranks && other != p.rank && state.stopped == 0) {
+    MeetingSlot& there = slot_of(reinterpret_cast<RankControl*>(p.control->peers[other]), block, p.rank, p.nranks);
+    store_flag(&there.flag, 2 * state.call + 2);
+    const MeetingSlot& here = slot_of(p.control, block, other, p.nranks);
+    await_flag(&here.flag, 2 * state.call + 2, *p.control, p.pages[p.rank]);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  p.control->calls_of_block[block] = state.call + 1;
+  if (block == 0) note_finished(*p.control, p.pages[p.rank]);
+}
+
+// Finds the buffers of a step. All threads of the block call it.
+__device__ inline void bind_step(const DeviceStep& step, const DeviceLocation* locations, BlockState& state) {
+  const auto address = [&](DeviceLocation place) {
+    const auto rank = static_cast<int>((place & ~kOutputBit) >> kRankShift);
+    return ((place & kOutputBit) != 0 ? state.outputs : state.inputs)[rank] + (place & kOffsetMask);
+  };
+  __syncthreads();  // all threads have ended the step before
+  const auto index = static_cast<int>(threadIdx.x);
+  if (index < step.targets) state.targets[index] = address(locations[step.first + index]);
+  if (index < step.sources) {
+    const DeviceLocation place = locations[step.first + step.targets + index];
+    state.sources[index] = address(place);
+    state.source_scales[index] = state.scales[(place & ~kOutputBit) >> kRankShift];
+  }
+  __syncthreads();
+}
+
+}  // namespace slip::comm

@@ -1,0 +1,427 @@
+#include "comm/cuda/cuda_ranks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/check.hpp"
+#include "base/clock.hpp"
+#include "comm/plan/host_program.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
+
+namespace slip::comm {
+namespace {
+
+// How long other processes may take to map memory that a call uses for the first time.
+constexpr std::int64_t kMapNs = 30'000'000'000;
+
+// Control memory is never freed, but used again: cudaFree would wait for kernels of other communicators, which may wait
+// for the very rank that frees.
+class ControlPool {
+ public:
+  static std::shared_ptr<ControlMemory> take(int gpu, std::size_t bytes) {
+    std::unique_ptr<ControlMemory> found = find(gpu, bytes);
+    if (!found) found = make(gpu, bytes);
+    backend::check(cudaMemsetAsync(found->control, 0, bytes, found->stream), "cudaMemsetAsync", gpu);
+    backend::check(cudaStreamSynchronize(found->stream), "cudaStreamSynchronize", gpu);
+    return {found.release(), [](ControlMemory* memory) {
+              const base::LockGuard lock(mutex());
+              idle().emplace_back(memory);
+            }};
+  }
+
+ private:
+  static std::unique_ptr<ControlMemory> find(int gpu, std::size_t bytes) {
+    const base::LockGuard lock(mutex());
+    const auto place = std::find_if(idle().begin(), idle().end(),
+                                    [&](const auto& one) { return one->gpu == gpu && one->bytes == bytes; });
+    if (place == idle().end()) return nullptr;
+    std::unique_ptr<ControlMemory> result = std::move(*place);
+    idle().erase(place);
+    return result;
+  }
+  static std::unique_ptr<ControlMemory> make(int gpu, std::size_t bytes) {
+    auto made = std::make_unique<ControlMemory>();
+    made->gpu = gpu;
+    made->bytes = bytes;
+    backend::check(cudaMalloc(reinterpret_cast<void**>(&made->control), bytes), "cudaMalloc", gpu);
+    backend::check(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu);
+    return made;
+  }
+  static base::Mutex& mutex() {
+    static base::Mutex mutex;
+    return mutex;
+  }
+  static std::vector<std::unique_ptr<ControlMemory>>& idle() {
+    static auto* const kIdle = new std::vector<std::unique_ptr<ControlMemory>>;
+    return *kIdle;
+  }
+};
+
+// The op of a call: the backend calls put() while it enqueues the op.
+class PutExchange final : public runtime::Exchange {
+ public:
+  explicit PutExchange(const std::function<void(cudaStream_t)>& put) : put_(put) {}
+  void put(CUstream_st* stream) override { put_(stream); }
+  bool advance(By) noexcept override { return true; }
+  bool can_advance() noexcept override { return true; }
+  std::int64_t began_ns() const noexcept override { return 0; }
+  void finish(const runtime::Failure*) override {}
+
+ private:
+  const std::function<void(cudaStream_t)>& put_;
+};
+
+unsigned long long capture_of(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+std::pair<std::uint64_t, std::uint64_t> shape_of(const Call& call) {
+  const Signature signature = Signature::of(call, 0).without_number();
+  return {signature.elements, signature.rest};
+}
+
+}  // namespace
+
+std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const Device& device,
+                                          std::span<const int> hosts, Here here) {
+  if (bootstrap.nranks() > kMaxGpuRanks)
+    throw Error(
+        Code::kUnsupported,
+        fmt::format("a communicator of {} ranks on GPUs: at most {} are possible", bootstrap.nranks(), kMaxGpuRanks),
+        here);
+  const auto other = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>());
+  if (other != hosts.end())
+    throw Error(Code::kUnsupported,
+                fmt::format("ranks {} and {} of a communicator on GPUs are on different hosts: only ranks of one host "
+                            "are supported yet",
+                            other - hosts.begin(), other - hosts.begin() + 1),
+                here);
+  std::unique_ptr<CudaRanks> made(new CudaRanks(bootstrap, device, here));
+  made->connect(here);
+  return made;
+}
+
+CudaRanks::CudaRanks(transport::Bootstrap& bootstrap, const Device& device, Here here)
+    : bootstrap_(bootstrap), device_(device), rank_(bootstrap.rank()), nranks_(bootstrap.nranks()) {
+  const std::string& name = device.info().name;  // "cuda" or "cuda:N"
+  const std::size_t colon = name.find(':');
+  gpu_ = colon == std::string::npos ? 0 : std::stoi(name.substr(colon + 1));
+  static_cast<void>(here);
+}
+
+void CudaRanks::connect(Here here) {
+  const DeviceScope scope(gpu_);
+  backend::check(load_kernels(), "cudaFuncGetAttributes", gpu_, "a communicator", here);
+  shared_.share(bootstrap_, gpu_);
+  controls_.own = ControlPool::take(gpu_, ControlLayout::bytes(nranks_));
+  backend::check(cudaEventCreateWithFlags(&last_.event, cudaEventDisableTiming), "cudaEventCreateWithFlags", gpu_);
+  GpuIdentity own;
+  cudaDeviceProp properties{};
+  backend::check(cudaGetDeviceProperties(&properties, gpu_), "cudaGetDeviceProperties", gpu_);
+  std::memcpy(own.uuid, &properties.uuid, sizeof(own.uuid));
+  own.multiprocessors = properties.multiProcessorCount;
+  backend::check(cudaDeviceGetAttribute(&own.mps, cudaDevAttrMpsEnabled, gpu_), "cudaDeviceGetAttribute", gpu_);
+  backend::check(cudaIpcGetMemHandle(&own.control, controls_.own->control), "cudaIpcGetMemHandle", gpu_);
+  own.control_address = reinterpret_cast<std::uint64_t>(controls_.own->control);
+  own.keeper = reinterpret_cast<std::uint64_t>(&controls_.own);
+  std::vector<GpuIdentity> all = bootstrap_.all_gather(own);
+  choose_mode(all);
+  map_controls(all, here);
+  bootstrap_.barrier();  // every rank of this process has copied the shared pointers of the others
+}
+
+void CudaRanks::choose_mode(const std::vector<GpuIdentity>& all) {
+  const std::vector<transport::Placement>& places = bootstrap_.placements();
+  int on_one_gpu = 1, multiprocessors = all.front().multiprocessors;
+  for (std::size_t a = 0; a < all.size(); ++a) {
+    int here = 0;
+    multiprocessors = std::min(multiprocessors, all[a].multiprocessors);
+    for (std::size_t b = 0; b < all.size(); ++b) {
+      if (std::memcmp(all[a].uuid, all[b].uuid, sizeof(all[a].uuid)) != 0) continue;
+      ++here;
+      const bool concurrent = same_process(places[a], places[b]) || (all[a].mps != 0 && all[b].mps != 0);
+      if (!concurrent) mode_ = MeetingMode::kLeader;
+    }
+    on_one_gpu = std::max(on_one_gpu, here);
+  }
+  // One block for each multiprocessor, shared by the ranks of a GPU. Two would fit; the other half is left to kernels
+  // of the program and of other communicators.
+  max_blocks_ = mode_ == MeetingMode::kLeader ? multiprocessors : std::max(1, multiprocessors / on_one_gpu);
+  max_blocks_ = std::min(max_blocks_, kMaxBlocks);
+}
+
+void CudaRanks::map_controls(std::vector<GpuIdentity>& all, Here here) {
+  const std::vector<transport::Placement>& places = bootstrap_.placements();
+  PeerMemory::Setup setup{rank_, nranks_, gpu_, {}};
+  RankControl table;
+  for (int rank = 0; rank < nranks_; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    const bool same = same_process(places[index], places[static_cast<std::size_t>(rank_)]);
+    setup.same_process.push_back(same);
+    void* address = reinterpret_cast<void*>(all[index].control_address);
+    if (same) {
+      controls_.kept.push_back(*reinterpret_cast<const std::shared_ptr<ControlMemory>*>(all[index].keeper));
+    } else {
+      const cudaError_t status = cudaIpcOpenMemHandle(&address, all[index].control, cudaIpcMemLazyEnablePeerAccess);
+      if (status != cudaSuccess)
+        throw Error(
+            Code::kUnsupported,
+            fmt::format("rank {} cannot map device memory of rank {}: {}", rank_, rank, cudaGetErrorString(status)),
+            here);
+      controls_.opened.push_back(address);
+    }
+    controls_.all.push_back(static_cast<RankControl*>(address));
+    table.peers[rank] = reinterpret_cast<std::uint64_t>(address);
+  }
+  backend::check(
+      cudaMemcpyAsync(controls_.own->control, &table, sizeof(table), cudaMemcpyHostToDevice, controls_.own->stream),
+      "cudaMemcpyAsync", gpu_);
+  MemoryOperation none[] = {write_32(&controls_.own->control->stop, 0)};
+  put_memory_operations(controls_.own->stream, none, gpu_);  // later ones need no setup of the stream
+  backend::check(cudaStreamSynchronize(controls_.own->stream), "cudaStreamSynchronize", gpu_);
+  peers_.emplace(std::move(setup), shared_.published());
+}
+
+CudaRanks::~CudaRanks() {
+  stop();
+  try {
+    const DeviceScope scope(gpu_);
+    peers_.reset();
+    for (void* address : controls_.opened) static_cast<void>(cudaIpcCloseMemHandle(address));
+    for (const auto& buffers : staging_.buffers) {
+      for (std::byte* buffer : buffers) static_cast<void>(cudaFree(buffer));
+    }
+    for (const auto& [shape, program] : programs_.uploaded)
+      static_cast<void>(cudaFree(const_cast<std::byte*>(program)));
+    if (last_.event) static_cast<void>(cudaEventDestroy(last_.event));
+  } catch (const Error&) {  // the device is lost
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+void CudaRanks::start(GpuWatch watch) {
+  watch_.start({&bootstrap_, &shared_, &*peers_, controls_.own.get(), mode_}, std::move(watch));
+}
+
+void CudaRanks::stop() noexcept { watch_.stop(); }
+
+void CudaRanks::drain() noexcept { watch_.drain(); }
+
+void CudaRanks::require_stream_of_device(const runtime::StreamState& stream, Here here) const {
+  if (stream.core->native && stream.core->ordinal == static_cast<std::uint32_t>(gpu_)) return;
+  throw Error(Code::kInvalidDevice,
+              fmt::format("a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
+                          device_.info().label, stream.core->info.label),
+              here);
+}
+
+// The calls of a communicator run one after the other, also in different streams.
+void CudaRanks::order_after_last(runtime::StreamState& stream, Here here) {
+  cudaStream_t const native = stream.native();
+  const unsigned long long capture = capture_of(native);
+  if (last_.stream && last_.stream != &stream) {
+    if (capture == 0 && last_.capture == 0) {
+      stream.core->backend->submit(stream,
+                                   {.kind = OpKind::kWait, .here = here, .point = {last_.stream, last_.position}});
+    } else if (capture == last_.capture) {
+      backend::check(cudaEventRecord(last_.event, last_.native), "cudaEventRecord", gpu_);
+      backend::check(cudaStreamWaitEvent(native, last_.event, 0), "cudaStreamWaitEvent", gpu_);
+    }  // otherwise the program orders the launch of its graph and its other calls
+  }
+  last_.stream = &stream;
+  last_.capture = capture;
+  last_.native = native;
+}
+
+std::uint64_t CudaRanks::enqueue(Op& op, runtime::StreamState& stream, Submit& submit,
+                                 const std::function<void(cudaStream_t)>& put) {
+  PutExchange exchange(put);
+  op.exchange = &exchange;
+  last_.position = submit(stream, op);
+  op.exchange = nullptr;
+  return last_.position;
+}
+
+std::uint64_t CudaRanks::start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) {
+  require_stream_of_device(stream, op.here);
+  const DeviceScope scope(gpu_);
+  prepare(call, op.here);
+  order_after_last(stream, op.here);
+  const std::uint64_t position = enqueue(op, stream, submit, [this](cudaStream_t native) { put_call(native); });
+  watch_.note({call.ticket, Signature::of(call.call, call.number), true}, stream, position);
+  return position;
+}
+
+// --- a collective ---
+
+std::byte* CudaRanks::staging(int which, std::uint64_t bytes) {
+  if (staging_.bytes[which] < bytes) {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation)
+      backend::raise_out_of_memory(bytes, gpu_, "staging memory of a collective", {});
+    backend::check(status, "cudaMalloc", gpu_);
+    staging_.buffers[which].push_back(static_cast<std::byte*>(memory));
+    staging_.bytes[which] = bytes;
+  }
+  return staging_.buffers[which].back();
+}
+
+void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed,
+                      Here here) {
+  if (!data || bytes == 0) return;
+  const std::int64_t deadline = base::now_ns() + kMapNs;
+  for (base::Backoff backoff(base::kProgramWait);; backoff.pause()) {
+    const PeerMemory::Found found = must_stage ? PeerMemory::Found{} : peers_->find(data);
+    if (!found.bases) {  // no other process can map it, or the call needs a copy of it
+      must_stage = false;
+      placed.staged = staging(which, bytes);
+      data = placed.staged;
+      continue;
+    }
+    if (found.unmappable_by >= 0)
+      throw Error(
+          Code::kUnsupported,
+          fmt::format("rank {} could not map memory of rank {} (cudaIpcOpenMemHandle)", found.unmappable_by, rank_),
+          here);
+    if (!found.is_pending) {
+      for (int rank = 0; rank < nranks_; ++rank) placed.addresses[rank] = found.bases[rank] + found.offset;
+      return;
+    }
+    if (const std::optional<Error> error = watch_.error()) throw Error(*error);
+    if (base::now_ns() > deadline)
+      throw Error(
+          Code::kTimeout,
+          fmt::format("rank {} waited {} s until the other ranks mapped its memory", rank_, kMapNs / 1'000'000'000),
+          here);
+  }
+}
+
+const DeviceProgram& CudaRanks::program_of(const Call& call) {
+  const auto [place, is_new] = programs_.built.try_emplace(shape_of(call));
+  if (is_new) {
+    const bool all = mode_ == MeetingMode::kLeader;
+    place->second = write_device_program(call, all ? 0 : rank_, all ? nranks_ : rank_ + 1, nranks_);
+  }
+  return place->second;
+}
+
+const std::byte* CudaRanks::upload(const Signature& shape, const DeviceProgram& program) {
+  const auto [place, is_new] = programs_.uploaded.try_emplace({shape.elements, shape.rest}, nullptr);
+  if (is_new) {
+    void* memory = nullptr;
+    backend::check(cudaMalloc(&memory, program.bytes.size()), "cudaMalloc", gpu_);
+    backend::check(cudaMemcpyAsync(memory, program.bytes.data(), program.bytes.size(), cudaMemcpyHostToDevice,
+                                   controls_.own->stream),
+                   "cudaMemcpyAsync", gpu_);
+    backend::check(cudaStreamSynchronize(controls_.own->stream), "cudaStreamSynchronize", gpu_);
+    place->second = static_cast<const std::byte*>(memory);
+  }
+  return place->second;
+}
+
+void CudaRanks::prepare(const GpuCall& asked, Here here) {
+  const Call& call = asked.call;
+  Launch& launch = launch_;
+  CallParameters& p = launch.parameters;
+  const Blocks blocks = blocks_of(call, rank_, nranks_);
+  launch.input_bytes = blocks.in * call.block_bytes();
+  launch.output_bytes = blocks.out * call.block_bytes();
+  const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
+  for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
+    if (reinterpret_cast<std::uint64_t>(data) % size != 0)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
+                              collective_name(call.kind), data_type_name(call.type), size),
+                  here);
+  }
+  launch.input = launch.input_bytes > 0 ? asked.input : nullptr;
+  launch.output = launch.output_bytes > 0 ? asked.output : nullptr;
+  // Input and output overlap, and a peer would read bytes that this rank has overwritten.
+  const bool overlaps = launch.input && launch.output && launch.input < launch.output + launch.output_bytes &&
+                        launch.output < launch.input + launch.input_bytes;
+  const bool copy_first = overlaps && !DirectProgramBuilder::may_overlap(call, rank_, launch.output, launch.input);
+  Placed input, output;
+  place(launch.input, launch.input_bytes, copy_first, 0, input, here);
+  place(launch.output, launch.output_bytes, false, 1, output, here);
+  launch.staged_input = input.staged;
+  launch.staged_output = output.staged;
+  const Signature shape = Signature::of(call, 0).without_number();
+  p.control = controls_.own->control;
+  p.pages = shared_.pages();
+  p.mode = mode_;
+  p.rank = rank_;
+  p.nranks = nranks_;
+  const bool keeps_bits = call.op == ReduceOp::kAvg && nranks_ == 1;  // a division by 1 would saturate an infinity
+  p.op = static_cast<std::uint32_t>(keeps_bits ? ReduceOp::kSum : call.op);
+  p.divisor = static_cast<std::uint64_t>(nranks_);
+  p.own = {.elements = shape.elements, .rest = shape.rest};
+  std::memcpy(&p.own.scale, call.scale.bytes.data(), sizeof(p.own.scale));
+  std::copy_n(input.addresses, nranks_, p.inputs);
+  std::copy_n(output.addresses, nranks_, p.outputs);
+  const DeviceProgram& program = program_of(call);
+  p.steps = program.steps;
+  p.program_bytes = static_cast<std::uint32_t>(program.bytes.size());
+  const bool fits = program.bytes.size() <= kInlineProgram;
+  p.program = fits ? nullptr : upload(shape, program);
+  if (fits) std::copy(program.bytes.begin(), program.bytes.end(), p.inline_program);
+  launch.kernel = reduces(call.kind) ? reduce_kernel_of(call.type) : copy_kernel();
+  launch.blocks = blocks_of_call(call, nranks_, mode_, max_blocks_);
+}
+
+void CudaRanks::put_call(cudaStream_t stream) {
+  const Launch& launch = launch_;
+  if (launch.staged_input)
+    backend::check(cudaMemcpyAsync(launch.staged_input, launch.input, launch.input_bytes, cudaMemcpyDefault, stream),
+                   "cudaMemcpyAsync", gpu_);
+  if (mode_ == MeetingMode::kTogether) put_together(stream);
+  else if (is_leader()) put_by_leader(stream);
+  else put_as_follower(stream);
+  if (launch.staged_output)
+    backend::check(cudaMemcpyAsync(launch.output, launch.staged_output, launch.output_bytes, cudaMemcpyDefault, stream),
+                   "cudaMemcpyAsync", gpu_);
+}
+
+void CudaRanks::put_together(cudaStream_t stream) {
+  backend::check(launch(launch_.kernel, launch_.parameters, launch_.blocks, stream), "cudaLaunchKernel", gpu_);
+}
+
+void CudaRanks::put_by_leader(cudaStream_t stream) {
+  RankPage* const pages = shared_.pages();
+  std::vector<MemoryOperation> operations{write_32(&pages[rank_].arrived, 1)};
+  for (int rank = 1; rank < nranks_; ++rank) operations.push_back(wait_for_one(&pages[rank].arrived));
+  for (int rank = 0; rank < nranks_; ++rank) operations.push_back(write_32(&pages[rank].arrived, 0));
+  put_memory_operations(stream, operations, gpu_);
+  backend::check(launch(launch_.kernel, launch_.parameters, launch_.blocks, stream), "cudaLaunchKernel", gpu_);
+  operations.clear();
+  for (int rank = 1; rank < nranks_; ++rank) operations.push_back(write_32(&pages[rank].done, 1));
+  put_memory_operations(stream, operations, gpu_);
+}
+
+void CudaRanks::put_as_follower(cudaStream_t stream) {
+  const CallParameters& p = launch_.parameters;
+  const CallPost& post = controls_.all[0]->posts[rank_];  // of the leader, in device memory
+  RankPage& page = shared_.pages()[rank_];
+  MemoryOperation operations[] = {
+      write_64(&post.input, p.inputs[0]),
+      write_64(&post.output, p.outputs[0]),
+      write_64(&post.elements, p.own.elements),
+      write_64(&post.rest, p.own.rest),
+      write_64(&post.scale, p.own.scale),
+      write_32(&page.arrived, 1),
+      wait_for_one(&page.done),
+      write_32(&page.done, 0),
+  };
+  put_memory_operations(stream, operations, gpu_);
+}
+
+}  // namespace slip::comm

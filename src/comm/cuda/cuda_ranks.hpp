@@ -1,0 +1,146 @@
+// CudaRanks: one rank of a communicator whose ranks are on GPUs of one host. A call becomes one kernel, which reads and
+// writes the buffers of all ranks directly.
+//
+// kTogether: the kernels of all ranks run at the same time: ranks are threads of one process, or processes under MPS,
+// or each has its own GPU. Each rank launches a kernel; the kernels meet by flags in device memory. kLeader: processes
+// share a GPU without MPS, so their kernels are time-sliced, and a kernel that waits for another process would wait for
+// milliseconds. Rank 0 alone launches a kernel, which moves the data of all ranks. The other ranks only enqueue stream
+// memory operations, which need no time slice.
+//
+// All counters and flags are in memory that kernels and memory operations themselves advance or reset. So a call that
+// was captured in a CUDA graph can be replayed.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/thread.hpp"
+#include "comm/api/gpu_calls.hpp"
+#include "comm/cuda/cuda_driver.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
+#include "comm/cuda/cuda_peers.hpp"
+#include "comm/cuda/cuda_program.hpp"
+#include "comm/cuda/cuda_watch.hpp"
+#include "transport/memory/segment.hpp"
+
+namespace slip::comm {
+
+// A rank's control memory, and a stream of its own through which the host writes there while kernels run.
+struct ControlMemory {
+  RankControl* control = nullptr;
+  cudaStream_t stream = nullptr;
+  int gpu = 0;
+  std::size_t bytes = 0;
+};
+
+// What every rank tells the others about its GPU.
+struct GpuIdentity {
+  char uuid[16] = {};
+  int multiprocessors = 0;
+  int mps = 0;
+  cudaIpcMemHandle_t control{};
+  std::uint64_t control_address = 0;  // in its own process
+  std::uint64_t keeper = 0;           // address of a std::shared_ptr<ControlMemory>, for ranks of the same process
+};
+
+class CudaRanks final : public GpuCalls {
+ public:
+  static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
+                                        std::span<const int> hosts, Here here);
+  ~CudaRanks() override;
+
+  void start(GpuWatch watch) override;
+  void stop() noexcept override;
+  std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) override;
+  std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
+                               runtime::StreamState& stream, Submit& submit) override;
+  void drain() noexcept override;
+
+ private:
+  CudaRanks(transport::Bootstrap& bootstrap, const Device& device, Here here);
+  void connect(Here here);
+  void choose_mode(const std::vector<GpuIdentity>& all);
+  void map_controls(std::vector<GpuIdentity>& all, Here here);
+
+  // A buffer of this rank as a call uses it: its own address, or that of staging memory if the other processes cannot
+  // map it.
+  struct Placed {
+    std::uint64_t addresses[kMaxGpuRanks] = {};  // by reader
+    std::byte* staged = nullptr;                 // null: the buffer itself
+  };
+  void place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed, Here here);
+  std::byte* staging(int which, std::uint64_t bytes);
+
+  struct Launch {
+    CallKernel kernel = nullptr;
+    CallParameters parameters;
+    int blocks = 1;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    std::uint64_t input_bytes = 0, output_bytes = 0;
+    std::byte *staged_input = nullptr, *staged_output = nullptr;
+  };
+  const DeviceProgram& program_of(const Call& call);
+  const std::byte* upload(const Signature& shape, const DeviceProgram& program);
+  void prepare(const GpuCall& call, Here here);
+  void put_call(cudaStream_t stream);
+  void put_together(cudaStream_t stream);
+  void put_by_leader(cudaStream_t stream);
+  void put_as_follower(cudaStream_t stream);
+
+  struct MessageLaunch {
+    std::vector<DeviceMessage> messages;
+    std::uint32_t rounds = 0;
+  };
+  void put_messages(const MessageLaunch& launch, cudaStream_t stream);
+  void put_round(const MessageLaunch& launch, std::uint32_t round, cudaStream_t stream);
+  void launch_message_kernel(std::span<const DeviceMessage> messages, std::uint32_t rounds, cudaStream_t stream);
+
+  void require_stream_of_device(const runtime::StreamState& stream, Here here) const;
+  void order_after_last(runtime::StreamState& stream, Here here);
+  std::uint64_t enqueue(Op& op, runtime::StreamState& stream, Submit& submit,
+                        const std::function<void(cudaStream_t)>& put);
+  bool is_leader() const { return rank_ == 0; }
+
+  transport::Bootstrap& bootstrap_;
+  const Device device_;
+  const int rank_, nranks_;
+  int gpu_ = 0;
+  MeetingMode mode_ = MeetingMode::kTogether;
+  int max_blocks_ = 1;
+  SharedPages shared_;
+  struct Controls {
+    std::shared_ptr<ControlMemory> own;
+    std::vector<std::shared_ptr<ControlMemory>> kept;  // of the ranks of this process
+    std::vector<RankControl*> all;                     // of all ranks, as addresses of this process
+    std::vector<void*> opened;                         // by IPC handle
+  };
+  Controls controls_;
+  std::optional<PeerMemory> peers_;
+  CudaWatch watch_;
+
+  // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
+  Launch launch_;
+  struct Programs {  // by signature without its number
+    std::map<std::pair<std::uint64_t, std::uint64_t>, DeviceProgram> built;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, const std::byte*> uploaded;
+  };
+  Programs programs_;
+  struct StagingMemory {
+    std::vector<std::byte*> buffers[2];  // input, output; the last one is the largest, the others may be in use
+    std::uint64_t bytes[2] = {};         // of the last one
+  };
+  StagingMemory staging_;
+  struct Last {
+    runtime::StreamState* stream = nullptr;
+    std::uint64_t position = 0;
+    unsigned long long capture = 0;  // id of the CUDA capture that the call is part of; 0: it ran
+    cudaStream_t native = nullptr;
+    cudaEvent_t event = nullptr;  // orders calls of one capture in different streams
+  };
+  Last last_;
+};
+
+}  // namespace slip::comm

@@ -1,0 +1,285 @@
+#include "comm/cuda/cuda_watch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "backend/cuda/check.hpp"
+#include "base/clock.hpp"
+#include "base/error_text.hpp"
+#include "comm/cuda/cuda_driver.hpp"
+#include "comm/cuda/cuda_ranks.hpp"
+#include "comm/diagnose/stalls.hpp"
+#include "runtime/core.hpp"
+
+namespace slip::comm {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+// The watch thread looks this often. A rank that uses memory for the first time waits for the look of its peers.
+constexpr std::int64_t kLookNs = 1'000'000;
+constexpr int kLooksPerCount = 16;  // looks for each copy of the count of calls
+
+// The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
+class Registrations {
+ public:
+  static void add(void* data, std::size_t bytes, int gpu) {
+    const base::LockGuard lock(mutex());
+    if (!counts().contains(data))
+      backend::check(cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
+                     "cudaHostRegister", gpu);
+    ++counts()[data];  // only after a success: the next rank tries again
+  }
+  static void remove(void* data) noexcept {
+    const base::LockGuard lock(mutex());
+    const auto found = counts().find(data);
+    if (found == counts().end() || --found->second > 0) return;
+    counts().erase(found);
+    static_cast<void>(cudaHostUnregister(data));
+    static_cast<void>(cudaGetLastError());
+  }
+
+ private:
+  static base::Mutex& mutex() {
+    static base::Mutex mutex;
+    return mutex;
+  }
+  static std::map<void*, int>& counts() {
+    static auto* const kCounts = new std::map<void*, int>;
+    return *kCounts;
+  }
+};
+
+// Host memory that kernels and memory operations of all ranks write. acquire: what the device wrote before is visible.
+std::uint32_t load(const std::uint32_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
+void store(std::uint32_t& word, std::uint32_t value) { __atomic_store_n(&word, value, __ATOMIC_RELEASE); }
+
+}  // namespace
+
+std::size_t SharedPages::flag_bytes() const {
+  const auto n = static_cast<std::size_t>(nranks_);
+  const std::size_t bytes = n * sizeof(RankPage) + n * n * sizeof(MessageBox);
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+void SharedPages::share(transport::Bootstrap& bootstrap, int gpu) {
+  nranks_ = bootstrap.nranks();
+  std::vector<int> all;
+  for (int rank = 0; rank < nranks_; ++rank) all.push_back(rank);
+  segment_ = transport::Segment::share(bootstrap, all,
+                                       flag_bytes() + static_cast<std::size_t>(nranks_) * sizeof(PublishedMemory));
+  Registrations::add(segment_.data(), flag_bytes(), gpu);
+}
+
+SharedPages::~SharedPages() {
+  if (segment_.data()) Registrations::remove(segment_.data());
+}
+
+MessageBox& SharedPages::box(int from, int to) const {
+  auto* const boxes = reinterpret_cast<MessageBox*>(pages() + nranks_);
+  return boxes[from * nranks_ + to];
+}
+
+PublishedMemory* SharedPages::published() const {
+  return reinterpret_cast<PublishedMemory*>(segment_.data() + flag_bytes());
+}
+
+void CudaWatch::start(const Setup& setup, GpuWatch watch) {
+  setup_ = setup;
+  watch_ = std::move(watch);
+  thread_.start("slip-cuda-watch", [this] { run(); });
+}
+
+void CudaWatch::stop() noexcept {
+  if (!thread_.started()) return;
+  ends_.store(true, std::memory_order_relaxed);
+  thread_.join();
+  thread_ = {};
+}
+
+void CudaWatch::run() {
+  static_cast<void>(cudaSetDevice(setup_.control->gpu));
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // this thread may call CUDA while another one captures
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  while (!ends_.load(std::memory_order_relaxed)) {
+    try {
+      look();
+    } catch (const Error& error) {
+      watch_.fail(error.code(), base::bare_text(error));
+    } catch (const std::exception& error) {
+      watch_.fail(Code::kLaunchFailed, error.what());
+    }
+    base::sleep_ns(kLookNs);
+  }
+}
+
+void CudaWatch::look() {
+  setup_.peers->serve();
+  if (failed_.load(std::memory_order_relaxed)) return release_waits();
+  if (const std::optional<Error> error = watch_.error()) {
+    fail_streams(*error);
+    failed_.store(true, std::memory_order_release);
+    return release_waits();
+  }
+  const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
+  if (load(page.mismatch_state) != 0) return report_mismatch();
+  count_calls();
+  const bool together = setup_.mode == MeetingMode::kTogether;
+  const std::uint32_t finished = load(page.finished);
+  const bool waits = load(page.arrived) != 0 || load(page.receiving) != 0;
+  const std::uint32_t begun = together ? load(page.begun) : finished + (waits ? 1 : 0);
+  keep_ledger(together ? load(page.counted) : finished, begun);
+  check_progress(finished, begun);
+}
+
+CudaWatch::Noted CudaWatch::call_at(std::uint32_t count) const {
+  const base::LockGuard lock(mutex_);
+  return noted_[count % noted_.size()];
+}
+
+// The progress of calls that did not wait long is in device memory only.
+void CudaWatch::count_calls() {
+  if (setup_.mode != MeetingMode::kTogether || ++looks_ % kLooksPerCount != 0) return;
+  {
+    const base::LockGuard lock(mutex_);
+    if (count_ == load(setup_.shared->pages()[setup_.bootstrap->rank()].counted)) return;
+  }
+  backend::check(
+      cudaMemcpyAsync(&setup_.shared->pages()[setup_.bootstrap->rank()].counted, &setup_.control->control->calls,
+                      sizeof(std::uint32_t), cudaMemcpyDeviceToHost, setup_.control->stream),
+      "cudaMemcpyAsync", setup_.control->gpu);
+}
+
+void CudaWatch::keep_ledger(std::uint32_t ended, std::uint32_t begun) {
+  transport::LedgerSlot& ledger = *watch_.ledger;
+  if (ended != last_counted_) {
+    last_counted_ = ended;
+    ledger.wait_over();
+    const Noted call = call_at(ended);
+    ledger.begin(call.ticket, call.signature.elements, call.signature.rest);
+    ledger.end(call.ticket);
+  }
+  if (static_cast<std::int32_t>(begun - ended) <= 0) return;
+  const Noted call = call_at(begun);
+  ledger.begin(call.ticket, call.signature.elements, call.signature.rest);
+  if (const int missing = first_missing(); missing >= 0 && joined_ns_ != 0) ledger.wait(missing);
+}
+
+// Whether the rank has not joined the call in which this rank waits.
+bool CudaWatch::is_missing(int rank) const {
+  const int own = setup_.bootstrap->rank();
+  if (rank == own) return false;
+  const RankPage* const pages = setup_.shared->pages();
+  if (setup_.mode == MeetingMode::kLeader)
+    return load(pages[own].receiving) != 0 ? load(setup_.shared->box(rank, own).posted) == 0
+                                           : load(pages[rank].arrived) == 0;
+  return static_cast<std::int32_t>(load(pages[rank].collectives) - load(pages[own].collectives)) < 0;
+}
+
+int CudaWatch::first_missing() const {
+  for (int rank = 0; rank < setup_.bootstrap->nranks(); ++rank) {
+    if (is_missing(rank)) return rank;
+  }
+  return -1;
+}
+
+void CudaWatch::check_progress(std::uint32_t finished, std::uint32_t begun) {
+  const std::int64_t now = base::now_ns();
+  const bool joined = begun != finished;
+  if (!joined || finished != last_finished_) joined_ns_ = joined ? now : 0;
+  else if (joined_ns_ == 0) joined_ns_ = now;
+  last_finished_ = finished;
+  if (!joined) return;
+  const int own = setup_.bootstrap->rank();
+  const Noted call = call_at(begun);
+  std::vector<int> missing;
+  for (int rank = 0; rank < setup_.bootstrap->nranks(); ++rank) {
+    if (!is_missing(rank)) continue;
+    missing.push_back(rank);
+    if (setup_.bootstrap->failures().has_left(rank))
+      return watch_.fail(Code::kRankLost, fmt::format("rank {} has left the communicator; rank {} waits for it in {}",
+                                                      rank, own, call.signature.text()));
+  }
+  if (now - joined_ns_ <= watch_.timeout_ns) return;
+  watch_.fail(Code::kTimeout,
+              fmt::format("rank {} waited {:.1f} s in {} for {}", own, static_cast<double>(watch_.timeout_ns) / 1e9,
+                          call.signature.text(),
+                          missing.empty() ? "a peer that has joined" : missing_ranks_text(*setup_.bootstrap, missing)));
+}
+
+// The kernel compares signatures without their numbers. All ranks number their calls alike, so the number of this
+// rank's call is that of both.
+void CudaWatch::report_mismatch() {
+  const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
+  Noted call;
+  {
+    const base::LockGuard lock(mutex_);
+    for (std::uint32_t back = 0; back < noted_.size(); ++back) {  // the last one like the kernel's
+      call = noted_[(count_ - back) % noted_.size()];
+      const Signature shape = call.signature.without_number();
+      if (shape.elements == page.mismatch_own[0] && shape.rest == page.mismatch_own[1]) break;
+    }
+  }
+  const std::uint64_t number = call.signature.number();
+  const Signature own{page.mismatch_own[0], page.mismatch_own[1] | number};
+  const Signature other{page.mismatch_other[0], page.mismatch_other[1] | number};
+  const CallMismatch error(setup_.bootstrap->rank(), own, static_cast<int>(page.mismatch_rank), other);
+  watch_.fail(error.code(), base::bare_text(error));
+}
+
+void CudaWatch::note(const Noted& call, runtime::StreamState& stream, std::uint64_t position) {
+  const base::LockGuard lock(mutex_);
+  if (call.is_counted) noted_[++count_ % noted_.size()] = call;
+  const std::uint64_t id = stream.id.load(std::memory_order_relaxed);  // relaxed: the caller uses the stream
+  for (Pending& one : pending_) {
+    if (one.stream != &stream) continue;
+    one = {&stream, id, position};
+    return;
+  }
+  pending_.push_back({&stream, id, position});
+}
+
+// The streams whose last call has not ended get the error, so that a thread that waits for them throws it. This comes
+// before the calls end.
+void CudaWatch::fail_streams(const Error& error) {
+  const base::LockGuard lock(mutex_);
+  for (const Pending& one : pending_) {
+    if (one.stream->id.load(std::memory_order_acquire) != one.id || !one.stream->core) continue;
+    if (one.stream->core->backend->reached(one.stream, one.position)) continue;
+    fail_stream(*one.stream, {error.code(), base::bare_text(error), one.position, error.here(), 0});
+  }
+}
+
+// Kernels poll `stop`. Memory operations wait for a flag that the host sets, once for each call that is still enqueued
+// or replayed later.
+void CudaWatch::release_waits() {
+  const int own = setup_.bootstrap->rank(), nranks = setup_.bootstrap->nranks();
+  MemoryOperation stop[] = {write_32(&setup_.control->control->stop, 1)};
+  put_memory_operations(setup_.control->stream, stop, setup_.control->gpu);
+  if (setup_.mode == MeetingMode::kTogether) return;
+  RankPage* const pages = setup_.shared->pages();
+  if (own == 0) {
+    for (int rank = 0; rank < nranks; ++rank) store(pages[rank].arrived, 1);
+  }
+  store(pages[own].done, 1);
+  for (int rank = 0; rank < nranks; ++rank) {
+    if (rank == own) continue;
+    store(setup_.shared->box(rank, own).posted, 1);
+    store(setup_.shared->box(own, rank).taken, 1);
+  }
+}
+
+void CudaWatch::drain() noexcept {
+  std::vector<Pending> pending;
+  {
+    const base::LockGuard lock(mutex_);
+    pending = pending_;
+  }
+  for (const Pending& one : pending) {
+    if (one.stream->id.load(std::memory_order_acquire) == one.id && one.stream->core)
+      one.stream->core->backend->wait(one.stream, one.position, 0);
+  }
+}
+
+}  // namespace slip::comm

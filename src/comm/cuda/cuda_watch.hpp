@@ -1,0 +1,95 @@
+// SharedPages: pinned host memory of all ranks of a communicator. CudaWatch: the thread that watches the calls of one
+// rank on the device. It maps memory that other ranks publish, keeps the ledger, and ends calls that cannot end
+// otherwise: after an error, a lost rank, a mismatch or the deadline.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
+#include "comm/api/gpu_calls.hpp"
+#include "comm/cuda/cuda_layout.hpp"
+#include "comm/cuda/cuda_peers.hpp"
+#include "transport/memory/segment.hpp"
+
+namespace slip::comm {
+
+struct ControlMemory;
+
+class SharedPages {
+ public:
+  // All ranks call it. Maps the memory and makes it accessible to the GPU.
+  void share(transport::Bootstrap& bootstrap, int gpu);
+  ~SharedPages();
+
+  RankPage* pages() const { return reinterpret_cast<RankPage*>(segment_.data()); }
+  MessageBox& box(int from, int to) const;
+  PublishedMemory* published() const;
+
+ private:
+  std::size_t flag_bytes() const;
+  transport::Segment segment_;
+  int nranks_ = 0;
+};
+
+class CudaWatch {
+ public:
+  struct Setup {
+    transport::Bootstrap* bootstrap = nullptr;
+    SharedPages* shared = nullptr;
+    PeerMemory* peers = nullptr;
+    ControlMemory* control = nullptr;
+    MeetingMode mode = MeetingMode::kTogether;
+  };
+  void start(const Setup& setup, GpuWatch watch);
+  void stop() noexcept;
+
+  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  std::optional<Error> error() const { return watch_.error ? watch_.error() : std::nullopt; }
+  std::int64_t timeout_ns() const { return watch_.timeout_ns; }
+  // The enqueuing thread notes each call, so that the watch thread can name it and fail its stream.
+  struct Noted {
+    std::uint64_t ticket = 0;
+    Signature signature;
+    bool is_counted = true;  // RankPage::finished counts it
+  };
+  void note(const Noted& call, runtime::StreamState& stream, std::uint64_t position);
+  void drain() noexcept;
+
+ private:
+  void run();
+  void look();
+  void keep_ledger(std::uint32_t finished, std::uint32_t begun);
+  void check_progress(std::uint32_t finished, std::uint32_t begun);
+  void report_mismatch();
+  bool is_missing(int rank) const;
+  int first_missing() const;
+  Noted call_at(std::uint32_t count) const;
+  void count_calls();
+  void fail_streams(const Error& error);
+  void release_waits();
+
+  Setup setup_;
+  GpuWatch watch_;
+  base::Thread thread_;
+  std::atomic<bool> ends_{false};  // relaxed: no other data is published with it
+  std::atomic<bool> failed_{false};
+  std::uint32_t last_finished_ = 0;
+  std::uint32_t last_counted_ = 0;
+  int looks_ = 0;
+  std::int64_t joined_ns_ = 0;  // since when this rank has waited in its call; 0: it is in none
+
+  struct Pending {
+    runtime::StreamState* stream = nullptr;
+    std::uint64_t id = 0, position = 0;
+  };
+  mutable base::Mutex mutex_;
+  std::array<Noted, 256> noted_ SLIP_GUARDED_BY(mutex_){};
+  std::uint32_t count_ SLIP_GUARDED_BY(mutex_) = 0;
+  std::vector<Pending> pending_ SLIP_GUARDED_BY(mutex_);  // the last call of each stream
+};
+
+}  // namespace slip::comm
