@@ -4,6 +4,7 @@
 #   tests/fuzz/*.cpp      programs with their own main(seconds, seed); 5 seconds each
 #   tests/scripts/        self-tests of the checkers in scripts/
 #   tests/consumer/       a project of its own that uses the installed package
+#   tests/nccl/client.c   a C program made for NCCL; it runs as threads, as one thread and as processes
 #   tests/page/           the timeline page in Chromium, driven by node; without sanitizers only
 # and beside them the examples, the checkers themselves and the self-containment of public headers.
 enable_testing()
@@ -11,7 +12,7 @@ find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
-set(slip_concurrent_areas base backend comm conformance flow races runtime store stress transport watch)
+set(slip_concurrent_areas base backend comm conformance flow nccl races runtime store stress transport watch)
 set(slip_special_areas support consumer fuzz scripts page)
 set(slip_timeout_none 240)   # seconds for one ctest entry
 set(slip_timeout_thread 1200)
@@ -107,6 +108,25 @@ set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LAB
 add_test(NAME flow.checked COMMAND test_flow --gtest_brief=1 --gtest_filter=RandomGraphs.AreRight*
          WORKING_DIRECTORY "${slip_test_scratch}")
 set_tests_properties(flow.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS flow TIMEOUT ${slip_test_timeout})
+
+# libnccl.so.2: its names, and a program made for NCCL, over host memory.
+enable_language(C)
+target_link_libraries(test_nccl PRIVATE slip_nccl)
+add_executable(nccl_client "${PROJECT_SOURCE_DIR}/tests/nccl/client.c")
+target_compile_options(nccl_client PRIVATE -Wall -Wextra)
+target_compile_definitions(nccl_client PRIVATE SLIP_NCCL_WITHOUT_CUDA)
+target_link_libraries(nccl_client PRIVATE slip_nccl Threads::Threads)
+add_test(NAME nccl.exports COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/tests/nccl/check_exports.py"
+         "$<TARGET_FILE:slip_nccl>")
+add_test(NAME nccl.client_threads COMMAND nccl_client threads 4)
+add_test(NAME nccl.client_group COMMAND nccl_client group 3)
+set(slip_nccl_tests nccl.exports nccl.client_threads nccl.client_group)
+if(TARGET slip_cli AND SLIP_SANITIZE STREQUAL "none")   # a sanitizer must be loaded before a preloaded library
+  add_test(NAME nccl.client_processes
+           COMMAND bash "${PROJECT_SOURCE_DIR}/tests/nccl/processes.sh" "$<TARGET_FILE:slip_cli>" "$<TARGET_FILE:nccl_client>")
+  list(APPEND slip_nccl_tests nccl.client_processes)
+endif()
+set_tests_properties(${slip_nccl_tests} PROPERTIES LABELS nccl TIMEOUT ${slip_test_timeout} ENVIRONMENT SLIP_NCCL_DEVICE=cpu)
 
 file(GLOB slip_fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cpp")
 foreach(source IN LISTS slip_fuzz_sources)

@@ -1,0 +1,83 @@
+// What every function of libnccl.so.2 is made of: its two names, the conversion of exceptions to NCCL's result codes,
+// and the text for ncclGetLastError.
+//
+// All functions may be called by any thread.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "nccl/nccl.h"
+#include "slip/error.hpp"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmissing-attributes"  // g++ finds that some pncclX do not throw, and their alias may
+#endif
+
+// Begins the definition of pncclX and makes ncclX its weak alias.
+#define SLIP_NCCL_API(result, name, ...)                                                                \
+  extern "C" [[gnu::visibility("default")]] result p##name(__VA_ARGS__);                                \
+  extern "C" [[gnu::weak, gnu::alias("p" #name), gnu::visibility("default")]] result name(__VA_ARGS__); \
+  extern "C" result p##name(__VA_ARGS__)
+
+namespace slip::nccl {
+
+// An error of the caller, with the result code that the function returns.
+class ApiError : public std::runtime_error {
+ public:
+  ApiError(ncclResult_t result, const std::string& text) : std::runtime_error(text), result_(result) {}
+  ncclResult_t result() const { return result_; }
+
+ private:
+  ncclResult_t result_;
+};
+
+template <class... T>
+[[noreturn]] void invalid_argument(fmt::format_string<T...> text, T&&... values) {
+  throw ApiError(ncclInvalidArgument, fmt::format(text, std::forward<T>(values)...));
+}
+template <class... T>
+[[noreturn]] void invalid_usage(fmt::format_string<T...> text, T&&... values) {
+  throw ApiError(ncclInvalidUsage, fmt::format(text, std::forward<T>(values)...));
+}
+
+inline void require_pointer(const void* pointer, const char* name) {
+  if (!pointer) [[unlikely]]
+    invalid_argument("{} is a null pointer", name);
+}
+
+ncclResult_t result_of(ErrorCode code);
+
+// What a function reports: its result, and why.
+struct Outcome {
+  ncclResult_t result = ncclSuccess;
+  std::string text;
+};
+// REQUIRES: called in a catch block.
+Outcome outcome_of_exception();
+
+// Stores the text for ncclGetLastError, notifies the open group of this thread, and prints the text if NCCL_DEBUG asks
+// for it. Returns the result. `comm` may be null or stale.
+ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcome);
+
+// Runs the body of an API function. The body returns ncclSuccess or ncclInProgress, or throws.
+template <class Body>
+ncclResult_t run_api(const char* function, ncclComm_t comm, const Body& body) {
+  try {
+    return body();
+  } catch (...) {
+    return report(function, comm, outcome_of_exception());
+  }
+}
+
+enum class DebugLevel : int { kNone, kVersion, kWarn, kInfo };
+DebugLevel debug_level();                // NCCL_DEBUG
+void debug_line(std::string_view text);  // to stderr
+bool debugs(DebugLevel level);           // whether lines of this level are printed
+void print_version_once();               // if NCCL_DEBUG is VERSION or higher
+
+}  // namespace slip::nccl

@@ -1,0 +1,288 @@
+// Collectives, sends, receives and their operators.
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "base/small_floats.hpp"
+#include "nccl/api.hpp"
+#include "nccl/comm.hpp"
+#include "nccl/group.hpp"
+
+namespace slip::nccl {
+namespace {
+
+constexpr std::array<DataType, ncclNumTypes> kTypes = {
+    DataType::kI8,  DataType::kU8,  DataType::kI32, DataType::kU32,  DataType::kI64,    DataType::kU64,
+    DataType::kF16, DataType::kF32, DataType::kF64, DataType::kBF16, DataType::kF8E4M3, DataType::kF8E5M2};
+
+// The caller may pass any number as an enum.
+DataType type_of(ncclDataType_t type) {
+  const auto value = static_cast<std::size_t>(type);
+  if (value >= kTypes.size())
+    invalid_argument("datatype is {}: it must be 0 to {}", static_cast<int>(type), ncclNumTypes - 1);
+  return kTypes[value];
+}
+
+bool is_float(DataType type) {
+  return type == DataType::kF16 || type == DataType::kBF16 || type == DataType::kF32 || type == DataType::kF64 ||
+         type == DataType::kF8E4M3 || type == DataType::kF8E5M2;
+}
+
+template <class T>
+T read(const void* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// Slipstream takes factors as double, which does not hold every 64-bit integer.
+template <class T>
+double exact(const void* bytes) {
+  const T value = read<T>(bytes);
+  const auto result = static_cast<double>(value);
+  if (result >= static_cast<double>(std::numeric_limits<T>::max()) || static_cast<T>(result) != value)
+    invalid_usage("the scalar {} of a PreMulSum has no exact double: this library supports only those that have",
+                  value);
+  return result;
+}
+
+// A value of the type. An e5m2 infinity would be rounded to the largest number.
+double scalar_of(DataType type, const void* bytes) {
+  switch (type) {
+    case DataType::kI8: return read<std::int8_t>(bytes);
+    case DataType::kU8: return read<std::uint8_t>(bytes);
+    case DataType::kI32: return read<std::int32_t>(bytes);
+    case DataType::kU32: return read<std::uint32_t>(bytes);
+    case DataType::kI64: return exact<std::int64_t>(bytes);
+    case DataType::kU64: return exact<std::uint64_t>(bytes);
+    case DataType::kF16: return base::to_float(read<base::F16>(bytes));
+    case DataType::kBF16: return base::to_float(read<base::Bf16>(bytes));
+    case DataType::kF32: return read<float>(bytes);
+    case DataType::kF64: return read<double>(bytes);
+    case DataType::kF8E4M3: return base::to_float(read<base::F8E4M3>(bytes));
+    default: break;
+  }
+  const float value = base::to_float(read<base::F8E5M2>(bytes));
+  if (value > 57344 || value < -57344) invalid_usage("the scalar of a PreMulSum is an infinity of type float8e5m2");
+  return value;
+}
+
+// NCCL's average multiplies each float by 1/n before it is added; an integer sum is divided at the end.
+ReduceSpec average(DataType type, int nranks) {
+  return is_float(type) ? premul_sum(1.0 / nranks) : ReduceSpec(ReduceOp::kAvg);
+}
+
+void set_op(CallRequest& call, ncclRedOp_t op, ncclDataType_t type) {
+  switch (static_cast<int>(op)) {
+    case ncclSum: call.how = ReduceOp::kSum; return;
+    case ncclProd: call.how = ReduceOp::kProd; return;
+    case ncclMax: call.how = ReduceOp::kMax; return;
+    case ncclMin: call.how = ReduceOp::kMin; return;
+    case ncclAvg: call.how = average(call.type, call.comm->nranks()); return;
+    default: break;
+  }
+  const std::optional<PreMulOp> found = call.comm->ops().find(static_cast<int>(op));
+  if (!found)
+    invalid_argument("op is {}: it is neither built in (0 to {}) nor an operator of this communicator",
+                     static_cast<int>(op), ncclNumOps - 1);
+  if (found->type != type)
+    invalid_argument("op {} was made for datatype {}; the call has datatype {}", static_cast<int>(op),
+                     static_cast<int>(found->type), static_cast<int>(type));
+  call.how = premul_sum(found->factor);
+  call.device_factor = found->device_factor;
+}
+
+void require_count(std::size_t count, DataType type, int nranks) {
+  const std::size_t max = std::numeric_limits<std::ptrdiff_t>::max();
+  if (count > max / bytes_of(type) / static_cast<std::size_t>(nranks))
+    invalid_argument("count is {}: {} bytes for each of {} ranks are more than the address space", count,
+                     bytes_of(type), nranks);
+}
+
+struct Arguments {
+  CallKind kind;
+  const char* function;
+  const void* from;
+  void* to;
+  std::size_t count;
+  ncclDataType_t type;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  int root = 0;
+  const char* root_name = nullptr;  // null: the call has no root
+};
+
+CallRequest checked(const Arguments& given) {
+  CallRequest call{.kind = given.kind,
+                   .function = given.function,
+                   .from = given.from,
+                   .to = given.to,
+                   .count = given.count,
+                   .root = given.root,
+                   .stream = given.stream,
+                   .comm = Pin::of(given.comm)};
+  call.comm->require_ready();
+  call.type = type_of(given.type);
+  const int nranks = call.comm->nranks();
+  require_count(given.count, call.type, nranks);
+  if (given.root_name && (given.root < 0 || given.root >= nranks))
+    invalid_argument("{} is {}: it must be 0 to {}", given.root_name, given.root, nranks - 1);
+  return call;
+}
+
+// As in NCCL, a call of 0 elements does nothing.
+ncclResult_t run(const Arguments& given) {
+  return run_api(given.function, given.comm, [&] {
+    const KeepCurrentGpu keep;
+    CallRequest call = checked(given);
+    return given.count == 0 ? ncclSuccess : submit(std::move(call));
+  });
+}
+
+ncclResult_t run_reduction(const Arguments& given, ncclRedOp_t op) {
+  return run_api(given.function, given.comm, [&] {
+    const KeepCurrentGpu keep;
+    CallRequest call = checked(given);
+    set_op(call, op, given.type);
+    return given.count == 0 ? ncclSuccess : submit(std::move(call));
+  });
+}
+
+double read_factor(const CallRequest& call, const StreamRef& stream) {
+  std::uint64_t value = 0;
+  call.comm->values().read(call.comm->device(), call.device_factor, bytes_of(call.type), stream, &value);
+  return scalar_of(call.type, &value);
+}
+
+// The buffers of a call on one rank.
+struct Buffers {
+  const CallRequest& call;
+  const std::size_t block;  // bytes
+  Range from(int blocks = 1) const { return range(call.from, blocks, "sendbuff"); }
+  Range to(int blocks = 1) const { return range(call.to, blocks, "recvbuff"); }
+
+ private:
+  Range range(const void* pointer, int blocks, const char* name) const {
+    return call.comm->device().range(pointer, block * static_cast<std::size_t>(blocks), name);
+  }
+};
+
+}  // namespace
+
+void issue(const CallRequest& call) {
+  Comm& comm = *call.comm;
+  Communicator& communicator = comm.communicator();
+  const StreamRef stream = comm.stream(call.stream);
+  const Buffers buffers{call, call.count * bytes_of(call.type)};
+  const int n = comm.nranks(), root = call.root;
+  const bool is_root = root == comm.rank();
+  const Here here{call.function, 0};
+  const ReduceSpec how = call.device_factor ? premul_sum(read_factor(call, stream)) : call.how;
+  switch (call.kind) {
+    case CallKind::kAllReduce:
+      return communicator.all_reduce(buffers.to(), buffers.from(), call.type, how, stream, here);
+    case CallKind::kReduce:
+      return communicator.reduce(is_root ? buffers.to() : Range{}, buffers.from(), call.type, how, root, stream, here);
+    case CallKind::kReduceScatter:
+      return communicator.reduce_scatter(buffers.to(), buffers.from(n), call.type, how, stream, here);
+    case CallKind::kBroadcast:
+      return communicator.broadcast(buffers.to(), is_root ? buffers.from() : Range{}, root, stream, here);
+    case CallKind::kAllGather: return communicator.all_gather(buffers.to(n), buffers.from(), stream, here);
+    case CallKind::kAllToAll: return communicator.all_to_all(buffers.to(n), buffers.from(n), stream, here);
+    case CallKind::kGather:
+      return communicator.gather(is_root ? buffers.to(n) : Range{}, buffers.from(), root, stream, here);
+    case CallKind::kScatter:
+      return communicator.scatter(buffers.to(), is_root ? buffers.from(n) : Range{}, root, stream, here);
+    case CallKind::kSend: return communicator.send(buffers.from(), root, stream, here);
+    case CallKind::kRecv: return communicator.recv(buffers.to(), root, stream, here);
+  }
+}
+
+}  // namespace slip::nccl
+
+using namespace slip::nccl;
+
+SLIP_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return run_reduction({CallKind::kAllReduce, "ncclAllReduce", sendbuff, recvbuff, count, datatype, comm, stream}, op);
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return run_reduction(
+      {CallKind::kReduce, "ncclReduce", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"}, op);
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
+              ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return run_reduction(
+      {CallKind::kReduceScatter, "ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, comm, stream}, op);
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              int root, ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kBroadcast, "ncclBroadcast", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclBcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+              cudaStream_t stream) {
+  return run({CallKind::kBroadcast, "ncclBcast", buff, buff, count, datatype, comm, stream, root, "root"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
+              ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kAllGather, "ncclAllGather", sendbuff, recvbuff, sendcount, datatype, comm, stream});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclAlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kAllToAll, "ncclAlltoAll", sendbuff, recvbuff, count, datatype, comm, stream});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclGather, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              int root, ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kGather, "ncclGather", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclScatter, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+              int root, ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kScatter, "ncclScatter", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclSend, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+              ncclComm_t comm, cudaStream_t stream) {
+  return run({CallKind::kSend, "ncclSend", sendbuff, nullptr, count, datatype, comm, stream, peer, "peer"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclRecv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+              cudaStream_t stream) {
+  return run({CallKind::kRecv, "ncclRecv", nullptr, recvbuff, count, datatype, comm, stream, peer, "peer"});
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+              ncclScalarResidence_t residence, ncclComm_t comm) {
+  return run_api("ncclRedOpCreatePreMulSum", comm, [&] {
+    const Pin pin = Pin::of(comm);
+    require_pointer(op, "op");
+    require_pointer(scalar, "scalar");
+    pin->require_ready();
+    const slip::DataType type = type_of(datatype);
+    PreMulOp made{.type = datatype};
+    if (residence == ncclScalarHostImmediate) made.factor = scalar_of(type, scalar);
+    else if (residence == ncclScalarDevice) made.device_factor = scalar;
+    else invalid_argument("residence is {}: it must be 0 or 1", static_cast<int>(residence));
+    *op = static_cast<ncclRedOp_t>(pin->ops().add(made));
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  return run_api("ncclRedOpDestroy", comm, [&] {
+    const Pin pin = Pin::of(comm);
+    if (static_cast<int>(op) >= 0 && op < ncclNumOps)
+      invalid_argument("op {} is built in: it cannot be destroyed", static_cast<int>(op));
+    if (!pin->ops().remove(static_cast<int>(op)))
+      invalid_argument("op {} is no operator of this communicator", static_cast<int>(op));
+    return ncclSuccess;
+  });
+}

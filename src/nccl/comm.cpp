@@ -1,0 +1,115 @@
+#include "nccl/comm.hpp"
+
+#include <cstring>
+
+#include "base/error_text.hpp"
+
+namespace slip::nccl {
+namespace {
+
+// cudaStreamLegacy. It is adopted by this name, because the backend adopts no null handle.
+CUstream_st* legacy_stream() { return reinterpret_cast<CUstream_st*>(std::uintptr_t{1}); }
+
+}  // namespace
+
+// The streams end first: closing one does not wait for its work, and the communicator then waits for its calls.
+Comm::~Comm() {
+  const KeepCurrentGpu keep;
+  streams_.clear();
+  communicator_.reset();
+}
+
+void Comm::set_ranks(const Communicator& communicator) {
+  rank_ = communicator.rank();
+  nranks_ = communicator.nranks();
+}
+
+void Comm::set(Communicator&& communicator) {
+  communicator_.emplace(std::move(communicator));
+  const base::LockGuard lock(lock_);
+  if (aborted_) communicator_->abort();
+  state_.store(ncclSuccess, std::memory_order_release);  // release: publishes communicator_
+}
+
+void Comm::fail(const Outcome& outcome) {
+  keep_error(outcome.text);
+  state_.store(outcome.result, std::memory_order_release);  // release: publishes the text
+}
+
+Outcome Comm::state() const {
+  if (is_making()) return {ncclInProgress, {}};
+  const auto result = static_cast<ncclResult_t>(state_.load(std::memory_order_acquire));  // acquire: see set(), fail()
+  if (result != ncclSuccess) return {result, kept_error()};
+  if (const std::optional<Error> error = communicator_->error())
+    return {result_of(error->code()), base::bare_text(*error)};
+  if (uses_gpus()) return {};
+  const base::LockGuard lock(lock_);
+  try {
+    for (const auto& [native, stream] : streams_) {
+      if (!stream.query()) return {ncclInProgress, {}};
+    }
+  } catch (const Error&) {
+    return outcome_of_exception();
+  }
+  return {};
+}
+
+void Comm::require_ready() const {
+  const bool is_busy = is_making();
+  const auto result = static_cast<ncclResult_t>(state_.load(std::memory_order_acquire));  // acquire: see set(), fail()
+  if (result == ncclSuccess && !is_busy) [[likely]]
+    return;
+  if (is_busy)
+    invalid_argument(
+        "the last non-blocking call of comm (rank {} of {}) is in progress: poll ncclCommGetAsyncError first", rank_,
+        nranks_);
+  throw ApiError(result, kept_error());
+}
+
+void Comm::abort() noexcept {
+  const base::LockGuard lock(lock_);
+  aborted_ = true;
+  // acquire: this thread sees communicator_. If init has not ended, set() aborts it.
+  if (state_.load(std::memory_order_acquire) == ncclSuccess) communicator_->abort();
+}
+
+StreamRef Comm::stream(CUstream_st* native) {
+  CUstream_st* key = nullptr;
+  if (uses_gpus()) key = native ? native : legacy_stream();
+  else if (native) invalid_argument("stream {} without a GPU: it must be null", fmt::ptr(native));
+  const base::LockGuard lock(lock_);
+  for (const auto& [known, stream] : streams_) {
+    if (known == key) return stream;
+  }
+  streams_.emplace_back(key, key ? device_->device().adopt(key) : device_->device().stream());
+  return streams_.back().second;
+}
+
+ncclResult_t Comm::finish_calls() {
+  if (uses_gpus()) return ncclSuccess;
+  const StreamRef own = stream(nullptr);
+  if (!is_blocking()) return own.query() ? ncclSuccess : ncclInProgress;
+  own.sync();
+  return ncclSuccess;
+}
+
+void ValueReader::read(const RankDevice& device, const void* from, std::size_t bytes, const StreamRef& stream,
+                       void* to) {
+  const base::LockGuard lock(mutex_);
+  if (!pinned_) pinned_ = device.device().alloc(sizeof(std::uint64_t), MemoryKind::kPinned, Name("factor"));
+  stream.copy(pinned_.slice(0, bytes), device.range(from, bytes, "scalar"));
+  stream.sync();
+  std::memcpy(to, pinned_.host_read<std::byte>().begin(), bytes);
+}
+
+void Comm::keep_error(const std::string& text) {
+  const base::LockGuard lock(lock_);
+  error_ = text;
+}
+
+std::string Comm::kept_error() const {
+  const base::LockGuard lock(lock_);
+  return error_;
+}
+
+}  // namespace slip::nccl

@@ -1,0 +1,100 @@
+// Comm: what an ncclComm_t stands for: a slip::Communicator, its device, the streams that calls have used, and the
+// state that ncclCommGetAsyncError reports. Handles and lifetime: handle.hpp.
+//
+// Any thread may call any function while it holds a Pin.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "nccl/api.hpp"
+#include "nccl/config.hpp"
+#include "nccl/gpus.hpp"
+#include "nccl/operators.hpp"
+#include "slip/communicator.hpp"
+
+namespace slip::nccl {
+
+// Reads single values of device memory. It keeps its pinned buffer: freeing one for each call would wait for the
+// device.
+class ValueReader {
+ public:
+  // Copies a value when all earlier work of the stream is done. Waits for it.
+  void read(const RankDevice& device, const void* from, std::size_t bytes, const StreamRef& stream, void* to);
+
+ private:
+  base::Mutex mutex_;
+  Buffer pinned_ SLIP_GUARDED_BY(mutex_);
+};
+
+class Comm {
+ public:
+  Comm(std::shared_ptr<RankDevice> device, int gpu, int rank, int nranks, CommConfig config)
+      : device_(std::move(device)), gpu_(gpu), rank_(rank), nranks_(nranks), config_(std::move(config)) {}
+  ~Comm();
+
+  int rank() const { return rank_; }
+  int nranks() const { return nranks_; }
+  int gpu() const { return gpu_; }
+  bool is_blocking() const { return config_.blocking; }
+  const CommConfig& config() const { return config_; }
+  const std::shared_ptr<RankDevice>& shared_device() const { return device_; }  // of split and shrink, too
+  RankDevice& device() const { return *device_; }
+
+  // Init: one of the two ends it. After abort() set() aborts the new communicator.
+  void set(Communicator&& communicator);
+  void set_ranks(const Communicator& communicator);  // split and shrink: known only when it exists
+  void fail(const Outcome& outcome);
+  // Between these a non-blocking call runs: the state is ncclInProgress.
+  void begin_job() { jobs_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the thread is started afterwards
+  void end_job() { jobs_.fetch_sub(1, std::memory_order_release); }    // release: publishes what the call did
+
+  // Init has not ended, or a non-blocking call runs. acquire: see end_job(), set() and fail().
+  bool is_making() const {
+    return jobs_.load(std::memory_order_acquire) > 0 || state_.load(std::memory_order_acquire) == ncclInProgress;
+  }
+  Outcome state() const;  // for ncclCommGetAsyncError; never blocks
+  // Throws ApiError if init has not ended or failed, or if a non-blocking call runs.
+  void require_ready() const;
+  // REQUIRES: require_ready().
+  Communicator& communicator() { return *communicator_; }
+  void abort() noexcept;
+
+  // The stream of a call. Host mode: this communicator's own stream, for a null `native`. With a GPU: `native` adopted.
+  StreamRef stream(CUstream_st* native);
+  // Host mode: waits until the calls so far are done, or returns ncclInProgress if the communicator is non-blocking.
+  // With a GPU calls are asynchronous, so it returns ncclSuccess.
+  ncclResult_t finish_calls();
+
+  ValueReader& values() { return values_; }
+  PreMulOps& ops() { return ops_; }
+  Registrations& registrations() { return registrations_; }
+
+  void keep_error(const std::string& text);
+  std::string kept_error() const;
+
+ private:
+  const std::shared_ptr<RankDevice> device_;
+  const int gpu_;
+  int rank_, nranks_;
+  const CommConfig config_;
+  std::atomic<int> state_{ncclInProgress};  // of init: ncclSuccess once communicator_ is set
+  std::atomic<int> jobs_{0};
+  std::optional<Communicator> communicator_;  // constant once state_ is ncclSuccess
+  ValueReader values_;
+  PreMulOps ops_;
+  Registrations registrations_;
+  // Guards the members below. base::SpinLock: each section takes some nanoseconds, and calls of one communicator come
+  // from one thread at a time.
+  mutable base::SpinLock lock_;
+  bool aborted_ SLIP_GUARDED_BY(lock_) = false;
+  std::vector<std::pair<CUstream_st*, Stream>> streams_ SLIP_GUARDED_BY(lock_);
+  std::string error_ SLIP_GUARDED_BY(lock_);
+};
+
+}  // namespace slip::nccl

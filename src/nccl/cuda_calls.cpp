@@ -1,0 +1,49 @@
+#include "nccl/cuda_calls.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "nccl/api.hpp"
+
+namespace slip::nccl {
+namespace {
+
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  static_cast<void>(cudaGetLastError());  // the caller's next CUDA call must not find this error
+  throw ApiError(ncclUnhandledCudaError,
+                 fmt::format("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+}  // namespace
+
+int cuda_gpu_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
+
+int cuda_current_gpu() {
+  int gpu = 0;
+  check(cudaGetDevice(&gpu), "cudaGetDevice");
+  return gpu;
+}
+
+void cuda_set_current_gpu(int gpu) noexcept {
+  if (cudaSetDevice(gpu) != cudaSuccess) static_cast<void>(cudaGetLastError());  // it was current before: a lost GPU
+}
+
+PointerOwner cuda_owner_of(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
+  switch (attributes.type) {
+    case cudaMemoryTypeDevice: return {true, attributes.device};
+    case cudaMemoryTypeManaged:
+    case cudaMemoryTypeHost: return {true, -1};
+    case cudaMemoryTypeUnregistered: break;
+  }
+  return {};
+}
+
+}  // namespace slip::nccl

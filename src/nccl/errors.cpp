@@ -1,0 +1,176 @@
+// Result codes, the last error and NCCL_DEBUG.
+#include <atomic>
+#include <exception>
+#include <new>
+
+#include "base/env.hpp"
+#include "base/error_text.hpp"
+#include "base/sync.hpp"
+#include "base/terminal.hpp"
+#include "nccl/api.hpp"
+#include "nccl/group.hpp"
+#include "nccl/handle.hpp"
+
+namespace slip::nccl {
+namespace {
+
+// The last error of the process, for threads that had none: a watchdog thread asks for the error of another thread.
+struct ProcessError {
+  base::Mutex mutex;
+  std::string text SLIP_GUARDED_BY(mutex);
+};
+ProcessError& process_error() {
+  static auto* const kError = new ProcessError;  // never destroyed: a thread may fail while the process exits
+  return *kError;
+}
+
+struct ThreadErrors {
+  std::string last;      // of this thread
+  std::string returned;  // what ncclGetLastError returned last: the caller holds a pointer into it
+};
+ThreadErrors& thread_errors() {
+  thread_local ThreadErrors t_errors;
+  return t_errors;
+}
+
+DebugLevel read_debug_level() {
+  const std::string name = base::env_text("NCCL_DEBUG");
+  const auto is = [&](std::string_view level) {
+    return name.size() == level.size() && std::equal(name.begin(), name.end(), level.begin(), [](char a, char b) {
+             return (a >= 'a' && a <= 'z' ? a - 'a' + 'A' : a) == b;
+           });
+  };
+  if (is("VERSION")) return DebugLevel::kVersion;
+  if (is("WARN")) return DebugLevel::kWarn;
+  if (is("INFO") || is("ABORT") || is("TRACE")) return DebugLevel::kInfo;
+  return DebugLevel::kNone;
+}
+
+constexpr int kUnread = -1;
+std::atomic<int> g_debug_level{kUnread};
+
+}  // namespace
+
+ncclResult_t result_of(ErrorCode code) {
+  switch (code) {
+    case Code::kOk: return ncclSuccess;
+    case Code::kInvalidValue:
+    case Code::kInvalidHandle:
+    case Code::kInvalidDevice:
+    case Code::kParse: return ncclInvalidArgument;
+    case Code::kNotReady: return ncclInProgress;
+    case Code::kLaunchFailed:
+    case Code::kDeviceFault:
+    case Code::kUndeclaredAccess: return ncclUnhandledCudaError;
+    case Code::kOutOfMemory:
+    case Code::kIo: return ncclSystemError;
+    case Code::kTimeout:
+    case Code::kRankLost:
+    case Code::kAborted: return ncclRemoteError;
+    default: return ncclInvalidUsage;  // mismatched calls, captures, peer access, what is not supported
+  }
+}
+
+Outcome outcome_of_exception() {
+  try {
+    throw;
+  } catch (const ApiError& error) {
+    return {error.result(), error.what()};
+  } catch (const Error& error) {
+    return {result_of(error.code()), base::bare_text(error)};
+  } catch (const std::bad_alloc&) {
+    return {ncclSystemError, "out of host memory"};
+  } catch (const std::exception& error) {
+    return {ncclInternalError, error.what()};
+  } catch (...) {
+    return {ncclInternalError, "an exception of unknown type"};
+  }
+}
+
+ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcome) {
+  try {
+    const std::string text = fmt::format("{}: {}", function, outcome.text);
+    thread_errors().last = text;
+    {
+      ProcessError& process = process_error();
+      const base::LockGuard lock(process.mutex);
+      process.text = text;
+    }
+    keep_error(comm, text);
+    if (debugs(DebugLevel::kWarn)) debug_line("WARN " + text);
+  } catch (const std::exception&) {  // no memory for the text: the result alone is returned
+  }
+  note_group_error(outcome.result);
+  return outcome.result;
+}
+
+DebugLevel debug_level() {
+  // relaxed: the level is a value of its own, no other data is published with it. Two threads read the same variable.
+  int level = g_debug_level.load(std::memory_order_relaxed);
+  if (level == kUnread) {
+    level = static_cast<int>(read_debug_level());
+    g_debug_level.store(level, std::memory_order_relaxed);  // relaxed: as above
+  }
+  return static_cast<DebugLevel>(level);
+}
+
+bool debugs(DebugLevel level) { return debug_level() >= level; }
+
+void debug_line(std::string_view text) { base::log_line(fmt::format("NCCL {}", base::single_line_text(text))); }
+
+void print_version_once() {
+  static std::atomic<bool> printed{false};
+  // relaxed: only the exchange itself decides which thread prints.
+  if (debugs(DebugLevel::kVersion) && !printed.exchange(true, std::memory_order_relaxed))
+    debug_line(fmt::format("version {}.{}.{}, by Slipstream {}", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, SLIP_VERSION));
+}
+
+}  // namespace slip::nccl
+
+using namespace slip::nccl;
+
+SLIP_NCCL_API(ncclResult_t, ncclGetVersion, int* version) {
+  return run_api("ncclGetVersion", nullptr, [&] {
+    require_pointer(version, "version");
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(const char*, ncclGetErrorString, ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "success";
+    case ncclUnhandledCudaError: return "a CUDA call failed; ncclGetLastError names it";
+    case ncclSystemError: return "a system call failed or memory is exhausted; ncclGetLastError has the details";
+    case ncclInternalError: return "a defect of the library; ncclGetLastError has the details";
+    case ncclInvalidArgument: return "invalid argument; ncclGetLastError names it";
+    case ncclInvalidUsage: return "invalid usage; ncclGetLastError has the details";
+    case ncclRemoteError: return "another rank was lost, aborted or did not join; ncclGetLastError names it";
+    case ncclInProgress: return "in progress: poll ncclCommGetAsyncError";
+    default: return "unknown result code";
+  }
+}
+
+SLIP_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
+  ThreadErrors& errors = thread_errors();
+  try {
+    errors.returned = kept_error(comm);
+    if (errors.returned.empty()) errors.returned = errors.last;
+    if (errors.returned.empty()) {
+      ProcessError& process = process_error();
+      const slip::base::LockGuard lock(process.mutex);
+      errors.returned = process.text;
+    }
+  } catch (const std::exception&) {
+    return "out of host memory";
+  }
+  return errors.returned.c_str();
+}
+
+SLIP_NCCL_API(void, ncclResetDebugInit) {
+  g_debug_level.store(kUnread, std::memory_order_relaxed);  // relaxed: see debug_level()
+}
+
+// NCCL exports this name without a second one.
+extern "C" [[gnu::visibility("default")]] void ncclResetDebugInitInternal(void);
+extern "C" void ncclResetDebugInitInternal(void) { pncclResetDebugInit(); }

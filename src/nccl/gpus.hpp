@@ -1,0 +1,50 @@
+// The devices of the ranks. With a GPU the rank of a communicator is on cuda:N, N being the caller's current GPU.
+// Without one it is on the cpu device, and buffers are host memory (docs/nccl.md). SLIP_NCCL_DEVICE=cpu chooses that on
+// a machine with GPUs, too.
+#pragma once
+
+#include <cstddef>
+
+#include "slip/device.hpp"
+
+namespace slip::nccl {
+
+bool uses_gpus();   // decided once per process
+int gpu_count();    // 0 in host mode
+int current_gpu();  // of this thread; 0 in host mode
+
+// Restores the thread's current GPU: the cuda backend changes it. With one GPU there is nothing to restore.
+class KeepCurrentGpu {
+ public:
+  KeepCurrentGpu() : gpu_(gpu_count() > 1 ? current_gpu() : -1) {}
+  ~KeepCurrentGpu() {
+    if (gpu_ >= 0) restore();
+  }
+  KeepCurrentGpu(const KeepCurrentGpu&) = delete;
+  KeepCurrentGpu& operator=(const KeepCurrentGpu&) = delete;
+
+ private:
+  void restore() const noexcept;
+  int gpu_;
+};
+
+// A device, and its addresses as ranges. Each communicator opens one of its own: several ranks of a process may use one
+// GPU, and a wait for all work of a device must not include the calls of another rank.
+class RankDevice {
+ public:
+  explicit RankDevice(int gpu);  // of GPU `gpu`, or the cpu device in host mode
+  const Device& device() const { return device_; }
+  int gpu() const { return gpu_; }
+
+  // The caller's memory. All addresses are one wrapped buffer: a Buffer for each call would be closed while the call
+  // still runs, and closing waits for the device. Throws ApiError unless the device can access the memory.
+  Range range(const void* pointer, std::size_t bytes, const char* name) const;
+
+ private:
+  void require_accessible(const void* pointer, const char* name) const;
+  int gpu_;
+  Device device_;
+  Buffer addresses_;
+};
+
+}  // namespace slip::nccl

@@ -1,0 +1,247 @@
+#include "nccl/group.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "base/thread.hpp"
+#include "nccl/api.hpp"
+#include "nccl/comm.hpp"
+#include "slip/group.hpp"
+
+namespace slip::nccl {
+namespace {
+
+struct OpenGroup {
+  int depth = 0;
+  ncclResult_t error = ncclSuccess;
+  std::vector<CallRequest> calls;  // keeps its memory from group to group
+  std::vector<Job> jobs;
+};
+
+OpenGroup& open_group() {
+  thread_local OpenGroup t_group;
+  return t_group;
+}
+
+// A new communicator that was not made: its handle becomes invalid.
+void withdraw(const Job& job) {
+  if (!job.out) return;
+  job.target.close();
+  *job.out = nullptr;
+}
+
+// Runs the body. The result of a non-blocking job goes to the communicator, and the caller keeps the handle.
+Outcome run_body(const Job& job) {
+  const KeepCurrentGpu keep;
+  Outcome outcome;
+  try {
+    job.body();
+  } catch (...) {
+    outcome = outcome_of_exception();
+  }
+  if (outcome.result != ncclSuccess && job.blocking) withdraw(job);
+  return outcome;
+}
+
+void end_in_background(const Job& job, const Outcome& outcome) {
+  Comm* const failed = job.target ? &*job.target : &*job.parent;
+  if (outcome.result != ncclSuccess) {
+    failed->fail(outcome);
+    static_cast<void>(report(job.function, job.target ? job.target.handle() : job.parent.handle(), outcome));
+  }
+  if (job.target) job.target->end_job();
+  if (job.parent) job.parent->end_job();
+}
+
+void start_in_background(Job&& job) {
+  if (job.target) job.target->begin_job();
+  if (job.parent) job.parent->begin_job();
+  const auto shared = std::make_shared<Job>(std::move(job));
+  try {
+    base::Thread thread;
+    thread.start("slip-nccl-job", [shared] { end_in_background(*shared, run_body(*shared)); });
+    thread.detach();
+  } catch (const std::exception&) {  // no more threads: the communicator reports it
+    end_in_background(*shared, outcome_of_exception());
+  }
+}
+
+// Runs all jobs, each in a thread, because they wait for each other.
+ncclResult_t run_jobs(std::vector<Job>&& jobs) {
+  std::vector<base::Thread> threads(jobs.size());
+  std::vector<Outcome> outcomes(jobs.size());
+  ncclResult_t result = ncclSuccess;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].blocking) {
+      try {
+        threads[i].start("slip-nccl-job", [&, i] { outcomes[i] = run_body(jobs[i]); });
+      } catch (const std::exception&) {  // no more threads: the other jobs end at their deadlines
+        outcomes[i] = outcome_of_exception();
+        withdraw(jobs[i]);
+      }
+    } else {
+      start_in_background(std::move(jobs[i]));
+      result = ncclInProgress;
+    }
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (threads[i].started()) threads[i].join();
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (outcomes[i].result == ncclSuccess) continue;
+    const ncclComm_t about = jobs[i].parent   ? jobs[i].parent.handle()
+                             : jobs[i].target ? jobs[i].target.handle()
+                                              : nullptr;
+    const ncclResult_t failed = report(jobs[i].function, about, outcomes[i]);
+    if (result == ncclSuccess || result == ncclInProgress) result = failed;
+  }
+  return result;
+}
+
+// Waits for all communicators, also if one of them fails: the caller may free its buffers afterwards.
+ncclResult_t finish_all(const std::vector<CallRequest>& calls) {
+  if (uses_gpus()) return ncclSuccess;
+  std::vector<Comm*> comms;
+  std::exception_ptr error;
+  ncclResult_t result = ncclSuccess;
+  for (const CallRequest& call : calls) {
+    if (std::find(comms.begin(), comms.end(), &*call.comm) != comms.end()) continue;
+    comms.push_back(&*call.comm);
+    try {
+      if (call.comm->finish_calls() == ncclInProgress) result = ncclInProgress;
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  return result;
+}
+
+// A call was refused after others were issued: the other ranks would wait for it, so the communicators fail on all
+// ranks.
+void end_issued(const std::vector<CallRequest>& calls, std::size_t issued) noexcept {
+  try {
+    const Outcome outcome = outcome_of_exception();
+    for (std::size_t i = 0; i < issued; ++i)
+      calls[i].comm->communicator().fail(Code::kMismatch, "a later call of the group was refused: " + outcome.text);
+    static_cast<void>(finish_all(calls));
+  } catch (const std::exception&) {  // the caller reports the first error
+  }
+}
+
+void issue_all(const std::vector<CallRequest>& calls) {
+  std::size_t issued = 0;
+  try {
+    Group messages;  // collects sends and receives; collectives are issued at once
+    for (; issued < calls.size(); ++issued) issue(calls[issued]);
+    messages.end();
+  } catch (...) {
+    if (issued > 0) end_issued(calls, issued);
+    throw;
+  }
+}
+
+// What a group leaves, whatever its result.
+struct Taken {
+  explicit Taken(OpenGroup& group) : open(group) {
+    std::swap(calls, group.calls);
+    std::swap(jobs, group.jobs);
+    error = std::exchange(group.error, ncclSuccess);
+  }
+  ~Taken() {
+    calls.clear();
+    std::swap(calls, open.calls);  // returns the memory
+  }
+  OpenGroup& open;
+  std::vector<CallRequest> calls;
+  std::vector<Job> jobs;
+  ncclResult_t error;
+};
+
+OpenGroup& require_open() {
+  OpenGroup& group = open_group();
+  if (group.depth == 0) invalid_usage("this thread has no open group: call ncclGroupStart first");
+  return group;
+}
+
+}  // namespace
+
+void note_group_error(ncclResult_t result) noexcept {
+  OpenGroup& group = open_group();
+  if (group.depth > 0 && group.error == ncclSuccess) group.error = result;
+}
+
+ncclResult_t submit(CallRequest&& call) {
+  OpenGroup& group = open_group();
+  if (group.depth > 0) {
+    group.calls.push_back(std::move(call));
+    return ncclSuccess;
+  }
+  issue(call);
+  return call.comm->finish_calls();
+}
+
+ncclResult_t submit(Job&& job) {
+  OpenGroup& group = open_group();
+  if (group.depth > 0) {
+    group.jobs.push_back(std::move(job));
+    return ncclSuccess;
+  }
+  if (!job.blocking) {
+    start_in_background(std::move(job));
+    return ncclInProgress;
+  }
+  const Outcome outcome = run_body(job);
+  if (outcome.result != ncclSuccess) throw ApiError(outcome.result, outcome.text);
+  return ncclSuccess;
+}
+
+}  // namespace slip::nccl
+
+using namespace slip::nccl;
+
+SLIP_NCCL_API(ncclResult_t, ncclGroupStart) {
+  ++open_group().depth;
+  return ncclSuccess;
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclGroupEnd) {
+  return run_api("ncclGroupEnd", nullptr, [] {
+    OpenGroup& group = require_open();
+    if (--group.depth > 0) return ncclSuccess;
+    const KeepCurrentGpu keep;
+    Taken taken(group);
+    ncclResult_t result = taken.error;
+    if (result != ncclSuccess) {  // reported by the call that failed
+      for (const Job& job : taken.jobs) withdraw(job);
+      return result;
+    }
+    if (!taken.jobs.empty()) result = run_jobs(std::move(taken.jobs));
+    if (taken.calls.empty() || (result != ncclSuccess && result != ncclInProgress)) return result;
+    issue_all(taken.calls);
+    const ncclResult_t finished = finish_all(taken.calls);
+    return result == ncclSuccess ? finished : result;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo) {
+  return run_api("ncclGroupSimulateEnd", nullptr, [&] {
+    OpenGroup& group = require_open();
+    if (simInfo && (simInfo->magic != 0x74685283 || simInfo->size < sizeof(ncclSimInfo_t)))
+      invalid_argument("simInfo has size {} and magic {:#x}: it was not made by NCCL_SIM_INFO_INITIALIZER",
+                       simInfo->size, simInfo->magic);
+    if (--group.depth > 0) return ncclSuccess;
+    Taken taken(group);
+    for (const Job& job : taken.jobs) withdraw(job);
+    if (taken.error != ncclSuccess) return taken.error;
+    if (!taken.jobs.empty()) invalid_usage("a group that makes communicators cannot be simulated");
+    double us = 0;
+    for (const CallRequest& call : taken.calls) {  // the calls of one communicator; all communicators have the same
+      if (call.comm.handle() == taken.calls.front().comm.handle()) us += estimated_us(call);
+    }
+    if (simInfo) simInfo->estimatedTime = static_cast<float>(us);
+    return ncclSuccess;
+  });
+}

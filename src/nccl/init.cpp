@@ -1,0 +1,292 @@
+// Communicators: made, split, shrunk, queried and ended.
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "base/sync.hpp"
+#include "nccl/api.hpp"
+#include "nccl/comm.hpp"
+#include "nccl/group.hpp"
+
+namespace slip::nccl {
+namespace {
+
+struct Membership {
+  UniqueId id;
+  int nranks = 0, rank = 0, gpu = 0;
+};
+
+// The ranks that this process has joined by each id. An id serves one communicator: a rank that joins a second time
+// would wait for a root that has ended.
+void require_new_id(const Membership& group) {
+  using Bytes = std::array<std::byte, UniqueId::kBytes>;
+  static base::Mutex mutex;
+  static auto* const kUsed = new std::set<std::pair<Bytes, int>>;
+  std::pair<Bytes, int> entry{{}, group.rank};
+  std::memcpy(entry.first.data(), group.id.bytes().data(), UniqueId::kBytes);
+  const base::LockGuard lock(mutex);
+  if (!kUsed->insert(entry).second)
+    invalid_usage("the ncclUniqueId was already used by rank {} of this process: make a new one with ncclGetUniqueId",
+                  group.rank);
+}
+
+UniqueId id_of(const ncclUniqueId& id) {
+  return UniqueId::from_bytes(std::as_bytes(std::span<const char, UniqueId::kBytes>(id.internal)));
+}
+
+void print_made(const char* function, const Comm& comm) {
+  if (debugs(DebugLevel::kInfo))
+    debug_line(fmt::format("INFO {}: rank {} of {} on {}{}", function, comm.rank(), comm.nranks(),
+                           comm.device().device().info().name, comm.is_blocking() ? "" : ", non-blocking"));
+}
+
+void require_membership(int nranks, int rank) {
+  if (nranks < 1) invalid_argument("nranks is {}: it must be positive", nranks);
+  if (rank < 0 || rank >= nranks) invalid_argument("rank is {}: it must be 0 to {}", rank, nranks - 1);
+}
+
+ncclResult_t init_rank(const char* function, ncclComm_t* out, const Membership& group, CommConfig config) {
+  print_version_once();
+  const bool blocking = config.blocking;
+  auto device = std::make_shared<RankDevice>(group.gpu);
+  require_new_id(group);
+  Pin made = Pin::open(new Comm(std::move(device), group.gpu, group.rank, group.nranks, std::move(config)));
+  *out = made.handle();
+  Comm* const comm = &*made;
+  return submit(Job{.function = function, .target = std::move(made), .out = out, .blocking = blocking, .body = [=] {
+                      comm->set(Communicator::init(group.id, group.nranks, group.rank, comm->device().device(),
+                                                   comm->config().options));
+                      print_made(function, *comm);
+                    }});
+}
+
+ncclResult_t init_rank(const char* function, ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank,
+                       const ncclConfig_t* config) {
+  return run_api(function, nullptr, [&] {
+    require_pointer(out, "comm");
+    *out = nullptr;
+    require_membership(nranks, rank);
+    const KeepCurrentGpu keep;
+    return init_rank(function, out, {id_of(id), nranks, rank, current_gpu()}, read_config(config));
+  });
+}
+
+// A communicator that is made of `parent` by `make`.
+ncclResult_t derive(const char* function, Pin parent, ncclComm_t* out, CommConfig config,
+                    const std::function<Communicator(Communicator&)>& make) {
+  const bool blocking = config.blocking;
+  Comm* const from = &*parent;
+  Pin made = Pin::open(new Comm(from->shared_device(), from->gpu(), from->rank(), from->nranks(), std::move(config)));
+  *out = made.handle();
+  Comm* const comm = &*made;
+  return submit(Job{.function = function,
+                    .target = std::move(made),
+                    .parent = std::move(parent),
+                    .out = out,
+                    .blocking = blocking,
+                    .body = [=] {
+                      Communicator communicator = make(from->communicator());
+                      comm->set_ranks(communicator);
+                      comm->set(std::move(communicator));
+                      print_made(function, *comm);
+                    }});
+}
+
+std::vector<int> excluded_ranks(const int* list, int count, const Comm& comm) {
+  if (count < 0 || count >= comm.nranks())
+    invalid_argument("excludeRanksCount is {}: it must be 0 to {}", count, comm.nranks() - 1);
+  if (count > 0) require_pointer(list, "excludeRanksList");
+  std::vector<int> result;
+  for (int i = 0; i < count; ++i) {
+    if (list[i] < 0 || list[i] >= comm.nranks())
+      invalid_argument("excludeRanksList[{}] is {}: it must be 0 to {}", i, list[i], comm.nranks() - 1);
+    if (list[i] == comm.rank()) invalid_argument("excludeRanksList[{}] is {}, the calling rank", i, list[i]);
+    result.push_back(list[i]);
+  }
+  return result;
+}
+
+// Ends the unfinished calls of all ranks. Not Communicator::abort(): the other ranks would count this rank as lost, and
+// shrink() would leave it out. An earlier error has ended the calls already, and its text says more.
+void revoke(Comm& comm, const char* function) {
+  if (comm.communicator().error()) return;
+  comm.communicator().fail(Code::kAborted, fmt::format("rank {} called {}", comm.rank(), function));
+}
+
+template <class Value>
+ncclResult_t get_int(const char* function, ncclComm_t comm, int* result, const char* name, const Value& value) {
+  return run_api(function, comm, [&] {
+    const Pin pin = Pin::of(comm);
+    require_pointer(result, name);
+    pin->require_ready();
+    *result = value(*pin);
+    return ncclSuccess;
+  });
+}
+
+}  // namespace
+}  // namespace slip::nccl
+
+using namespace slip::nccl;
+
+SLIP_NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId* uniqueId) {
+  return run_api("ncclGetUniqueId", nullptr, [&] {
+    require_pointer(uniqueId, "uniqueId");
+    const slip::UniqueId id = slip::UniqueId::create();
+    std::memcpy(uniqueId->internal, id.bytes().data(), NCCL_UNIQUE_ID_BYTES);
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
+  return init_rank("ncclCommInitRank", comm, nranks, commId, rank, nullptr);
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+              ncclConfig_t* config) {
+  return init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config);
+}
+
+// Several ids shorten NCCL's init. Slipstream's root serves all ranks, so the first id is enough.
+SLIP_NCCL_API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
+              ncclUniqueId* commIds, ncclConfig_t* config) {
+  const ncclResult_t checked = run_api("ncclCommInitRankScalable", nullptr, [&] {
+    require_pointer(newcomm, "newcomm");
+    *newcomm = nullptr;
+    require_pointer(commIds, "commIds");
+    if (nId < 1 || nId > nranks) invalid_argument("nId is {}: it must be 1 to nranks, {}", nId, nranks);
+    return ncclSuccess;
+  });
+  if (checked != ncclSuccess) return checked;
+  return init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config);
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
+  const char* const function = "ncclCommInitAll";
+  static_cast<void>(pncclGroupStart());
+  const ncclResult_t result = run_api(function, nullptr, [&] {
+    require_pointer(comm, "comm");
+    if (ndev < 1) invalid_argument("ndev is {}: it must be positive", ndev);
+    std::fill_n(comm, ndev, nullptr);
+    for (int i = 0; i < ndev; ++i) {
+      const int gpu = devlist ? devlist[i] : i;
+      if (gpu < 0 || (uses_gpus() && gpu >= gpu_count()))
+        invalid_argument("rank {} on GPU {}: there are {}", i, gpu, gpu_count());
+    }
+    const slip::UniqueId id = slip::UniqueId::create({.host = "127.0.0.1"});
+    for (int i = 0; i < ndev; ++i)
+      static_cast<void>(init_rank(function, comm + i, {id, ndev, i, devlist ? devlist[i] : i}, read_config(nullptr)));
+    return ncclSuccess;
+  });
+  const ncclResult_t ended = pncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+              ncclConfig_t* config) {
+  return run_api("ncclCommSplit", comm, [&]() -> ncclResult_t {
+    Pin parent = Pin::of(comm);
+    require_pointer(newcomm, "newcomm");
+    *newcomm = nullptr;
+    parent->require_ready();
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+      invalid_argument("color is {}: it must not be negative, or NCCL_SPLIT_NOCOLOR ({})", color, NCCL_SPLIT_NOCOLOR);
+    const KeepCurrentGpu keep;
+    CommConfig own = read_config(config, parent->config());
+    if (color != NCCL_SPLIT_NOCOLOR)
+      return derive("ncclCommSplit", std::move(parent), newcomm, std::move(own),
+                    [=](slip::Communicator& from) { return *from.split(color, key); });
+    Comm* const from = &*parent;
+    return submit(Job{.function = "ncclCommSplit", .parent = std::move(parent), .blocking = own.blocking, .body = [=] {
+                        static_cast<void>(from->communicator().split(slip::kNoColor));
+                      }});
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+              ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
+  return run_api("ncclCommShrink", comm, [&] {
+    Pin parent = Pin::of(comm);
+    require_pointer(newcomm, "newcomm");
+    *newcomm = nullptr;
+    parent->require_ready();
+    if (shrinkFlags != NCCL_SHRINK_DEFAULT && shrinkFlags != NCCL_SHRINK_ABORT)
+      invalid_argument("shrinkFlags is {}: NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", shrinkFlags);
+    const std::vector<int> excluded = excluded_ranks(excludeRanksList, excludeRanksCount, *parent);
+    const KeepCurrentGpu keep;
+    CommConfig own = read_config(config, parent->config());
+    if (shrinkFlags == NCCL_SHRINK_ABORT) revoke(*parent, "ncclCommShrink with NCCL_SHRINK_ABORT");
+    return derive("ncclCommShrink", std::move(parent), newcomm, std::move(own),
+                  [=](slip::Communicator& from) { return from.shrink(excluded); });
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  return run_api("ncclCommFinalize", comm, [&] {
+    Pin pin = Pin::of(comm);
+    pin->require_ready();
+    const KeepCurrentGpu keep;
+    Comm* const own = &*pin;
+    return submit(
+        Job{.function = "ncclCommFinalize", .target = std::move(pin), .blocking = own->is_blocking(), .body = [=] {
+              own->communicator().finalize();
+            }});
+  });
+}
+
+// The handle becomes invalid at once. The last call that uses the communicator frees it.
+SLIP_NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  return run_api("ncclCommDestroy", comm, [&] {
+    const KeepCurrentGpu keep;
+    const Pin pin = Pin::of(comm);
+    if (pin->is_making()) invalid_usage("comm is not ready: ncclCommAbort ends an init that is in progress");
+    if (!pin.close()) invalid_argument("comm {} was destroyed or aborted by another thread", fmt::ptr(comm));
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  return run_api("ncclCommAbort", comm, [&] {
+    const KeepCurrentGpu keep;
+    const Pin pin = Pin::of(comm);
+    if (!pin.close()) invalid_argument("comm {} was destroyed or aborted by another thread", fmt::ptr(comm));
+    pin->abort();
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
+  return run_api("ncclCommRevoke", comm, [&] {
+    const Pin pin = Pin::of(comm);
+    if (revokeFlags != NCCL_REVOKE_DEFAULT) invalid_argument("revokeFlags is {}: it must be 0", revokeFlags);
+    pin->require_ready();
+    revoke(*pin, "ncclCommRevoke");
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
+  return run_api("ncclCommGetAsyncError", comm, [&] {
+    const Pin pin = Pin::of(comm);
+    require_pointer(asyncError, "asyncError");
+    const Outcome state = pin->state();
+    if (!state.text.empty()) pin->keep_error(state.text);
+    *asyncError = state.result;
+    return ncclSuccess;
+  });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
+  return get_int("ncclCommCount", comm, count, "count", [](const Comm& own) { return own.nranks(); });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
+  return get_int("ncclCommCuDevice", comm, device, "device", [](const Comm& own) { return own.gpu(); });
+}
+
+SLIP_NCCL_API(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {
+  return get_int("ncclCommUserRank", comm, rank, "rank", [](const Comm& own) { return own.rank(); });
+}

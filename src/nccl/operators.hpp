@@ -1,0 +1,44 @@
+// What belongs to a communicator besides its calls: operators of ncclRedOpCreatePreMulSum and registered buffers.
+//
+// Any thread may call any function.
+#pragma once
+
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "nccl/nccl.h"
+
+namespace slip::nccl {
+
+struct PreMulOp {
+  int id = 0;  // the value of the ncclRedOp_t; unique in the process, so that another communicator's op is recognised
+  ncclDataType_t type = ncclFloat32;
+  double factor = 1;
+  const void* device_factor = nullptr;  // not null: read when a collective is called
+};
+
+class PreMulOps {
+ public:
+  int add(PreMulOp op);  // returns the new id
+  bool remove(int id);
+  std::optional<PreMulOp> find(int id) const;
+
+ private:
+  mutable base::SpinLock lock_;
+  std::vector<PreMulOp> ops_ SLIP_GUARDED_BY(lock_);
+};
+
+// A registration has no effect. The handle must be one that exists.
+class Registrations {
+ public:
+  void* add();
+  bool remove(const void* handle);
+
+ private:
+  base::SpinLock lock_;
+  std::list<char> all_ SLIP_GUARDED_BY(lock_);  // the address of an element is the handle
+};
+
+}  // namespace slip::nccl

@@ -1,0 +1,283 @@
+// How communicators begin and end, and what wrong arguments give.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "nccl_ranks.hpp"
+
+namespace slip {
+namespace {
+
+using test::as_nccl_ranks;
+using test::failed;
+using test::settled;
+using test::with_nccl_ranks;
+
+int sum_of(ncclComm_t comm, int value) {
+  int sum = 0;
+  EXPECT_EQ(ncclAllReduce(&value, &sum, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess) << ncclGetLastError(comm);
+  return sum;
+}
+
+TEST(NcclLife, SeveralRanksOfOneThreadInAGroup) {
+  ncclUniqueId ids[2];
+  for (ncclUniqueId& id : ids) ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclComm_t comms[2] = {};
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(ncclCommInitRankScalable(&comms[rank], 2, rank, 2, ids, nullptr), ncclSuccess);
+  ASSERT_EQ(ncclGroupEnd(), ncclSuccess) << ncclGetLastError(nullptr);
+  int rank = -1;
+  EXPECT_EQ(ncclCommUserRank(comms[1], &rank), ncclSuccess);
+  EXPECT_EQ(rank, 1);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess);
+  EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+  for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+TEST(NcclLife, Split) {
+  with_nccl_ranks(4, [](int rank, ncclComm_t& comm) {
+    ncclComm_t half = nullptr;
+    const int color = rank == 3 ? NCCL_SPLIT_NOCOLOR : 7;
+    ASSERT_EQ(ncclCommSplit(comm, color, -rank, &half, nullptr), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_EQ(half == nullptr, rank == 3);
+    if (half) {
+      int count = 0, own = 0;
+      EXPECT_EQ(ncclCommCount(half, &count), ncclSuccess);
+      EXPECT_EQ(ncclCommUserRank(half, &own), ncclSuccess);
+      EXPECT_EQ(count, 3);
+      EXPECT_EQ(own, 2 - rank);
+      EXPECT_EQ(sum_of(half, rank + 1), 6);
+      EXPECT_EQ(ncclCommDestroy(half), ncclSuccess);
+    }
+    EXPECT_EQ(sum_of(comm, 1), 4);
+    EXPECT_TRUE(failed(ncclCommSplit(comm, -5, 0, &half, nullptr), ncclInvalidArgument, {"color is -5"}));
+  });
+}
+
+TEST(NcclLife, ShrinkWithoutALoss) {
+  with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
+    int excluded = 1;
+    ncclComm_t rest = nullptr;
+    if (rank == 1) return;
+    ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT), ncclSuccess)
+        << ncclGetLastError(comm);
+    EXPECT_EQ(sum_of(rest, rank + 1), 4);
+    EXPECT_EQ(ncclCommDestroy(rest), ncclSuccess);
+  });
+}
+
+// Rank 2 aborts while the others wait for it in a call. They end the call, shrink, and continue.
+TEST(NcclLife, ShrinkAfterAnAbort) {
+  with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
+    if (rank == 2) {
+      EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+      comm = nullptr;
+      return;
+    }
+    int value = 1;
+    EXPECT_TRUE(
+        failed(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclRemoteError, {"rank 2"}));
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclRemoteError);
+    int excluded = 2;
+    ncclComm_t rest = nullptr;
+    ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess)
+        << ncclGetLastError(comm);
+    EXPECT_EQ(sum_of(rest, rank + 1), 3);
+    EXPECT_EQ(ncclCommDestroy(rest), ncclSuccess);
+  });
+}
+
+TEST(NcclLife, RevokeThenShrink) {
+  with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
+    EXPECT_EQ(ncclCommRevoke(comm, 3), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclSuccess);
+    int value = 1, excluded = 0;
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclRemoteError);
+    if (rank == 0) return;
+    ncclComm_t rest = nullptr;
+    ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess)
+        << ncclGetLastError(comm);
+    EXPECT_EQ(sum_of(rest, 1), 2);
+    EXPECT_EQ(ncclCommDestroy(rest), ncclSuccess);
+  });
+}
+
+TEST(NcclLife, NonBlocking) {
+  with_nccl_ranks(
+      2,
+      [](int rank, ncclComm_t& comm) {
+        int value = rank + 1;
+        const ncclResult_t issued = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
+        EXPECT_TRUE(issued == ncclSuccess || issued == ncclInProgress);
+        EXPECT_EQ(settled(comm), ncclSuccess);
+        EXPECT_EQ(value, 3);
+        ncclComm_t all = nullptr, none = comm;
+        EXPECT_EQ(ncclCommSplit(comm, 0, 0, &all, nullptr), ncclInProgress);
+        ASSERT_NE(all, nullptr);
+        EXPECT_EQ(settled(all), ncclSuccess);
+        EXPECT_EQ(settled(comm), ncclSuccess);
+        EXPECT_EQ(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), ncclInProgress);
+        EXPECT_EQ(none, nullptr);
+        EXPECT_EQ(settled(comm), ncclSuccess);
+        EXPECT_EQ(ncclCommFinalize(all), ncclInProgress);
+        EXPECT_EQ(settled(all), ncclSuccess);
+        EXPECT_EQ(ncclCommDestroy(all), ncclSuccess);
+      },
+      false);
+}
+
+// One rank of two: init cannot end. Its communicator is not usable, and abort ends it.
+TEST(NcclLife, AbortOfAnInitInProgress) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclInProgress);
+  ncclResult_t state = ncclSuccess;
+  EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclInProgress);
+  int value = 0;
+  EXPECT_TRUE(failed(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclInvalidArgument,
+                     {"in progress"}, comm));
+  EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidUsage);
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+  EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument);
+}
+
+// A thread is inside a call that cannot end, and another one aborts the communicator.
+TEST(NcclLife, AbortByAnotherThread) {
+  with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
+    if (rank == 1) {  // does not join the call, and ends when rank 0 has aborted
+      ncclResult_t state = ncclSuccess;
+      while (state == ncclSuccess) ASSERT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+      EXPECT_EQ(state, ncclRemoteError);
+      return;
+    }
+    int value = 1;
+    std::thread caller(
+        [&] { EXPECT_NE(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess); });
+    EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    caller.join();
+    comm = nullptr;
+  });
+}
+
+// A message that was sent before the sender destroyed its communicator still arrives.
+TEST(NcclLife, DestroyAfterASend) {
+  std::atomic<bool> destroyed{false};
+  with_nccl_ranks(2, [&](int rank, ncclComm_t& comm) {
+    int value = rank == 0 ? 42 : 0;
+    if (rank == 0) {
+      EXPECT_EQ(ncclBcast(&value, 1, ncclInt32, 0, comm, nullptr), ncclSuccess);
+      EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+      comm = nullptr;
+      destroyed = true;
+      return;
+    }
+    while (!destroyed) std::this_thread::yield();
+    EXPECT_EQ(ncclBcast(&value, 1, ncclInt32, 0, comm, nullptr), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_EQ(value, 42);
+  });
+}
+
+TEST(NcclBadInput, HandlesThatAreNone) {
+  int value = 0;
+  ncclComm_t comm = nullptr;
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  EXPECT_TRUE(failed(ncclCommDestroy(comm), ncclInvalidArgument, {"destroyed"}));
+  EXPECT_TRUE(failed(ncclCommAbort(comm), ncclInvalidArgument, {"destroyed"}));
+  EXPECT_TRUE(
+      failed(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclInvalidArgument, {"destroyed"}));
+  EXPECT_TRUE(failed(ncclCommCount(comm, &value), ncclInvalidArgument, {"destroyed"}));
+  EXPECT_TRUE(failed(ncclCommCount(nullptr, &value), ncclInvalidArgument, {"comm is a null pointer"}));
+  EXPECT_TRUE(
+      failed(ncclCommCount(reinterpret_cast<ncclComm_t>(&value), &value), ncclInvalidArgument, {"not a communicator"}));
+  EXPECT_EQ(ncclCommDestroy(nullptr), ncclSuccess);
+  EXPECT_EQ(ncclCommAbort(nullptr), ncclSuccess);
+}
+
+TEST(NcclBadInput, Init) {
+  ncclUniqueId id, none = {};
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  EXPECT_TRUE(failed(ncclGetUniqueId(nullptr), ncclInvalidArgument, {"uniqueId"}));
+  EXPECT_TRUE(failed(ncclCommInitRank(nullptr, 1, id, 0), ncclInvalidArgument, {"comm"}));
+  EXPECT_TRUE(failed(ncclCommInitRank(&comm, 0, id, 0), ncclInvalidArgument, {"nranks is 0"}));
+  EXPECT_TRUE(failed(ncclCommInitRank(&comm, 2, id, 2), ncclInvalidArgument, {"rank is 2", "0 to 1"}));
+  EXPECT_TRUE(failed(ncclCommInitRank(&comm, 2, id, -1), ncclInvalidArgument, {"rank is -1"}));
+  EXPECT_EQ(ncclCommInitRank(&comm, 1, none, 0), ncclInvalidArgument);
+  EXPECT_TRUE(failed(ncclCommInitAll(&comm, 0, nullptr), ncclInvalidArgument, {"ndev is 0"}));
+  const int gpu = -3;
+  EXPECT_TRUE(failed(ncclCommInitAll(&comm, 1, &gpu), ncclInvalidArgument, {"GPU -3"}));
+  EXPECT_TRUE(failed(ncclCommInitRankScalable(&comm, 1, 0, 2, &id, nullptr), ncclInvalidArgument, {"nId is 2"}));
+  EXPECT_EQ(comm, nullptr);
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  ncclComm_t second = nullptr;
+  EXPECT_TRUE(failed(ncclCommInitRank(&second, 1, id, 0), ncclInvalidUsage, {"already used by rank 0"}));
+  EXPECT_EQ(second, nullptr);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+TEST(NcclBadInput, Calls) {
+  with_nccl_ranks(1, [](int, ncclComm_t& comm) {
+    int a[4] = {}, b[4] = {};
+    const auto reduce = [&](const void* from, void* to, std::size_t count, int type, int op) {
+      return ncclAllReduce(from, to, count, static_cast<ncclDataType_t>(type), static_cast<ncclRedOp_t>(op), comm,
+                           nullptr);
+    };
+    const std::size_t huge = std::numeric_limits<std::size_t>::max() / 2;
+    EXPECT_TRUE(failed(reduce(nullptr, b, 4, ncclInt32, ncclSum), ncclInvalidArgument, {"sendbuff"}, comm));
+    EXPECT_TRUE(failed(reduce(a, nullptr, 4, ncclInt32, ncclSum), ncclInvalidArgument, {"recvbuff"}, comm));
+    EXPECT_TRUE(
+        failed(reduce(a, b, huge, ncclInt32, ncclSum), ncclInvalidArgument, {"count is " + std::to_string(huge)}));
+    EXPECT_TRUE(failed(reduce(a, b, 4, 12, ncclSum), ncclInvalidArgument, {"datatype is 12"}));
+    EXPECT_TRUE(failed(reduce(a, b, 4, -1, ncclSum), ncclInvalidArgument, {"datatype is -1"}));
+    EXPECT_TRUE(failed(reduce(a, b, 4, ncclInt32, 5), ncclInvalidArgument, {"op is 5"}));
+    EXPECT_TRUE(failed(reduce(a, a + 1, 3, ncclInt32, ncclSum), ncclInvalidArgument, {"overlap"}));
+    EXPECT_TRUE(failed(ncclBcast(a, 4, ncclInt32, 1, comm, nullptr), ncclInvalidArgument, {"root is 1", "0 to 0"}));
+    EXPECT_TRUE(failed(ncclSend(a, 4, ncclInt32, -2, comm, nullptr), ncclInvalidArgument, {"peer is -2"}));
+    EXPECT_TRUE(failed(ncclAllReduce(a, b, 4, ncclInt32, ncclSum, comm, reinterpret_cast<cudaStream_t>(a)),
+                       ncclInvalidArgument, {"stream"}));
+    EXPECT_EQ(ncclCommCount(comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommGetAsyncError(comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(sum_of(comm, 5), 5);  // still usable
+  });
+}
+
+// The first call of the group is issued when the second one is refused, because its buffers overlap.
+TEST(NcclBadInput, RefusedAtTheEndOfAGroup) {
+  with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
+    int first = 1, data[8] = {};
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(&first, &first, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(data, rank == 0 ? data + 1 : data, 4, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    const ncclResult_t result = ncclGroupEnd();
+    if (rank == 0) EXPECT_TRUE(failed(result, ncclInvalidArgument, {"overlap"}));
+    else EXPECT_TRUE(failed(result, ncclInvalidUsage, {"a later call of the group was refused"}));
+  });
+}
+
+TEST(NcclBadInput, MismatchedCalls) {
+  with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
+    std::vector<float> data(64);
+    EXPECT_TRUE(
+        failed(ncclAllReduce(data.data(), data.data(), rank == 0 ? 32 : 64, ncclFloat32, ncclSum, comm, nullptr),
+               ncclInvalidUsage, {"all_reduce of 32 F32", "all_reduce of 64 F32"}, comm));
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclInvalidUsage);
+  });
+}
+
+}  // namespace
+}  // namespace slip
