@@ -207,9 +207,9 @@ bool Team::run_between(const detail::Loop& loop) {
   between_.open(loop);
   wake(loop.count);
   while (between_.has_more()) {
-    // seq_cst: this thread sets the flag and then checks for work; the thread that does the last piece reads the flag
-    // afterwards.
-    between_sleeps_.store(true, std::memory_order_seq_cst);
+    // acq_rel, as in wake_between(): one of the two exchanges comes first. If it is the other one, this thread sees that
+    // no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes this thread.
+    between_sleeps_.exchange(true, std::memory_order_acq_rel);
     if (between_.has_more()) between_parker_.park();
     between_sleeps_.store(false, std::memory_order_relaxed);  // a late token only costs one more check
   }
@@ -222,9 +222,8 @@ bool Team::run_between(const detail::Loop& loop) {
 }
 
 void Team::wake_between() {
-  // seq_cst: see run_between(). The thread that clears the flag wakes the sleeper, once.
-  if (between_sleeps_.load(std::memory_order_seq_cst) && between_sleeps_.exchange(false, std::memory_order_relaxed))
-    between_parker_.unpark();
+  // acq_rel: see run_between(). An exchange, not a load: a load could miss a flag that is being set.
+  if (between_sleeps_.exchange(false, std::memory_order_acq_rel)) between_parker_.unpark();
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
