@@ -23,7 +23,7 @@ else()
       set(CMAKE_CUDA_COMPILER "${SLIP_NVCC}" CACHE FILEPATH "CUDA compiler")
     endif()
   endif()
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})   # CMake itself reads the variable
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPU architectures")
   endif()
   include(CheckLanguage)
