@@ -207,8 +207,9 @@ bool Team::run_between(const detail::Loop& loop) {
   between_.open(loop);
   wake(loop.count);
   while (between_.has_more()) {
-    // acq_rel, as in wake_between(): one of the two exchanges comes first. If it is the other one, this thread sees that
-    // no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes this thread.
+    // acq_rel, as in wake_between(): one of the two exchanges comes first. If it is the other one, this thread sees
+    // that no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes this
+    // thread.
     between_sleeps_.exchange(true, std::memory_order_acq_rel);
     if (between_.has_more()) between_parker_.park();
     between_sleeps_.store(false, std::memory_order_relaxed);  // a late token only costs one more check

@@ -98,7 +98,7 @@ struct RunningState {
   };
   std::vector<MessageCount> sent, received;  // by channel and rank
   int slow_waits = 0;       // > 0: network waits return at once, because a recent one took long (see CallWaiter)
-  int contended_waits = 0;  // the number of next waits that spin longer, because a yield lost the core to other work
+  int contended_waits = 0;  // > 0: the next waits avoid yields, because one lost the core (see CallWaiter)
 };
 
 struct CallContext {

@@ -35,11 +35,13 @@ constexpr double kYieldUs = 500, kYieldWaiterUs = 5000, kYieldOversubscribedUs =
 // If a yield took longer than kLostCoreUs, other work than ranks got the core for a whole scheduler slice. The next
 // yield would lose the core again. If ranks share cores, the thread then sleeps (kSleepNs) instead of yielding. It gets
 // the core when it wakes, because it has not used up its share of CPU time. If every rank has a core, the next
-// kContendedWaits waits for messages through memory spin for kSpinWaiterUs before they yield. That is longer than the
-// other rank takes for a chunk, and a message has many chunks. Waits for posts and phases yield as before: a call has
-// one or two, and mostly the awaited rank has itself lost its core.
+// kContendedWaits waits through memory spin for kSpinWaiterUs before they yield. That is longer than the other rank
+// needs while it has its core.
 constexpr double kLostCoreUs = 1000, kSpinWaiterUs = 1000;
 constexpr int kContendedWaits = 16;
+// After a network wait lost its core, the next ones sleep in poll instead of yielding. A message wakes the thread
+// sooner than the scheduler would return the core to it.
+constexpr int kContendedNetWaits = 64;
 constexpr std::int64_t kSleepNs = 20'000;
 
 }  // namespace
@@ -87,9 +89,9 @@ bool CallWaiter::await_channels(int waiting) {
 // Polls until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.
 bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net) {
   const bool is_running = condition_.kind() != Kind::kTicket;  // so context_.running belongs to this call
-  const bool spins = thread_ == runtime::Exchange::By::kWaiter && !context_.oversubscribed && !by_net &&
-                     condition_.on_link() && context_.running.contended_waits > 0;
-  if (spins) --context_.running.contended_waits;
+  bool contended = is_running && context_.running.contended_waits > 0;
+  const bool spins = thread_ == runtime::Exchange::By::kWaiter && !context_.oversubscribed && !by_net && contended;
+  if (contended && (spins || by_net)) --context_.running.contended_waits;
   const auto spin_limit = static_cast<std::uint64_t>((spins ? kSpinWaiterUs : 0) * base::ticks_per_us());
   const auto lost_ticks = static_cast<std::uint64_t>(kLostCoreUs * base::ticks_per_us());
   int yields = 0;
@@ -98,15 +100,16 @@ bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, boo
     if (condition_.holds()) return true;
     if (now - begun < spin_limit) {
       base::cpu_relax();
-    } else if (by_net) {
-      if (++yields <= kYieldsNet || !context_.links.sleep()) base::yield_thread();
+    } else if (by_net && (contended || ++yields > kYieldsNet) && context_.links.sleep()) {
+      continue;
     } else if (lost_core) {
       base::sleep_ns(kSleepNs);
     } else {
       base::yield_thread();
       if (base::ticks() - now < lost_ticks) continue;
-      lost_core = context_.oversubscribed;
-      if (is_running) context_.running.contended_waits = kContendedWaits;
+      lost_core = context_.oversubscribed && !by_net;
+      contended = is_running;
+      if (is_running) context_.running.contended_waits = by_net ? kContendedNetWaits : kContendedWaits;
     }
   }
   return false;
