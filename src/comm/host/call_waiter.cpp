@@ -41,7 +41,7 @@ constexpr double kLostCoreUs = 1000, kSpinWaiterUs = 1000;
 constexpr int kContendedWaits = 16;
 // After a network wait lost its core, the next ones sleep in poll instead of yielding. A message wakes the thread
 // sooner than the scheduler would return the core to it.
-constexpr int kContendedNetWaits = 64;
+constexpr int kContendedNetWaits = 1024;
 constexpr std::int64_t kSleepNs = 20'000;
 
 }  // namespace
