@@ -316,15 +316,9 @@ void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range
 }
 
 const char* algorithm_name(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kAuto: return "auto";
-    case Algorithm::kDirect: return "direct";
-    case Algorithm::kRing: return "ring";
-    case Algorithm::kTree: return "tree";
-    case Algorithm::kDoubling: return "doubling";
-    case Algorithm::kRelay: return "relay";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"auto", "direct", "ring", "tree", "doubling", "relay"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Algorithm::kRelay) + 1);
+  return algorithm <= Algorithm::kRelay ? kNames[static_cast<std::size_t>(algorithm)] : "unknown";
 }
 
 }  // namespace slip
