@@ -76,7 +76,6 @@ RankConnections::RankConnections(const transport::Membership& group, const Devic
 
 void RankConnections::set_up(int inherited_topology_device, Here here) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  require_same_heartbeat(bootstrap, options, here);
   const std::vector<RequestedOptions> all = bootstrap.all_gather(requested);
   require_same_requests(all, rank, here);
   const RankPlacement places =
