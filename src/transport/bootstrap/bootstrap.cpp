@@ -48,7 +48,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
   if (!id.valid()) base::fail(Code::kInvalidValue, {}, "the UniqueId is empty: make it with create() or parse()");
   const Deadline deadline{deadline_in(timeout_), abort_.get()};
-  const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+  const InterfaceFilter filter(base::socket_interface_rule());
   Rendezvous rendezvous = meet_at_root(id, self_, filter, deadline);
   session_ = rendezvous.session;
   const Secret id_bytes = derive("slip id");

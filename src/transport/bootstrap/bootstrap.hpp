@@ -31,7 +31,6 @@ struct Rendezvous;
 
 struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // timeout of each call, also of the constructor
-  std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
   Heartbeat heartbeat;
   std::shared_ptr<AbortFlag> abort;  // when set, it also ends the constructor; null: the Bootstrap makes its own
   // True: init does not end with the constructor, but with the call set_call({}).
