@@ -135,10 +135,15 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
                            Here here, std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device)
     : comm::RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
       names(opts.name),
-      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
-            timeout_ns()) {
-  calls.one_thread = sim != nullptr;
-  calls.history = &monitor->history;
+      calls{bootstrap,
+            host ? &*host : nullptr,
+            memory ? &*memory : nullptr,
+            *links,
+            *ledger_slot,
+            cores_each < 1,
+            timeout_ns(),
+            &monitor->history,
+            sim != nullptr} {
   if (gpu)
     gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
                 ledger_slot, timeout_ns()});
@@ -250,7 +255,7 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
   const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, ticket, next, {output, input, hidden});
+  run.prepare(call, ticket, next, output, input, hidden);
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const comm::Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
@@ -275,7 +280,7 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
     if (message.bytes > 0) message.data = runtime::address(range);
   }
   run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
+  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0);
   if (sim) sim_run_of(run).prepare(ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
