@@ -118,11 +118,11 @@ FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side)
   }
 }
 
-FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
-                                 bool& refused) {
-  refused = true;  // remains true if connect throws
+FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
+                               bool* refused) {
+  if (refused) *refused = true;  // remains true if connect throws
   Socket socket = Socket::connect(peer, deadline);
-  refused = false;
+  if (refused) *refused = false;
   // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
     base::fail(Code::kInvalidValue, {}, "a process of another user listens at {}: choose another name", peer.text());
@@ -141,17 +141,12 @@ FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret
   return result;
 }
 
-FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
-  bool refused = false;
-  return attempt(peer, secret, deadline, refused);
-}
-
 FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   for (std::int64_t limit = kFirstAttemptNs;; limit = std::min(2 * limit, kMaxAttemptNs)) {
     const Deadline end = deadline.within(limit);
     bool refused = false;
     try {
-      return attempt(peer, secret, end, refused);
+      return reach(peer, secret, end, &refused);
     } catch (const Error& error) {
       const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
       if (late && end.at_ns != deadline.at_ns) continue;

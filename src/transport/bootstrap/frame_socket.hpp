@@ -60,7 +60,9 @@ class FrameSocket {
 
   // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
   // peer is foreign, or it closed the connection; kTimeout: there was no answer before the deadline.
-  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
+  // `refused`, if not null: whether the connection itself was refused.
+  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
+                           bool* refused = nullptr);
   // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
   // gone.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
@@ -94,7 +96,6 @@ class FrameSocket {
     Secret code(const FrameHeader& header, std::span<const std::byte> body);
   };
 
-  static FrameSocket attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline, bool& refused);
   void put_frame(FrameHeader header, std::span<const std::byte> body);
   void advance_handshake();
   void become_proven();
