@@ -1,6 +1,5 @@
 #include "comm/diagnose/call_history.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 namespace slip::comm {
@@ -52,10 +51,10 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
 }
 
 std::vector<std::byte> CallMonitor::answer() {
-  std::vector<std::byte> result = ledger_slot_->answer();
-  const CallHistory::Snapshot calls = history.snapshot();
-  const auto bytes = std::as_bytes(std::span(&calls, 1));
-  result.insert(result.end(), bytes.begin(), bytes.end());
+  std::vector<std::byte> result;
+  look();
+  transport::append(result, transport::bytes_of(ledger_slot_->view()));
+  transport::append(result, transport::bytes_of(history.snapshot()));
   return result;
 }
 
