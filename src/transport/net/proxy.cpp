@@ -174,7 +174,7 @@ void Proxy::sleep() {
       one->lock_.unlock();
     }
   }
-  if (!unstarted) wait_for_any(watched, Deadline{}.within(kLookAgainNs));
+  if (!unstarted) wait_for_any(watched, kLookAgainNs);
   asleep_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }

@@ -154,7 +154,7 @@ void TcpSender::finish_if_done(std::uint64_t number) {
 }
 
 bool TcpSender::settle_notices(Outgoing& out) {
-  return out.zero_copy.outstanding() && out.zero_copy.settle(out.socket.descriptor(), [this](std::uint64_t number) {
+  return out.zero_copy.settle(out.socket.descriptor(), [this](std::uint64_t number) {
     --message(number).notices_left;
     finish_if_done(number);
   });
