@@ -10,13 +10,6 @@
 #include "runtime/observers.hpp"
 
 namespace slip::comm {
-namespace {
-
-// The enqueuing thread begins calls of up to this size. It copies them in a few microseconds; enqueuing should not take
-// longer.
-constexpr std::uint64_t kBeginBytes = 32 << 10;
-
-}  // namespace
 
 void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, std::byte* output,
                       const std::byte* input, bool hidden) {
@@ -33,6 +26,7 @@ void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t numb
 
 // Runs a small call in the enqueuing thread as far as possible without a long wait, so that peers see its input early.
 bool CallRun::begin() noexcept {
+  constexpr std::uint64_t kBeginBytes = 32 << 10;  // copied in a few microseconds; enqueuing should not take longer
   if (runner_.call().call.block_bytes() > kBeginBytes) return false;
   runner_.waiter().set_may_spin(false);
   ended_ = advance(By::kWorker);

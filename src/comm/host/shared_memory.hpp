@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "base/sync.hpp"
 #include "transport/memory/segment.hpp"
