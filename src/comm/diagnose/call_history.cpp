@@ -20,22 +20,15 @@ const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
   return number != 0 && found.number() == number ? &found : nullptr;
 }
 
-std::optional<Signature> CallHistory::read(const Entry& entry) {
-  const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
-  if (call.number() == 0 || entry.check.load(std::memory_order_relaxed) != check_of(call)) return std::nullopt;
-  return call;
-}
-
 CallHistory::Snapshot CallHistory::snapshot() const {
   Snapshot result{
       .count = count_.load(std::memory_order_relaxed), .digest = digest_.load(std::memory_order_relaxed), .last = {}};
-  for (std::size_t i = 0; i < kCalls; ++i) result.last[i] = read(entries_[i]).value_or(Signature{});
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    const Entry& entry = entries_[i];
+    const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
+    if (call.number() != 0 && entry.check.load(std::memory_order_relaxed) == check_of(call)) result.last[i] = call;
+  }
   return result;
-}
-
-std::optional<Signature> CallHistory::find(std::uint32_t number) const {
-  const std::optional<Signature> found = read(entries_[number % kCalls]);
-  return found && found->number() == number ? found : std::nullopt;
 }
 
 std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
