@@ -55,10 +55,16 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
       const Child other([&]() -> std::string {
         if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
         std::byte byte{};
-        const transport::Socket guest =
-            transport::Socket::connect(place_of(id), long_enough(), transport::Socket::IfRefused::kTryAgain);
+        const auto guest = poll_for([&]() -> std::unique_ptr<transport::Socket> {
+          try {
+            return std::make_unique<transport::Socket>(transport::Socket::connect(place_of(id), long_enough()));
+          } catch (const Error&) {  // rank 0 does not listen yet
+            return nullptr;
+          }
+        });
+        if (!guest) return "found no listener";
         try {
-          guest.recv({&byte, 1}, long_enough());
+          guest->recv({&byte, 1}, long_enough());
         } catch (const Error& error) {
           return error.code() == Code::kIo ? "sent away" : error.what();
         }

@@ -52,12 +52,8 @@ Secret Handshake::derived(std::string_view label) const {
   return derive(secret_, label, both);
 }
 
-base::Hmac Handshake::sending_key() const {
-  return base::Hmac(derived(side_ == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
-}
-
-base::Hmac Handshake::receiving_key() const {
-  return base::Hmac(derived(side_ == Side::kConnects ? "key to the connecting end" : "key to the accepting end"));
+base::Hmac Handshake::key_of(Side sender) const {
+  return base::Hmac(derived(sender == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
 }
 
 // Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
@@ -111,7 +107,7 @@ std::size_t Handshake::take_proof(std::span<const std::byte> received) {
 FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side)
     : socket_(std::move(socket)), handshake_(secret, side) {
   if (side == Side::kAccepts) {
-    unproven_ = UnprovenToken::take();
+    unproven_ = take_unproven_token();
   } else {
     handshake_.begin(out_);
     flush();
@@ -220,8 +216,9 @@ void FrameSocket::advance_handshake() {
   flush();
   if (is_foreign() || !handshake_.over()) return;
   if (!sending_.key) {
-    sending_.key = handshake_.sending_key();
-    receiving_.key = handshake_.receiving_key();
+    const bool accepts = handshake_.side() == Side::kAccepts;
+    sending_.key = handshake_.key_of(handshake_.side());
+    receiving_.key = handshake_.key_of(accepts ? Side::kConnects : Side::kAccepts);
   }
   if (handshake_.side() == Side::kAccepts) {
     put_frame({.kind = FrameKind::kAccepted}, {});
@@ -234,7 +231,7 @@ void FrameSocket::advance_handshake() {
 
 void FrameSocket::become_proven() {
   proven_ = true;
-  unproven_.give_back();
+  unproven_ = nullptr;
   for (const Frame& frame : held_) put_frame(frame.header, frame.body);
   held_.clear();
   flush();

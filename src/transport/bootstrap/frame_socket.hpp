@@ -33,8 +33,7 @@ class Handshake {
   // Why the peer is not a rank of this job; empty: no failure so far.
   const std::string& failure() const { return failure_; }
   bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
-  base::Hmac sending_key() const;
-  base::Hmac receiving_key() const;
+  base::Hmac key_of(Side sender) const;        // of the frames that this side sends
 
  private:
   enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for

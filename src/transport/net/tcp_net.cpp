@@ -58,7 +58,7 @@ class TcpListener final : public NetListener {
   void accept_all() {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, UnprovenToken::take()});
+      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
       if (!has_too_many_unproven(pending_)) continue;
       read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
       if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
@@ -84,7 +84,7 @@ class TcpListener final : public NetListener {
     if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
         !seen_.emplace(said.connection, said.index).second)
       return false;
-    one.token.give_back();
+    one.token = nullptr;
     return true;
   }
 

@@ -141,7 +141,7 @@ static int connect_error(const Socket& socket) {
   return error;
 }
 
-Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused) {
+Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
@@ -153,10 +153,8 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRe
     }
     if (error == 0) return socket;
     socket.close();
-    const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
-                       (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
     const std::string what = "cannot connect to " + peer.text();
-    if (!later) fail(what, error);
+    if (error != EAGAIN && error != EADDRNOTAVAIL) fail(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
@@ -298,15 +296,9 @@ std::size_t max_unproven() {
 
 }  // namespace
 
-UnprovenToken UnprovenToken::take() {
+UnprovenToken take_unproven_token() {
   g_unproven.fetch_add(1, std::memory_order_relaxed);
-  UnprovenToken token;
-  token.held_ = true;
-  return token;
-}
-
-void UnprovenToken::give_back() noexcept {
-  if (std::exchange(held_, false)) g_unproven.fetch_sub(1, std::memory_order_relaxed);
+  return {&g_unproven, [](void*) { g_unproven.fetch_sub(1, std::memory_order_relaxed); }};
 }
 
 bool has_too_many_unproven(std::size_t own) {

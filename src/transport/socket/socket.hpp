@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,9 +43,7 @@ class Socket {
   // Port 0: the kernel chooses a port, see local().
   static Socket listen(const SocketAddress& address);
 
-  // kTryAgain: repeat until the deadline, because the listener may start later.
-  enum class IfRefused { kFail, kTryAgain };
-  static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
+  static Socket connect(const SocketAddress& peer, const Deadline& deadline);
   // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed.
   static Socket begin_connect(const SocketAddress& peer, int& error);
 
@@ -100,26 +99,12 @@ struct Reached {
 // have the order of the addresses. Throws only if it is aborted.
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
-// While the token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
+// While a token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
 // unproven until the peer has proven that it belongs to this job. All listeners of a process share one limit, well
 // below the process's limit of descriptors. So foreign processes that connect and send nothing cannot use up the
 // descriptors that the job needs.
-class UnprovenToken {
- public:
-  UnprovenToken() = default;
-  static UnprovenToken take();
-  ~UnprovenToken() { give_back(); }
-  UnprovenToken(UnprovenToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
-  UnprovenToken& operator=(UnprovenToken&& other) noexcept {
-    give_back();
-    held_ = std::exchange(other.held_, false);
-    return *this;
-  }
-  void give_back() noexcept;
-
- private:
-  bool held_ = false;
-};
+using UnprovenToken = std::shared_ptr<void>;
+UnprovenToken take_unproven_token();
 
 // True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
