@@ -28,13 +28,13 @@ class Direct {
         memory_(bootstrap_, true),
         links_(bootstrap_, &host_, transport::NetOptions{}, kTimeoutNs),
         ledger_slot_({bootstrap_.id(), rank, kRanks, "direct"}),
-        calls_(bootstrap_, {&host_, &memory_}, links_, ledger_slot_, base::core_set().count() < kRanks, kTimeoutNs),
+        calls_{bootstrap_, &host_, &memory_, links_, ledger_slot_, base::core_set().count() < kRanks, kTimeoutNs},
         run_(calls_) {}
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
     const comm::Call call{.kind = comm::Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
     run_.plan().emplace<comm::HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
-    run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
+    run_.prepare(call, next_, next_, reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from));
     ++next_;
     if (!run_.begin()) {
       while (!run_.advance(runtime::Exchange::By::kWaiter)) {}

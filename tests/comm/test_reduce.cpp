@@ -258,27 +258,6 @@ TEST(Reduce, NothingToDoTouchesNothing) {
   comm::reduce({}, nullptr, from, 0);
 }
 
-TEST(Reduce, MistakesAreNamed) {
-  float value = 1;
-  const void* const from[] = {&value, &value};
-  const comm::ReduceScale scale = comm::ReduceScale::of(2.0F);
-  const auto message = [&](const comm::Reduction& how, std::span<const void* const> sources) -> std::string {
-    try {
-      comm::reduce(how, &value, sources, 1);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kInvalidValue);
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_NE(message({.type = DataType::kBool}, from).find("BOOL"), std::string::npos);
-  EXPECT_NE(message({}, {}).find("from 0 sources"), std::string::npos);
-  EXPECT_NE(message({.op = ReduceOp::kPreMulSum, .scales = {&scale, 1}}, from).find("1 scales for 2"),
-            std::string::npos);
-  EXPECT_NE(message({.op = ReduceOp::kAvg, .divisor = 0}, from).find("0 ranks"), std::string::npos);
-  EXPECT_EQ(value, 1);
-}
-
 TEST(Reduce, OpsHaveNames) {
   for (const ReduceOp op : kReduceOps) EXPECT_EQ(reduce_op_of(reduce_op_name(op)), op);
   EXPECT_EQ(reduce_op_of("xor"), std::nullopt);

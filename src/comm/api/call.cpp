@@ -4,20 +4,12 @@
 
 namespace slip::comm {
 
+// Signatures come from other processes, so the kind may be out of range.
 const char* collective_name(Collective kind) {
-  switch (kind) {
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kReduce: return "reduce";
-    case Collective::kBroadcast: return "broadcast";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllToAll: return "all_to_all";
-    case Collective::kGather: return "gather";
-    case Collective::kScatter: return "scatter";
-    case Collective::kBarrier: return "barrier";
-    case Collective::kMessage: return "message";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
+                                    "all_to_all", "gather", "scatter",   "barrier",    "message"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Collective::kMessage) + 1);
+  return kind <= Collective::kMessage ? kNames[static_cast<std::size_t>(kind)] : "unknown";
 }
 
 bool reduces(Collective kind) {

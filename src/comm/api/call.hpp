@@ -2,7 +2,6 @@
 // Each call has a signature of 16 bytes. Ranks compare signatures and report a mismatch instead of a wrong result.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 

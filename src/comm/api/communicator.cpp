@@ -28,6 +28,18 @@ comm::ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
   return comm::scale_of(type, *how.factor, here);
 }
 
+// `bytes`: of a block.
+comm::Call reduction(comm::Collective kind, DataType type, const ReduceSpec& how, std::uint64_t bytes, Here here) {
+  return {.kind = kind,
+          .type = type,
+          .op = how.op,
+          .elements = bytes / bytes_of(type),
+          .scale = factor_of(how, type, here)};
+}
+comm::Call movement(comm::Collective kind, std::uint64_t bytes, int root = 0) {
+  return {.kind = kind, .type = DataType::kU8, .root = root, .elements = bytes};
+}
+
 struct SplitChoice {
   std::int32_t color = 0, key = 0;
 };
@@ -226,12 +238,7 @@ void Communicator::fail(Code code, const std::string& text) noexcept {
 }
 
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kAllReduce,
-                          .type = type,
-                          .op = how.op,
-                          .elements = from.bytes / bytes_of(type),
-                          .scale = factor_of(how, type, here)},
-                         to, from, stream, here);
+  state(here).issue_call(reduction(comm::Collective::kAllReduce, type, how, from.bytes, here), to, from, stream, here);
 }
 
 void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
@@ -239,56 +246,39 @@ void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double
 }
 
 void Communicator::reduce(Range to, Range from, DataType type, ReduceSpec how, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kReduce,
-                          .type = type,
-                          .op = how.op,
-                          .root = root,
-                          .elements = from.bytes / bytes_of(type),
-                          .scale = factor_of(how, type, here)},
-                         to, from, stream, here);
+  comm::Call call = reduction(comm::Collective::kReduce, type, how, from.bytes, here);
+  call.root = root;
+  state(here).issue_call(call, to, from, stream, here);
 }
 
 void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kReduceScatter,
-                          .type = type,
-                          .op = how.op,
-                          .elements = to.bytes / bytes_of(type),
-                          .scale = factor_of(how, type, here)},
-                         to, from, stream, here);
+  state(here).issue_call(reduction(comm::Collective::kReduceScatter, type, how, to.bytes, here), to, from, stream,
+                         here);
 }
 
 void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call(
-      {.kind = comm::Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes}, to, from,
-      stream, here);
+  state(here).issue_call(movement(comm::Collective::kBroadcast, to.bytes, root), to, from, stream, here);
 }
 
 void Communicator::all_gather(Range to, Range from, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to,
-                         from, stream, here);
+  state(here).issue_call(movement(comm::Collective::kAllGather, from.bytes), to, from, stream, here);
 }
 
 void Communicator::gather(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call(
-      {.kind = comm::Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to, from,
-      stream, here);
+  state(here).issue_call(movement(comm::Collective::kGather, from.bytes, root), to, from, stream, here);
 }
 
 void Communicator::scatter(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call(
-      {.kind = comm::Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to, from, stream,
-      here);
+  state(here).issue_call(movement(comm::Collective::kScatter, to.bytes, root), to, from, stream, here);
 }
 
 void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kAllToAll,
-                          .type = DataType::kU8,
-                          .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
-                         to, from, stream, here);
+  const auto n = static_cast<std::uint64_t>(state(here).bootstrap.nranks());
+  state(here).issue_call(movement(comm::Collective::kAllToAll, from.bytes / n), to, from, stream, here);
 }
 
 void Communicator::barrier(StreamRef stream, Here here) {
-  state(here).issue_call({.kind = comm::Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
+  state(here).issue_call(movement(comm::Collective::kBarrier, 0), {}, {}, stream, here);
 }
 
 void Communicator::send(Range buffer, int peer, StreamRef stream, Here here) {
@@ -316,15 +306,9 @@ void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range
 }
 
 const char* algorithm_name(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kAuto: return "auto";
-    case Algorithm::kDirect: return "direct";
-    case Algorithm::kRing: return "ring";
-    case Algorithm::kTree: return "tree";
-    case Algorithm::kDoubling: return "doubling";
-    case Algorithm::kRelay: return "relay";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"auto", "direct", "ring", "tree", "doubling", "relay"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Algorithm::kRelay) + 1);
+  return algorithm <= Algorithm::kRelay ? kNames[static_cast<std::size_t>(algorithm)] : "unknown";
 }
 
 }  // namespace slip

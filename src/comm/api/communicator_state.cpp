@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/env.hpp"
@@ -121,9 +120,9 @@ void require_all_received(transport::Bootstrap& bootstrap, const RunningState& s
 
 CallNames::CallNames(const std::string& communicator) {
   const auto named = [&](const char* op) { return Name(communicator.empty() ? op : communicator + "." + op); };
-  for (std::size_t i = 0; i < names_.size(); ++i) names_[i] = named(collective_name(static_cast<Collective>(i)));
-  send_ = named("send");
-  recv_ = named("recv");
+  for (std::size_t i = 0; i < calls.size(); ++i) calls[i] = named(collective_name(static_cast<Collective>(i)));
+  send = named("send");
+  recv = named("recv");
 }
 
 }  // namespace slip::comm
@@ -135,10 +134,15 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
                            Here here, std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device)
     : comm::RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
       names(opts.name),
-      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
-            timeout_ns()) {
-  calls.one_thread = sim != nullptr;
-  calls.history = &monitor->history;
+      calls{bootstrap,
+            host ? &*host : nullptr,
+            memory ? &*memory : nullptr,
+            *links,
+            *ledger_slot,
+            cores_each < 1,
+            timeout_ns(),
+            &monitor->history,
+            sim != nullptr} {
   if (gpu)
     gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
                 ledger_slot, timeout_ns()});
@@ -250,7 +254,7 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
   const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, ticket, next, {output, input, hidden});
+  run.prepare(call, ticket, next, output, input, hidden);
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const comm::Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
@@ -275,7 +279,7 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
     if (message.bytes > 0) message.data = runtime::address(range);
   }
   run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
+  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0);
   if (sim) sim_run_of(run).prepare(ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
@@ -376,29 +380,25 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
 }
 
 // Fills in `issued`. Throws if a message cannot be sent or received.
-Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> messages,
-                                                                    runtime::StreamState& state) {
+void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Here here = messages.front().here;
-  OwnMessages own;
-  issued.sent.clear();
-  issued.received.clear();
+  for (auto* const ranges : {&issued.sent, &issued.received, &issued.own_sent, &issued.own_received}) ranges->clear();
   issued.messages.clear();
   for (const comm::PendingSendRecv& message : messages) {
-    const Name name = message.out ? names.send() : names.recv();
+    const Name name = message.out ? names.send : names.recv;
     if (message.rank < 0 || message.rank >= nranks)
       base::fail(Code::kInvalidValue, message.here, "{}: rank {} of {} ranks", name.text(), message.rank, nranks);
     if (message.range.bytes > 0) runtime::require_kernel_range(*state.core, message.range, name, message.here);
     if (message.rank == rank) {
-      (message.out ? own.out : own.in).push_back(message.range);
+      (message.out ? issued.own_sent : issued.own_received).push_back(message.range);
       continue;
     }
     if (message.range.bytes > 0) (message.out ? issued.sent : issued.received).push_back(message.range);
     issued.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
   }
   comm::require_apart(issued.sent, issued.received, issued.sorted, here);
-  require_pairs(rank, own.out, own.in, here);
-  return own;
+  require_pairs(rank, issued.own_sent, issued.own_received, here);
 }
 
 runtime::StreamState& Communicator::State::require_stream_for(std::span<const comm::PendingSendRecv> messages,
@@ -416,7 +416,7 @@ void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> 
   for (const comm::PendingSendRecv& message : messages)
     runtime::require_stream(*message.stream.state(message.here), message.here);
   const std::lock_guard lock(mutex);
-  static_cast<void>(sort_messages(messages, state));
+  sort_messages(messages, state);
 }
 
 // Each message of this rank to itself becomes a copy kernel. All other messages become one exchange.
@@ -424,12 +424,12 @@ void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> 
   runtime::StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
   const std::lock_guard lock(mutex);
-  const OwnMessages own = sort_messages(messages, state);
-  for (std::size_t i = 0; i < own.in.size(); ++i) {
-    const std::uint64_t bytes = own.in[i].bytes;
-    if (bytes == 0) continue;
-    if (gpu) stream.copy(own.in[i], own.out[i], names[Collective::kMessage], here);
-    else stream.launch(own_message(), {.reads = {own.out[i]}, .writes = {own.in[i]}}, {.bytes = 2 * bytes}, here);
+  sort_messages(messages, state);
+  for (std::size_t i = 0; i < issued.own_received.size(); ++i) {
+    const Range &from = issued.own_sent[i], &to = issued.own_received[i];
+    if (to.bytes == 0) continue;
+    if (gpu) stream.copy(to, from, names[Collective::kMessage], here);
+    else stream.launch(own_message(), {.reads = {from}, .writes = {to}}, {.bytes = 2 * to.bytes}, here);
   }
   if (issued.messages.empty()) return;
   std::uint64_t bytes = 0;

@@ -20,16 +20,12 @@ namespace slip::comm {
 
 // The names of a communicator's ops in traces and errors: "all_reduce", or "tp.all_reduce" if the communicator is named
 // "tp". They are made once, because constructing a Name looks it up in a table.
-class CallNames {
- public:
+struct CallNames {
   explicit CallNames(const std::string& communicator);
-  Name operator[](Collective kind) const { return names_[static_cast<std::size_t>(kind)]; }
-  Name send() const { return send_; }
-  Name recv() const { return recv_; }
+  Name operator[](Collective kind) const { return calls[static_cast<std::size_t>(kind)]; }
 
- private:
-  std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names_;
-  Name send_, recv_;
+  std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> calls;
+  Name send, recv;
 };
 
 }  // namespace slip::comm
@@ -85,10 +81,7 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
                                    Submit& submit);
   void enqueued(const runtime::StreamState& stream,
                 const Op& op);  // notes the call in the ledger and counts its ticket
-  struct OwnMessages {
-    std::vector<Range> out, in;  // to and from this rank itself
-  };
-  OwnMessages sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state);
+  void sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state);
 
   // Guards the members up to `explained`. A thread holds it while it numbers and enqueues a call, so calls enter the
   // stream in the order of their numbers.
@@ -103,6 +96,7 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   // nothing.
   struct Issued {
     std::vector<Range> sent, received, sorted;
+    std::vector<Range> own_sent, own_received;  // to and from this rank itself
     std::vector<comm::UserMessage> messages;
   };
   Issued issued;

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "comm/api/call.hpp"
 #include "comm/plan/message_program.hpp"

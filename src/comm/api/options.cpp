@@ -12,11 +12,6 @@
 namespace slip::comm {
 namespace {
 
-struct Beat {
-  std::int64_t heartbeat_ms = 0, silence_ms = 0;
-  friend bool operator==(const Beat&, const Beat&) = default;
-};
-
 void require_channels(int min, int max, Here here) {
   const auto possible = [](int count) { return count >= 0 && count <= kMaxChannels; };
   if (possible(min) && possible(max) && (max == 0 || min <= max)) return;
@@ -43,7 +38,9 @@ std::optional<Transport> transport_of(std::string_view name) {
 }
 
 RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here here) {
-  RequestedOptions result{.algorithm = options.algorithm,
+  RequestedOptions result{.heartbeat_ms = options.heartbeat.count(),
+                          .silence_ms = options.silence.count(),
+                          .algorithm = options.algorithm,
                           .transport = options.transport,
                           .deterministic = options.deterministic,
                           .min_channels = options.min_channels != 0 ? options.min_channels : base::env().min_channels,
@@ -132,18 +129,14 @@ transport::NetOptions net_options_of(const CommunicatorOptions& options) {
   return result;
 }
 
-void require_same_heartbeat(transport::Bootstrap& bootstrap, const CommunicatorOptions& options, Here here) {
-  const std::vector<Beat> beats = bootstrap.all_gather(Beat{options.heartbeat.count(), options.silence.count()});
-  for (std::size_t rank = 1; rank < beats.size(); ++rank) {
-    if (beats[rank] == beats[0]) continue;
+void require_same_requests(const std::vector<RequestedOptions>& all, int rank, Here here) {
+  for (std::size_t other = 1; other < all.size(); ++other) {
+    if (all[other].heartbeat_ms == all[0].heartbeat_ms && all[other].silence_ms == all[0].silence_ms) continue;
     base::fail(Code::kMismatch, here,
                "rank 0 has a heartbeat of {} ms and a silence of {} ms, rank {} of {} ms and {} ms: all "
                "ranks must have the same",
-               beats[0].heartbeat_ms, beats[0].silence_ms, rank, beats[rank].heartbeat_ms, beats[rank].silence_ms);
+               all[0].heartbeat_ms, all[0].silence_ms, other, all[other].heartbeat_ms, all[other].silence_ms);
   }
-}
-
-void require_same_requests(const std::vector<RequestedOptions>& all, int rank, Here here) {
   for (std::size_t other = 0; other < all.size(); ++other) {
     const RequestedOptions& mine = all[static_cast<std::size_t>(rank)];
     if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&

@@ -25,10 +25,6 @@ const std::string& topology_file(const CommunicatorOptions& options);
 // How this rank opens the connections on which it sends.
 transport::NetOptions net_options_of(const CommunicatorOptions& options);
 
-// All ranks call it. Throws on all of them if their heartbeats or silences differ: otherwise a rank could be declared
-// lost before it sends its next heartbeat.
-void require_same_heartbeat(transport::Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
-
 // The value with this name in the options and the environment; nothing if there is none.
 std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
@@ -37,6 +33,8 @@ inline constexpr int kMaxChannels = 32;
 
 // What the user requested by options or the environment. All ranks must request the same, except for the host.
 struct RequestedOptions {
+  // If they differed, a rank could be declared lost before it sends its next heartbeat.
+  std::int64_t heartbeat_ms = 0, silence_ms = 0;
   Algorithm algorithm = Algorithm::kAuto;
   Transport transport = Transport::kAuto;
   bool deterministic = false;

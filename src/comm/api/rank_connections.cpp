@@ -76,7 +76,6 @@ RankConnections::RankConnections(const transport::Membership& group, const Devic
 
 void RankConnections::set_up(int inherited_topology_device, Here here) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  require_same_heartbeat(bootstrap, options, here);
   const std::vector<RequestedOptions> all = bootstrap.all_gather(requested);
   require_same_requests(all, rank, here);
   const RankPlacement places =
@@ -100,7 +99,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels);
-  tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
+  tuning.rates = measure_links(bootstrap, *links, bootstrap.call_of({}).deadline_ns);
   ledger_slot = std::make_shared<transport::LedgerSlot>(
       transport::LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});
   monitor = std::make_shared<CallMonitor>(ledger_slot);

@@ -1,6 +1,5 @@
 #include "comm/diagnose/call_history.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 namespace slip::comm {
@@ -21,22 +20,15 @@ const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
   return number != 0 && found.number() == number ? &found : nullptr;
 }
 
-std::optional<Signature> CallHistory::read(const Entry& entry) {
-  const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
-  if (call.number() == 0 || entry.check.load(std::memory_order_relaxed) != check_of(call)) return std::nullopt;
-  return call;
-}
-
 CallHistory::Snapshot CallHistory::snapshot() const {
   Snapshot result{
       .count = count_.load(std::memory_order_relaxed), .digest = digest_.load(std::memory_order_relaxed), .last = {}};
-  for (std::size_t i = 0; i < kCalls; ++i) result.last[i] = read(entries_[i]).value_or(Signature{});
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    const Entry& entry = entries_[i];
+    const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
+    if (call.number() != 0 && entry.check.load(std::memory_order_relaxed) == check_of(call)) result.last[i] = call;
+  }
   return result;
-}
-
-std::optional<Signature> CallHistory::find(std::uint32_t number) const {
-  const std::optional<Signature> found = read(entries_[number % kCalls]);
-  return found && found->number() == number ? found : std::nullopt;
 }
 
 std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
@@ -52,10 +44,10 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
 }
 
 std::vector<std::byte> CallMonitor::answer() {
-  std::vector<std::byte> result = ledger_slot_->answer();
-  const CallHistory::Snapshot calls = history.snapshot();
-  const auto bytes = std::as_bytes(std::span(&calls, 1));
-  result.insert(result.end(), bytes.begin(), bytes.end());
+  std::vector<std::byte> result;
+  look();
+  transport::append(result, transport::bytes_of(ledger_slot_->view()));
+  transport::append(result, transport::bytes_of(history.snapshot()));
   return result;
 }
 

@@ -43,9 +43,7 @@ class CallHistory {
     digest_.store((digest_.load(std::memory_order_relaxed) ^ check) * kOdd, std::memory_order_relaxed);
   }
 
-  // Any thread may call these at any time. They leave out entries that are being written.
-  Snapshot snapshot() const;
-  std::optional<Signature> find(std::uint32_t number) const;
+  Snapshot snapshot() const;  // any thread may call it at any time; leaves out entries that are being written
 
  private:
   struct Entry {
@@ -54,7 +52,6 @@ class CallHistory {
   static constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   // If an entry mixes fields of two calls, they do not match the check of either, because `rest` holds the call number.
   static std::uint64_t check_of(const Signature& call) { return call.elements * kOdd + call.rest; }
-  static std::optional<Signature> read(const Entry& entry);
 
   std::array<Entry, kCalls> entries_;
   std::atomic<std::uint64_t> count_{0}, digest_{0};

@@ -354,14 +354,9 @@ std::string doing(const RankState& state) {
 }
 
 const char* stall_name(Stall::Kind kind) {
-  switch (kind) {
-    case Stall::Kind::kMissingRank: return "blocked";
-    case Stall::Kind::kStopped: return "stopped";
-    case Stall::Kind::kDeadlock: return "deadlock";
-    case Stall::Kind::kPossibleDeadlock: return "cycle of waits";
-    case Stall::Kind::kEnded: return "ended";
-  }
-  return "";
+  constexpr const char* kNames[] = {"blocked", "stopped", "deadlock", "cycle of waits", "ended"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Stall::Kind::kEnded) + 1);
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::vector<Stall> find_stalls(std::span<const RankState> ranks) {

@@ -13,19 +13,6 @@ RunningState::RunningState(int nranks, int channel_count)
       sent(static_cast<std::size_t>(nranks) * channels.size()),
       received(sent.size()) {}
 
-CallContext::CallContext(transport::Bootstrap& boot, Shared shared, Links& between, transport::LedgerSlot& ledger,
-                         bool more_ranks_than_cores, std::int64_t timeout)
-    : rank(boot.rank()),
-      nranks(boot.nranks()),
-      bootstrap(boot),
-      host(shared.host),
-      memory(shared.memory),
-      links(between),
-      ledger_slot(ledger),
-      oversubscribed(more_ranks_than_cores),
-      timeout_ns(timeout),
-      running(nranks, between.channels()) {}
-
 void CallContext::throw_failure() const {
   if (host && host->failed()) throw host->why();
   if (!bootstrap.broken()) return;

@@ -102,29 +102,22 @@ struct RunningState {
 };
 
 struct CallContext {
-  // What the ranks of this host share.
-  struct Shared {
-    SharedHost* host = nullptr;      // null: this rank shares memory with no other
-    SharedMemory* memory = nullptr;  // null: some ranks are on other hosts
-  };
-  CallContext(transport::Bootstrap& boot, Shared shared, Links& between, transport::LedgerSlot& ledger,
-              bool more_ranks_than_cores, std::int64_t timeout);
-
   void throw_failure() const;  // throws if a rank has failed and reported the reason
 
-  const int rank, nranks;
   transport::Bootstrap& bootstrap;
-  SharedHost* const host;      // or null
-  SharedMemory* const memory;  // or null
+  SharedHost* const host;      // null: this rank shares memory with no other
+  SharedMemory* const memory;  // null: some ranks are on other hosts
   Links& links;
   transport::LedgerSlot& ledger_slot;
   const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
   const std::int64_t timeout_ns;
+  const CallHistory* const history = nullptr;  // of this rank
+  const bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
+
+  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run
-  RunningState running;
+  RunningState running{nranks, links.channels()};
   std::atomic<bool> aborted{false};
-  const CallHistory* history = nullptr;  // of this rank
-  bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
 };
 
 // The end of the link that a send or receive step uses.

@@ -10,28 +10,23 @@
 #include "runtime/observers.hpp"
 
 namespace slip::comm {
-namespace {
 
-// The enqueuing thread begins calls of up to this size. It copies them in a few microseconds; enqueuing should not take
-// longer.
-constexpr std::uint64_t kBeginBytes = 32 << 10;
-
-}  // namespace
-
-void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, const CallBuffers& buffers) {
+void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, std::byte* output,
+                      const std::byte* input, bool hidden) {
   ActiveCall& active = runner_.call();
   active.call = call;
   active.ticket = ticket;
-  active.output = buffers.output;
-  active.input = buffers.input;
+  active.output = output;
+  active.input = input;
   active.signature = Signature::of(call, number);
-  runner_.prepare(buffers.hidden);
+  runner_.prepare(hidden);
   begun_ = ended_ = false;
   error_ = nullptr;
 }
 
 // Runs a small call in the enqueuing thread as far as possible without a long wait, so that peers see its input early.
 bool CallRun::begin() noexcept {
+  constexpr std::uint64_t kBeginBytes = 32 << 10;  // copied in a few microseconds; enqueuing should not take longer
   if (runner_.call().call.block_bytes() > kBeginBytes) return false;
   runner_.waiter().set_may_spin(false);
   ended_ = advance(By::kWorker);
@@ -45,7 +40,7 @@ bool CallRun::advance(By thread) noexcept {
   waiter.set_thread(thread);
   waiter.unsubscribe();
   try {
-    if (!go_on()) {
+    if ((!begun_ && !start()) || !runner_.run()) {
       // In a long wait the proxy drives the links. Right after enqueuing the proxy is not needed: soon the caller waits
       // for the call, or a worker advances it. Until this call has begun, the links belong to another call.
       if (waiter.may_spin() && begun_) context_.links.set_driven(false);
@@ -64,18 +59,17 @@ bool CallRun::advance(By thread) noexcept {
   return true;
 }
 
-bool CallRun::go_on() {
-  if (!begun_) {
-    const ActiveCall& call = runner_.call();
-    if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
-    context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
-    if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
-    began_ns_ = runtime::observed() ? base::now_ns() : 0;
-    begun_ = true;
-    context_.ledger_slot.begin(call.ticket, call.signature.elements, call.signature.rest);
-    runner_.start();
-  }
-  return runner_.run();
+// False: an earlier call of this rank has not ended.
+bool CallRun::start() {
+  const ActiveCall& call = runner_.call();
+  if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
+  context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
+  if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
+  began_ns_ = runtime::observed() ? base::now_ns() : 0;
+  begun_ = true;
+  context_.ledger_slot.begin(call.ticket, call.signature.elements, call.signature.rest);
+  runner_.start();
+  return true;
 }
 
 // The call failed. When this returns, no other rank and no link accesses its buffers.

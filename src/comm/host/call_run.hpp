@@ -12,21 +12,16 @@
 
 namespace slip::comm {
 
-// This rank's buffers, as the call names them. `hidden`: see SharedMemory::find.
-struct CallBuffers {
-  std::byte* output = nullptr;
-  const std::byte* input = nullptr;
-  bool hidden = false;
-};
-
 class CallRun final : public runtime::Exchange {
  public:
   explicit CallRun(CallContext& context) : context_(context), runner_(context) {}
 
   // The caller sets the plan of the next call before prepare().
   CallPlan& plan() { return runner_.call().plan; }
-  // `ticket`: position among all calls of this rank; `number`: among those that all ranks make.
-  void prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, const CallBuffers& buffers);
+  // `ticket`: position among all calls of this rank; `number`: among those that all ranks make. `hidden`: see
+  // SharedMemory::find.
+  void prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, std::byte* output = nullptr,
+               const std::byte* input = nullptr, bool hidden = false);
 
   bool begin() noexcept override;
   bool advance(By thread) noexcept override;
@@ -46,7 +41,7 @@ class CallRun final : public runtime::Exchange {
   std::atomic<bool> free{true};       // the next call may take it. Stored with release at the end, loaded with acquire
 
  private:
-  bool go_on();
+  bool start();
   void give_up() noexcept;
   void end();
 

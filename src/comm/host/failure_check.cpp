@@ -119,7 +119,8 @@ CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
   if (is_message(met.own) || is_message(met.other) || met.own.number() == met.other.number()) return met;
   if (const auto difference = difference_from(met.other_rank, kMismatchAnswerTime))
     return {context_.rank, difference->first, met.other_rank, difference->second};
-  const std::optional<Signature> own = context_.history->find(met.other.number());
+  const CallHistory::Snapshot calls = context_.history->snapshot();
+  const Signature* const own = calls.find(met.other.number());
   return own && *own != met.other ? CallMismatch(context_.rank, *own, met.other_rank, met.other) : met;
 }
 

@@ -7,11 +7,6 @@
 #include "comm/reduce/reduce.hpp"
 
 namespace slip::comm {
-namespace {
-
-constexpr std::uint64_t kScratchAlignment = 64;
-
-}  // namespace
 
 void ProgramRunner::prepare(bool hidden) {
   if (auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan)) {
@@ -185,6 +180,7 @@ bool ProgramRunner::begin_message(const Primitive& step) {
 }
 
 void ProgramRunner::start_channels() {
+  constexpr std::uint64_t kScratchAlignment = 64;
   const MessageProgramBuilder& plan = std::get<MessageProgramBuilder>(call_.plan);
   std::uint64_t scratch = 0;
   for (int i = 0; i < plan.channels(); ++i) {

@@ -1,10 +1,7 @@
 #include "comm/host/shared_host.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include "base/sync.hpp"
 
 namespace slip::comm {
 namespace {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "base/sync.hpp"
 #include "transport/memory/segment.hpp"
@@ -61,7 +60,6 @@ class SharedPart {
   SharedPart& operator=(const SharedPart&) = delete;
 
   std::byte* data() const { return mapping_->segment.data() + mapping_->begin; }
-  std::size_t bytes() const { return mapping_->bytes; }
 
  private:
   const std::shared_ptr<SharedRegistry> registry_;

@@ -38,10 +38,10 @@ class LinkEnd {
   virtual bool drive() = 0;
   // True: the caller drives the link in a loop. False: the caller does not drive it for a while, although messages are
   // under way. Then the proxy drives a network link.
-  virtual void set_driven(bool driven) = 0;
+  virtual void set_driven(bool) {}
   // After a failed call: once this returns, no thread or process accesses the bytes of its messages. The caller must
-  // not call begin() or drive() afterwards.
-  virtual void close() noexcept = 0;
+  // not call begin() or drive() afterwards. The default is for links whose bytes only drive() accesses.
+  virtual void close() noexcept {}
   // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
   virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }
   // Wakes the subscriber when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.

@@ -1,6 +1,5 @@
 #include "comm/link/pipe.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/clock.hpp"
@@ -10,13 +9,6 @@
 #include "transport/memory/segment.hpp"
 
 namespace slip::comm {
-namespace {
-
-// Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
-// ways are measured. Later every kTryEvery-th message takes the slower way, because the rates may have changed.
-constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
-
-}  // namespace
 
 void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   messages_[begun_ % kDepth] = {
@@ -30,7 +22,10 @@ bool PipeOutlet::has_room() {
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
+// Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
+// ways are measured. Later every kTryEvery-th message takes the slower way, because the rates may have changed.
 bool PipeOutlet::goes_by_address(const Message& message) {
+  constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
   if (message.bytes < by_address_) return false;
   if (by_address_ == PipeReach::kThreads) return true;
   const std::uint64_t number = large_++;

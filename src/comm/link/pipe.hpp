@@ -72,7 +72,6 @@ class PipeOutlet final : public LinkEnd {
   PipeOutlet(PipeMemory& memory, std::uint64_t by_address) : memory_(memory), by_address_(by_address) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void set_driven(bool) override {}
   void close() noexcept override;
 
  private:
@@ -104,8 +103,6 @@ class PipeInlet final : public LinkEnd {
       : memory_(memory), rank_(rank), from_(from), process_(process) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void set_driven(bool) override {}
-  void close() noexcept override {}  // nothing to do: only drive() accesses the bytes
 
  private:
   struct Message {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/hash.hpp"
 #include "topo/trees.hpp"

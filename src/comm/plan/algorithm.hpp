@@ -4,9 +4,6 @@
 // piece. A Schedule names the one for a collective; the table is in algorithm.cpp.
 #pragma once
 
-#include <string_view>
-#include <vector>
-
 #include "comm/api/call.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/primitive.hpp"

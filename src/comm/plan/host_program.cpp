@@ -266,13 +266,11 @@ bool DirectProgramBuilder::is_visited() const {
 }
 
 BufferLocation DirectProgramBuilder::input_of(int rank, std::uint64_t offset) const {
-  return rank == rank_ ? input_at(offset)
-                       : BufferLocation{BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
+  return {rank == rank_ ? BufferSpace::kInput : BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
 }
 
 BufferLocation DirectProgramBuilder::output_of(int rank, std::uint64_t offset) const {
-  return rank == rank_ ? output_at(offset)
-                       : BufferLocation{BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
+  return {rank == rank_ ? BufferSpace::kOutput : BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
 }
 
 void DirectProgramBuilder::write(Program& program) const {

@@ -59,7 +59,7 @@ class StagedProgramBuilder {
   void write(std::uint64_t piece, Program& program) const;
   // Writes a small call as if its number were 0, so the program can be reused. To run it, add box_shift() to each
   // offset in staging memory.
-  void write_small(Program& program) const { write_small(program, 0); }
+  void write_small(Program& program, std::uint64_t shift = 0) const;
   std::uint64_t box_shift() const;  // 0 for larger calls
   // Adds the copies that come before the post. Not for a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
@@ -71,7 +71,6 @@ class StagedProgramBuilder {
     std::uint64_t begin = 0, bytes = 0;
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
-  void write_small(Program& program, std::uint64_t shift) const;
   void open_broadcast(Program& program) const;
   void write_broadcast(std::uint64_t chunk, Program& program) const;
   void reduce(std::uint64_t chunk, Program& program) const;

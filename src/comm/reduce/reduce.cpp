@@ -24,19 +24,6 @@ constexpr std::uint64_t kMaxPowerOfTwo = 1 << 14;  // every float type that kern
 
 constexpr std::array<const char*, 6> kOpNames = {"sum", "prod", "min", "max", "avg", "premulsum"};
 
-void check(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, Here here) {
-  if (!can_reduce(how.type))
-    base::fail(Code::kInvalidValue, here, "values of type {} cannot be reduced; cast them to one of the other types",
-               data_type_name(how.type));
-  if (from.empty() || to.empty())
-    base::fail(Code::kInvalidValue, here, "a reduction from {} sources to {} targets; it needs one of each",
-               from.size(), to.size());
-  if (!how.scales.empty() && how.scales.size() != from.size())
-    base::fail(Code::kInvalidValue, here, "{} scales for {} sources; give one for each, or none", how.scales.size(),
-               from.size());
-  if (how.divisor == 0) throw Error(Code::kInvalidValue, "an average over 0 ranks; the divisor is their number", here);
-}
-
 ReduceExtra extra_of(const Reduction& how) {
   if (how.op == ReduceOp::kPreMulSum && !how.scales.empty()) return ReduceExtra::kScales;
   if (how.op == ReduceOp::kAvg && how.divisor > 1) {
@@ -199,9 +186,7 @@ ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, Instru
   return portable_kernel(type, op, extra, set);
 }
 
-void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
-            Here here) {
-  check(how, to, from, here);
+void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements) {
   if (elements == 0) return;
   Steps steps(how, from);
   const std::size_t bytes = elements * steps.width();

@@ -43,7 +43,7 @@ ReduceScale scale_of(DataType type, double factor, Here here);
 struct Reduction {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  // kAvg: the number of ranks in the last step, 1 in all steps before it.
+  // kAvg: the number of ranks in the last step, 1 in all steps before it; never 0.
   std::uint64_t divisor = 1;
   // kPreMulSum: one factor for each source, or none if all sources are already scaled.
   std::span<const ReduceScale> scales = {};
@@ -51,18 +51,12 @@ struct Reduction {
 
 // Computes to = from[0] op from[1] op ..., in this order, and reads each source from memory once. Any alignment.
 // Every target gets the result, which costs less than copying it afterwards.
-// REQUIRES: each target is one of the sources, or disjoint from all sources and all other targets.
-// Throws kInvalidValue, and writes nothing, if
-//   - the type cannot be reduced,
-//   - there is no source or no target,
-//   - there are scales, but not one for each source, or
-//   - the divisor is 0.
-void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
-            Here here = Here::at());
+// REQUIRES: can_reduce(how.type); at least one source and one target; each target is one of the sources, or disjoint
+// from all sources and all other targets.
+void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements);
 
-inline void reduce(const Reduction& how, void* to, std::span<const void* const> from, std::size_t elements,
-                   Here here = Here::at()) {
-  reduce(how, std::span<void* const>(&to, 1), from, elements, here);
+inline void reduce(const Reduction& how, void* to, std::span<const void* const> from, std::size_t elements) {
+  reduce(how, std::span<void* const>(&to, 1), from, elements);
 }
 
 // REQUIRES: `to` equals `from`, or the ranges are disjoint. memcpy, because non-temporal stores (stnp) were not faster

@@ -6,7 +6,6 @@
 // (Carried), and as it is computed with (Value). A Carried is already rounded to the data type.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <type_traits>

@@ -11,7 +11,6 @@
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
-#include "comm/sim/program_simulation.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 

@@ -135,8 +135,7 @@ void ProgramSimulation::open_tracks() {
     tracks_.push_back({stream, device.alloc(scratch), device.alloc(addressed)});
   }
   for (int rank = 0; stages && rank < nranks(); ++rank) {
-    staging_.push_back(device_of(rank, 0).alloc(StagingLayout::kRankBytes));
-    staging_ranges_.push_back(staging_.back());
+    staging_.push_back(buffers_.emplace_back(device_of(rank, 0).alloc(StagingLayout::kRankBytes)));
   }
 }
 
@@ -170,7 +169,7 @@ void ProgramSimulation::play(const RankPrograms& programs, std::span<const RankB
                 .buffers = buffers,
                 .scratch = own.scratch,
                 .addressed = own.addressed,
-                .staging = staging_ranges_,
+                .staging = staging_,
                 .number = programs.number,
                 .phase = programs.phase},
                own.stream);

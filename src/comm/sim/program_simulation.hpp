@@ -101,8 +101,7 @@ class ProgramSimulation final : private OpSink {
   std::vector<Track> tracks_;
   std::vector<std::pair<Stream, Name>> streams_;  // by StreamId; Name: of the copies on the stream
   std::vector<Buffer> buffers_;
-  std::vector<Buffer> staging_;        // by rank
-  std::vector<Range> staging_ranges_;  // the same
+  std::vector<Range> staging_;  // by rank
   Event begun_;
 };
 

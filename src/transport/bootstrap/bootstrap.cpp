@@ -48,7 +48,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
   if (!id.valid()) base::fail(Code::kInvalidValue, {}, "the UniqueId is empty: make it with create() or parse()");
   const Deadline deadline{deadline_in(timeout_), abort_.get()};
-  const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+  const InterfaceFilter filter(base::socket_interface_rule());
   Rendezvous rendezvous = meet_at_root(id, self_, filter, deadline);
   session_ = rendezvous.session;
   const Secret id_bytes = derive("slip id");
@@ -92,8 +92,10 @@ void Bootstrap::set_call(const SetupCall& call) {
   }
 }
 
-std::int64_t Bootstrap::deadline_of(const SetupCall& call) const {
-  return call.deadline_ns != 0 ? call.deadline_ns : deadline_in(timeout_);
+SetupCall Bootstrap::call_of(const SetupCall& call) const {
+  SetupCall result = call.deadline_ns != 0 ? call : call_;
+  if (result.deadline_ns == 0) result.deadline_ns = deadline_in(timeout_);
+  return result;
 }
 
 Error Bootstrap::with_cause(const Error& observed) const {
@@ -115,16 +117,16 @@ const SocketAddress& Bootstrap::address(int rank) const {
 }
 
 void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
-  server_->messages().gather(table, bytes_per_rank, {call.kind, deadline_of(call)});
+  server_->messages().gather(table, bytes_per_rank, call_of(call));
 }
 
 void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
-  server_->messages().send(rank, tag, bytes, address(rank), deadline_of(call));
+  server_->messages().send(rank, tag, bytes, address(rank), call_of(call).deadline_ns);
 }
 
 std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupCall& call) {
   static_cast<void>(address(rank));
-  return server_->messages().recv(rank, tag, deadline_of(call));
+  return server_->messages().recv(rank, tag, call_of(call).deadline_ns);
 }
 
 std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,

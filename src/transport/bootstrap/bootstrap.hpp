@@ -31,7 +31,6 @@ struct Rendezvous;
 
 struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // timeout of each call, also of the constructor
-  std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
   Heartbeat heartbeat;
   std::shared_ptr<AbortFlag> abort;  // when set, it also ends the constructor; null: the Bootstrap makes its own
   // True: init does not end with the constructor, but with the call set_call({}).
@@ -70,28 +69,25 @@ class Bootstrap {
   // deadline of the call. Only for init, before any other thread uses the communicator.
   void set_call(const SetupCall& call);
 
+  // The call that an exchange which begins now belongs to, with its deadline: `call`, or the call that was set if
+  // `call` is empty.
+  SetupCall call_of(const SetupCall& call) const;
+
   // `table` has a slot for each rank. The caller fills its own slot; all_gather fills the others.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   template <class T>
-  std::vector<T> all_gather(const T& own, const SetupCall& call) {
+  std::vector<T> all_gather(const T& own, const SetupCall& call = {}) {
     std::vector<T> table(static_cast<std::size_t>(nranks()));
     table[static_cast<std::size_t>(rank())] = own;
     all_gather(std::as_writable_bytes(std::span(table)), sizeof(T), call);
     return table;
   }
-  template <class T>
-  std::vector<T> all_gather(const T& own) {
-    return all_gather(own, call_);
-  }
-  void barrier() { barrier(call_); }
-  void barrier(const SetupCall& call) { all_gather({}, 0, call); }
+  void barrier(const SetupCall& call = {}) { all_gather({}, 0, call); }
 
   // Messages between two ranks. Messages with the same tag arrive in the order in which they were sent; recv keeps
   // messages with other tags for later. A send returns when the kernel has taken the bytes.
-  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) { send(rank, tag, bytes, call_); }
-  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call);
-  std::vector<std::byte> recv(int rank, std::uint64_t tag) { return recv(rank, tag, call_); }
-  std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call);
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call = {});
+  std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call = {});
 
   // Asks the monitors of other ranks for their state. The control threads answer, even if the ranks' own threads are
   // stuck. The result omits ranks that do not answer in time. Throws nothing.
@@ -105,8 +101,6 @@ class Bootstrap {
   // lost, or because that rank gave up when a third one was lost. Waits a moment for the notification of the cause and
   // returns it; without a notification returns `observed`.
   Error with_cause(const Error& observed) const;
-  std::int64_t deadline_of(const SetupCall& call) const;  // the deadline of an exchange that begins now
-  const SetupCall& call() const { return call_; }
 
  private:
   void join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline);

@@ -77,13 +77,6 @@ std::int64_t FailureDetector::own_silence_ns() const {
   return own_silence_ns_;
 }
 
-bool FailureDetector::watch(int rank, const SocketAddress& at, std::int64_t deadline_ns) {
-  const std::pair<int, SocketAddress> one(rank, at);
-  watch_all({&one, 1}, deadline_ns);
-  const std::lock_guard lock(context_.mutex);
-  return !failures_.is_lost(rank);
-}
-
 void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns) {
   std::unique_lock lock(context_.mutex);
   context_.require_not_aborted();

@@ -34,8 +34,7 @@ class FailureDetector {
 
   // The longest time for which this rank sent nothing, if the others then declared it lost; otherwise 0.
   std::int64_t own_silence_ns() const;
-  // Pings the rank from now on, and declares it lost if it does not answer. False: the rank is lost.
-  bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  // Pings the ranks from now on, and declares those lost that do not answer.
   void watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns);
   void stop_watching();
   std::int64_t interval_ns() const { return interval_ns_; }

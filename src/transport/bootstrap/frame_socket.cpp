@@ -52,12 +52,8 @@ Secret Handshake::derived(std::string_view label) const {
   return derive(secret_, label, both);
 }
 
-base::Hmac Handshake::sending_key() const {
-  return base::Hmac(derived(side_ == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
-}
-
-base::Hmac Handshake::receiving_key() const {
-  return base::Hmac(derived(side_ == Side::kConnects ? "key to the connecting end" : "key to the accepting end"));
+base::Hmac Handshake::key_of(Side sender) const {
+  return base::Hmac(derived(sender == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
 }
 
 // Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
@@ -111,18 +107,18 @@ std::size_t Handshake::take_proof(std::span<const std::byte> received) {
 FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side)
     : socket_(std::move(socket)), handshake_(secret, side) {
   if (side == Side::kAccepts) {
-    unproven_ = UnprovenToken::take();
+    unproven_ = take_unproven_token();
   } else {
     handshake_.begin(out_);
     flush();
   }
 }
 
-FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
-                                 bool& refused) {
-  refused = true;  // remains true if connect throws
+FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
+                               bool* refused) {
+  if (refused) *refused = true;  // remains true if connect throws
   Socket socket = Socket::connect(peer, deadline);
-  refused = false;
+  if (refused) *refused = false;
   // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
     base::fail(Code::kInvalidValue, {}, "a process of another user listens at {}: choose another name", peer.text());
@@ -141,17 +137,12 @@ FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret
   return result;
 }
 
-FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
-  bool refused = false;
-  return attempt(peer, secret, deadline, refused);
-}
-
 FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   for (std::int64_t limit = kFirstAttemptNs;; limit = std::min(2 * limit, kMaxAttemptNs)) {
     const Deadline end = deadline.within(limit);
     bool refused = false;
     try {
-      return attempt(peer, secret, end, refused);
+      return reach(peer, secret, end, &refused);
     } catch (const Error& error) {
       const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
       if (late && end.at_ns != deadline.at_ns) continue;
@@ -225,8 +216,9 @@ void FrameSocket::advance_handshake() {
   flush();
   if (is_foreign() || !handshake_.over()) return;
   if (!sending_.key) {
-    sending_.key = handshake_.sending_key();
-    receiving_.key = handshake_.receiving_key();
+    const bool accepts = handshake_.side() == Side::kAccepts;
+    sending_.key = handshake_.key_of(handshake_.side());
+    receiving_.key = handshake_.key_of(accepts ? Side::kConnects : Side::kAccepts);
   }
   if (handshake_.side() == Side::kAccepts) {
     put_frame({.kind = FrameKind::kAccepted}, {});
@@ -239,7 +231,7 @@ void FrameSocket::advance_handshake() {
 
 void FrameSocket::become_proven() {
   proven_ = true;
-  unproven_.give_back();
+  unproven_ = nullptr;
   for (const Frame& frame : held_) put_frame(frame.header, frame.body);
   held_.clear();
   flush();

@@ -33,8 +33,7 @@ class Handshake {
   // Why the peer is not a rank of this job; empty: no failure so far.
   const std::string& failure() const { return failure_; }
   bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
-  base::Hmac sending_key() const;
-  base::Hmac receiving_key() const;
+  base::Hmac key_of(Side sender) const;        // of the frames that this side sends
 
  private:
   enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for
@@ -60,7 +59,9 @@ class FrameSocket {
 
   // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
   // peer is foreign, or it closed the connection; kTimeout: there was no answer before the deadline.
-  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
+  // `refused`, if not null: whether the connection itself was refused.
+  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
+                           bool* refused = nullptr);
   // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
   // gone.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
@@ -94,7 +95,6 @@ class FrameSocket {
     Secret code(const FrameHeader& header, std::span<const std::byte> body);
   };
 
-  static FrameSocket attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline, bool& refused);
   void put_frame(FrameHeader header, std::span<const std::byte> body);
   void advance_handshake();
   void become_proven();

@@ -310,8 +310,9 @@ void Recovery::fail_all(Code code, const std::string& text) {
 void Recovery::refuse_excluded(int rank, std::uint64_t attempt) {
   const std::string text =
       fmt::format("rank {} of {} calls shrink, but the others leave it out", rank, bootstrap_.nranks());
-  if (server_.detector().watch(rank, bootstrap_.address(rank), deadline_ns_))
-    decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
+  const std::pair<int, SocketAddress> one(rank, bootstrap_.address(rank));
+  server_.detector().watch_all({&one, 1}, deadline_ns_);
+  decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
 }
 
 Recovery::Votes Recovery::collect_votes() {

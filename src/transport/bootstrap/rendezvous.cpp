@@ -59,58 +59,38 @@ Error late(const UniqueId& id, const RankId& self, const SocketAddress& address,
           {}};
 }
 
-class Attempt {
- public:
-  Attempt(const UniqueId& id, const RankId& self, const InterfaceFilter& filter, const Deadline& deadline)
-      : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
-
-  Rendezvous meet(FrameSocket channel, const SocketAddress& address) const {
-    Rendezvous result;
-    result.root_loss = root_loss(address);
-    result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
-    const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - base::now_ns());
-    channel.trust();
-    channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
-    read_answer(wait_for_answer(channel, address), result);
-    result.root.emplace(std::move(channel));
-    return result;
+// Sends the hello of this rank to the root, and reads the answer.
+Rendezvous greet_root(FrameSocket channel, const SocketAddress& address, const UniqueId& id, const RankId& self,
+                      const InterfaceFilter& filter, const Deadline& deadline) {
+  Rendezvous result;
+  result.root_loss = fmt::format(
+      "{}: {} is gone: the root at {}, which it held, closed the connection during init; its process "
+      "ended or was killed",
+      self.text(), id.rank0_listens() ? "rank 0" : "the process that made the id", address.text());
+  result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter));
+  const HelloBody body = hello_of(result.listener.local(), deadline.at_ns - base::now_ns());
+  channel.trust();
+  channel.queue({.kind = FrameKind::kHello, .rank = self.rank, .nranks = self.nranks}, bytes_of(body));
+  Frame answer;
+  try {
+    answer = channel.wait_for_frame({deadline.at_ns + kNotifyNs, deadline.abort});
+  } catch (const Error& error) {
+    if (error.code() == Code::kTimeout) throw late(id, self, address, base::bare_text(error));
+    if (error.code() != Code::kIo) throw;
+    // The root answers before it closes a connection. If it does not, its process has ended.
+    throw Error(Code::kRankLost, result.root_loss, {});
   }
-
- private:
-  // The root answers before it closes a connection. If it does not, its process has ended.
-  Frame wait_for_answer(FrameSocket& channel, const SocketAddress& address) const {
-    try {
-      return channel.wait_for_frame({deadline_.at_ns + kNotifyNs, deadline_.abort});
-    } catch (const Error& error) {
-      if (error.code() == Code::kTimeout) throw late(id_, self_, address, base::bare_text(error));
-      if (error.code() != Code::kIo) throw;
-      throw Error(Code::kRankLost, root_loss(address), {});
-    }
-  }
-
-  std::string root_loss(const SocketAddress& address) const {
-    return fmt::format(
-        "{}: {} is gone: the root at {}, which it held, closed the connection during init; its process "
-        "ended or was killed",
-        self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", address.text());
-  }
-
-  void read_answer(const Frame& answer, Rendezvous& result) const {
-    if (answer.header.kind == FrameKind::kRefused)
-      base::fail(refusal_code(answer.header.tag), {}, "{}: {}", self_.text(), answer.text());
-    WelcomeBody welcome;
-    if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
-      base::fail(Code::kIo, {}, "the root gave an answer that is none");
-    result.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
-    result.successor = SocketAddress(welcome.successor);
-    result.rest_ns = welcome.rest_ns;
-  }
-
-  const UniqueId& id_;
-  const RankId& self_;
-  const InterfaceFilter& filter_;
-  const Deadline& deadline_;
-};
+  if (answer.header.kind == FrameKind::kRefused)
+    base::fail(refusal_code(answer.header.tag), {}, "{}: {}", self.text(), answer.text());
+  WelcomeBody welcome;
+  if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
+    base::fail(Code::kIo, {}, "the root gave an answer that is none");
+  result.session = derive(UniqueIdParts::of(id).secret, "slip session", welcome.session);
+  result.successor = SocketAddress(welcome.successor);
+  result.rest_ns = welcome.rest_ns;
+  result.root.emplace(std::move(channel));
+  return result;
+}
 
 }  // namespace
 
@@ -131,7 +111,6 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
   const bool is_root = id.rank0_listens() && self.rank == 0;
   if (is_root)
     start_root(Socket::listen(listening_address(addresses.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
-  const Attempt attempt(id, self, filter, deadline);
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
   for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kMaxPauseNs)) {
@@ -149,7 +128,7 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
         if (no_answer && base::now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
         continue;
       }
-      return attempt.meet(std::move(*channel), address);
+      return greet_root(std::move(*channel), address, id, self, filter, deadline);
     }
     limit = std::min(2 * limit, kMaxAttemptNs);
     if (no_answer) continue;

@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <list>
 #include <memory>
 #include <optional>

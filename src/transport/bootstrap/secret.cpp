@@ -20,24 +20,18 @@
 namespace slip::transport {
 namespace {
 
-void fill_randomly(std::span<std::byte> bytes) {
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+template <class T>
+T random_value() {
+  T value{};
+  if (::getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value)))
     base::fail(Code::kIo, {}, "the system gives no random bytes: {}", std::strerror(errno));
+  return value;
 }
 
 }  // namespace
 
-Secret random_secret() {
-  Secret secret;
-  fill_randomly(secret);
-  return secret;
-}
-
-std::uint64_t random_number() {
-  std::uint64_t value = 0;
-  fill_randomly(std::as_writable_bytes(std::span(&value, 1)));
-  return value;
-}
+Secret random_secret() { return random_value<Secret>(); }
+std::uint64_t random_number() { return random_value<std::uint64_t>(); }
 
 std::string random_name() { return fmt::format("{:016x}{:016x}", random_number(), random_number()); }
 

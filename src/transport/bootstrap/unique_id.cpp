@@ -45,19 +45,14 @@ bool parse_number(std::string_view text, T& value, int base) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-struct HostPort {
-  std::string host;
-  std::uint16_t port = 0;
-};
-
-HostPort parse_host_port(std::string_view address, std::string_view text, Here here) {
+UniqueIdParts parse_host_port(std::string_view address, std::string_view text, Here here) {
   if (address.starts_with(kUnix)) {
     if (address.size() == kUnix.size()) refuse(text, "names no Unix socket", here);
-    return {std::string(address), 0};
+    return {.host = std::string(address)};
   }
   const std::size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) refuse(text, "has no port", here);
-  HostPort result;
+  UniqueIdParts result;
   if (!parse_number(address.substr(colon + 1), result.port, 10) || result.port == 0)
     refuse(text, "has a port that is none of 1 to 65535", here);
   std::string_view host = address.substr(0, colon);
@@ -111,13 +106,12 @@ UniqueId UniqueId::create(const Options& options) {
 
 UniqueId UniqueId::parse(std::string_view text, std::string_view job, Here here) {
   const std::size_t slash = text.find('/');
-  const HostPort root = parse_host_port(text.substr(0, slash), text, here);
+  UniqueIdParts parts = parse_host_port(text.substr(0, slash), text, here);
   if (slash == std::string_view::npos)
-    return UniqueIdParts{root.host, root.port, shared_secret(job, root.host.starts_with(kUnix)), true}.id();
+    return UniqueIdParts{parts.host, parts.port, shared_secret(job, parts.host.starts_with(kUnix)), true}.id();
   std::string_view rest = text.substr(slash + 1);
-  const bool rank0_listens = rest.ends_with("/0");
-  if (rank0_listens) rest.remove_suffix(2);
-  UniqueIdParts parts{root.host, root.port, {}, rank0_listens};
+  parts.rank0_listens = rest.ends_with("/0");
+  if (parts.rank0_listens) rest.remove_suffix(2);
   bool whole = rest.size() == 2 * parts.secret.size();
   for (std::size_t i = 0; whole && i < parts.secret.size(); ++i) {
     std::uint8_t byte = 0;

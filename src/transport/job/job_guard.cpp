@@ -38,8 +38,8 @@ class GuardProcess {
       const ssize_t got = ::read(pipe_, &message, sizeof(message));
       if (got < 0 && errno == EINTR) continue;
       if (got != sizeof(message)) break;  // the starting process is gone
-      if (message > 0) add(message);
-      else remove(-message);
+      if (message < 0) remove(-message);
+      else if (count_ < kMaxRanks) groups_[static_cast<std::size_t>(count_++)] = message;
     }
     for (int i = 0; i < count_; ++i) ::kill(-groups_[static_cast<std::size_t>(i)], SIGKILL);
     for (int search = 0; search < kMaxSearches && kill_marked(); ++search) ::poll(nullptr, 0, kPauseMs);
@@ -47,9 +47,6 @@ class GuardProcess {
   }
 
  private:
-  void add(pid_t group) {
-    if (count_ < kMaxRanks) groups_[static_cast<std::size_t>(count_++)] = group;
-  }
   void remove(pid_t group) {
     pid_t* const end = groups_.data() + count_;
     pid_t* const found = std::find(groups_.data(), end, group);

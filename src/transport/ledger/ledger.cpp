@@ -231,22 +231,6 @@ void make_safe(LedgerView& view) {
   clean(view.text);
 }
 
-bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
-  base::Backoff backoff;
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    // acquire: sees what was written before this version.
-    const std::uint64_t version = entry.version.load(std::memory_order_acquire);
-    const bool whole = read_words(entry, header, 1000, view);
-    base::acquire_fence();  // all words are read before the version is read again
-    if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
-      view.pid = header.pid;
-      return view.life != LedgerLife::kFree;
-    }
-    backoff.pause();
-  }
-  return false;
-}
-
 LedgerSlot::LedgerSlot(const Identity& identity) {
   std::shared_ptr<ProcessMemory> ledger = ledger_of_process();
   entry_ = ledger->take();
@@ -298,7 +282,17 @@ void LedgerSlot::fail(LedgerLife life, std::string_view text) {
 
 LedgerView LedgerSlot::view() const {
   LedgerView view;
-  if (!read_entry(*entry_, *header_, view)) view.life = LedgerLife::kFree;
+  base::Backoff backoff;
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    // acquire: sees what was written before this version.
+    const std::uint64_t version = entry_->version.load(std::memory_order_acquire);
+    const bool whole = read_words(*entry_, *header_, 1000, view);
+    base::acquire_fence();  // all words are read before the version is read again
+    view.pid = header_->pid;
+    if ((version & 1) == 0 && whole && entry_->version.load(std::memory_order_relaxed) == version) return view;
+    backoff.pause();
+  }
+  view.life = LedgerLife::kFree;
   return view;
 }
 
@@ -313,13 +307,6 @@ void LedgerSlot::look() {
   note(entry_->seen_begun, entry_->seen_begun_ns, entry_->begun);
   note(entry_->seen_ended, entry_->seen_ended_ns, entry_->ended);
   entry_->looked_ns.store(now, std::memory_order_relaxed);
-}
-
-std::vector<std::byte> LedgerSlot::answer() {
-  look();
-  const LedgerView now = view();
-  const auto bytes = std::as_bytes(std::span(&now, 1));
-  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace slip::transport

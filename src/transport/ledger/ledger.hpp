@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 namespace slip::transport {
 
@@ -93,9 +92,6 @@ struct LedgerView {
 
 inline bool in_call(const LedgerView& view) { return view.begun > view.ended; }
 
-// Reads an entry of this process. False: the entry is free, or it changed during every attempt.
-bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view);
-
 // Reads a private copy of an entry that another process wrote, so its words may have any value. The view is safe, see
 // make_safe(). False: the words of a call do not belong together. The caller compares versions.
 bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
@@ -147,9 +143,8 @@ class LedgerSlot {
   // Any thread may call it; only the first failure is kept. `life`: kFailed or kAborted.
   void fail(LedgerLife life, std::string_view text);
 
-  LedgerView view() const;
+  LedgerView view() const;  // kFree: the entry is free, or it changed during every attempt
   void look();
-  std::vector<std::byte> answer();
 
  private:
   std::shared_ptr<void> ledger_;  // keeps the memory alive

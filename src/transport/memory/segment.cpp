@@ -118,7 +118,7 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
 // first rank knows which ones are missing. Any user may bind or connect to an abstract name. So both ends check that
 // the peer belongs to the same user before they send or read anything.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
-  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{call.deadline_ns, &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
   const std::string name = "slip-" + random_name();
@@ -148,7 +148,7 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
 }
 
 Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
-  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{call.deadline_ns, &bootstrap.broken_flag()};
   const std::string text = text_of(bootstrap.recv(maker, kTag, call));
   try {
     const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
@@ -165,7 +165,8 @@ Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const 
   }
 }
 
-Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
+Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& asked) {
+  const SetupCall call = bootstrap.call_of(asked);
   try {
     return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
                                              : take(bootstrap, ranks.front(), bytes, call);

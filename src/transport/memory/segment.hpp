@@ -17,10 +17,8 @@ class Segment {
   // Returns the same zeroed memory on all of `ranks`, which are on one host and include this rank; the first of them
   // makes it. All of them must call this, in the same order relative to other calls. The error names the rank that is
   // lost, failed, or has not joined before the deadline.
-  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call);
-  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
-    return share(bootstrap, ranks, bytes, bootstrap.call());
-  }
+  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes,
+                       const SetupCall& asked = {});
 
   std::byte* data() const { return mapping_ ? mapping_->data : nullptr; }
   std::size_t bytes() const { return mapping_ ? mapping_->bytes : 0; }

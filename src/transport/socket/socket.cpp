@@ -97,13 +97,6 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   }
 }
 
-void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
-  std::vector<pollfd> all(watched.begin(), watched.end());
-  all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
-  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
-  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
-}
-
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
   const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
   const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
@@ -141,14 +134,14 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
 
-int connect_error(const Socket& socket) {
+static int connect_error(const Socket& socket) {
   int error = 0;
   socklen_t bytes = sizeof(error);
   ::getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
   return error;
 }
 
-Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused) {
+Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
@@ -160,10 +153,8 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRe
     }
     if (error == 0) return socket;
     socket.close();
-    const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
-                       (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
     const std::string what = "cannot connect to " + peer.text();
-    if (!later) fail(what, error);
+    if (error != EAGAIN && error != EADDRNOTAVAIL) fail(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
@@ -272,9 +263,9 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
     if (error == EINPROGRESS) pending.push_back(i);
   }
   while (!pending.empty()) {
-    std::vector<pollfd> watched;
+    std::vector<pollfd> watched{{deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
-    wait_for_any(watched, deadline);
+    poll_until(watched, deadline.at_ns);
     if (deadline.abort && deadline.abort->is_set()) base::fail(Code::kAborted, {}, "connecting to others was aborted");
     const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     std::erase_if(pending, [&](std::size_t i) {
@@ -305,15 +296,9 @@ std::size_t max_unproven() {
 
 }  // namespace
 
-UnprovenToken UnprovenToken::take() {
+UnprovenToken take_unproven_token() {
   g_unproven.fetch_add(1, std::memory_order_relaxed);
-  UnprovenToken token;
-  token.held_ = true;
-  return token;
-}
-
-void UnprovenToken::give_back() noexcept {
-  if (std::exchange(held_, false)) g_unproven.fetch_sub(1, std::memory_order_relaxed);
+  return {&g_unproven, [](void*) { g_unproven.fetch_sub(1, std::memory_order_relaxed); }};
 }
 
 bool has_too_many_unproven(std::size_t own) {

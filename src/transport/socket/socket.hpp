@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,10 +31,7 @@ enum class Waited { kReady, kTimeout, kAborted };
 
 // Waits until poll(2) reports one of the events for the descriptor. An error of the descriptor counts as ready.
 Waited wait_for(int descriptor, short events, const Deadline& deadline);
-// Waits until one of several descriptors is ready; the caller must find out which one. Also returns at the deadline,
-// and when aborted.
-void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
-// The same with a time limit instead of a deadline. Allocates nothing.
+// Waits until one of several descriptors is ready, or the time limit is over. Allocates nothing.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the time passed
 // Calls poll(2) once, until the time at the latest; 0: no limit. Ignores its errors: the caller polls again.
@@ -45,10 +43,8 @@ class Socket {
   // Port 0: the kernel chooses a port, see local().
   static Socket listen(const SocketAddress& address);
 
-  // kTryAgain: repeat until the deadline, because the listener may start later.
-  enum class IfRefused { kFail, kTryAgain };
-  static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
-  // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed, see connect_error().
+  static Socket connect(const SocketAddress& peer, const Deadline& deadline);
+  // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed.
   static Socket begin_connect(const SocketAddress& peer, int& error);
 
   Socket accept(const Deadline& deadline) const;
@@ -85,7 +81,6 @@ class Socket {
 };
 
 std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
-int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
 bool stays_on_host(const Socket& socket);  // both ends are on one host
 // For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
 // bytes over plain sockets took 3.63 us one way with it and 4.15 us without.
@@ -104,26 +99,12 @@ struct Reached {
 // have the order of the addresses. Throws only if it is aborted.
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
-// While the token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
+// While a token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
 // unproven until the peer has proven that it belongs to this job. All listeners of a process share one limit, well
 // below the process's limit of descriptors. So foreign processes that connect and send nothing cannot use up the
 // descriptors that the job needs.
-class UnprovenToken {
- public:
-  UnprovenToken() = default;
-  static UnprovenToken take();
-  ~UnprovenToken() { give_back(); }
-  UnprovenToken(UnprovenToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
-  UnprovenToken& operator=(UnprovenToken&& other) noexcept {
-    give_back();
-    held_ = std::exchange(other.held_, false);
-    return *this;
-  }
-  void give_back() noexcept;
-
- private:
-  bool held_ = false;
-};
+using UnprovenToken = std::shared_ptr<void>;
+UnprovenToken take_unproven_token();
 
 // True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
