@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "watch/analysis/op_graph.hpp"
-#include "watch/analysis/replay.hpp"
+#include "watch/analysis/starts.hpp"
 #include "watch/race/trace_races.hpp"
 #include "watch/trace/trace_data.hpp"
 
@@ -173,15 +173,14 @@ class SuperfluousFinder {
   std::optional<Picos> cost_of(const WaitGroup& group) {
     if (group.implied || !delayed_an_op(group)) return 0;
     if (steps_tried_ >= kMaxPasses * trace_.records.size() + kMaxTrialSteps) return std::nullopt;
-    if (!replay_) {
-      replay_.emplace(trace_, spans_);
-      length_ = replay_->length();
+    if (!run_) {
+      run_.emplace(trace_, spans_);
+      length_ = replayed_length(*run_);
     }
     steps_tried_ += trace_.records.size();
-    ReplayChange change;
-    change.left_out.resize(trace_.records.size());
-    for (const std::uint32_t i : group.records) change.left_out[i] = true;
-    return std::max<Picos>(0, length_ - replay_->length(change));
+    std::vector<bool> left_out(trace_.records.size());
+    for (const std::uint32_t i : group.records) left_out[i] = true;
+    return std::max<Picos>(0, length_ - replayed_length(*run_, left_out));
   }
 
   const TraceData& trace_;
@@ -192,7 +191,7 @@ class SuperfluousFinder {
   std::vector<std::uint64_t> syncs_;                                        // sequence numbers
   std::map<WaitKey, WaitGroup> waits_;
   std::map<SourceLine, WaitGroup> barriers_;  // by the legacy stream's op
-  std::optional<Replay> replay_;
+  std::optional<RunModel> run_;
   Picos length_ = 0;
   std::uint64_t steps_tried_ = 0;
 };
