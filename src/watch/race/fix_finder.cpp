@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "watch/race/open_views.hpp"
-
 namespace slip::watch {
 
 void FixFinder::order(std::uint32_t slot, Clocks::Point point) {
