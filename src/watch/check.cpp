@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <tuple>
 
 #include "slip/analysis.hpp"
 #include "watch/analysis/op_graph.hpp"
-#include "watch/race/deadlock.hpp"
-#include "watch/race/superfluous.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip {
 namespace {
@@ -30,12 +29,12 @@ bool shares_queues(std::span<const TraceSpan> spans) {
 using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 SourceLine source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
 
-// Finds ops that were ready but were behind another stream's op in a shared hardware queue, by pairs of source lines.
-std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
-  if (!shares_queues(spans)) return {};
+// Adds the ops that were ready but were behind another stream's op in a shared hardware queue, by pairs of source
+// lines.
+void add_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans, std::vector<FalseDependency>& result) {
+  if (!shares_queues(spans)) return;
   const Analysis analysis = analyse(trace, spans);
   std::map<std::pair<SourceLine, SourceLine>, std::size_t> index;
-  std::vector<FalseDependency> result;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const StartReason& start = analysis.starts[i];
     if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
@@ -46,7 +45,6 @@ std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span
     ++result[found->second].times;
     result[found->second].cost += held.started - start.ready;
   }
-  return result;
 }
 
 }  // namespace
@@ -60,15 +58,10 @@ CheckReport check_trace(const TraceData& trace) {
   report.races = watch::check_races(trace, false, &needed);
   report.deadlocks = watch::find_deadlocks(trace, spans);
   // In a racy or incomplete trace it is undefined which waits are needed.
-  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
-    watch::Superfluous found = watch::find_superfluous(trace, spans, needed);
-    report.superfluous = std::move(found.waits);
-    report.false_dependencies = std::move(found.legacy_barriers);
-  }
-  const std::vector<FalseDependency> queues = find_queue_delays(trace, spans);
-  report.false_dependencies.insert(report.false_dependencies.end(), queues.begin(), queues.end());
-  std::stable_sort(report.false_dependencies.begin(), report.false_dependencies.end(),
-                   [](const FalseDependency& a, const FalseDependency& b) { return a.cost > b.cost; });
+  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up())
+    watch::find_superfluous(trace, spans, needed, report);
+  add_queue_delays(trace, spans, report.false_dependencies);
+  std::ranges::stable_sort(report.false_dependencies, std::greater(), &FalseDependency::cost);
   return report;
 }
 

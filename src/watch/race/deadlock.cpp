@@ -1,11 +1,11 @@
-#include "watch/race/deadlock.hpp"
-
+// Deadlocks: ops that wait for each other in a cycle, in a plan (verify()) or among the ops of a trace that never ran.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "watch/analysis/op_graph.hpp"
-#include "watch/race/flag_writes.hpp"
+#include "watch/race/stalled_streams.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip::watch {
 namespace {

@@ -1,6 +1,5 @@
-#include "watch/race/superfluous.hpp"
-
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -9,7 +8,7 @@
 
 #include "watch/analysis/op_graph.hpp"
 #include "watch/analysis/starts.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/trace_checks.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
@@ -40,20 +39,16 @@ class SuperfluousFinder {
     }
   }
 
-  Superfluous find(const NeededEdges& needed) {
+  void find(const NeededEdges& needed, CheckReport& report) {
     for (const NeededEdges::Edge& edge : needed.edges()) sort_in(edge);
-    Superfluous result;
     for (const auto& [key, group] : waits_) {
       if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
-        result.waits.push_back(wait_of(group));
+        report.superfluous.push_back(wait_of(group));
     }
     for (const auto& [key, group] : barriers_) {
-      if (!group.needed && !group.records.empty()) result.legacy_barriers.push_back(barrier_of(group));
+      if (!group.needed && !group.records.empty()) report.false_dependencies.push_back(barrier_of(group));
     }
-    const auto more_expensive = [](const auto& a, const auto& b) { return a.cost > b.cost; };
-    std::stable_sort(result.waits.begin(), result.waits.end(), more_expensive);
-    std::stable_sort(result.legacy_barriers.begin(), result.legacy_barriers.end(), more_expensive);
-    return result;
+    std::ranges::stable_sort(report.superfluous, std::greater(), &SuperfluousWait::cost);
   }
 
  private:
@@ -198,8 +193,9 @@ class SuperfluousFinder {
 
 }  // namespace
 
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed) {
-  return SuperfluousFinder(trace, spans).find(needed);
+void find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed,
+                      CheckReport& report) {
+  SuperfluousFinder(trace, spans).find(needed, report);
 }
 
 }  // namespace slip::watch
