@@ -18,9 +18,7 @@
 #include "base/output_file.hpp"
 #include "base/quantity_text.hpp"
 #include "slip/check.hpp"
-#include "watch/page/columns.hpp"
-#include "watch/page/page_files.hpp"
-#include "watch/page/page_spans.hpp"
+#include "watch/page/page_data.hpp"
 
 namespace slip {
 namespace {

@@ -5,25 +5,19 @@
 
 namespace slip::watch {
 
+namespace {
+
+// By RecordKind.
+constexpr const char* kRecordKindNames[] = {"stream open", "stream close", "submit", "run",   "event record",
+                                            "event wait",  "barrier",      "sync",   "query", "host read",
+                                            "host write",  "host end",     "alloc",  "free",  "error"};
+static_assert(std::size(kRecordKindNames) == kRecordKinds);
+
+}  // namespace
+
 const char* record_kind_name(RecordKind kind) {
-  switch (kind) {
-    case RecordKind::kStreamOpen: return "stream open";
-    case RecordKind::kStreamClose: return "stream close";
-    case RecordKind::kSubmit: return "submit";
-    case RecordKind::kRun: return "run";
-    case RecordKind::kEventRecord: return "event record";
-    case RecordKind::kEventWait: return "event wait";
-    case RecordKind::kBarrier: return "barrier";
-    case RecordKind::kSync: return "sync";
-    case RecordKind::kQuery: return "query";
-    case RecordKind::kHostRead: return "host read";
-    case RecordKind::kHostWrite: return "host write";
-    case RecordKind::kHostEnd: return "host end";
-    case RecordKind::kAlloc: return "alloc";
-    case RecordKind::kFree: return "free";
-    case RecordKind::kError: return "error";
-  }
-  return "unknown";
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kRecordKinds ? kRecordKindNames[index] : "unknown";
 }
 
 namespace {
