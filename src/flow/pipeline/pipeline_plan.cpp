@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "flow/costs/stopwatch.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 
 namespace slip::flow {
