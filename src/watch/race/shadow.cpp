@@ -4,6 +4,26 @@
 #include <iterator>
 
 namespace slip::watch {
+namespace {
+
+// Maximum number of source lines whose ops are kept for one view. More would make the report longer, not better.
+constexpr std::size_t kMaxPlaces = 256;
+
+bool same_place(const Access& a, const Access& b) {
+  return a.point.slot == b.point.slot && a.side.line == b.side.line && a.side.writes == b.side.writes &&
+         a.side.file == b.side.file && a.side.name == b.side.name;
+}
+
+bool same(const Access& a, const Access& b) {
+  return a.point.slot == b.point.slot && a.point.position == b.point.position;
+}
+
+bool same_history(const Shadow::Segment& a, const Shadow::Segment& b) {
+  return a.written == b.written && (!a.written || same(a.write, b.write)) &&
+         std::equal(a.reads.begin(), a.reads.end(), b.reads.begin(), b.reads.end(), same);
+}
+
+}  // namespace
 
 // Returns the segment that begins at `at`. If there is none, cuts the one that contains `at`, or adds an untouched one
 // at the end.
@@ -19,19 +39,6 @@ Shadow::Segments::iterator Shadow::cut(std::uint64_t at) {
   before->second.end = at;
   return made;
 }
-
-namespace {
-
-bool same(const Access& a, const Access& b) {
-  return a.point.slot == b.point.slot && a.point.position == b.point.position;
-}
-
-bool same_history(const Shadow::Segment& a, const Shadow::Segment& b) {
-  return a.written == b.written && (!a.written || same(a.write, b.write)) &&
-         std::equal(a.reads.begin(), a.reads.end(), b.reads.begin(), b.reads.end(), same);
-}
-
-}  // namespace
 
 void Shadow::forget(std::uint64_t offset, std::uint64_t bytes) {
   if (bytes == 0 || segments_.empty()) return;
@@ -60,18 +67,6 @@ void Shadow::join(Segments::iterator first, Segments::iterator last) {
     }
   }
 }
-
-namespace {
-
-// Maximum number of source lines whose ops are kept for one view. More would make the report longer, not better.
-constexpr std::size_t kMaxPlaces = 256;
-
-bool same_place(const Access& a, const Access& b) {
-  return a.point.slot == b.point.slot && a.side.line == b.side.line && a.side.writes == b.side.writes &&
-         a.side.file == b.side.file && a.side.name == b.side.name;
-}
-
-}  // namespace
 
 void OpenViews::open(TrackedBuffer& buffer, const TraceRecord& record, bool writes) {
   const std::uint64_t begin = buffer.begin_of(record.range);

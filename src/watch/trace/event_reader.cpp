@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
 

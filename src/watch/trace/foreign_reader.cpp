@@ -1,5 +1,3 @@
-#include "watch/trace/foreign_reader.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -9,8 +9,6 @@
 
 #include "base/json_reader.hpp"
 #include "watch/trace/event_reader.hpp"
-#include "watch/trace/foreign_reader.hpp"
-#include "watch/trace/names.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
