@@ -22,7 +22,6 @@ struct WaitGroup {
   bool needed = false;
   bool implied = true;
 };
-using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
 
 constexpr std::uint64_t kMaxPasses = 8;  // limit of replays, in passes over the trace

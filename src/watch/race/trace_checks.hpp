@@ -3,12 +3,21 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "slip/check.hpp"
 #include "watch/race/needed_edges.hpp"
 
 namespace slip::watch {
+
+// A source line or, if that is unknown, the name of the op.
+using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
+template <class Op>
+SourceLine source_of(const Op& op) {
+  return {op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+}
 
 // check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` learns which
 // edges the conflicts need; may be null.
