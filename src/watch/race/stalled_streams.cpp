@@ -1,7 +1,6 @@
 #include "watch/race/stalled_streams.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace slip::watch {
 namespace {
