@@ -113,7 +113,7 @@ endif()
 
 # The timeline page.
 file(GLOB slip_page_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/web/*")
-slip_embed(TARGET slip NAMESPACE slip::watch FUNCTION embedded_page HEADER watch/page/page_files.hpp FILES ${slip_page_files})
+slip_embed(TARGET slip NAMESPACE slip::watch FUNCTION embedded_page HEADER watch/page/page_data.hpp FILES ${slip_page_files})
 
 file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/src/cli/*.cpp" "${PROJECT_SOURCE_DIR}/src/cli/*.cu")

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../../tests/flow/exhaustive_plan.hpp"
 #include "flow/gradients/bucket_plan.hpp"
 #include "flow/gradients/predict_step.hpp"
 #include "models.hpp"
@@ -132,7 +133,7 @@ std::optional<double> worst_of_optimum(Context& context) {
   for_all(context.quick(), [&](const Model& model, int devices, double gigabits) {
     const GradientProfile profile = coarse_step_of(model, 12);
     const ReduceCost cost = cost_of(devices, gigabits);
-    const Picos best = exposure_of(profile, cost, flow::exhaustive_plan(flow::slices_of(profile, 0, 64), cost)).exposed;
+    const Picos best = exposure_of(profile, cost, test::exhaustive_plan(flow::slices_of(profile, 0, 64), cost)).exposed;
     const Picos ours = exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed;
     if (best > 0) worst = std::max(worst, 100 * ratio(ours, best));
     else if (ours > 0) worst = 1000;

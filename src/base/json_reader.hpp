@@ -280,6 +280,19 @@ class JsonReader : public JsonScalars {
  public:
   JsonReader(std::string name, Source source, Here here) : JsonScalars(std::move(name), std::move(source), here) {}
 
+  // Reads an object: calls each(key) for every member, which reads or skips the value. The key is valid until then.
+  template <class Each>
+  void members(const Each& each) {
+    begin_object();
+    for (std::string_view key; next_key(key);) each(key);
+  }
+  // Reads an array: calls each() for every item, which reads or skips it.
+  template <class Each>
+  void items(const Each& each) {
+    begin_array();
+    while (next_item()) each();
+  }
+
   // while (next_key(key)) { ... read or skip the value ... }
   void begin_object() { begin('{', "an object"); }
   bool next_key(std::string_view& key) {  // false: the object ended. The key is valid until the next call

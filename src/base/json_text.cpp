@@ -51,6 +51,12 @@ void append_special(fmt::memory_buffer& out, char special) {
 
 }  // namespace
 
+std::string json_string(std::string_view text) {
+  fmt::memory_buffer out;
+  append_string(out, text);
+  return fmt::to_string(out);
+}
+
 void append_string(fmt::memory_buffer& out, std::string_view text) {
   out.push_back('"');
   std::size_t plain = 0;  // start of the bytes that can be copied unchanged

@@ -13,6 +13,7 @@ namespace slip::base {
 // Appends the text as a JSON string with quotes. Bytes that are not UTF-8 become U+FFFD, so that the file is always
 // valid.
 void append_string(fmt::memory_buffer& out, std::string_view text);
+std::string json_string(std::string_view text);  // the same as a string
 
 // Appends microseconds with six decimals: exact to the picosecond, which a double would not be.
 void append_micros(fmt::memory_buffer& out, Picos time);

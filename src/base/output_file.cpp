@@ -109,6 +109,12 @@ void OutputFile::finish() {
   written_.clear();
 }
 
+void write_file(const std::string& path, std::string_view text, Here here) {
+  OutputFile file(path, here);
+  file.write(text);
+  file.finish();
+}
+
 void check_output_path(const std::string& path, Here here) {
   struct stat status {};
   const bool exists = path != "-" && ::stat(path.c_str(), &status) == 0;

@@ -33,6 +33,8 @@ class OutputFile {
   bool unnamed_ = false;
 };
 
+void write_file(const std::string& path, std::string_view text, Here here);
+
 // Throws if OutputFile would throw for this path, and leaves no file. Call it before a long computation. It does not
 // open a pipe, because the pipe's reader would see the end of the data when the check closes it.
 void check_output_path(const std::string& path, Here here);

@@ -1,12 +1,26 @@
 // A model as a folder: graph.json, and safetensors files with the weights under the names of their values.
+//
+// The graph is JSON:
+//
+//   {"format": "slip graph", "version": 1, "part_bytes": 33554432, "join_bytes": 1048576,
+//    "values": [{"name": "x", "role": "input", "type": "F32", "shape": [64, 1024]}, ...],   inputs, weights and states
+//    "ops": [{"op": "linear", "name": "up", "reads": ["x", "w"]},                           in the order they run; each
+//            {"op": "rms_norm", "name": "n", "reads": ["up", "s"], "epsilon": 1e-05}, ...], makes a value of its name
+//    "outputs": ["n"]}
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "slip/graph.hpp"
 #include "slip/tensors.hpp"
 
 namespace slip::model {
+
+// Throws kInvalidValue if the graph has an op that is not built in.
+std::string graph_text(const Graph& graph, Here here);
+// `name` is the file's, for errors. All errors are kParse, with the name, line and byte.
+Graph parse_graph(std::string_view text, const std::string& name, Here here);
 
 struct Model {
   Graph graph;

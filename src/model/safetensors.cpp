@@ -25,9 +25,7 @@ class HeaderReader {
         here_(here) {}
 
   SafetensorsHeader read() {
-    json_.begin_object();
-    std::string_view key;
-    while (json_.next_key(key)) {
+    json_.members([this](std::string_view key) {
       const std::string name(key);
       if (has_control_characters(name)) fail("tensor {}: a name with control characters", shown(name));
       if (!names_.insert(name).second) fail("{} is there twice", shown(name));
@@ -35,7 +33,7 @@ class HeaderReader {
       if (name == "__metadata__") read_metadata();
       else read_tensor(name);
       json_.within("");
-    }
+    });
     json_.finish();
     require_no_holes();
     return std::move(header_);
@@ -49,13 +47,11 @@ class HeaderReader {
 
   void read_metadata() {
     std::set<std::string> known;
-    json_.begin_object();
-    std::string_view key;
-    while (json_.next_key(key)) {
+    json_.members([&](std::string_view key) {
       std::string name(key);
       if (!known.insert(name).second) fail("__metadata__ has {} twice", shown(name));
       header_.metadata.emplace_back(std::move(name), std::string(json_.text()));
-    }
+    });
   }
 
   void read_tensor(const std::string& name) {
@@ -63,14 +59,12 @@ class HeaderReader {
     std::optional<DataType> type;
     std::optional<std::pair<std::uint64_t, std::uint64_t>> place;
     bool shaped = false;
-    json_.begin_object();
-    std::string_view key;
-    while (json_.next_key(key)) {
+    json_.members([&](std::string_view key) {
       if (key == "dtype" && !type) type = read_type(name);
       else if (key == "shape" && !shaped) tensor.shape = read_shape(name), shaped = true;
       else if (key == "data_offsets" && !place) place = read_place(name);
       else fail("tensor {} has {}, which is not known or is there twice", shown(name), shown(key));
-    }
+    });
     if (!type || !shaped || !place) fail("tensor {} lacks its dtype, shape or data_offsets", shown(name));
     tensor.type = *type;
     set_place(tensor, place->first, place->second);
@@ -86,21 +80,19 @@ class HeaderReader {
 
   Shape read_shape(const std::string& name) {
     Shape shape;
-    json_.begin_array();
-    while (json_.next_item()) {
+    json_.items([&] {
       if (shape.size() == kMaxRank) fail("tensor {} has more than {} dimensions", shown(name), kMaxRank);
       shape.push_back(json_.unsigned_number());
-    }
+    });
     return shape;
   }
 
   std::pair<std::uint64_t, std::uint64_t> read_place(const std::string& name) {
     std::vector<std::uint64_t> numbers;
-    json_.begin_array();
-    while (json_.next_item()) {
+    json_.items([&] {
       if (numbers.size() == 2) fail("tensor {}: data_offsets are two numbers", shown(name));
       numbers.push_back(json_.unsigned_number());
-    }
+    });
     if (numbers.size() != 2) fail("tensor {}: data_offsets are two numbers", shown(name));
     return {numbers[0], numbers[1]};
   }
@@ -146,9 +138,8 @@ class HeaderReader {
 }  // namespace
 
 std::string shown(std::string_view name) {
-  fmt::memory_buffer text;
-  base::append_string(text, name.substr(0, kMaxShownBytes));
-  const std::string inside(text.data() + 1, text.size() - 2);
+  const std::string quoted = base::json_string(name.substr(0, kMaxShownBytes));
+  const std::string_view inside(quoted.data() + 1, quoted.size() - 2);
   return fmt::format("'{}'{}", inside, name.size() > kMaxShownBytes ? "..." : "");
 }
 

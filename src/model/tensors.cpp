@@ -63,24 +63,18 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::string& p
   std::vector<std::pair<std::string, std::string>> result;
   std::set<std::string> names;
   bool found = false;
-  json.begin_object();
-  std::string_view key;
-  while (json.next_key(key)) {
-    if (key != "weight_map") {
-      json.skip();
-      continue;
-    }
+  json.members([&](std::string_view key) {
+    if (key != "weight_map") return json.skip();
     if (found) json.fail("a second \"weight_map\"");
     found = true;
-    json.begin_object();
-    while (json.next_key(key)) {
-      std::string name(key);
+    json.members([&](std::string_view tensor) {
+      std::string name(tensor);
       if (!names.insert(name).second) json.fail(fmt::format("tensor {} is there twice", model::shown(name)));
       json.within("tensor " + model::shown(name));
       result.emplace_back(std::move(name), std::string(json.text()));
       json.within("");
-    }
-  }
+    });
+  });
   json.finish();
   if (result.empty())
     json.fail(found ? "its \"weight_map\" names no tensor" : "no \"weight_map\": not an index of safetensors files");
@@ -111,8 +105,7 @@ void require_text(const char* what, const std::string& text, Here here) {
   if (!base::is_utf8(text)) base::fail(Code::kInvalidValue, here, "{} is not UTF-8: {}", what, model::shown(text));
 }
 
-template <class Tensor>
-std::uint64_t bytes_in(const Tensor& tensor, Here here) {
+std::uint64_t bytes_in(const TensorShape& tensor, Here here) {
   const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
   if (!bytes)
     base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name,
@@ -120,10 +113,9 @@ std::uint64_t bytes_in(const Tensor& tensor, Here here) {
   return *bytes;
 }
 
-template <class Tensor>
-void require_texts(std::span<const Tensor> tensors, const Metadata& metadata, Here here) {
+void require_texts(std::span<const TensorShape> tensors, const Metadata& metadata, Here here) {
   std::set<std::string_view> names;
-  for (const Tensor& tensor : tensors) {
+  for (const TensorShape& tensor : tensors) {
     if (tensor.name == "__metadata__" || !names.insert(tensor.name).second)
       base::fail(Code::kInvalidValue, here, "tensor '{}': the name is taken", tensor.name);
     require_text("a tensor's name", tensor.name, here);
@@ -135,46 +127,30 @@ void require_texts(std::span<const Tensor> tensors, const Metadata& metadata, He
 }
 
 // The tensors' indices in the order of the file: the widest types first.
-template <class Tensor>
-std::vector<std::size_t> order_of(std::span<const Tensor> tensors) {
+std::vector<std::size_t> order_of(std::span<const TensorShape> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return bytes_of(tensors[i].type); });
   return order;
 }
 
-template <class Tensor>
-std::string header_of(std::span<const Tensor> tensors, const std::vector<std::size_t>& order,
+std::string header_of(std::span<const TensorShape> tensors, const std::vector<std::size_t>& order,
                       const Metadata& metadata) {
-  fmt::memory_buffer json;
-  const auto put = [&json](std::string_view text) { json.append(text); };
-  const auto next = [&](std::string_view name) {
-    put(json.size() == 0 ? "{" : ",");
-    base::append_string(json, name);
-    put(":");
-  };
-  if (!metadata.empty()) {
-    next("__metadata__");
-    for (std::size_t i = 0; i < metadata.size(); ++i) {
-      put(i == 0 ? "{" : ",");
-      base::append_string(json, metadata[i].first);
-      put(":");
-      base::append_string(json, metadata[i].second);
-    }
-    put("}");
-  }
+  std::vector<std::string> texts, members;
+  for (const auto& [name, text] : metadata) texts.push_back(base::json_string(name) + ":" + base::json_string(text));
+  if (!texts.empty()) members.push_back(fmt::format("\"__metadata__\":{{{}}}", fmt::join(texts, ",")));
   std::uint64_t at = 0;
   for (const std::size_t index : order) {
-    const Tensor& tensor = tensors[index];
+    const TensorShape& tensor = tensors[index];
     const std::uint64_t end = at + bytes_in(tensor, {});
-    next(tensor.name);
-    put(fmt::format("{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", data_type_name(tensor.type),
-                    shape_text(tensor.shape), at, end));
+    members.push_back(fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
+                                  base::json_string(tensor.name), data_type_name(tensor.type), shape_text(tensor.shape),
+                                  at, end));
     at = end;
   }
-  put(json.size() == 0 ? "{}" : "}");
-  while ((8 + json.size()) % kAlign != 0) put(" ");
-  return fmt::to_string(json);
+  std::string json = fmt::format("{{{}}}", fmt::join(members, ","));
+  json.append((kAlign - (8 + json.size()) % kAlign) % kAlign, ' ');
+  return json;
 }
 
 // Refuses a header that the reader would refuse.
@@ -192,6 +168,17 @@ void write_header(base::OutputFile& out, const std::string& json, std::uint64_t 
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Writes a file of `total` bytes of tensors. write(out, index) writes the bytes of a tensor.
+template <class Write>
+void write_all(const std::string& path, std::span<const TensorShape> tensors, const Metadata& metadata,
+               std::uint64_t total, Here here, const Write& write) {
+  const std::vector<std::size_t> order = order_of(tensors);
+  base::OutputFile out(path, here);
+  write_header(out, header_of(tensors, order, metadata), total, path, here);
+  for (const std::size_t index : order) write(out, index);
+  out.finish();
 }
 
 }  // namespace
@@ -267,20 +254,20 @@ void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* int
 }
 
 void write_tensors(const std::string& path, std::span<const TensorData> tensors, const Metadata& metadata, Here here) {
-  require_texts(tensors, metadata, here);
+  std::vector<TensorShape> shapes;
+  for (const TensorData& tensor : tensors) shapes.push_back({tensor.name, tensor.type, tensor.shape});
+  require_texts(shapes, metadata, here);
   std::uint64_t total = 0;
-  for (const TensorData& tensor : tensors) {
-    const std::uint64_t bytes = bytes_in(tensor, here);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorData& tensor = tensors[i];
+    const std::uint64_t bytes = bytes_in(shapes[i], here);
     if (bytes != tensor.bytes.size())
       base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
                  data_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.bytes.size());
     total += bytes;
   }
-  const std::vector<std::size_t> order = order_of(tensors);
-  base::OutputFile out(path, here);
-  write_header(out, header_of(tensors, order, metadata), total, path, here);
-  for (const std::size_t index : order) out.write(as_text(tensors[index].bytes));
-  out.finish();
+  write_all(path, shapes, metadata, total, here,
+            [&](base::OutputFile& out, std::size_t index) { out.write(as_text(tensors[index].bytes)); });
 }
 
 void write_tensors(const std::string& path, std::span<const TensorShape> tensors, const FillTensor& fill,
@@ -292,19 +279,15 @@ void write_tensors(const std::string& path, std::span<const TensorShape> tensors
       base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} makes '{}' larger than a file can be", tensor.name,
                  data_type_name(tensor.type), shape_text(tensor.shape), path);
   }
-  const std::vector<std::size_t> order = order_of(tensors);
-  base::OutputFile out(path, here);
-  write_header(out, header_of(tensors, order, metadata), total, path, here);
   std::vector<std::byte> piece(std::min<std::uint64_t>(kPieceBytes, total));
-  for (const std::size_t index : order) {
+  write_all(path, tensors, metadata, total, here, [&](base::OutputFile& out, std::size_t index) {
     const std::uint64_t bytes = bytes_in(tensors[index], here);
     for (std::uint64_t offset = 0; offset < bytes; offset += piece.size()) {
       const std::span<std::byte> part(piece.data(), std::min<std::uint64_t>(piece.size(), bytes - offset));
       fill(index, offset, part);
       out.write(as_text(part));
     }
-  }
-  out.finish();
+  });
 }
 
 }  // namespace slip

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
-#include <tuple>
 
 #include "slip/analysis.hpp"
 #include "watch/analysis/op_graph.hpp"
-#include "watch/race/deadlock.hpp"
-#include "watch/race/superfluous.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip {
 namespace {
@@ -26,55 +24,23 @@ bool shares_queues(std::span<const TraceSpan> spans) {
   return false;
 }
 
-// A source line or, if that is unknown, the name of the op.
-using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
-SourceLine source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
-
-// Finds ops that were ready but were behind another stream's op in a shared hardware queue, by pairs of source lines.
-std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
-  if (!shares_queues(spans)) return {};
+// Adds the ops that were ready but were behind another stream's op in a shared hardware queue, by pairs of source
+// lines.
+void add_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans, std::vector<FalseDependency>& result) {
+  if (!shares_queues(spans)) return;
   const Analysis analysis = analyse(trace, spans);
-  std::map<std::pair<SourceLine, SourceLine>, std::size_t> index;
-  std::vector<FalseDependency> result;
+  std::map<std::pair<watch::SourceLine, watch::SourceLine>, std::size_t> index;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const StartReason& start = analysis.starts[i];
     if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
     const TraceSpan& held = spans[i];
     const TraceSpan& by = spans[start.after];
-    const auto [found, first] = index.try_emplace({source_of(held), source_of(by)}, result.size());
+    const auto [found, first] = index.try_emplace({watch::source_of(held), watch::source_of(by)}, result.size());
     if (first) result.push_back({watch::place_of(held), watch::place_of(by), true, 0, 0});
     ++result[found->second].times;
     result[found->second].cost += held.started - start.ready;
   }
-  return result;
 }
-
-}  // namespace
-
-CheckReport check_trace(const TraceData& trace) {
-  CheckReport report;
-  report.foreign = trace.foreign;
-  if (report.foreign) return report;
-  const std::vector<TraceSpan> spans = trace.spans();
-  watch::NeededEdges needed;
-  report.races = watch::check_races(trace, false, &needed);
-  report.deadlocks = watch::find_deadlocks(trace, spans);
-  // In a racy or incomplete trace it is undefined which waits are needed.
-  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
-    watch::Superfluous found = watch::find_superfluous(trace, spans, needed);
-    report.superfluous = std::move(found.waits);
-    report.false_dependencies = std::move(found.legacy_barriers);
-  }
-  const std::vector<FalseDependency> queues = find_queue_delays(trace, spans);
-  report.false_dependencies.insert(report.false_dependencies.end(), queues.begin(), queues.end());
-  std::stable_sort(report.false_dependencies.begin(), report.false_dependencies.end(),
-                   [](const FalseDependency& a, const FalseDependency& b) { return a.cost > b.cost; });
-  return report;
-}
-
-bool CheckReport::clean() const { return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign; }
-
-namespace {
 
 std::string time_text(Picos time) {
   const double us = static_cast<double>(time) / 1e6;
@@ -115,6 +81,24 @@ std::string text_of(const Deadlock& deadlock) {
 }
 
 }  // namespace
+
+CheckReport check_trace(const TraceData& trace) {
+  CheckReport report;
+  report.foreign = trace.foreign;
+  if (report.foreign) return report;
+  const std::vector<TraceSpan> spans = trace.spans();
+  watch::NeededEdges needed;
+  report.races = watch::check_races(trace, false, &needed);
+  report.deadlocks = watch::find_deadlocks(trace, spans);
+  // In a racy or incomplete trace it is undefined which waits are needed.
+  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up())
+    watch::find_superfluous(trace, spans, needed, report);
+  add_queue_delays(trace, spans, report.false_dependencies);
+  std::ranges::stable_sort(report.false_dependencies, std::greater(), &FalseDependency::cost);
+  return report;
+}
+
+bool CheckReport::clean() const { return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign; }
 
 std::string CheckReport::text() const {
   if (foreign) return "unknown: the trace does not say what its ops touch\n";

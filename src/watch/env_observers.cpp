@@ -1,18 +1,18 @@
-#include "watch/env_observers.hpp"
-
+// The observers that environment variables start (SLIP_TRACE, SLIP_CHECK). runtime/observers.hpp declares
+// start_observers().
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string_view>
 
 #include "base/env.hpp"
 #include "base/terminal.hpp"
 #include "runtime/observers.hpp"
 #include "slip/race.hpp"
 #include "slip/trace.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip::runtime {
 namespace {
@@ -77,32 +77,3 @@ void start_observers() {
 }
 
 }  // namespace slip::runtime
-
-namespace slip::watch {
-
-namespace {
-
-bool replace_all(std::string& text, std::string_view what, const std::string& by) {
-  bool found = false;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-    found = true;
-  }
-  return found;
-}
-
-}  // namespace
-
-std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process) {
-  std::string path = pattern;
-  const std::string number = std::to_string(rank ? rank->rank : 0);
-  const bool ranked = replace_all(path, "%r", number);
-  const bool apart = replace_all(path, "%p", std::to_string(process));
-  if (ranked || apart || !rank || rank->ranks < 2) return path;
-  const std::size_t folder = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
-  std::size_t dot = path.rfind('.');
-  if (dot == std::string::npos || dot <= folder) dot = path.size();  // a name may begin with a dot
-  return path.insert(dot, "." + number);
-}
-
-}  // namespace slip::watch

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "flow/costs/op_memory.hpp"
+#include "flow/costs/measuring.hpp"
 
 namespace slip::test {
 namespace {

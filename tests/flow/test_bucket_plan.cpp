@@ -5,9 +5,8 @@
 #include <numeric>
 #include <random>
 
-#include "flow/gradients/bucket_order.hpp"
+#include "exhaustive_plan.hpp"
 #include "flow/gradients/bucket_plan.hpp"
-#include "flow/gradients/cluster_cost.hpp"
 #include "flow/gradients/predict_step.hpp"
 #include "support/errors.hpp"
 #include "support/share.hpp"
@@ -133,7 +132,7 @@ TEST(BucketPlan, DynamicProgrammingEndsFirst) {
     const std::vector<flow::GradientSlice> slices = flow::slices_of(profile, 0, 64);
     const BucketPlan found = flow::ordered(slices, flow::earliest_end(slices, cost, profile.bytes()), cost, 1);
     EXPECT_EQ(exposure_of(profile, cost, found).exposed,
-              exposure_of(profile, cost, flow::exhaustive_plan(slices, cost)).exposed);
+              exposure_of(profile, cost, test::exhaustive_plan(slices, cost)).exposed);
   }
 }
 
@@ -145,7 +144,7 @@ TEST(BucketPlan, IsNearTheBestOfAllPlans) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20263, round " << round);
     const GradientProfile profile = random_step(random, 2 + random() % 11);
-    const Picos best = exposure_of(profile, cost, flow::exhaustive_plan(flow::slices_of(profile, 0, 64), cost)).exposed;
+    const Picos best = exposure_of(profile, cost, test::exhaustive_plan(flow::slices_of(profile, 0, 64), cost)).exposed;
     const Picos ours = exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed;
     const Picos sliced = exposure_of(profile, cost, plan_buckets(profile, cost)).exposed;
     EXPECT_GE(ours, best);

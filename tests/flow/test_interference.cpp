@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/sim/description.hpp"
-#include "flow/costs/interference.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/stacks.hpp"
 #include "slip/weights.hpp"
 #include "support/errors.hpp"

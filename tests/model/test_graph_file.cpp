@@ -8,7 +8,6 @@
 #include <random>
 
 #include "model/folder.hpp"
-#include "model/graph_file.hpp"
 #include "model/kernels.hpp"
 #include "model/stack.hpp"
 #include "run_graph.hpp"

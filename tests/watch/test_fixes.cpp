@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "watch/race/race_check.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip {
 namespace {

@@ -4,9 +4,9 @@
 #include "slip/check.hpp"
 #include "slip/figures.hpp"
 #include "transport/job/launch_info.hpp"
-#include "watch/env_observers.hpp"
 #include "watch/made_trace.hpp"
 #include "watch/support.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {

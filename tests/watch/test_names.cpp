@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {

@@ -9,8 +9,7 @@
 #include "slip/analysis.hpp"
 #include "slip/page.hpp"
 #include "slip/slip.hpp"
-#include "watch/page/columns.hpp"
-#include "watch/page/page_files.hpp"
+#include "watch/page/page_data.hpp"
 #include "watch/support.hpp"
 
 namespace slip {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "support/share.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "made_trace.hpp"
 #include "support.hpp"
-#include "watch/analysis/replay.hpp"
+#include "watch/analysis/starts.hpp"
 
 namespace slip {
 namespace {
@@ -63,7 +63,7 @@ TEST(Replay, WithNothingLeftOutTheRecordedLengthComesOut) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
     const Analysed run(random_program(seed, 200, seed % 2 == 0));
-    EXPECT_EQ(watch::Replay(run.data, run.spans).length(), figures(run.spans).total);
+    EXPECT_EQ(watch::replayed_length({run.data, run.spans}), figures(run.spans).total);
     expect_idle_adds_up(run);
   }
 }
@@ -73,16 +73,16 @@ TEST(Replay, SlackIsWhatAnOpMayTakeLonger) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
     const Analysed run(random_program(seed, 120, seed % 2 == 0));
-    const watch::Replay replay(run.data, run.spans);
-    const Picos length = replay.length();
-    watch::ReplayChange change;
-    change.longer.resize(run.spans.size());
+    const watch::RunModel model(run.data, run.spans);
+    const Picos length = watch::replayed_length(model);
+    std::vector<Picos> longer(run.spans.size());
     for (std::size_t i = 0; i < run.spans.size(); ++i) {
-      change.longer[i] = run.result.slack[i];
-      EXPECT_EQ(replay.length(change), length) << "span " << i;
-      change.longer[i] += 3;
-      EXPECT_EQ(replay.length(change), length + 3) << "span " << i << " slack " << run.result.slack[i];
-      change.longer[i] = 0;
+      longer[i] = run.result.slack[i];
+      EXPECT_EQ(watch::replayed_length(model, {}, longer), length) << "span " << i;
+      longer[i] += 3;
+      EXPECT_EQ(watch::replayed_length(model, {}, longer), length + 3)
+          << "span " << i << " slack " << run.result.slack[i];
+      longer[i] = 0;
       if (HasFailure()) return;
     }
     for (const std::uint32_t span : run.result.critical) EXPECT_EQ(run.result.slack[span], 0) << "span " << span;
@@ -95,11 +95,11 @@ TEST(Replay, AWaitLeftOutSetsTheOpFree) {
   made.wait(2, 1, 1);
   made.op({.stream = 2, .queued = 5, .started = 52, .ended = 70});  // 2 of latency
   const Analysed run(made);
-  const watch::Replay replay(run.data, run.spans);
-  EXPECT_EQ(replay.length(), 70);
-  watch::ReplayChange change;
-  for (const TraceRecord& record : run.data.records) change.left_out.push_back(record.kind == RecordKind::kEventWait);
-  EXPECT_EQ(replay.length(change), 50) << "the kernel ran from 7 to 25 beside the copy";
+  const watch::RunModel model(run.data, run.spans);
+  EXPECT_EQ(watch::replayed_length(model), 70);
+  std::vector<bool> left_out;
+  for (const TraceRecord& record : run.data.records) left_out.push_back(record.kind == RecordKind::kEventWait);
+  EXPECT_EQ(watch::replayed_length(model, left_out), 50) << "the kernel ran from 7 to 25 beside the copy";
 }
 
 TEST(Replay, AHostWaitLeftOutLetsTheHostGoOn) {
@@ -109,11 +109,11 @@ TEST(Replay, AHostWaitLeftOutLetsTheHostGoOn) {
   made.op({.stream = 2, .queued = 55, .started = 55, .ended = 60});
   made.op({.stream = 2, .queued = 65, .started = 65, .ended = 90});
   const Analysed run(made);
-  const watch::Replay replay(run.data, run.spans);
-  watch::ReplayChange change;
-  for (const TraceRecord& record : run.data.records) change.left_out.push_back(record.kind == RecordKind::kSync);
-  EXPECT_EQ(replay.length(), 90);
-  EXPECT_EQ(replay.length(change), 50) << "submitted at 5 and 15, the last ends at 40";
+  const watch::RunModel model(run.data, run.spans);
+  std::vector<bool> left_out;
+  for (const TraceRecord& record : run.data.records) left_out.push_back(record.kind == RecordKind::kSync);
+  EXPECT_EQ(watch::replayed_length(model), 90);
+  EXPECT_EQ(watch::replayed_length(model, left_out), 50) << "submitted at 5 and 15, the last ends at 40";
 }
 
 // Records of every kind with times that contradict each other: nothing breaks, and sums still hold.
@@ -125,7 +125,7 @@ TEST(Replay, NonsenseIsSurvived) {
     trace.stop();
     const Analysed run(trace.data());
     expect_idle_adds_up(run);
-    EXPECT_EQ(watch::Replay(run.data, run.spans).length(), figures(run.spans).total);
+    EXPECT_EQ(watch::replayed_length({run.data, run.spans}), figures(run.spans).total);
     for (const Picos slack : run.result.slack) EXPECT_GE(slack, 0);
     ASSERT_FALSE(run.result.critical.empty());
     for (const TraceSpan& span : run.spans) EXPECT_LE(span.ended, run.spans[run.result.critical.back()].ended);

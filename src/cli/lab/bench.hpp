@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/lab/lab.hpp"
-#include "flow/gradients/cluster_cost.hpp"
+#include "flow/gradients/predict_step.hpp"
 #include "slip/device.hpp"
 #include "slip/figures.hpp"
 #include "slip/plan.hpp"

@@ -8,7 +8,7 @@
 
 #include "backend/sim/arithmetic.hpp"
 #include "base/fail.hpp"
-#include "flow/costs/op_memory.hpp"
+#include "flow/costs/measuring.hpp"
 
 namespace slip {
 namespace {

@@ -1,10 +1,10 @@
 // Reads and writes Costs as JSON. The reader requires every field exactly once, and refuses numbers that no measurement
 // can give.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -51,39 +51,22 @@ CostSample read_sample(base::JsonFields& fields) {
   return sample;
 }
 
-class CostsWriter {
- public:
-  std::string write(const Costs& costs) {
-    put("{{\n  \"device\": ");
-    base::append_string(out_, costs.device);
-    put_link("load", costs.load);
-    put_link("unload", costs.unload);
-    put_link("read", costs.read);
-    put(",\n  \"kernel_slowdown\": {},\n  \"load_slowdown\": {},\n  \"samples\": [", costs.kernel_slowdown,
-        costs.load_slowdown);
-    const char* before = "\n    ";
-    for (const CostSample& sample : costs.samples) {
-      put("{}{{\"kernel\": ", before);
-      base::append_string(out_, sample.kernel);
-      put(", \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}, \"beside_ps\": {}}}",
-          sample.weight_bytes, sample.flops, sample.bytes, sample.time, sample.beside);
-      before = ",\n    ";
-    }
-    put("\n  ]\n}}\n");
-    return fmt::to_string(out_);
-  }
-
- private:
-  template <class... Values>
-  void put(fmt::format_string<Values...> format, Values&&... values) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
-  }
-  void put_link(const char* key, const LinkCost& link) {
-    put(",\n  \"{}\": {{\"bytes_per_second\": {}, \"latency_ps\": {}}}", key, link.bytes_per_second, link.latency);
-  }
-
-  fmt::memory_buffer out_;
-};
+std::string text_of(const Costs& costs) {
+  const auto link = [](const LinkCost& cost) {
+    return fmt::format("{{\"bytes_per_second\": {}, \"latency_ps\": {}}}", cost.bytes_per_second, cost.latency);
+  };
+  std::vector<std::string> samples;
+  for (const CostSample& sample : costs.samples)
+    samples.push_back(fmt::format(
+        "\n    {{\"kernel\": {}, \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}, \"beside_ps\": "
+        "{}}}",
+        base::json_string(sample.kernel), sample.weight_bytes, sample.flops, sample.bytes, sample.time, sample.beside));
+  return fmt::format(
+      "{{\n  \"device\": {},\n  \"load\": {},\n  \"unload\": {},\n  \"read\": {},\n  \"kernel_slowdown\": {},\n"
+      "  \"load_slowdown\": {},\n  \"samples\": [{}\n  ]\n}}\n",
+      base::json_string(costs.device), link(costs.load), link(costs.unload), link(costs.read), costs.kernel_slowdown,
+      costs.load_slowdown, fmt::join(samples, ","));
+}
 
 // Refuses costs that read_costs would refuse. Otherwise the error would appear only when the file is read.
 void require_writable(const Costs& costs, Here here) {
@@ -121,9 +104,7 @@ Costs read_costs(const std::string& path, Here here) {
 
 void write_costs(const Costs& costs, const std::string& path, Here here) {
   require_writable(costs, here);
-  base::OutputFile file(path, here);
-  file.write(CostsWriter().write(costs));
-  file.finish();
+  base::write_file(path, text_of(costs), here);
 }
 
 }  // namespace slip

@@ -1,12 +1,10 @@
-#include "flow/costs/interference.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/terminal.hpp"
-#include "flow/costs/op_memory.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/weights/weight_groups.hpp"
 
 namespace slip::flow {

@@ -5,9 +5,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "flow/costs/interference.hpp"
-#include "flow/costs/op_memory.hpp"
-#include "flow/costs/stopwatch.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/weights/loader.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/core.hpp"

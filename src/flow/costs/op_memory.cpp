@@ -1,7 +1,6 @@
-#include "flow/costs/op_memory.hpp"
-
 #include <algorithm>
 
+#include "flow/costs/measuring.hpp"
 #include "flow/weights/weight_groups.hpp"
 
 namespace slip::flow {

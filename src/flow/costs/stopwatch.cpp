@@ -1,8 +1,8 @@
-#include "flow/costs/stopwatch.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <vector>
+
+#include "flow/costs/measuring.hpp"
 
 namespace slip::flow {
 namespace {

@@ -1,9 +1,9 @@
-#include "flow/gradients/bucket_order.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <queue>
+
+#include "flow/gradients/bucket_plan.hpp"
 
 namespace slip::flow {
 namespace {

@@ -1,11 +1,13 @@
-// plan_buckets. It starts from the borders that dynamic programming finds for several maximum bucket sizes, and from
-// those of DDP. It puts the buckets of each into the best order, and then improves the best plans border by border.
+// Costs of calls, the rules of DDP, the exposed time of a plan, and plan_buckets. plan_buckets starts from the borders
+// that dynamic programming finds for several maximum bucket sizes, and from those of DDP. It puts the buckets of each
+// into the best order, and then improves the best plans border by border.
 #include "flow/gradients/bucket_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
-#include "flow/gradients/bucket_order.hpp"
+#include "base/fail.hpp"
 
 namespace slip::flow {
 namespace {
@@ -215,36 +217,122 @@ Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost&
   return borders;
 }
 
-BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const ReduceCost& cost) {
-  constexpr std::size_t kMax = 14;
-  constexpr int kNodes = 1'000'000;
-  if (slices.empty() || slices.size() > kMax)
-    throw Error(Code::kInvalidValue, "an exhaustive search takes 1 to 14 slices", {});
-  GradientProfile profile;
-  for (const GradientSlice& slice : slices)
-    profile.gradients.push_back({slice.bytes, slice.arrival, slice.needed, slice.group});
-  BucketPlan best;
-  Score best_score;
-  for (std::uint32_t mask = 0; mask < 1U << (slices.size() - 1); ++mask) {  // bit i: a border before slice i + 1
-    Borders borders{0};
-    bool allowed = true;
-    for (std::uint32_t i = 1; i < slices.size(); ++i) {
-      if ((mask >> (i - 1) & 1) != 0) borders.push_back(i);
-      else allowed = allowed && slices[i].group == slices[i - 1].group;
-    }
-    if (!allowed) continue;
-    borders.push_back(static_cast<std::uint32_t>(slices.size()));
-    BucketPlan plan = ordered(slices, borders, cost, kNodes);
-    const Score score = score_of(exposure_of(profile, cost, plan));
-    if (score < best_score) best_score = score, best = std::move(plan);
+void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here) {
+  std::vector<Bucket> sorted = plan.buckets;
+  std::ranges::sort(sorted, {}, &Bucket::first);
+  std::uint64_t next = 0;
+  for (const Bucket& bucket : sorted) {
+    if (bucket.first != next || bucket.bytes == 0)
+      base::fail(Code::kInvalidValue, here, "a bucket plan: bytes {} to {} are in no bucket or in two",
+                 std::min(next, bucket.first), std::max(next, bucket.first));
+    next += bucket.bytes;
   }
-  return best;
+  if (next != profile.bytes())
+    base::fail(Code::kInvalidValue, here, "a bucket plan: its buckets have {} bytes, the gradients {}", next,
+               profile.bytes());
 }
 
 }  // namespace slip::flow
 
 namespace slip {
 using namespace flow;
+
+ReduceCost ReduceCost::of(const LinkCost& link) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  return {{{0, link.latency}, {kMiB, link.time_for(kMiB)}}};
+}
+
+Picos ReduceCost::time(std::uint64_t bytes) const {
+  if (points.empty()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", {});
+  if (points.size() == 1) return points.front().time;
+  auto above = std::lower_bound(points.begin(), points.end(), bytes,
+                                [](const Point& point, std::uint64_t wanted) { return point.bytes < wanted; });
+  if (above == points.begin()) return above->time;  // below the first point the time is constant
+  if (above == points.end()) --above;
+  const Point &low = *(above - 1), &high = *above;
+  const double share = static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);
+  return low.time + static_cast<Picos>(std::llround(share * static_cast<double>(high.time - low.time)));
+}
+
+std::uint64_t GradientProfile::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Gradient& gradient : gradients) sum += gradient.bytes;
+  return sum;
+}
+
+GradientProfile all_at_once(GradientProfile profile) {
+  for (GradientProfile::Gradient& gradient : profile.gradients) gradient.needed = profile.backward_end;
+  return profile;
+}
+
+const char* bucket_rule_name(BucketRule rule) {
+  switch (rule) {
+    case BucketRule::kPlanned: return "planned";
+    case BucketRule::kDdp: return "ddp";
+    case BucketRule::kEach: return "each";
+  }
+  return "unknown";
+}
+
+// Each data type has buckets of its own, as in torch's compute_bucket_assignment_by_size. Here the gradients of one
+// type are neighbours in memory.
+BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits) {
+  BucketPlan plan;
+  std::uint64_t first = 0, limit = limits.first_bytes;
+  bool full = true;
+  std::uint32_t group = 0;
+  for (const GradientProfile::Gradient& gradient : profile.gradients) {
+    if (!plan.buckets.empty() && gradient.group != group) full = true, limit = limits.first_bytes;
+    if (full) plan.buckets.push_back({first, 0});
+    plan.buckets.back().bytes += gradient.bytes;
+    first += gradient.bytes;
+    group = gradient.group;
+    full = plan.buckets.back().bytes >= limit;
+    if (full) limit = limits.bytes;
+  }
+  return plan;
+}
+
+BucketPlan each_alone(const GradientProfile& profile) {
+  BucketPlan plan;
+  std::uint64_t first = 0;
+  for (const GradientProfile::Gradient& gradient : profile.gradients) {
+    plan.buckets.push_back({first, gradient.bytes});
+    first += gradient.bytes;
+  }
+  return plan;
+}
+
+Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
+  require_whole(profile, plan, here);
+  std::vector<std::uint64_t> firsts;  // bytes before each gradient
+  std::uint64_t sum = 0;
+  for (const GradientProfile::Gradient& gradient : profile.gradients) {
+    firsts.push_back(sum);
+    sum += gradient.bytes;
+  }
+  Exposure result;
+  for (const Bucket& bucket : plan.buckets) {
+    Exposure::Times times;
+    Picos needed = 0;
+    auto at = std::upper_bound(firsts.begin(), firsts.end(), bucket.first) - firsts.begin() - 1;
+    for (bool any = false;
+         at < std::ssize(firsts) && firsts[static_cast<std::size_t>(at)] < bucket.first + bucket.bytes;
+         ++at, any = true) {
+      const GradientProfile::Gradient& gradient = profile.gradients[static_cast<std::size_t>(at)];
+      times.ready = any ? std::max(times.ready, gradient.arrival) : gradient.arrival;
+      needed = any ? std::min(needed, gradient.needed) : gradient.needed;
+    }
+    times.start = std::max(times.ready, result.end);
+    times.end = times.start + cost.time(bucket.bytes);
+    times.late = std::max<Picos>(0, times.end - needed);
+    result.end = times.end;
+    result.communication += times.end - times.start;
+    result.exposed = std::max(result.exposed, times.late);
+    result.buckets.push_back(times);
+  }
+  return result;
+}
 
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
   if (profile.gradients.empty()) return {};

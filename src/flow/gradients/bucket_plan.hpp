@@ -1,6 +1,8 @@
-// The parts of bucket planning that plan_buckets, its tests and the exhaustive search share.
+// The parts of bucket planning: slices of gradients, borders between buckets, and the order of the calls.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "slip/gradient_plan.hpp"
@@ -33,7 +35,23 @@ BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& bord
 // several slices has at most `max_bytes`. Exact, by dynamic programming.
 Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes);
 
-// The best plan of all borders and all orders, for up to 14 slices. For tests.
-BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const ReduceCost& cost);
+// A call that becomes ready at one time and is due at another. Calls run one after the other; the maximum lateness is
+// to be minimal. In scheduling theory: one machine with release dates and due dates.
+struct TimedCall {
+  Picos ready = 0, time = 0, due = 0;
+};
+
+struct CallOrder {
+  std::vector<std::uint32_t> calls = {};  // indices into the given calls
+  Picos lateness = 0;                     // the maximum of end minus due time; negative if all calls are early
+  bool exact = false;                     // the order is proven optimal
+};
+
+// Schrage's rule: always runs the ready call that is due first. Fast. It never stays idle while a call is ready.
+CallOrder due_first(std::span<const TimedCall> calls);
+
+// Carlier's branch and bound, which starts from Schrage's rule. It may also stay idle to wait for a call that becomes
+// ready soon. It evaluates at most `nodes` orders.
+CallOrder best_order(std::span<const TimedCall> calls, int nodes);
 
 }  // namespace slip::flow

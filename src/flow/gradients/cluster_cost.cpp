@@ -1,9 +1,8 @@
-#include "flow/gradients/cluster_cost.hpp"
-
 #include <algorithm>
 #include <cmath>
 
 #include "comm/sim/predict.hpp"
+#include "flow/gradients/predict_step.hpp"
 
 namespace slip::flow {
 namespace {

@@ -1,9 +1,8 @@
-#include "flow/gradients/gradient_reduction.hpp"
-
 #include <algorithm>
 
 #include "base/clock.hpp"
 #include "base/small_floats.hpp"
+#include "flow/gradients/gradient_step.hpp"
 
 namespace slip {
 namespace {

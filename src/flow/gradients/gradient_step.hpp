@@ -1,17 +1,37 @@
-// GradientStep: one step of gradients: which gradients are ready, which calls can be issued, and the events to wait
-// for. Calls are issued in the order of the plan, each as soon as ready() was called for all of its gradients. So all
-// ranks issue the same calls in the same order, whatever the order of their gradients. One thread at a time.
+// One step of gradients, and how its buckets are reduced.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "flow/gradients/gradient_clock.hpp"
-#include "flow/gradients/gradient_reduction.hpp"
 #include "flow/gradients/gradient_set.hpp"
 
 namespace slip::flow {
 
+// How a bucket is reduced: by all_reduce, by all_reduce of compressed values, or by the user's hook.
+class GradientReduction {
+ public:
+  GradientReduction(Compression compression, GradientHook hook) : compression_(compression), hook_(std::move(hook)) {}
+
+  bool needs_scratch() const { return hook_ || compression_ != Compression::kNone; }
+  bool is_hook() const { return static_cast<bool>(hook_); }
+  // Enqueues the reduction. Throws what the hook throws.
+  void enqueue(const GradientCall& call, Here here) const;
+
+ private:
+  Compression compression_;
+  GradientHook hook_;
+};
+
+// Measures calls on zeros, from small sizes up to `max_bytes` or until a call takes long. All ranks call it and get the
+// same result: the times of the slowest rank. Waits for the calls.
+ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
+                             std::uint64_t max_bytes, Here here);
+
+// GradientStep: one step of gradients: which gradients are ready, which calls can be issued, and the events to wait
+// for. Calls are issued in the order of the plan, each as soon as ready() was called for all of its gradients. So all
+// ranks issue the same calls in the same order, whatever the order of their gradients. One thread at a time.
 class GradientStep {
  public:
   GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,

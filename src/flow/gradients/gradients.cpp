@@ -11,7 +11,6 @@
 #include "base/fail.hpp"
 #include "flow/gradients/gradient_norm.hpp"
 #include "flow/gradients/gradient_planner.hpp"
-#include "flow/gradients/gradient_reduction.hpp"
 #include "flow/gradients/gradient_report.hpp"
 
 namespace slip {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "flow/costs/stopwatch.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 
 namespace slip::flow {
@@ -36,15 +36,6 @@ Picos bound_of(const PipelineSpec& spec, int copy_engines) {
   whole.out = flowing(spec.stages.out, spec.elements * spec.bytes_out);
   return period(whole, copy_engines);
 }
-
-}  // namespace
-
-Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines) {
-  const double stages = static_cast<double>(period(plan, copy_engines)) * (1 + spec.stages.beside);
-  return std::max(static_cast<Picos>(stages + 0.5), spec.stages.chunk);
-}
-
-namespace {
 
 PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth, int copy_engines) {
   PipelinePlan plan;
@@ -86,41 +77,6 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
              "in {} slot(s): at least {} bytes are needed",
              spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed);
 }
-
-}  // namespace
-
-std::uint64_t slot_bytes(std::uint64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
-
-std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth) {
-  const std::uint64_t elements = std::min(chunk, spec.elements);
-  return std::min<std::uint64_t>(depth, divide_up(spec.elements, elements)) *
-         (slot_bytes(elements * spec.bytes_in) + slot_bytes(elements * spec.bytes_out));
-}
-
-void require_sane(const PipelineSpec& spec, Here here) {
-  const auto refuse = [&]<class... Values>(fmt::format_string<Values...> why, Values&&... values) {
-    base::fail(Code::kInvalidValue, here, "pipeline: {}", fmt::format(why, std::forward<Values>(values)...));
-  };
-  if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
-  if (spec.bytes_in == 0 || spec.bytes_out == 0)
-    refuse("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in, spec.bytes_out);
-  // A quarter of the range, so that rounded sums of both sides cannot overflow either.
-  std::uint64_t in = 0, out = 0;
-  if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
-      __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
-    refuse("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in, spec.bytes_out);
-  if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
-    refuse("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
-           spec.stages.beside);
-  if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
-  if (spec.depth > kMaxDepth) refuse("{} slots; at most {}", spec.depth, kMaxDepth);
-  if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)
-    refuse("chunks of {} elements make {} of them; at most {}", spec.chunk, divide_up(spec.elements, spec.chunk),
-           kMaxChunks);
-  if (!spec.issue) refuse("no function that issues the kernels of a chunk; give PipelineSpec::issue");
-}
-
-namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes: large enough to show the rate of a stage
 constexpr std::uint64_t kChunks = 64;                      // number of chunks that show the cost of a chunk
@@ -216,6 +172,42 @@ double measure_beside(const Device& device, PipelineSpec spec, PipelinePlan plan
 }
 
 }  // namespace
+
+Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines) {
+  const double stages = static_cast<double>(period(plan, copy_engines)) * (1 + spec.stages.beside);
+  return std::max(static_cast<Picos>(stages + 0.5), spec.stages.chunk);
+}
+
+std::uint64_t slot_bytes(std::uint64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
+
+std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth) {
+  const std::uint64_t elements = std::min(chunk, spec.elements);
+  return std::min<std::uint64_t>(depth, divide_up(spec.elements, elements)) *
+         (slot_bytes(elements * spec.bytes_in) + slot_bytes(elements * spec.bytes_out));
+}
+
+void require_sane(const PipelineSpec& spec, Here here) {
+  const auto refuse = [&]<class... Values>(fmt::format_string<Values...> why, Values&&... values) {
+    base::fail(Code::kInvalidValue, here, "pipeline: {}", fmt::format(why, std::forward<Values>(values)...));
+  };
+  if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
+  if (spec.bytes_in == 0 || spec.bytes_out == 0)
+    refuse("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in, spec.bytes_out);
+  // A quarter of the range, so that rounded sums of both sides cannot overflow either.
+  std::uint64_t in = 0, out = 0;
+  if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
+      __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
+    refuse("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in, spec.bytes_out);
+  if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
+    refuse("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
+           spec.stages.beside);
+  if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
+  if (spec.depth > kMaxDepth) refuse("{} slots; at most {}", spec.depth, kMaxDepth);
+  if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)
+    refuse("chunks of {} elements make {} of them; at most {}", spec.chunk, divide_up(spec.elements, spec.chunk),
+           kMaxChunks);
+  if (!spec.issue) refuse("no function that issues the kernels of a chunk; give PipelineSpec::issue");
+}
 
 PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here here) {
   const int engines = device.info().copy_engines;

@@ -3,7 +3,6 @@
 // Tiles begin at multiples of their size in the whole weight, not in the part of this call. One tile computes the whole
 // sum of an element. So the bits do not depend on the parts, the number of cores or the order of tiles.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/team.hpp"

@@ -49,22 +49,6 @@ std::vector<std::uint32_t> critical_path(const watch::RunModel& run, std::uint32
   return path;
 }
 
-// Splits the idle time of an engine before an op among the causes of the delay, one after the other.
-class IdleSplit {
- public:
-  IdleSplit(EngineTime& time, Picos begin, Picos end) : time_(time), at_(begin), end_(end) {}
-  void until(Picos when, Cause cause) {
-    when = std::min(when, end_);
-    if (when <= at_) return;
-    time_.idle[static_cast<std::size_t>(cause)] += when - at_;
-    at_ = when;
-  }
-
- private:
-  EngineTime& time_;
-  Picos at_, end_;
-};
-
 EngineTime time_of_engine(const watch::EngineUse& use, watch::RunModel& run, const RunExtent& extent) {
   EngineTime result;
   result.device = use.device;
@@ -76,12 +60,18 @@ EngineTime time_of_engine(const watch::EngineUse& use, watch::RunModel& run, con
     const watch::StartFacts& facts = run.facts[interval.first];
     StartReason& start = run.starts[interval.first];
     start.idle = interval.begin - free;
-    IdleSplit split(result, free, interval.begin);
-    split.until(facts.host, Cause::kHost);
-    split.until(facts.dependency, Cause::kDependency);
-    split.until(facts.queue, Cause::kQueue);
-    if (start.cause == Cause::kEngine) split.until(run.spans[start.after].ended, Cause::kEngine);
-    split.until(interval.begin, start.cause);
+    // Splits the idle time before the op among the causes of the delay, one after the other.
+    const auto idle_until = [&](Picos when, Cause cause) {
+      when = std::min(when, interval.begin);
+      if (when <= free) return;
+      result.idle[static_cast<std::size_t>(cause)] += when - free;
+      free = when;
+    };
+    idle_until(facts.host, Cause::kHost);
+    idle_until(facts.dependency, Cause::kDependency);
+    idle_until(facts.queue, Cause::kQueue);
+    if (start.cause == Cause::kEngine) idle_until(run.spans[start.after].ended, Cause::kEngine);
+    idle_until(interval.begin, start.cause);
     result.busy += interval.end - interval.begin;
     free = interval.end;
   }

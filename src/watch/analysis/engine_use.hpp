@@ -1,5 +1,5 @@
 // EngineUse: the ops that each engine of a trace ran, in order, and when the engine was busy. Used by analyse(),
-// figures() and Replay.
+// figures() and replayed_length().
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,8 @@ class GraphBuilder {
       switch (record.kind) {
         case RecordKind::kSubmit: submit(span++, i); break;
         case RecordKind::kEventRecord: raise_known(streams_[record.stream], record.position); break;
-        case RecordKind::kEventWait: wait(NodeKind::kEvent, i); break;
-        case RecordKind::kBarrier: wait(NodeKind::kBarrier, i); break;
+        case RecordKind::kEventWait:
+        case RecordKind::kBarrier: wait(i); break;
         case RecordKind::kSync:
         case RecordKind::kQuery: sync(i); break;
         default: break;
@@ -151,7 +151,7 @@ class GraphBuilder {
         if (writer == flag_writers_.end()) continue;
         StreamNodes& stream = streams_[spans_[span].stream];
         const std::uint32_t node =
-            add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kFlag});
+            add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kWait});
         append(stream, spans_[span].device, stream.known + 1, node);
       }
     }
@@ -167,13 +167,13 @@ class GraphBuilder {
     further_.erase(further);
   }
 
-  void wait(NodeKind kind, std::uint32_t record) {
+  void wait(std::uint32_t record) {
     const TraceRecord& wait = records_[record];
     if (wait.other_stream == wait.stream) return;
     const std::uint32_t other = streams_[wait.other_stream].at(wait.other_position);
     if (other == kNoNode) return;
     StreamNodes& stream = streams_[wait.stream];
-    const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = kind});
+    const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = NodeKind::kWait});
     // Points recorded before the wait must not cover it. Their positions are at most stream.known.
     append(stream, wait.device, stream.known + 1, node);
   }
@@ -185,7 +185,7 @@ class GraphBuilder {
       DeviceJoin& device = devices_[wait.device];
       for (StreamNodes* stream : device.touched) {
         stream->touched = false;
-        device.join = add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kDevice});
+        device.join = add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kWait});
       }
       device.touched.clear();
       target = device.join;
@@ -222,34 +222,20 @@ OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans) {
   return GraphBuilder(trace, spans).build();
 }
 
-void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) const {
-  result.clear();
-  const std::uint32_t own = node_of[span];
-  // Waits that lead to other waits. Each entry keeps the edge of the first wait, which is in the op's own stream.
-  std::vector<std::pair<std::uint32_t, OpEdge>> open;
+std::vector<std::uint32_t> OpGraph::predecessors(std::uint32_t span) const {
+  std::vector<std::uint32_t> result;
+  std::vector<std::uint32_t> open = {nodes[node_of[span]].prev};
   std::set<std::uint32_t> visited;  // many waits may lead to one node
-  const auto follow = [&](std::uint32_t node, OpEdge edge) {
-    for (; node != kNoNode && nodes[node].kind != NodeKind::kOp; node = nodes[node].prev) {
-      if (!visited.insert(node).second) return;
-      OpEdge through = edge;
-      if (edge.kind == OpEdge::Kind::kStream) {
-        through.kind = nodes[node].kind == NodeKind::kEvent  ? OpEdge::Kind::kEvent
-                       : nodes[node].kind == NodeKind::kFlag ? OpEdge::Kind::kFlag
-                                                             : OpEdge::Kind::kBarrier;
-        through.record = nodes[node].record;
-      }
-      open.emplace_back(nodes[node].other, through);
-    }
-    if (node == kNoNode) return;
-    edge.from = nodes[node].span;
-    result.push_back(edge);
-  };
-  follow(nodes[own].prev, {.record = nodes[own].record});
   while (!open.empty()) {
-    const auto [node, edge] = open.back();
+    std::uint32_t node = open.back();
     open.pop_back();
-    follow(node, edge);
+    for (; node != kNoNode && nodes[node].kind != NodeKind::kOp; node = nodes[node].prev) {
+      if (!visited.insert(node).second) break;
+      open.push_back(nodes[node].other);
+    }
+    if (node != kNoNode && nodes[node].kind == NodeKind::kOp) result.push_back(nodes[node].span);
   }
+  return result;
 }
 
 }  // namespace slip::watch

@@ -29,7 +29,8 @@ inline OpPlace place_of(const TraceSpan& span) {
 
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
 
-enum class NodeKind : std::uint8_t { kOp, kEvent, kBarrier, kFlag, kSync, kDevice };
+// kWait: an event, a barrier, a flag or the join of a device.
+enum class NodeKind : std::uint8_t { kOp, kWait, kSync };
 
 struct OpNode {
   std::uint32_t span = kNoSpan;    // kOp
@@ -41,21 +42,14 @@ struct OpNode {
   NodeKind kind = NodeKind::kOp;
 };
 
-// A direct predecessor of an op, and why it is one.
-struct OpEdge {
-  enum class Kind : std::uint8_t { kStream, kEvent, kBarrier, kFlag };
-  std::uint32_t from = kNoSpan;
-  std::uint32_t record = 0;  // index of the wait's record; for kStream, of the op's own record
-  Kind kind = Kind::kStream;
-};
-
 struct OpGraph {
   std::vector<OpNode> nodes;
   std::vector<std::uint32_t> node_of;      // by span
   std::vector<std::uint32_t> thread_last;  // by host thread: the op that it submitted last, or kNoNode
 
-  // The direct predecessors of the span by its stream's order and by waits of streams, not by waits of the host.
-  void predecessors(std::uint32_t span, std::vector<OpEdge>& result) const;
+  // The direct predecessors (spans) of the span by its stream's order and by waits of streams, not by waits of the
+  // host.
+  std::vector<std::uint32_t> predecessors(std::uint32_t span) const;
 };
 
 // `spans` must be trace.spans().

@@ -1,6 +1,6 @@
-#include "watch/analysis/replay.hpp"
-
 #include <algorithm>
+
+#include "watch/analysis/starts.hpp"
 
 namespace slip::watch {
 namespace {
@@ -13,13 +13,13 @@ class Rerun {
         end_(run.node_end),  // nodes of one instant may be visited too late; until then their recorded end is used
         queued_(run.graph.nodes.size(), kBeforeEverything) {}
 
-  Picos length(const ReplayChange& change) {
+  Picos length(const std::vector<bool>& left_out, const std::vector<Picos>& longer) {
     Picos first = 0, last = 0;
     bool any = false;
     for (const std::uint32_t n : run_.order) {
       const OpNode& node = run_.graph.nodes[n];
       if (node.kind != NodeKind::kOp) {
-        const bool kept = node.record >= change.left_out.size() || !change.left_out[node.record];
+        const bool kept = node.record >= left_out.size() || !left_out[node.record];
         end_[n] = std::max(end_of(node.prev), kept ? end_of(node.other) : kBeforeEverything);
         continue;
       }
@@ -30,7 +30,7 @@ class Rerun {
       }
       const Picos start = start_of(n);
       end_[n] = start + (span.ended - span.started);
-      if (node.span < change.longer.size()) end_[n] += change.longer[node.span];
+      if (node.span < longer.size()) end_[n] += longer[node.span];
       first = any ? std::min(first, start) : start;
       last = any ? std::max(last, end_[n]) : end_[n];
       any = true;
@@ -83,14 +83,8 @@ class Rerun {
 
 }  // namespace
 
-Picos Replay::length(const ReplayChange& change) const { return Rerun(run_).length(change); }
-
-Picos Replay::max_latency() const {
-  Picos max = 0;
-  for (std::size_t i = 0; i < run_.spans.size(); ++i) {
-    if (run_.spans[i].run) max = std::max(max, run_.spans[i].started - run_.facts[i].reason);
-  }
-  return max;
+Picos replayed_length(const RunModel& run, const std::vector<bool>& left_out, const std::vector<Picos>& longer) {
+  return Rerun(run).length(left_out, longer);
 }
 
 }  // namespace slip::watch

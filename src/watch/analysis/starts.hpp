@@ -1,5 +1,5 @@
 // Finds out why the ops of a trace started when they did, and the order in which time-based analyses visit them. Used
-// by analyse() and by Replay.
+// by analyse() and by the search for superfluous waits.
 //
 // An op starts when four conditions are met: the host has submitted it; the ops it depends on have ended; it is at the
 // front of its hardware queue; its engine has capacity. The last of these is the reason of its start; the time from
@@ -53,5 +53,17 @@ struct RunModel {
   std::vector<std::uint32_t> engine_before;  // by span: the op before it that delays it on its engine, or kNoSpan
   std::vector<std::uint32_t> order;          // the nodes by time: each comes after everything that delayed it
 };
+
+// Computes how long the run would have been, from the first start to the last end, without some of its waits or with
+// other durations. `left_out`, by index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) to leave
+// out. `longer`, by span: how much longer the op takes; negative: shorter. An entry beyond the end of a list changes
+// nothing.
+//
+// All other durations, latencies and host times between calls stay as recorded. An op starts when it is submitted, its
+// remaining predecessors have ended, and the previous op on its engine, in the recorded order, has ended. A shared
+// engine delays only the ops that it delayed in the trace, so the real gain may be smaller. Without changes the result
+// is the recorded length, exact to the picosecond.
+Picos replayed_length(const RunModel& run, const std::vector<bool>& left_out = {},
+                      const std::vector<Picos>& longer = {});
 
 }  // namespace slip::watch

@@ -18,9 +18,7 @@
 #include "base/output_file.hpp"
 #include "base/quantity_text.hpp"
 #include "slip/check.hpp"
-#include "watch/page/columns.hpp"
-#include "watch/page/page_files.hpp"
-#include "watch/page/page_spans.hpp"
+#include "watch/page/page_data.hpp"
 
 namespace slip {
 namespace {
@@ -174,7 +172,6 @@ class PageText {
   void put(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
   }
-  void put_text(std::string_view text) { base::append_string(text_, text); }
 
   // Writes "key":[...], and calls `each` for each item.
   template <class Items, class Each>
@@ -223,22 +220,18 @@ void put_figures(PageText& text, std::span<const TraceSpan> spans) {
 }
 
 void put_tables(PageText& text, const TraceData& trace, const watch::PageTables& texts) {
-  const auto put_text = [&](std::string_view name) { text.put_text(name); };
+  const auto put_text = [&](std::string_view name) { text.put("{}", base::json_string(name)); };
   text.put_list("names", texts.names.texts(), put_text);
   text.put_list("files", texts.files.texts(), put_text);
   text.put_list("streams", texts.streams, [&](const TraceStream& stream) {
-    text.put("{{\"id\":{},\"device\":{},\"name\":", stream.id, stream.device);
-    text.put_text(stream.name);
-    text.put("}}");
+    text.put("{{\"id\":{},\"device\":{},\"name\":{}}}", stream.id, stream.device, base::json_string(stream.name));
   });
   text.put_list("devices", trace.devices, [&](const TraceDevice& device) {
     text.put("{{\"id\":{},\"rank\":{},\"id_there\":{}}}", device.id, device.rank, device.id_there);
   });
   text.put_list("buffers", trace.buffers, [&](const TraceBuffer& buffer) {
-    text.put("{{\"id\":{},\"device\":{},\"kind\":\"{}\",\"bytes\":{},\"name\":", buffer.id, buffer.device,
-             memory_kind_name(buffer.kind), buffer.bytes);
-    text.put_text(buffer.name);
-    text.put("}}");
+    text.put("{{\"id\":{},\"device\":{},\"kind\":\"{}\",\"bytes\":{},\"name\":{}}}", buffer.id, buffer.device,
+             memory_kind_name(buffer.kind), buffer.bytes, base::json_string(buffer.name));
   });
 }
 
@@ -247,7 +240,7 @@ void put_names(PageText& text) {
   const auto names = [&](const char* key, std::size_t count, auto name_of) {
     std::vector<std::string_view> list;
     for (std::size_t i = 0; i < count; ++i) list.emplace_back(name_of(i));
-    text.put_list(key, list, [&](std::string_view name) { text.put_text(name); });
+    text.put_list(key, list, [&](std::string_view name) { text.put("\"{}\"", name); });
   };
   names("engines", kEngines, [](std::size_t i) { return engine_name(static_cast<Engine>(i)); });
   names("kinds", kOpKinds, [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
@@ -261,13 +254,9 @@ void put_analysis(PageText& text, const Analysis& analysis, std::span<const Find
              static_cast<int>(time.engine), time.busy, fmt::join(time.idle, ","), time.done);
   });
   text.put_list("findings", findings, [&](const Finding& finding) {
-    text.put("{{\"kind\":");
-    text.put_text(finding.kind);
-    text.put(",\"title\":");
-    text.put_text(finding.title);
-    text.put(",\"detail\":");
-    text.put_text(finding.detail);
-    text.put(",\"spans\":[{}]}}", fmt::join(spans.places(finding.spans), ","));
+    text.put("{{\"kind\":\"{}\",\"title\":{},\"detail\":{},\"spans\":[{}]}}", finding.kind,
+             base::json_string(finding.title), base::json_string(finding.detail),
+             fmt::join(spans.places(finding.spans), ","));
   });
 }
 
@@ -335,8 +324,8 @@ void write_page(const TraceData& trace, const std::string& path, const PageOptio
       options.prediction ? watch::add_prediction_columns(columns, spans, trace, *options.prediction) : std::size_t{0};
 
   PageText text;
-  text.put("{{\"format\":1,\"version\":\"{}\",\"title\":", SLIP_VERSION);
-  text.put_text(options.title.empty() ? path.substr(path.rfind('/') + 1) : options.title);
+  text.put("{{\"format\":1,\"version\":\"{}\",\"title\":{}", SLIP_VERSION,
+           base::json_string(options.title.empty() ? path.substr(path.rfind('/') + 1) : options.title));
   text.put(",\n\"spans\":{},\"not_run\":{},\"dropped\":{},\"foreign\":{},\"prediction\":{},\"matched\":{},\n",
            spans.size(), all.size() - spans.size(), trace.dropped, trace.foreign, options.prediction != nullptr,
            matched);

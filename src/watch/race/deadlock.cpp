@@ -1,11 +1,11 @@
-#include "watch/race/deadlock.hpp"
-
+// Deadlocks: ops that wait for each other in a cycle, in a plan (verify()) or among the ops of a trace that never ran.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "watch/analysis/op_graph.hpp"
-#include "watch/race/flag_writes.hpp"
+#include "watch/race/stalled_streams.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip::watch {
 namespace {
@@ -112,11 +112,9 @@ class UnfinishedOps {
   const TraceSpan& span(std::uint32_t op) const { return spans_[ops_[op]]; }
 
   void follow_order(const OpGraph& graph) {
-    std::vector<OpEdge> before;
     for (std::uint32_t op = 0; op < ops_.size(); ++op) {
-      graph.predecessors(ops_[op], before);
-      for (const OpEdge& edge : before) {
-        if (edge.from != kNoSpan && number_[edge.from] != kNoSpan) waits_[op].all.push_back(number_[edge.from]);
+      for (const std::uint32_t before : graph.predecessors(ops_[op])) {
+        if (number_[before] != kNoSpan) waits_[op].all.push_back(number_[before]);
       }
     }
   }

@@ -1,8 +1,6 @@
-#include "watch/race/fix_finder.hpp"
-
 #include <algorithm>
 
-#include "watch/race/open_views.hpp"
+#include "watch/race/program_order.hpp"
 
 namespace slip::watch {
 

@@ -1,7 +1,6 @@
 #include "watch/race/program_order.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace slip::watch {
 namespace {

@@ -4,14 +4,13 @@
 
 #include <array>
 #include <map>
-#include <tuple>
 
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
 #include "watch/race/race_check.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip {
-
 namespace {
 
 // Caches the lengths of file names, because a strlen of the path for every op would be measurable. The names are string
@@ -28,28 +27,6 @@ class FileNames {
  private:
   std::array<std::string_view, 64> known_{};
 };
-
-}  // namespace
-
-struct RaceChecker::State {
-  base::SpinLock lock;
-  watch::RaceCheck check SLIP_GUARDED_BY(lock);
-  FileNames files SLIP_GUARDED_BY(lock);
-};
-
-RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
-  attach(*this);
-  attached_ = true;
-}
-
-RaceChecker::~RaceChecker() { stop(); }
-
-void RaceChecker::stop() {
-  if (attached_) detach(*this);
-  attached_ = false;
-}
-
-namespace {
 
 TraceRange trace_range(const Range& range) { return {range.id, range.offset, range.bytes}; }
 
@@ -95,32 +72,6 @@ void describe(watch::RaceCheck& check, const Range& range) {
   if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
 }
 
-}  // namespace
-
-void RaceChecker::on(const Record& record) {
-  if (record.kind == RecordKind::kRun) return;  // only the order of ops matters, not when they ran
-  TraceRecord step = trace_record(record);
-  const bool submits = record.kind == RecordKind::kSubmit && record.op;
-  RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
-  const base::LockGuard lock(state_->lock);
-  step.file = state_->files.text(record.here.file);
-  if (submits) {
-    for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
-      for (const Range& range : ranges) describe(state_->check, range);
-    }
-  } else if (record.range.id != 0 && record.range.block) {
-    describe(state_->check, record.range);
-  }
-  state_->check.step(step, reads.list(), writes.list());
-}
-
-RaceReport RaceChecker::report() const {
-  const base::LockGuard lock(state_->lock);
-  return state_->check.report();
-}
-
-namespace {
-
 std::string place(const OpPlace& side) {
   return side.file.empty() ? std::string() : fmt::format(" ({}:{})", side.file, side.line);
 }
@@ -147,16 +98,12 @@ std::string text_of(const RaceFix& fix) {
 std::string text_of(const RaceReport& report) {
   const std::vector<RaceFix>& fixes = report.fixes;
   if (fixes.empty()) return {};
-  using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
-  const auto source_of = [](const OpPlace& op) {
-    return SourceLine{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
-  };
-  std::map<std::pair<SourceLine, SourceLine>, std::size_t> counts;
-  for (const RaceFix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
+  std::map<std::pair<watch::SourceLine, watch::SourceLine>, std::size_t> counts;
+  for (const RaceFix& fix : fixes) ++counts[{watch::source_of(fix.after), watch::source_of(fix.before)}];
   std::string list;
   std::size_t listed = 0;
   for (const RaceFix& fix : fixes) {
-    const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
+    const auto count = counts.find({watch::source_of(fix.after), watch::source_of(fix.before)});
     if (count == counts.end()) continue;  // already reported
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
     list += fmt::format("  {}. {}{}\n", ++listed, text_of(fix), more);
@@ -171,6 +118,46 @@ std::string text_of(const RaceReport& report) {
 }
 
 }  // namespace
+
+struct RaceChecker::State {
+  base::SpinLock lock;
+  watch::RaceCheck check SLIP_GUARDED_BY(lock);
+  FileNames files SLIP_GUARDED_BY(lock);
+};
+
+RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
+  attach(*this);
+  attached_ = true;
+}
+
+RaceChecker::~RaceChecker() { stop(); }
+
+void RaceChecker::stop() {
+  if (attached_) detach(*this);
+  attached_ = false;
+}
+
+void RaceChecker::on(const Record& record) {
+  if (record.kind == RecordKind::kRun) return;  // only the order of ops matters, not when they ran
+  TraceRecord step = trace_record(record);
+  const bool submits = record.kind == RecordKind::kSubmit && record.op;
+  RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
+  const base::LockGuard lock(state_->lock);
+  step.file = state_->files.text(record.here.file);
+  if (submits) {
+    for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
+      for (const Range& range : ranges) describe(state_->check, range);
+    }
+  } else if (record.range.id != 0 && record.range.block) {
+    describe(state_->check, record.range);
+  }
+  state_->check.step(step, reads.list(), writes.list());
+}
+
+RaceReport RaceChecker::report() const {
+  const base::LockGuard lock(state_->lock);
+  return state_->check.report();
+}
 
 std::string OpPlace::text() const { return fmt::format("'{}' {}{}", name, where(*this), place(*this)); }
 

@@ -13,25 +13,28 @@ RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) 
 
 }  // namespace
 
-void RaceList::add(const RaceSide& first, const RaceSide& second, const TraceRange& where,
-                   std::string_view buffer_name) {
-  const std::tuple key(key_of(first), key_of(second), buffer_name);
-  const auto known = index_.find(key);
-  if (known != index_.end()) {
-    ++races_[known->second].times;
-  } else if (races_.size() < kMaxRaces) {
-    index_.emplace(key, races_.size());
-    races_.push_back({first, second, where.buffer, buffer_name, where.offset, where.bytes, 1});
-  }
-}
-
 RaceCheck::RaceCheck(bool by_op, NeededEdges* needed)
-    : needed_(needed),
+    : by_op_(by_op),
+      needed_(needed),
       order_(by_op, needed),
       stalled_(order_, flags_, needed,
                [this](const TraceRecord& record, std::span<const TraceRange> reads,
-                      std::span<const TraceRange> writes) { perform(record, reads, writes); }),
-      races_(by_op) {}
+                      std::span<const TraceRange> writes) { perform(record, reads, writes); }) {}
+
+void RaceCheck::add_race(const RaceSide& first, const RaceSide& second, const TraceRange& where,
+                         std::string_view buffer_name) {
+  const auto key_of = [this](const RaceSide& side) {
+    return AccessKey{side.file, side.line, side.writes, by_op_ ? side.position : 0};
+  };
+  const std::tuple key(key_of(first), key_of(second), buffer_name);
+  const auto known = race_index_.find(key);
+  if (known != race_index_.end()) {
+    ++races_[known->second].times;
+  } else if (races_.size() < kMaxRaces) {
+    race_index_.emplace(key, races_.size());
+    races_.push_back({first, second, where.buffer, buffer_name, where.offset, where.bytes, 1});
+  }
+}
 
 void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> reads,
                         std::span<const TraceRange> writes) {
@@ -121,7 +124,7 @@ void RaceCheck::add_fixes(const Access& access) {
 void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own_position) {
   const bool by_host = access.point.slot == Clocks::kHostSlot;
   const bool writes = access.side.writes;
-  ShadowMemory::TrackedBuffer& buffer = memory_[range.buffer];
+  TrackedBuffer& buffer = memory_[range.buffer];
   if (!buffer.contains(range)) return;
   if (writes) flags_.forget(range);
   if (!views_.empty() && !by_host) views_.add_op(buffer, range, access);
@@ -129,7 +132,7 @@ void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own
   const auto compare = [&](const Access& earlier, const TraceRange& where) {
     if (order_.is_ordered(earlier, access, at_own_position)) return;
     unordered_.push_back(earlier);
-    races_.add(earlier.side, access.side, where, buffer.name);
+    add_race(earlier.side, access.side, where, buffer.name);
   };
   buffer.shadow().access(
       first, range.bytes, writes, access,
@@ -149,7 +152,7 @@ void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own
 // The memory is gone, or the program may no longer access it through this buffer. Wrapped memory is released when the
 // device's work is done, so its history is deleted.
 void RaceCheck::forget(const TraceRange& range) {
-  ShadowMemory::TrackedBuffer* buffer = memory_.find(range.buffer);
+  TrackedBuffer* buffer = memory_.find(range.buffer);
   if (!buffer) return;
   if (!buffer->shared) views_.forget(&buffer->own);
   else if (buffer->contains(range)) buffer->shared->forget(buffer->begin_of(range), range.bytes);
@@ -157,7 +160,7 @@ void RaceCheck::forget(const TraceRange& range) {
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
-  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
+  TrackedBuffer& buffer = memory_[record.range.buffer];
   if (!buffer.contains(record.range)) return;
   views_.open(buffer, record, writes);
   const Clocks::Point point = order_.begin_host_step();
@@ -183,7 +186,7 @@ void RaceCheck::end_view(const TraceRecord& record) {
     const Access& access = clocks.before(op.first.point, Clocks::kHostSlot) ? op.last : op.first;
     if (clocks.before(access.point, Clocks::kHostSlot)) continue;
     racing.push_back(access);
-    races_.add(access.side, side, op.where, memory_[op.where.buffer].name);
+    add_race(access.side, side, op.where, memory_[op.where.buffer].name);
   }
   if (racing.empty()) return end_clean_view(record, view->writes);
   order_.require_fixes().end_view(side, racing);
@@ -194,7 +197,7 @@ void RaceCheck::end_view(const TraceRecord& record) {
 void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
   const Clocks::Point point = order_.begin_host_step();
   const Access access{point, {{0, point.position, kOpenView, record.file, record.line}, writes}};
-  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
+  TrackedBuffer& buffer = memory_[record.range.buffer];
   buffer.shadow().access(
       buffer.begin_of(record.range), record.range.bytes, writes, access,
       [&](std::uint64_t, std::uint64_t, const Shadow::Segment& segment) {
@@ -209,7 +212,7 @@ void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
 RaceReport RaceCheck::report() {
   stalled_.finish();
   RaceReport report;
-  report.races = races_.races();
+  report.races = races_;
   if (order_.fixes()) report.fixes = order_.fixes()->fixes();
   report.fixes_needed = report.fixes.size() <= 1;
   report.ops = ops_;

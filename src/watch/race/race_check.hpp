@@ -8,31 +8,12 @@
 #include <vector>
 
 #include "slip/race.hpp"
-#include "watch/race/flag_writes.hpp"
-#include "watch/race/open_views.hpp"
 #include "watch/race/program_order.hpp"
 #include "watch/race/shadow.hpp"
 #include "watch/race/stalled_streams.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip::watch {
-
-// The observed races, one for each pair of source lines, buffer and kind of access.
-class RaceList {
- public:
-  explicit RaceList(bool by_op) : by_op_(by_op) {}
-  void add(const RaceSide& first, const RaceSide& second, const TraceRange& where, std::string_view buffer_name);
-  const std::vector<Race>& races() const { return races_; }
-
- private:
-  // A source line and a kind of access; with `by_op` also the op.
-  using AccessKey = std::tuple<std::string_view, std::int32_t, bool, std::uint64_t>;
-  AccessKey key_of(const RaceSide& side) const {
-    return {side.file, side.line, side.writes, by_op_ ? side.position : 0};
-  }
-  const bool by_op_;
-  std::map<std::tuple<AccessKey, AccessKey, std::string_view>, std::size_t> index_;  // index in races_
-  std::vector<Race> races_;
-};
 
 class RaceCheck {
  public:
@@ -48,11 +29,14 @@ class RaceCheck {
   void name_buffer(std::uint64_t id, std::string_view name) { memory_[id].name = name; }
   void mark_host_memory(std::uint64_t id) { memory_[id].on_host = true; }
   // The buffer wraps memory of the program: other buffers of the same address space may contain the same bytes.
-  void mark_wrapped(std::uint64_t id, std::uint64_t address, std::uint32_t space) { memory_.wrap(id, address, space); }
+  void mark_wrapped(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
+    memory_[id].address = address;
+    memory_[id].shared = &wrapped_[space];
+  }
   // Checks the program as if it contained these edges.
   void assume(const std::vector<RaceFix>& fixes) { order_.require_fixes().assume(fixes); }
   RaceReport report();
-  bool is_clean() const { return races_.races().empty(); }
+  bool is_clean() const { return races_.empty(); }
   const FixFinder* fixes() { return order_.fixes(); }  // null before the first race, if nothing was assumed
 
  private:
@@ -60,6 +44,7 @@ class RaceCheck {
   void submit(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
   void touch(const TraceRange& range, const Access& access, bool at_own_position = true);
   void touch_whole(const TraceRecord& record, std::string_view name);
+  void add_race(const RaceSide& first, const RaceSide& second, const TraceRange& where, std::string_view buffer_name);
   void add_fixes(const Access& access);
   void add_needed(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
                   std::span<const TraceRange> writes);
@@ -68,13 +53,18 @@ class RaceCheck {
   void end_clean_view(const TraceRecord& record, bool writes);
   void forget(const TraceRange& range);
 
+  const bool by_op_;
   NeededEdges* const needed_;
   ProgramOrder order_;
-  ShadowMemory memory_;
+  CachedMap<TrackedBuffer> memory_;
+  std::map<std::uint32_t, Shadow> wrapped_;  // by address space
   FlagWrites flags_;
   StalledStreams stalled_;
   OpenViews views_;
-  RaceList races_;
+  // A source line and a kind of access; with by_op_ also the op.
+  using AccessKey = std::tuple<std::string_view, std::int32_t, bool, std::uint64_t>;
+  std::map<std::tuple<AccessKey, AccessKey, std::string_view>, std::size_t> race_index_;  // index in races_
+  std::vector<Race> races_;        // one for each pair of source lines, buffer and kind of access
   std::vector<Access> unordered_;  // earlier accesses that the current access races with
   std::uint64_t ops_ = 0, opaque_ = 0;
 };

@@ -1,16 +1,17 @@
 // Shadow memory: which ops accessed which bytes of a buffer last. RaceCheck compares each access with it.
 //
 // It is exact to the byte: a buffer is divided into segments where accesses begin and end, so two adjacent accesses
-// never seem to overlap. Segments with the same history are joined again.
+// never seem to overlap. Segments with the same history are joined again. The host's open views lie beside it.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "slip/race.hpp"
 #include "watch/race/clocks.hpp"
-#include "watch/trace/containers.hpp"
 
 namespace slip::watch {
 
@@ -65,38 +66,53 @@ class Shadow {
   Segments segments_;  // by begin; together they cover all bytes up to the end of the last one
 };
 
-// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow,
-// because two of them may contain the same bytes. In that shadow, offsets are addresses.
-class ShadowMemory {
- public:
-  struct TrackedBuffer {
-    std::string_view name;
-    bool on_host = false;       // pinned or pageable
-    std::uint64_t address = 0;  // of wrapped memory
-    Shadow* shared = nullptr;   // of wrapped memory
-    Shadow own;
+// A buffer with its shadow. Buffers that wrap memory of the same address space share one shadow, because two of them
+// may contain the same bytes. In that shadow, offsets are addresses.
+struct TrackedBuffer {
+  std::string_view name;
+  bool on_host = false;       // pinned or pageable
+  std::uint64_t address = 0;  // of wrapped memory
+  Shadow* shared = nullptr;   // of wrapped memory
+  Shadow own;
 
-    Shadow& shadow() { return shared ? *shared : own; }
-    std::uint64_t begin_of(const TraceRange& range) const { return address + range.offset; }
-    // False: the range ends beyond 2^64. A damaged file may contain such a range of wrapped memory.
-    bool contains(const TraceRange& range) const {
-      const std::uint64_t limit = ~std::uint64_t{0} - address;
-      return range.offset <= limit && range.bytes <= limit - range.offset;
-    }
-  };
-  // Creates the buffer if the id is unknown. The reference stays valid.
-  TrackedBuffer& operator[](std::uint64_t id) { return buffers_[id]; }
-  TrackedBuffer* find(std::uint64_t id) { return buffers_.find(id); }
-  void wrap(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
-    TrackedBuffer& wrapped = buffers_[id];
-    wrapped.address = address;
-    wrapped.shared = &wrapped_[space];
+  Shadow& shadow() { return shared ? *shared : own; }
+  std::uint64_t begin_of(const TraceRange& range) const { return address + range.offset; }
+  // False: the range ends beyond 2^64. A damaged file may contain such a range of wrapped memory.
+  bool contains(const TraceRange& range) const {
+    const std::uint64_t limit = ~std::uint64_t{0} - address;
+    return range.offset <= limit && range.bytes <= limit - range.offset;
   }
-  void erase(std::uint64_t id) { buffers_.erase(id); }
+};
+
+// The name of the host in a race with an op that was issued while a view was open.
+inline constexpr std::string_view kOpenView = "the host, in a view still open";
+
+struct OpInView {
+  Access first, last;  // the first and the last op issued at one source line
+  TraceRange where;    // the bytes that the first op shares with the view
+};
+
+struct OpenView {
+  TraceRecord record;                // the record of its begin
+  std::uint64_t begin = 0, end = 0;  // addresses in the shadow
+  bool writes = false;
+  std::vector<OpInView> ops;  // the ops that conflict with it, in the order of issue
+};
+
+// The host's views (Buffer::host_read, host_write) that have not ended, and the ops that were issued meanwhile. Such an
+// op races with the host's access, which may happen at any time until the view ends.
+class OpenViews {
+ public:
+  bool empty() const { return views_.empty(); }
+  void open(TrackedBuffer& buffer, const TraceRecord& record, bool writes);
+  // An op touches the range: adds it to the views that it conflicts with.
+  void add_op(TrackedBuffer& buffer, const TraceRange& range, const Access& access);
+  // Ends and returns the view to which this kHostEnd belongs. Nullopt: no such view is open.
+  std::optional<OpenView> close(TrackedBuffer& buffer, const TraceRecord& record);
+  void forget(const Shadow* memory) { views_.erase(memory); }
 
  private:
-  CachedMap<TrackedBuffer> buffers_;
-  std::map<std::uint32_t, Shadow> wrapped_;  // by address space
+  std::unordered_map<const Shadow*, std::vector<OpenView>> views_;  // by the memory that they access
 };
 
 }  // namespace slip::watch

@@ -1,6 +1,5 @@
-#include "watch/race/superfluous.hpp"
-
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -8,8 +7,8 @@
 #include <unordered_set>
 
 #include "watch/analysis/op_graph.hpp"
-#include "watch/analysis/replay.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/analysis/starts.hpp"
+#include "watch/race/trace_checks.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
@@ -23,7 +22,6 @@ struct WaitGroup {
   bool needed = false;
   bool implied = true;
 };
-using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
 using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
 
 constexpr std::uint64_t kMaxPasses = 8;  // limit of replays, in passes over the trace
@@ -40,20 +38,16 @@ class SuperfluousFinder {
     }
   }
 
-  Superfluous find(const NeededEdges& needed) {
+  void find(const NeededEdges& needed, CheckReport& report) {
     for (const NeededEdges::Edge& edge : needed.edges()) sort_in(edge);
-    Superfluous result;
     for (const auto& [key, group] : waits_) {
       if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
-        result.waits.push_back(wait_of(group));
+        report.superfluous.push_back(wait_of(group));
     }
     for (const auto& [key, group] : barriers_) {
-      if (!group.needed && !group.records.empty()) result.legacy_barriers.push_back(barrier_of(group));
+      if (!group.needed && !group.records.empty()) report.false_dependencies.push_back(barrier_of(group));
     }
-    const auto more_expensive = [](const auto& a, const auto& b) { return a.cost > b.cost; };
-    std::stable_sort(result.waits.begin(), result.waits.end(), more_expensive);
-    std::stable_sort(result.legacy_barriers.begin(), result.legacy_barriers.end(), more_expensive);
-    return result;
+    std::ranges::stable_sort(report.superfluous, std::greater(), &SuperfluousWait::cost);
   }
 
  private:
@@ -173,15 +167,14 @@ class SuperfluousFinder {
   std::optional<Picos> cost_of(const WaitGroup& group) {
     if (group.implied || !delayed_an_op(group)) return 0;
     if (steps_tried_ >= kMaxPasses * trace_.records.size() + kMaxTrialSteps) return std::nullopt;
-    if (!replay_) {
-      replay_.emplace(trace_, spans_);
-      length_ = replay_->length();
+    if (!run_) {
+      run_.emplace(trace_, spans_);
+      length_ = replayed_length(*run_);
     }
     steps_tried_ += trace_.records.size();
-    ReplayChange change;
-    change.left_out.resize(trace_.records.size());
-    for (const std::uint32_t i : group.records) change.left_out[i] = true;
-    return std::max<Picos>(0, length_ - replay_->length(change));
+    std::vector<bool> left_out(trace_.records.size());
+    for (const std::uint32_t i : group.records) left_out[i] = true;
+    return std::max<Picos>(0, length_ - replayed_length(*run_, left_out));
   }
 
   const TraceData& trace_;
@@ -192,15 +185,16 @@ class SuperfluousFinder {
   std::vector<std::uint64_t> syncs_;                                        // sequence numbers
   std::map<WaitKey, WaitGroup> waits_;
   std::map<SourceLine, WaitGroup> barriers_;  // by the legacy stream's op
-  std::optional<Replay> replay_;
+  std::optional<RunModel> run_;
   Picos length_ = 0;
   std::uint64_t steps_tried_ = 0;
 };
 
 }  // namespace
 
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed) {
-  return SuperfluousFinder(trace, spans).find(needed);
+void find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed,
+                      CheckReport& report) {
+  SuperfluousFinder(trace, spans).find(needed, report);
 }
 
 }  // namespace slip::watch

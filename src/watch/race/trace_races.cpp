@@ -1,6 +1,5 @@
-#include "watch/race/trace_races.hpp"
-
 #include "watch/race/race_check.hpp"
+#include "watch/race/trace_checks.hpp"
 
 namespace slip::watch {
 namespace {

@@ -8,9 +8,8 @@
 
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
-#include "watch/race/deadlock.hpp"
-#include "watch/race/flag_writes.hpp"
-#include "watch/race/trace_races.hpp"
+#include "watch/race/stalled_streams.hpp"
+#include "watch/race/trace_checks.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip {

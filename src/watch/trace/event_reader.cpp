@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
 
@@ -125,11 +125,10 @@ void EventReader::read_title() {
 
 std::size_t EventReader::read_numbers(std::uint64_t* into, std::size_t limit) {
   std::size_t count = 0;
-  json_.begin_array();
-  while (json_.next_item()) {
+  json_.items([&] {
     if (count == limit) json_.fail(fmt::format("more than {} numbers", limit));
     into[count++] = json_.unsigned_number();
-  }
+  });
   return count;
 }
 
@@ -152,21 +151,18 @@ TraceRange EventReader::read_range() {
 
 void EventReader::read_ranges(std::vector<TraceRange>& into) {
   into.clear();
-  json_.begin_array();
-  while (json_.next_item()) into.push_back(read_range());
+  json_.items([&] { into.push_back(read_range()); });
 }
 
 void EventReader::read_cost() {
   Cost& cost = event_.record.cost;
-  std::string_view key;
-  json_.begin_object();
-  while (json_.next_key(key)) {
+  json_.members([&](std::string_view key) {
     if (key == "bytes") cost.bytes = json_.unsigned_number();
     else if (key == "flops") cost.flops = json_.unsigned_number();
     else if (key == "width") cost.width = json_.real();
     else if (key == "time_ps") cost.time = json_.signed_number();
     else json_.skip();
-  }
+  });
 }
 
 EventReader::SourceLine EventReader::split_source_line(std::string_view text) {

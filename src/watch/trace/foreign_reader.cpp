@@ -1,5 +1,3 @@
-#include "watch/trace/foreign_reader.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -85,9 +83,7 @@ void ForeignReader::read() {
 }
 
 void ForeignReader::read_fields(Event& event) {
-  std::string_view key;
-  json_.begin_object();
-  while (json_.next_key(key)) {
+  json_.members([&](std::string_view key) {
     if (key == "ph") event.phase = first_letter(json_.text());
     else if (key == "name") event.name = read_identity();
     else if (key == "cat") event.category = read_identity();
@@ -99,18 +95,16 @@ void ForeignReader::read_fields(Event& event) {
     else if (key == "bp") event.enclosed = read_identity() == "e";
     else if (key == "args" && json_.next_is('{')) read_args(event);
     else json_.skip();
-  }
+  });
 }
 
 void ForeignReader::read_args(Event& event) {
-  std::string_view key;
-  json_.begin_object();
-  while (json_.next_key(key)) {
+  json_.members([&](std::string_view key) {
     if (key == "name") event.given = read_identity();
     else if (key == "labels") event.labels = read_identity();
     else if (key == "correlation") event.correlation = read_identity();
     else json_.skip();
-  }
+  });
 }
 
 // Returns a string or a number: tools use both as process ids. Any other value gives an empty string.

@@ -1,9 +1,9 @@
 #include "watch/trace/trace_data.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <numeric>
-#include <unordered_map>
 #include <utility>
 
 #include "watch/trace/containers.hpp"
@@ -320,6 +320,64 @@ std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spa
   }
   if (trace.foreign) add_launches(spans, result);
   return result;
+}
+
+namespace {
+
+bool replace_all(std::string& text, std::string_view what, const std::string& by) {
+  bool found = false;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+    found = true;
+  }
+  return found;
+}
+
+// By RecordKind.
+constexpr const char* kRecordKindNames[] = {"stream open", "stream close", "submit", "run",   "event record",
+                                            "event wait",  "barrier",      "sync",   "query", "host read",
+                                            "host write",  "host end",     "alloc",  "free",  "error"};
+static_assert(std::size(kRecordKindNames) == kRecordKinds);
+
+// The enumerators are few, so a linear search is enough.
+template <class Enum, std::size_t kCount, const char* (*kNameOf)(Enum)>
+std::optional<Enum> find(std::string_view name) {
+  static const auto kNames = [] {
+    std::array<std::string_view, kCount> names;
+    for (std::size_t i = 0; i < kCount; ++i) names[i] = kNameOf(static_cast<Enum>(i));
+    return names;
+  }();
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Enum>(found - kNames.begin());
+}
+
+}  // namespace
+
+std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process) {
+  std::string path = pattern;
+  const std::string number = std::to_string(rank ? rank->rank : 0);
+  const bool ranked = replace_all(path, "%r", number);
+  const bool apart = replace_all(path, "%p", std::to_string(process));
+  if (ranked || apart || !rank || rank->ranks < 2) return path;
+  const std::size_t folder = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
+  std::size_t dot = path.rfind('.');
+  if (dot == std::string::npos || dot <= folder) dot = path.size();  // a name may begin with a dot
+  return path.insert(dot, "." + number);
+}
+
+const char* record_kind_name(RecordKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kRecordKinds ? kRecordKindNames[index] : "unknown";
+}
+
+std::optional<RecordKind> record_kind_of(std::string_view name) {
+  return find<RecordKind, kRecordKinds, record_kind_name>(name);
+}
+std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, kind_name>(name); }
+std::optional<Engine> engine_of(std::string_view name) { return find<Engine, kEngines, engine_name>(name); }
+std::optional<MemoryKind> memory_kind_of(std::string_view name) {
+  return find<MemoryKind, kMemoryKinds, memory_kind_name>(name);
 }
 
 }  // namespace slip::watch

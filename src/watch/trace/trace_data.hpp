@@ -1,14 +1,18 @@
-// Functions shared by the code around TraceData: the normal form of records, the limits of a trace file, the origin of
-// each device's clock, and the arrows that viewers draw between ops.
+// Functions shared by the code around TraceData: the normal form of records, the names and limits of a trace file, the
+// origin of each device's clock, and the arrows that viewers draw between ops.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "base/env.hpp"
 #include "slip/trace.hpp"
 
 namespace slip::watch {
@@ -19,6 +23,21 @@ enum class RunNames { kFromOps, kKeep };
 // Brings a trace into the form that Trace::data() and read_trace() return. Records are sorted by sequence. Buffers are
 // sorted by id, without duplicates. Runs have the name and source line of their op.
 void normalise(TraceData& data, RunNames names = RunNames::kFromOps);
+
+// The file that SLIP_TRACE names for this process. "%r" becomes the rank (0 outside a job) and "%p" the process id. If
+// the pattern has neither, each rank of a job gets its own file: run.json -> run.0.json.
+std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process);
+
+// The names of enumerators in trace files. An unknown name gives nullopt.
+inline constexpr std::size_t kRecordKinds = static_cast<std::size_t>(RecordKind::kError) + 1;
+inline constexpr std::size_t kMemoryKinds = static_cast<std::size_t>(MemoryKind::kPageable) + 1;
+
+const char* record_kind_name(RecordKind kind);
+
+std::optional<RecordKind> record_kind_of(std::string_view name);
+std::optional<OpKind> op_kind_of(std::string_view name);
+std::optional<Engine> engine_of(std::string_view name);
+std::optional<MemoryKind> memory_kind_of(std::string_view name);
 
 // The limits of a trace file.
 inline constexpr std::size_t kMaxRecords = std::size_t{1} << 27;

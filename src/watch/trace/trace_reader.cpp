@@ -9,8 +9,6 @@
 
 #include "base/json_reader.hpp"
 #include "watch/trace/event_reader.hpp"
-#include "watch/trace/foreign_reader.hpp"
-#include "watch/trace/names.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
@@ -102,13 +100,11 @@ class TraceReader {
   enum class Writer { kUnknown, kOwn, kForeign };
 
   void read_sections() {
-    std::string_view key;
-    json_.begin_object();
-    while (json_.next_key(key)) {
+    json_.members([this](std::string_view key) {
       if (key == "traceEvents") read_events();
       else if (key == "slip") read_tables();
       else json_.skip();
-    }
+    });
   }
 
   void read_events() {
@@ -136,25 +132,22 @@ class TraceReader {
   // viewers.
   Writer look_ahead() {
     static constexpr std::string_view kForViewers = "MstfC";
-    std::string_view key;
     char phase = 0;
     bool ordered = false;
     const base::JsonReader::Position place = json_.position();
     json_.mark();
-    json_.begin_object();
-    while (json_.next_key(key)) {
+    json_.members([&](std::string_view key) {
       if (key == "ph" && json_.next_is('"')) {
         phase = first_letter(json_.text());
       } else if (key == "args" && json_.next_is('{')) {
-        json_.begin_object();
-        while (json_.next_key(key)) {
-          ordered = ordered || (key == "seq" && json_.next_is('['));
+        json_.members([&](std::string_view arg) {
+          ordered = ordered || (arg == "seq" && json_.next_is('['));
           json_.skip();
-        }
+        });
       } else {
         json_.skip();
       }
-    }
+    });
     json_.back();
     if (ordered) return Writer::kOwn;
     if (kForViewers.find(phase) != std::string_view::npos) return Writer::kUnknown;
@@ -269,9 +262,7 @@ class TraceReader {
   }
 
   void read_tables() {
-    std::string_view key;
-    json_.begin_object();
-    while (json_.next_key(key)) {
+    json_.members([this](std::string_view key) {
       if (key == "version") {
         version_ = json_.unsigned_number();
         if (version_ != 1) json_.fail(fmt::format("a trace of version {}; this library reads version 1", version_));
@@ -282,45 +273,38 @@ class TraceReader {
       } else if (key == "dropped") {
         data_.dropped = json_.unsigned_number();
       } else if (key == "devices") {
-        json_.begin_array();
-        while (json_.next_item()) read_device();
+        json_.items([this] { read_device(); });
       } else if (key == "buffers") {
-        json_.begin_array();
-        while (json_.next_item()) read_buffer();
+        json_.items([this] { read_buffer(); });
       } else {
         json_.skip();
       }
-    }
+    });
   }
 
   void read_process() {
-    std::string_view key;
     TraceProcess& process = data_.process;
     const auto number = [this](const char* what) {
       const std::uint32_t value = require_small(json_, json_.unsigned_number(), what);
       if (value > kMaxRanks) json_.fail(fmt::format("{} {} is too large", what, value));
       return static_cast<int>(value);
     };
-    json_.begin_object();
-    while (json_.next_key(key)) {
+    json_.members([&](std::string_view key) {
       if (key == "rank") process.rank = number("rank");
       else if (key == "ranks") process.ranks = number("number of ranks");
       else if (key == "since_boot_ns") process.since_boot_ns = json_.signed_number();
       else if (key == "since_1970_ns") process.since_1970_ns = json_.signed_number();
       else if (key == "boot") process.boot = texts_.keep(json_.text());
       else json_.skip();
-    }
+    });
   }
 
   void read_device() {
-    std::string_view key;
-    std::uint32_t id = 0;
     Picos origin = 0;
     TraceDevice merged;
     bool of_rank = false;
-    json_.begin_object();
-    while (json_.next_key(key)) {
-      if (key == "id") id = require_small(json_, json_.unsigned_number(), "device");
+    json_.members([&](std::string_view key) {
+      if (key == "id") merged.id = require_small(json_, json_.unsigned_number(), "device");
       else if (key == "origin_ps") origin = json_.signed_number();
       else if (key == "rank") {
         merged.rank = static_cast<int>(std::min<std::uint64_t>(json_.unsigned_number(), kMaxRanks));
@@ -330,17 +314,14 @@ class TraceReader {
       } else {
         json_.skip();
       }
-    }
-    origins_[id] = origin;
-    merged.id = id;
+    });
+    origins_[merged.id] = origin;
     if (of_rank) data_.devices.push_back(merged);
   }
 
   void read_buffer() {
-    std::string_view key;
     TraceBuffer buffer;
-    json_.begin_object();
-    while (json_.next_key(key)) {
+    json_.members([&](std::string_view key) {
       if (key == "id") buffer.id = json_.unsigned_number();
       else if (key == "device") buffer.device = require_small(json_, json_.unsigned_number(), "device");
       else if (key == "kind") buffer.kind = require_name(json_, memory_kind_of, "kind of memory");
@@ -348,7 +329,7 @@ class TraceReader {
       else if (key == "address") buffer.address = json_.unsigned_number();
       else if (key == "name") buffer.name = texts_.keep(json_.text());
       else json_.skip();
-    }
+    });
     if (data_.buffers.size() >= kMaxRecords) json_.fail(fmt::format("more than {} buffers", kMaxRecords));
     data_.buffers.push_back(buffer);
   }

@@ -19,7 +19,6 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace/names.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip {

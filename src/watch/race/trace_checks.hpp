@@ -1,14 +1,23 @@
-// Finds the races of a whole trace, and which fixes and waits can be left out. Used by check_trace() and verify().
+// Finds the races, the deadlocks and the superfluous waits of a whole trace. Used by check_trace() and verify().
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
-#include "slip/race.hpp"
+#include "slip/check.hpp"
 #include "watch/race/needed_edges.hpp"
 
 namespace slip::watch {
+
+// A source line or, if that is unknown, the name of the op.
+using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
+template <class Op>
+SourceLine source_of(const Op& op) {
+  return {op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+}
 
 // check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` learns which
 // edges the conflicts need; may be null.
@@ -43,5 +52,24 @@ class FixReduction {
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out);
 // Maximum number of records checked, in total, to find out which waits can be left out: about a second.
 inline constexpr std::uint64_t kMaxTrialSteps = 1'000'000;
+
+// Finds the waits and the legacy barriers that no conflict needs, and the time that they cost. Adds them to the report,
+// the most expensive first. `needed` must have been filled by check_races() of the same trace; `spans` is
+// trace.spans().
+void find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed,
+                      CheckReport& report);
+
+// The ops that an op waits for, by index: every one of `all`, and, unless it is empty, at least one of `any`.
+struct OpWaits {
+  std::vector<std::uint32_t> all;
+  std::vector<std::uint32_t> any;
+};
+
+// Returns a cycle of ops that can never run: each waits for the next, and the last waits for the first. Empty: there is
+// none. Takes time linear in the number of waits.
+std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops);
+
+// Cycles of waits among the ops of a trace that never ran: at most one is reported.
+std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans);
 
 }  // namespace slip::watch

@@ -1,20 +1,50 @@
-// PageSpans: the ops of a trace in the order of the timeline page. It contains only ops that ran, sorted by start; of
-// ops with the same start, the longer comes first. Times count from the first start. It refers to the trace's spans,
-// which must outlive it.
+// What write_page() puts into the timeline page: its scripts and style, and the ops of a trace as columns of numbers.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "base/embedded.hpp"
 #include "slip/analysis.hpp"
 #include "slip/trace.hpp"
-#include "watch/page/columns.hpp"
 
 namespace slip::watch {
+
+// The files of web/ that are compiled into the library: page.html, the style and the scripts.
+std::span<const base::EmbeddedFile> embedded_page();
+
+std::string base64(std::string_view bytes);
+
+// Columns: the numeric data of the timeline page. Each column is stored in the narrowest type that loses nothing. All
+// columns are in one block of bytes, which the page contains as base64.
+class Columns {
+ public:
+  // Integers, stored as (value - base) / scale if that is narrower. The page has only doubles, so values above 2^53
+  // lose precision.
+  void integers(std::string_view key, const std::vector<std::int64_t>& values);
+  // Indices, stored without base and scale, so that the page can use the bytes without a copy.
+  void indices(std::string_view key, const std::vector<std::uint32_t>& values);
+
+  // {"key":{"type":"u16","at":0,"count":7,"base":0,"scale":1},...}: value i is base + scale * stored[i]. The type
+  // "same" stores nothing: every value is the base. Numbers are little-endian; each column starts at a multiple of 8
+  // bytes.
+  const fmt::memory_buffer& directory() const { return directory_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void describe(std::string_view key, const char* type, std::size_t count, std::int64_t base, std::uint64_t scale);
+  void store(std::string_view key, const std::vector<std::uint64_t>& values, std::int64_t base, std::uint64_t scale);
+
+  fmt::memory_buffer directory_;
+  std::string bytes_;
+};
 
 // Numbers texts: each distinct text gets one number, in the order of first use.
 class TextTable {
@@ -27,6 +57,9 @@ class TextTable {
   std::vector<std::string_view> texts_;
 };
 
+// PageSpans: the ops of a trace in the order of the timeline page. It contains only ops that ran, sorted by start; of
+// ops with the same start, the longer comes first. Times count from the first start. It refers to the trace's spans,
+// which must outlive it.
 class PageSpans {
  public:
   PageSpans(const TraceData& trace, std::span<const TraceSpan> spans);
