@@ -16,19 +16,12 @@ struct Registry {
   std::uint64_t last_id = 0;
 };
 
-Registry& registry();
+void forget_captures();
+Registry& registry() { return base::process_wide<Registry, forget_captures>(); }
 
 // A child of fork() leaks the captures of the parent: a thread of the parent may have held their locks, so they cannot
 // be destroyed.
 void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
-
-Registry& registry() {
-  static Registry* const kRegistry = [] {
-    base::at_fork([] {}, [] {}, forget_captures);
-    return new Registry;
-  }();
-  return *kRegistry;
-}
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/slab.hpp"
 #include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "runtime/backend.hpp"
@@ -96,32 +96,8 @@ void Staging::give(std::byte* data, std::size_t bytes, Point until) {
   pieces_.push_back({data, bytes, until});
 }
 
-namespace {
-
-// Blocks are reused but never deleted. The table is never destroyed, because buffers may have static lifetime.
-struct BlockTable {
-  base::ForkMutex mutex;
-  std::vector<std::unique_ptr<Block>> all SLIP_GUARDED_BY(mutex);
-  std::vector<Block*> idle SLIP_GUARDED_BY(mutex);
-  std::uint64_t last_id SLIP_GUARDED_BY(mutex) = 0;
-};
-
-BlockTable& block_table() {
-  static BlockTable* const kTable = new BlockTable;
-  return *kTable;
-}
-
-}  // namespace
-
 Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t bytes, Name name) {
-  BlockTable& table = block_table();
-  const base::LockGuard lock(table.mutex);
-  if (table.idle.empty()) {
-    table.all.push_back(std::make_unique<Block>());
-    table.idle.push_back(table.all.back().get());
-  }
-  Block* block = table.idle.back();
-  table.idle.pop_back();
+  Block* block = base::Slab<Block>::take();
   block->core = core;
   block->data = static_cast<std::byte*>(data);
   block->bytes = bytes;
@@ -131,15 +107,14 @@ Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t byt
   block->origin = nullptr;
   block->audience = current_audience();
   block->name = name;
-  block->id.store(++table.last_id, std::memory_order_relaxed);
+  static std::atomic<std::uint64_t> last_id{0};
+  block->id.store(last_id.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   return block;
 }
 
 void drop_block(Block* block) {
-  BlockTable& table = block_table();
-  const base::LockGuard lock(table.mutex);
   block->id.store(0, std::memory_order_relaxed);
-  table.idle.push_back(block);
+  base::Slab<Block>::give(block);
 }
 
 void raise_out_of_memory(const DeviceCore& core, std::size_t bytes, Name name, Here here) {

@@ -45,10 +45,7 @@ struct Notifiers {
   std::vector<Notifier*> idle SLIP_GUARDED_BY(mutex);  // of threads that ended
 };
 
-Notifiers& notifiers() {
-  static Notifiers* const kNotifiers = new Notifiers;  // never destroyed: threads may end late
-  return *kNotifiers;
-}
+Notifiers& notifiers() { return base::process_wide<Notifiers>(); }
 
 constinit thread_local Notifier* t_notifier = nullptr;
 

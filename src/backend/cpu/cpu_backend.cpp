@@ -15,8 +15,8 @@
 #include "backend/cpu/pool.hpp"
 #include "backend/cpu/serial.hpp"
 #include "backend/cpu/strict.hpp"
-#include "backend/slab.hpp"
 #include "base/fail.hpp"
+#include "base/slab.hpp"
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
@@ -97,7 +97,7 @@ CpuBackend::~CpuBackend() {
   executor_.reset();
   for (Lane* lane : lanes_) {
     renew(*lane);
-    Slab<Lane>::give(lane);
+    base::Slab<Lane>::give(lane);
   }
 }
 
@@ -142,7 +142,7 @@ runtime::StreamState* CpuBackend::open_stream(const runtime::StreamSpec& spec) {
   const base::LockGuard lock(mutex_);
   Lane* lane = find_drained();
   if (!lane) {
-    lane = Slab<Lane>::take();
+    lane = base::Slab<Lane>::take();
     lanes_.push_back(lane);
     lane->submit_lock.lock();
   }

@@ -34,18 +34,11 @@ struct State {
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);
 };
 
-State& strict_state();
+void renew_running();
+State& strict_state() { return base::process_wide<State, renew_running>(); }
 
 // `running` is held while an op runs, so fork() does not wait for it. In the child no op runs, so it gets a free mutex.
 void renew_running() { new (&strict_state().running) base::Mutex; }
-
-State& strict_state() {
-  static State* const kState = [] {
-    base::at_fork([] {}, [] {}, renew_running);
-    return new State;
-  }();
-  return *kState;
-}
 
 thread_local sigjmp_buf* t_escape = nullptr;
 thread_local void* t_fault_address = nullptr;

@@ -9,10 +9,10 @@
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 #include "backend/cuda/empty_kernel.hpp"
-#include "backend/slab.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/slab.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::backend {
@@ -131,7 +131,7 @@ CudaBackend::~CudaBackend() {
     stream->note_done(stream->submitted.load(std::memory_order_relaxed));
     stream->id.store(0, std::memory_order_relaxed);
     stream->core = nullptr;
-    Slab<CudaStream>::give(stream);
+    base::Slab<CudaStream>::give(stream);
   }
   if (pool_) cudaMemPoolDestroy(pool_);
   static_cast<void>(cudaGetLastError());  // at exit the driver may already be shut down, and the calls above fail
@@ -199,7 +199,7 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
   const base::LockGuard lock(mutex_);
   CudaStream* stream = find_drained();
   if (!stream) {
-    stream = Slab<CudaStream>::take();
+    stream = base::Slab<CudaStream>::take();
     streams_.push_back(stream);
   }
   const base::LockGuard submitting(stream->submitting);
