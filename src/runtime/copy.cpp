@@ -1,9 +1,7 @@
-#include "runtime/copy.hpp"
-
+// Copies and fills, and the records of memory. See runtime/core.hpp.
 #include <cstring>
 
 #include "base/fail.hpp"
-#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -199,13 +197,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
 }
 
 void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
-  Record record{.kind = kind,
-                .device = range.block->core->id,
-                .thread = base::thread_index(),
-                .range = range,
-                .name = range.block->name,
-                .here = here};
-  if (!stream) return notify(record, range.block->audience);
+  Record record{.kind = kind, .device = range.block->core->id, .range = range, .name = range.block->name, .here = here};
+  if (!stream) return notify(std::move(record), range.block->audience);
   // The lock makes the submission and its record one step, as in submit_observed(). The allocation or free gets its own
   // position (is_allocation_mark()). On native devices the driver's allocation was already issued as an op, so a
   // kRecord is enough. Only an allocation in the legacy stream needs a kAlloc, because there a kRecord would be a
@@ -214,7 +207,7 @@ void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here)
   const base::LockGuard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
-  notify(record, range.block->audience);
+  notify(std::move(record), range.block->audience);
 }
 
 }  // namespace slip::runtime

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "base/slab.hpp"
 #include "base/terminal.hpp"
-#include "base/thread.hpp"
-#include "runtime/backend.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
@@ -157,12 +154,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   }
   if (observed_by(stream->audience)) {
     const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
-    notify({.kind = RecordKind::kStreamOpen,
-            .device = core.id,
-            .stream = id,
-            .thread = base::thread_index(),
-            .name = name},
-           stream->audience);
+    notify({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .name = name}, stream->audience);
   }
   return stream;
 }
@@ -188,13 +180,30 @@ void close_stream(StreamState& stream) noexcept {
               .device = core.id,
               .stream = core.legacy->last_id,
               .other_stream = id,
-              .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
-              .thread = base::thread_index()},
+              .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord})},
              stream.audience);
-    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = base::thread_index()},
-           stream.audience);
+    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id}, stream.audience);
   }
   core.backend->close_stream(stream);  // from here on another thread may reuse it
+}
+
+Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
+  return {code,
+          fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(kind), name.text(), here.file, here.line, why),
+          position, here};
+}
+
+void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id, Name name,
+                    Here here) {
+  notify({.kind = RecordKind::kBarrier,
+          .device = stream.core->id,
+          .stream = stream.last_id,
+          .position = position,
+          .other_stream = other_id != 0 ? other_id : other.stream->last_id,
+          .other_position = other.position,
+          .name = name,
+          .here = here},
+         stream.audience);
 }
 
 void fail_stream(StreamState& stream, Failure failure) {
@@ -206,7 +215,6 @@ void fail_stream(StreamState& stream, Failure failure) {
             .device = stream.core->id,
             .stream = stream.last_id,
             .position = copy.position,
-            .thread = base::thread_index(),
             .name = copy.text,
             .here = copy.here},
            stream.audience);

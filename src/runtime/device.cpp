@@ -8,8 +8,6 @@
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/thread.hpp"
-#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exit.hpp"
 #include "runtime/observers.hpp"

@@ -124,6 +124,11 @@ void notify(const Record& record, Observer* audience) {
   else if (audience != detail::nobody) audience->on(record);
 }
 
+void notify(Record&& record, Observer* audience) {
+  record.thread = base::thread_index();
+  notify(std::as_const(record), audience);
+}
+
 PrivateScope::PrivateScope(Observer* only) : before_(t_audience), counted_(only != nullptr) {
   t_audience = only ? only : detail::nobody;
   if (counted_) detail::observer_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: see observed()

@@ -21,6 +21,7 @@ inline bool observed_by(const Observer* audience) { return observed() && audienc
 
 void notify(const Record& record);
 void notify(const Record& record, Observer* audience);
+void notify(Record&& record, Observer* audience);  // sets record.thread: this thread
 
 // Keeps the library's own work, such as measuring costs or simulating a plan, out of the program's trace. While one
 // exists, the devices, streams and buffers that this thread makes report to `only`, or to no observer, instead of the

@@ -5,9 +5,7 @@
 #include <algorithm>
 
 #include "base/fail.hpp"
-#include "base/thread.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
@@ -278,15 +276,7 @@ void Plan::Launches::wait_for_last(runtime::StreamState& main, Here here) const 
     runtime::enqueue(
         main, {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
   } else if (runtime::observed_by(main.audience)) {
-    runtime::notify({.kind = RecordKind::kBarrier,
-                     .device = main.core->id,
-                     .stream = main.last_id,
-                     .other_stream = last_stream,
-                     .other_position = last.position,
-                     .thread = base::thread_index(),
-                     .name = kLaunchName,
-                     .here = here},
-                    main.audience);
+    runtime::notify_barrier(main, 0, last, last_stream, kLaunchName, here);
   }
 }
 

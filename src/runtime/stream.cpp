@@ -5,7 +5,6 @@
 #include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
@@ -178,7 +177,7 @@ void StreamRef::wait(const Event& event, Here here) const {
     current->invalidate("it waited for an event from outside");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
-  runtime::issue_wait(stream, {event.point_, event.stream_, event.handle_.get()}, here);
+  runtime::issue_wait(stream, event.point_, event.stream_, event.handle_.get(), here);
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 

@@ -39,8 +39,8 @@ class CpuBackend final : public runtime::Backend {
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op,
                                            std::vector<Lane*>& activated) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::uint64_t push(Lane& lane, const Op& op);
-  std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
-  std::uint64_t write_behind_pending(Lane& lane, const Op& op);
+  std::uint64_t write(Lane& lane, const Op& op);
+  std::uint64_t write_wait(Lane& lane, const Op& op, Point point);
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);

@@ -36,16 +36,8 @@ namespace {
 
 void CUDART_CB call_again(void* data) {
   const auto* node = static_cast<CompiledPlan::HostNode*>(data);
-  const runtime::InsideOp inside;
-  try {
-    node->function();
-  } catch (const std::exception& error) {
-    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                         host_failure(node->name, node->here, error.what(), node->plan->position.load()));
-  } catch (...) {
-    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                         host_failure(node->name, node->here, "not a std::exception", node->plan->position.load()));
-  }
+  run_host_function(node->function, *node->plan->stream.load(std::memory_order_acquire), node->name, node->here,
+                    node->plan->position.load());
 }
 
 // Owns the streams and events of a capture, and ends the capture if it failed.

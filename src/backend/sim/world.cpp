@@ -280,11 +280,7 @@ void World::finish(SimStream& stream, Payload& payload, Name name, const runtime
   const std::uint64_t position = stream.commands.head() + 1;
   std::optional<runtime::Failure> failure;
   const auto fail = [&](Code code, const char* what) {
-    failure = runtime::Failure{.code = code,
-                               .text = fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(payload.kind),
-                                                   name.text(), payload.here.file, payload.here.line, what),
-                               .position = position,
-                               .here = payload.here};
+    failure = runtime::op_failure(code, payload.kind, name, payload.here, what, position);
   };
   mutex_.unlock();
   try {
