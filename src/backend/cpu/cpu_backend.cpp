@@ -194,7 +194,7 @@ std::vector<Lane*> CpuBackend::covered_by(runtime::StreamState* stream) {
 }
 
 bool CpuBackend::reached(runtime::StreamState* stream, std::uint64_t position) {
-  executor_->nudge();
+  executor_->hurry();
   if (stream && position != runtime::kEverything)
     return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
   for (Lane* lane : covered_by(stream)) {

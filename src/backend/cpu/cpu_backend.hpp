@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
-#include "backend/cpu/hardware_queue.hpp"
 #include "base/clock.hpp"
 #include "runtime/backend.hpp"
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/strict.hpp"
 #include "base/clock.hpp"
