@@ -15,7 +15,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 

@@ -12,11 +12,9 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "cli/commands.hpp"
 #include "cli/help.hpp"
 #include "cli/lab/bench.hpp"
-#include "cli/table.hpp"
 
 namespace slip::cli {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 
 namespace slip::cli {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <set>
 
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "topo/trees.hpp"
 

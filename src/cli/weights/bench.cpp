@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/weights/engine.hpp"
 #include "flow/weights/weight_groups.hpp"
 

@@ -7,7 +7,7 @@
 
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/weights/engine.hpp"
 
 namespace slip::cli {
