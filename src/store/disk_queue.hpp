@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "store/block_io.hpp"
+#include "store/blocks.hpp"
 
 namespace slip::store {
 

@@ -13,7 +13,6 @@
 #include "base/sync.hpp"
 #include "base/team.hpp"
 #include "base/thread.hpp"
-#include "store/block_io.hpp"
 #include "store/disk_queue.hpp"
 
 namespace slip::store {
@@ -118,7 +117,7 @@ class BlockReader::State {
   State(const ReaderOptions& asked, Here here);
 
   std::byte* read(const ReadRequest& request, const Next& next, Here here);
-  Counts counts() const { return io_.counts(); }
+  ReadCounts counts() const { return io_.counts(); }
   bool has_ring() const { return queue_ != nullptr; }
 
  private:
@@ -222,7 +221,7 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
       const std::optional<ReadRequest> request = next();
       if (!request) return std::nullopt;
       const ReadRange range = io_.range_of(*request);
-      held_back_ = !fits(*request) || range.descriptor == range.file->descriptor() || io_.all_cached(*request);
+      held_back_ = !fits(*request) || !range.direct() || io_.all_cached(*request);
       return held_back_ ? std::nullopt : std::optional(range);
     };
   }
@@ -232,7 +231,6 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
 std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next, Here here) {
   const base::LockGuard turn(reading_);
   range_ = io_.range_of(request);
-  const bool direct = range_.descriptor != range_.file->descriptor();
   failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
   const bool begun = queue_ && queue_->expects(range_);
   if (!begun) held_back_ = false;
@@ -241,7 +239,7 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
   // Threads copy from the page cache; the disk needs many blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
   if (!(copies && io_.options().between_loops && copy_between_loops())) {
-    if (queue_ && direct && !copies) read_by_queue(next, here);
+    if (queue_ && range_.direct() && !copies) read_by_queue(next, here);
     else read_by_threads();
   }
   if (failed()) throw_fault(here);
@@ -274,7 +272,7 @@ std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here 
              file.size());
 }
 
-BlockReader::Counts BlockReader::counts() const { return state_->counts(); }
+ReadCounts BlockReader::counts() const { return state_->counts(); }
 bool BlockReader::has_ring() const { return state_->has_ring(); }
 
 }  // namespace slip::store

@@ -6,38 +6,13 @@
 // construction.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "store/blocks.hpp"
-#include "store/file.hpp"
 
 namespace slip::store {
-
-struct ReaderOptions {
-  enum class Cache { kFirst, kNever };
-  enum class Disk {
-    kBest,      // the first of the following that the machine and the file system support
-    kRing,      // direct I/O with io_uring; the constructor throws if the system has no io_uring
-    kThreads,   // direct I/O by the reader's threads
-    kBuffered,  // through the page cache, from which the pages are dropped again
-  };
-  Cache cache = Cache::kFirst;
-  Disk disk = Disk::kBest;
-  std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
-  // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
-  unsigned in_flight = 16;
-  unsigned threads = 4;  // including the caller
-  // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
-  // additional threads compete with them for cores.
-  bool between_loops = false;
-  // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the
-  // maximum number of bytes of this read, or minus errno.
-  std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)> interfere;
-};
 
 class BlockReader {
  public:
@@ -64,12 +39,7 @@ class BlockReader {
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
-  // Bytes read so far, by source.
-  struct Counts {
-    std::uint64_t cached = 0, direct = 0, buffered = 0;  // bytes
-    std::uint64_t bounced = 0;                           // bytes of `direct` that went through a bounce buffer
-  };
-  Counts counts() const;
+  ReadCounts counts() const;
   bool has_ring() const;
 
  private:
