@@ -27,7 +27,7 @@ std::string device_name(const std::string& wanted) {
 class Gate {
  public:
   explicit Gate(const Device& device)
-      : stream_(device.stream(StreamFlags::kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
+      : stream_(device.stream(kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
   ~Gate() { open(); }  // also if the body throws: otherwise the device could not close
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -78,7 +78,7 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
   options_.device = device_name(options_.device);
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
-    cluster_ = flow::cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
+    cluster_ = flow::cluster_cost(read_topology(options_.topology), options_.nodes.value_or(1));
   if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
 }
 

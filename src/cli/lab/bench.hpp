@@ -20,6 +20,8 @@
 
 namespace slip::cli {
 
+inline constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
+
 // The duration of a kernel.
 struct Work {
   Cost cost;

@@ -46,7 +46,7 @@ class Rank {
   Rank(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers)
       : comm_(comm),
         wanted_(wanted),
-        compute_(device.stream(StreamFlags::kNonBlocking)),
+        compute_(device.stream(kNonBlocking)),
         gradients_(comm, device, {.buckets = wanted.rule, .measure = true}),
         backward_(bench.work(bench.kernel_time(), 0.5)),
         forward_(bench.work(bench.kernel_time() / 2, 0.5)) {
@@ -279,10 +279,10 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
 
 void lab_gradients(const Bench& bench, Report& report) {
   const LabOptions& options = bench.options();
-  const std::size_t layers = options.layers > 0 ? static_cast<std::size_t>(options.layers) : 12;
+  const auto layers = static_cast<std::size_t>(options.layers.value_or(12));
   if (bench.virtual_time()) in_virtual_time(bench, layers, report);
   else if (bench.on_gpu()) report.ask("This lab runs on cpu and sim: gradients are not reduced on GPUs yet.");
-  else gradients_of_ranks(bench, layers, options.ranks > 0 ? static_cast<std::size_t>(options.ranks) : 2, report);
+  else gradients_of_ranks(bench, layers, static_cast<std::size_t>(options.ranks.value_or(2)), report);
 }
 
 }  // namespace slip::cli

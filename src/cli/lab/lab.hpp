@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,16 +14,13 @@ namespace slip::cli {
 
 class Bench;
 
-// The user's options. 0: the lab's default.
+// The user's options. Absent, or 0 bytes: the lab's default.
 struct LabOptions {
   std::string device = "cpu";
   std::uint64_t bytes = 0;
-  int chunks = 0;
-  int layers = 0;
   bool quick = false;
-  std::string topology;  // lab gradients: path of a topology file
-  int nodes = 0;
-  int ranks = 0;  // lab gradients on cpu
+  std::string topology;                             // lab gradients: path of a topology file
+  std::optional<int> chunks, layers, nodes, ranks;  // nodes and ranks: lab gradients; ranks on cpu only
 };
 
 // The output of a lab: printed at once, and kept for --json.

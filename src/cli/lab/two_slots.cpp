@@ -10,7 +10,7 @@ constexpr std::size_t kLayers = 4;
 }
 
 TwoSlots::TwoSlots(const Device& device, std::size_t bytes, const Work& add)
-    : device_(device), add_(add), compute_(device.legacy_stream()), load_(device.stream(StreamFlags::kNonBlocking)) {
+    : device_(device), add_(add), compute_(device.legacy_stream()), load_(device.stream(kNonBlocking)) {
   for (std::size_t k = 0; k < kLayers; ++k) {
     host_.push_back(device.alloc(bytes, MemoryKind::kPinned, fmt::format("weight {}", k)));
     std::ranges::fill(host_.back().host_write<float>(), static_cast<float>(1U << k));

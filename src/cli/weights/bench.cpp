@@ -37,12 +37,6 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   return cases;
 }
 
-Table bench_table() {
-  return {"",
-          {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
-           "off=error_percent", "loaded=bytes_per_s", "of the link=link_percent", "outputs"}};
-}
-
 class Comparing {
  public:
   Comparing(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
@@ -77,7 +71,9 @@ class Comparing {
  private:
   const Engine& engine_;
   StepOptions steps_;
-  Table table_ = bench_table();
+  Table table_{"",
+               {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
+                "off=error_percent", "loaded=bytes_per_s", "of the link=link_percent", "outputs"}};
   std::vector<std::string> notes_;
   std::vector<std::byte> outputs_;
   Picos resident_ = 0;

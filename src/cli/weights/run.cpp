@@ -30,12 +30,6 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
 
-Table run_table() {
-  return {"",
-          {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
-           "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"}};
-}
-
 // A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
 WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
   WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
@@ -57,7 +51,9 @@ int run_model(RunOptions options) {
   const Engine engine(options.engine);
   const WeightsPlan plan = options.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), options.plan, {});
   const WeightsProof proof = prove(plan, engine);
-  Table table = run_table();
+  Table table("",
+              {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
+               "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"});
   std::optional<StepsSeen> resident;
   if (options.check) {
     const WeightsPlan all = engine.resident_plan();

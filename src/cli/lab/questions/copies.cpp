@@ -3,13 +3,11 @@
 
 #include <algorithm>
 
-#include "cli/lab/bench.hpp"
 #include "cli/lab/questions/questions.hpp"
 
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 // Two pairs of host and device memory, with all pages mapped.
 struct Memory {
   Buffer host[2], device[2];

@@ -8,8 +8,6 @@
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-
 // Name of the error's code, or "allowed" without an error.
 std::string outcome_of(const std::function<void()>& call) {
   try {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "cli/lab/bench.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/questions/questions.hpp"
 #include "cli/lab/two_slots.hpp"
@@ -11,7 +10,6 @@
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 // Size of a weight in experiments that measure time.
 std::size_t weight_bytes(const Bench& bench) { return bench.copy_bytes() / 8; }
 
