@@ -1,11 +1,12 @@
 #include "topo/rings.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <compare>
 #include <map>
 #include <set>
 #include <string>
+
+#include "topo/fabric.hpp"
 
 namespace slip::topo {
 namespace {
@@ -68,25 +69,12 @@ Route route_between(const RingMembers& members, int from, int to) {
 
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
-// The nearest path type that uses the link.
-PathType used_from(const TopoSystem& system, const TopoLink& link) {
-  const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
-  switch (link.kind) {
-    case LinkKind::kNvLink: return PathType::kNvl;
-    case LinkKind::kSys: return PathType::kSys;
-    case LinkKind::kNet: return PathType::kLoc;
-    case LinkKind::kPci:
-    case LinkKind::kMemory: break;
-  }
-  return is_cpu(link.from) || is_cpu(link.to) ? PathType::kPhb : PathType::kPix;
-}
-
 // By node: 1 for `top` and all nodes below it.
 std::vector<char> below(const TopoSystem& system, int top) {
   std::vector<char> inside(system.nodes.size(), 0);
   for (std::size_t node = 0; node < inside.size(); ++node) {
     int up = static_cast<int>(node);
-    while (up >= 0 && up != top) up = system.nodes[static_cast<std::size_t>(up)].parent;
+    while (up >= 0 && up != top) up = node_at(system, up).parent;
     inside[node] = up == top ? 1 : 0;
   }
   return inside;
@@ -129,9 +117,7 @@ void MachineRoutes::sort_members() {
 // not all. It must also leave a part with members but without a port, if it continues to other machines.
 void MachineRoutes::find_cuts(const RingMembers& members) {
   const TopoSystem& system = *members.system;
-  std::vector<std::vector<int>> links_of(system.nodes.size());
-  for (std::size_t link = 0; link < system.links.size(); ++link)
-    links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
+  const std::vector<std::vector<int>> links_of = links_from(system);
   for (std::size_t top = 0; top < system.nodes.size(); ++top) {
     const std::vector<char> inside = below(system, static_cast<int>(top));
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
@@ -157,8 +143,9 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
     if (!inside[node]) continue;
     for (const int link : links_of[node]) {
       const TopoLink& each = system.links[static_cast<std::size_t>(link)];
+      const PathType type = type_of(system, each);
       if (!inside[static_cast<std::size_t>(each.to)])
-        all.push_back({capacity_[static_cast<std::size_t>(link)], used_from(system, each)});
+        all.push_back({capacity_[static_cast<std::size_t>(link)], type == PathType::kPxb ? PathType::kPix : type});
     }
   }
   std::sort(all.begin(), all.end());

@@ -9,6 +9,7 @@
 
 #include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
+#include "topo/fabric.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -69,7 +70,7 @@ class Picture {
     out_ += '\n';
   }
   Place& place(int id) { return place_[static_cast<std::size_t>(id)]; }
-  const TopoNode& node(int id) const { return system_.nodes[static_cast<std::size_t>(id)]; }
+  const TopoNode& node(int id) const { return topo::node_at(system_, id); }
   static bool is_leaf(TopoKind kind) {
     return kind == TopoKind::kGpu || kind == TopoKind::kCore || kind == TopoKind::kNic;
   }
@@ -260,17 +261,12 @@ class Picture {
     const auto both = topo::double_binary_parents(static_cast<int>(machines));
     const int levels = topo::depth_of(topo::tree_of(both[0])) + 1;
     const double step = (width_ - 2 * kMargin) / static_cast<double>(machines), row = bottom_ + 56 + levels * 30;
-    const auto depth = [](const std::vector<int>& parent, std::size_t i) {
-      int result = 0;
-      for (int up = parent[i]; up >= 0; up = parent[static_cast<std::size_t>(up)]) ++result;
-      return result;
-    };
     heading(fmt::format("The two trees between {} machines", machines), bottom_ + 36);
     for (std::size_t t = 0; t < 2; ++t) {
       const double way = t == 0 ? -1 : 1;
       const auto at = [&](std::size_t i) {
         return std::pair(kMargin + step * (static_cast<double>(i) + 0.5),
-                         row + way * (levels - depth(both[t], i)) * 30);
+                         row + way * (levels - topo::depth_of(both[t], i)) * 30);
       };
       for (std::size_t i = 0; i < machines; ++i) {
         const auto [x, y] = at(i);

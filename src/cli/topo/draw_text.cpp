@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
+#include "topo/fabric.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -14,7 +14,7 @@ constexpr std::size_t kMatrixColumns = 22;  // columns of the matrix that fit 10
 constexpr std::size_t kShownRings = 8;
 constexpr int kShownBranches = 12;  // limit of similar children shown per node
 
-const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+using topo::node_at;
 
 double rate_between(const TopoSystem& system, int from, int to) {
   for (const TopoLink& link : system.links) {
