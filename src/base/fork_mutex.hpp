@@ -13,8 +13,6 @@ class SLIP_CAPABILITY("mutex") ForkMutex {
  public:
   ForkMutex();
   ~ForkMutex();
-  ForkMutex(const ForkMutex&) = delete;
-  ForkMutex& operator=(const ForkMutex&) = delete;
 
   void lock() SLIP_ACQUIRE() { mutex_.lock(); }
   bool try_lock() SLIP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }

@@ -36,6 +36,13 @@
 
 namespace slip::base {
 
+// The base of classes whose objects can be neither copied nor moved.
+struct NoCopy {
+  NoCopy() = default;
+  NoCopy(const NoCopy&) = delete;
+  NoCopy& operator=(const NoCopy&) = delete;
+};
+
 // A hint to the core that this is a spin loop.
 inline void cpu_relax() {
 #if defined(__aarch64__)
@@ -152,12 +159,10 @@ class SLIP_CAPABILITY("mutex") Mutex {
 
 // Holds a lock of any of our types while it exists.
 template <class Lock>
-class SLIP_SCOPED_CAPABILITY LockGuard {
+class SLIP_SCOPED_CAPABILITY LockGuard : NoCopy {
  public:
   explicit LockGuard(Lock& lock) SLIP_ACQUIRE(lock) : lock_(lock) { lock_.lock(); }
   ~LockGuard() SLIP_RELEASE() { lock_.unlock(); }
-  LockGuard(const LockGuard&) = delete;
-  LockGuard& operator=(const LockGuard&) = delete;
 
  private:
   Lock& lock_;

@@ -55,14 +55,12 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
 
 // Makes the staged source of a copy a separate buffer, also for observers. It exists only until the copy is submitted:
 // the queued op holds addresses, not blocks.
-class StagedSource {
+class StagedSource : base::NoCopy {
  public:
   StagedSource(const StreamState& stream, const Range& from, std::byte* data)
       // Not wrapped: its address has no meaning for observers.
       : block_(take_block(stream.core, MemoryKind::kPinned, data, from.bytes, from.block->name)) {}
   ~StagedSource() { drop_block(block_); }
-  StagedSource(const StagedSource&) = delete;
-  StagedSource& operator=(const StagedSource&) = delete;
   Range range() const { return {block_, block_->id.load(std::memory_order_relaxed), 0, block_->bytes}; }
 
  private:

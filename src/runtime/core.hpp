@@ -125,7 +125,7 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   ~DeviceCore();
 
   // Makes the backends of cores whose options are set, and fills in their info.
-  using Opener = std::function<std::vector<std::unique_ptr<Backend>>(std::span<DeviceCore* const>)>;
+  using Opener = std::function<Backends(Cores)>;
   // Opens `count` devices under one name. Device::open_all calls it with a row of the backend table as `opener`.
   static std::vector<Device> open_all(const std::string& name, int count, const DeviceOptions& options,
                                       const Opener& opener, Here here);

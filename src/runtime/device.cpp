@@ -109,7 +109,7 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
     raw.back()->options = with_environment(options, here);
     raw.back()->info.name = name;
   }
-  std::vector<std::unique_ptr<Backend>> made = opener(raw);
+  Backends made = opener(raw);
   std::vector<Device> devices;
   for (std::size_t i = 0; i < cores.size(); ++i) {
     DeviceCore& core = *cores[i];

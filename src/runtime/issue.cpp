@@ -41,14 +41,12 @@ const Name kEdgeName("launch edge");  // an edge of a plan launch, or of a copy 
 constinit thread_local Record* t_submission = nullptr;
 constinit thread_local Observer* t_submission_audience = nullptr;
 
-struct Submission {
+struct Submission : base::NoCopy {
   Submission(Record& record, Observer* audience) {
     t_submission = &record;
     t_submission_audience = audience;
   }
   ~Submission() { t_submission = nullptr; }
-  Submission(const Submission&) = delete;
-  Submission& operator=(const Submission&) = delete;
 };
 
 // With an observer, submission and its record are one step, so that the records of a stream are in its order.

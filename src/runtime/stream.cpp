@@ -183,22 +183,16 @@ void StreamRef::wait(const Event& event, Here here) const {
 
 void StreamRef::wait_value(Range flag, std::uint32_t value, Name name, Here here) const {
   runtime::require_flag(flag, "wait_value", here);
-  const Range reads[] = {flag};
-  runtime::issue(*state(here), {.kind = OpKind::kWaitValue,
-                                .value = value,
-                                .name = name ? name : kWaitName,
-                                .here = here,
-                                .reads = std::span<const Range>(reads)});
+  Op op{.kind = OpKind::kWaitValue, .value = value, .name = name ? name : kWaitName, .here = here};
+  op.reads = std::span<const Range>(&flag, 1);
+  runtime::issue(*state(here), op);
 }
 
 void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here here) const {
   runtime::require_flag(flag, "write_value", here);
-  const Range writes[] = {flag};
-  runtime::issue(*state(here), {.kind = OpKind::kWriteValue,
-                                .value = value,
-                                .name = name ? name : kWriteName,
-                                .here = here,
-                                .writes = std::span<const Range>(writes)});
+  Op op{.kind = OpKind::kWriteValue, .value = value, .name = name ? name : kWriteName, .here = here};
+  op.writes = std::span<const Range>(&flag, 1);
+  runtime::issue(*state(here), op);
 }
 
 namespace {

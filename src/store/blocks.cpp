@@ -1,7 +1,6 @@
 #include "store/blocks.hpp"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,22 +18,6 @@ std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t by
   // The subtraction may wrap around, which is harmless, because the alignment is a power of two.
   const std::size_t shift = (offset - begin) % alignment;
   return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
-}
-
-// Fallback if the file system refuses a direct read: through the page cache.
-bool read_plainly(const ReadRange& range, const ReadBlock& block, ReadFault& fault) {
-  std::size_t got = 0;
-  while (got < block.bytes()) {
-    const ssize_t result = ::pread(range.file->descriptor(), block.target() + got, block.bytes() - got,
-                                   static_cast<off_t>(block.offset() + got));
-    if (result < 0 && errno == EINTR) continue;
-    if (result <= 0) {
-      fault = {result < 0 ? errno : 0, block.offset(), block.bytes(), got};
-      return false;
-    }
-    got += static_cast<std::size_t>(result);
-  }
-  return true;
 }
 
 }  // namespace
@@ -70,7 +53,12 @@ void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {
 
 ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, ReadFault& fault) {
   if (result == -EINTR || result == -EAGAIN) return Step::kAgain;
-  if (result == -EINVAL && range.direct()) return read_plainly(range, *this, fault) ? Step::kDone : Step::kFailed;
+  if (result == -EINVAL && range.direct()) {  // the file system refuses a direct read: read through the page cache
+    int error = 0;
+    const std::size_t got = range.file->read_up_to(offset_, target_, bytes_, error);
+    fault = {error, offset_, bytes_, got};
+    return got == bytes_ ? Step::kDone : Step::kFailed;
+  }
   const std::size_t before = offset_ - from_;
   const std::size_t total = got_ + static_cast<std::size_t>(std::max<std::int64_t>(result, 0));
   if (total >= before + bytes_) {

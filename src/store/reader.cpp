@@ -61,8 +61,6 @@ class ThreadGroup {
     }
   }
   ~ThreadGroup() { stop(); }
-  ThreadGroup(const ThreadGroup&) = delete;
-  ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   // Returns when `work` has returned on all members; one caller at a time.
   void run() {

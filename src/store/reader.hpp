@@ -18,8 +18,6 @@ class BlockReader {
  public:
   explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at());
   ~BlockReader();
-  BlockReader(const BlockReader&) = delete;
-  BlockReader& operator=(const BlockReader&) = delete;
 
   // A range is read without a copy if the memory has room for the alignment: the memory is aligned to
   // file.direct_alignment() and has room() bytes. Then the first requested byte is at memory + lead(), and all of the

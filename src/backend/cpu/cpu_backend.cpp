@@ -226,11 +226,10 @@ bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std:
   });
 }
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores) {
   if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
     base::fail(Code::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (runtime::DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
   return result;
 }

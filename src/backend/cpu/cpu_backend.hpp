@@ -67,7 +67,6 @@ class CpuBackend final : public runtime::Backend {
   std::unique_ptr<Executor> executor_;  // last member: its threads end first
 };
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores);
+runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores);
 
 }  // namespace slip::backend

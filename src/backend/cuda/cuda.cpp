@@ -43,12 +43,10 @@ int gpu_count() {
 void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
 
 // While it lives, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
-class RelaxedCapture {
+class RelaxedCapture : base::NoCopy {
  public:
   RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
   ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
@@ -354,8 +352,7 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
 
 Picos CudaBackend::now() { return base::now_ns() * 1000; }
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
-                                                         std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
   int first = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
@@ -371,7 +368,7 @@ std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
     base::fail(Code::kInvalidValue, {},
                "max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)", wanted,
                base::cuda_connections());
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (std::size_t i = 0; i < cores.size(); ++i)
     result.push_back(std::make_unique<CudaBackend>(*cores[i], first + static_cast<int>(i)));
   return result;

@@ -22,9 +22,6 @@ struct CompiledPlan {
   std::atomic<std::uint64_t> position{0};
   EventUse launched;  // recorded after the launch, if the plan has host functions
 
-  CompiledPlan() = default;
-  CompiledPlan(const CompiledPlan&) = delete;
-  CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
     // The last launch may still call a host function of this plan.
     if (launched) cudaEventSynchronize(launched.native());
@@ -41,10 +38,8 @@ void CUDART_CB call_again(void* data) {
 }
 
 // Owns the streams and events of a capture, and ends the capture if it failed.
-struct Scratch {
+struct Scratch : base::NoCopy {
   explicit Scratch(int device) : gpu(device) {}
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
     if (capturing) {
       cudaGraph_t broken = nullptr;

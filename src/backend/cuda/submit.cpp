@@ -45,7 +45,7 @@ void CUDART_CB call_host_function(void* data) {
 }
 
 // An NVTX range with the op's name around its CUDA calls, for profilers.
-class NvtxRange {
+class NvtxRange : base::NoCopy {
  public:
   explicit NvtxRange(const Op& op) : open_(kWanted && op.name) {
     if (open_) nvtxRangePushA(op.name.c_str());
@@ -53,8 +53,6 @@ class NvtxRange {
   ~NvtxRange() {
     if (open_) nvtxRangePop();
   }
-  NvtxRange(const NvtxRange&) = delete;
-  NvtxRange& operator=(const NvtxRange&) = delete;
 
  private:
   static inline const bool kWanted = base::nvtx_wanted();

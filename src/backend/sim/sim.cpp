@@ -72,12 +72,11 @@ class SimBackend : public runtime::Backend {
 };
 
 // Makes the backends for `cores`. They share one World.
-std::vector<std::unique_ptr<runtime::Backend>> make_backends(const Description& description,
-                                                             std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends make_backends(const Description& description, runtime::Cores cores) {
   const auto world = std::make_shared<World>(description, cores);
   static std::atomic<std::uint64_t> worlds{0};
   const std::uint64_t number = worlds.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only a unique number
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (runtime::DeviceCore* core : cores) {
     DeviceInfo& info = core->info;
     info.description = description.name;
@@ -96,8 +95,7 @@ std::vector<std::unique_ptr<runtime::Backend>> make_backends(const Description& 
 
 }  // namespace
 
-std::vector<std::unique_ptr<runtime::Backend>> open_sim(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends open_sim(std::string_view rest, runtime::Cores cores) {
   const Description description = load_description(rest);
   // Name the device after the description. Otherwise errors would quote the whole JSON text.
   if (is_description_text(rest)) {

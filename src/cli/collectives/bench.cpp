@@ -208,10 +208,7 @@ std::string footer_of(comm::Collective kind) {
 std::function<int()> add_collective_benches(CLI::App& bench) {
   auto wanted = std::make_shared<BenchOptions>();
   const OutputUse use = output_use();
-  for (const comm::Collective kind :
-       {comm::Collective::kAllReduce, comm::Collective::kReduce, comm::Collective::kBroadcast,
-        comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
-        comm::Collective::kGather, comm::Collective::kScatter, comm::Collective::kMessage}) {
+  for (const comm::Collective kind : kCollectives) {
     const bool messages = kind == comm::Collective::kMessage;
     CLI::App* one =
         bench.add_subcommand(bench_name(kind), messages ? "Each rank to the next: time and bandwidth by size"

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/clock.hpp"
-#include "base/sync.hpp"
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/pace.hpp"
@@ -29,8 +28,6 @@ class Gate {
   explicit Gate(const Device& device)
       : stream_(device.stream(kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
   ~Gate() { open(); }  // also if the body throws: otherwise the device could not close
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
 
   void hold(const std::vector<StreamRef>& streams) {
     set(0);

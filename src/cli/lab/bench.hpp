@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "cli/lab/lab.hpp"
 #include "flow/gradients/cluster_cost.hpp"
 #include "slip/device.hpp"
@@ -29,12 +30,10 @@ struct Work {
 };
 
 // A local object of a cpu kernel. Its destructor waits until the kernel's time (scalar 0, pace.hpp) is over.
-class Pace {
+class Pace : base::NoCopy {
  public:
   explicit Pace(const Args& args);
   ~Pace();
-  Pace(const Pace&) = delete;
-  Pace& operator=(const Pace&) = delete;
 
  private:
   std::int64_t end_ns_;

@@ -45,6 +45,12 @@ void Report::conclude(std::string_view text) {
   print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));
 }
 
+nlohmann::ordered_json Report::json() const {
+  nlohmann::ordered_json tables = nlohmann::ordered_json::array();
+  for (const Table& table : tables_) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
+  return {{"name", name_}, {"question", question_}, {"tables", std::move(tables)}, {"conclusion", conclusion_}};
+}
+
 std::span<const Lab> labs() {
   static constexpr std::array kLabs = {
       Lab{"overlap", "copies that overlap kernels: streams, chunks, issue order, pinned memory", lab_overlap},
@@ -70,15 +76,6 @@ struct LabCommand {
   std::string name, size, trace, html, json;
   bool list = false;
 };
-
-Json json_of(const Report& report) {
-  Json tables = Json::array();
-  for (const Table& table : report.tables()) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
-  return {{"name", report.name()},
-          {"question", report.question()},
-          {"tables", std::move(tables)},
-          {"conclusion", report.conclusion()}};
-}
 
 const Lab& find_lab(const std::string& name) {
   std::vector<std::string> known;
@@ -155,7 +152,7 @@ int run_labs(LabCommand wanted) {
   for (const Lab& lab : chosen) {
     Report report{std::string(lab.name)};
     lab.run(bench, report);
-    found.push_back(json_of(report));
+    found.push_back(report.json());
   }
   if (!wanted.json.empty()) {
     const Json all = {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}};

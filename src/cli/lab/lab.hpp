@@ -34,10 +34,7 @@ class Report {
   void print(std::string_view text) const;
   void conclude(std::string_view text);  // derived from this run's figures; see borne_out()
 
-  const std::string& name() const { return name_; }
-  const std::string& question() const { return question_; }
-  const std::string& conclusion() const { return conclusion_; }
-  const std::vector<Table>& tables() const { return tables_; }
+  nlohmann::ordered_json json() const;
 
  private:
   std::string name_, question_, conclusion_;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "store/file.hpp"
@@ -31,7 +32,7 @@ std::atomic<bool> g_stop{false};
 // Relaxed: no other data is published through the flag.
 void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
 
-class StopOnInterrupt {
+class StopOnInterrupt : base::NoCopy {
  public:
   StopOnInterrupt() {
     struct sigaction action {};
@@ -40,8 +41,6 @@ class StopOnInterrupt {
     sigaction(SIGINT, &action, &before_);
   }
   ~StopOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
-  StopOnInterrupt(const StopOnInterrupt&) = delete;
-  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
   static bool wanted() { return g_stop.load(std::memory_order_relaxed); }
 
  private:
