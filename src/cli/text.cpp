@@ -232,7 +232,6 @@ std::string Table::text() const {
 }
 
 Cell word(std::string text) { return {text, text}; }
-Cell number(std::int64_t value) { return {fmt::format("{}", value), value}; }
 Cell time(Picos value) { return {base::format_time(value), std::int64_t{value}}; }
 Cell bytes(std::uint64_t value) { return {base::format_bytes(value), static_cast<std::int64_t>(value)}; }
 Cell percent(double value) { return {base::format_percent(value), value}; }

@@ -2,6 +2,7 @@
 // results. The same table is printed, aligned to the width of the terminal, and written by --json.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -40,7 +41,10 @@ struct Cell {
 };
 
 Cell word(std::string text);
-Cell number(std::int64_t value);
+template <std::integral Integer>
+Cell number(Integer value) {
+  return {std::to_string(value), static_cast<std::int64_t>(value)};
+}
 Cell time(Picos value);
 Cell bytes(std::uint64_t value);
 Cell percent(double value);

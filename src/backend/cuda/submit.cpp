@@ -7,7 +7,6 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
-#include "backend/cuda/driver_function.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"

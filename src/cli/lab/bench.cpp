@@ -58,6 +58,15 @@ Pace::~Pace() {
     base::yield_thread();  // yields, because there may be more kernels than cores
 }
 
+CopyMemory::CopyMemory(const Device& on, std::size_t bytes) {
+  for (int i = 0; i < 2; ++i) {
+    host[i] = on.alloc(bytes, MemoryKind::kPinned, "host");
+    device[i] = on.alloc(bytes, MemoryKind::kDevice, "device");
+    std::ranges::fill(host[i].host_write<unsigned char>(), 1);
+    on.copy(device[i], host[i]);
+  }
+}
+
 const TraceSpan& Run::span(std::string_view name) const {
   for (const TraceSpan& each : spans) {
     if (each.run && each.name == name) return each;

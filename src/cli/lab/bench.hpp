@@ -39,6 +39,12 @@ class Pace : base::NoCopy {
   std::int64_t end_ns_;
 };
 
+// Two pairs of pinned host memory and device memory, with all pages mapped.
+struct CopyMemory {
+  CopyMemory(const Device& on, std::size_t bytes);
+  Buffer host[2], device[2];
+};
+
 // The trace and figures of one run.
 struct Run {
   TraceData data;

@@ -175,8 +175,8 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
        "measured=measured_call_ps", "waited=predicted_exposed_ps", "measured=measured_exposed_ps"});
   for (std::size_t i = 0; i < measured.buckets.size(); ++i) {
     const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
-    table.row({number(static_cast<std::int64_t>(i)), bytes(one.bucket.bytes), time(one.ready), time(other.ready),
-               time(one.end - one.start), time(other.end - other.start), time(one.exposed), time(other.exposed)});
+    table.row({number(i), bytes(one.bucket.bytes), time(one.ready), time(other.ready), time(one.end - one.start),
+               time(other.end - other.start), time(one.exposed), time(other.exposed)});
   }
   report.show(table);
   report.print(fmt::format("\n{}", compare_steps(predicted, measured).text(3)));
@@ -204,8 +204,8 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
     seen.push_back(run_case(bench, each, layers, ranks));
     const Outcome& one = seen.back();
     table.row({word(each.name), time(one.time), time(std::max<Picos>(0, one.time - compute)),
-               number(static_cast<std::int64_t>(one.report.buckets.size())), time(one.report.communication),
-               time(one.report.exposed), word(verdict_name(one.verdict)), result(one.ok)});
+               number(one.report.buckets.size()), time(one.report.communication), time(one.report.exposed),
+               word(verdict_name(one.verdict)), result(one.ok)});
   }
   report.show(table);
   const Outcome& planned = seen.back();
@@ -264,8 +264,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
     const StepPrediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
-    table.row({word(each.name), time(seen.time), time(seen.exposed()),
-               number(static_cast<std::int64_t>(plan.buckets.size()))});
+    table.row({word(each.name), time(seen.time), time(seen.exposed()), number(plan.buckets.size())});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();
     if (each.rule == BucketRule::kPlanned) ours = seen.exposed();
   }

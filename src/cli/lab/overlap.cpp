@@ -119,18 +119,11 @@ Table copy_table(const Problem& problem, std::vector<Picos>& total) {
               {"case", "time=time_ps", "first done=first_ps", "second done=second_ps", "side by side=together"});
   const Device device = problem.bench.open();
   const Stream streams[] = {device.stream(kNonBlocking), device.stream(kNonBlocking)};
-  Buffer host[2], memory[2];
-  for (int i = 0; i < 2; ++i) {
-    host[i] = device.alloc(problem.bytes, MemoryKind::kPinned, "host");
-    memory[i] = device.alloc(problem.bytes, MemoryKind::kDevice, "device");
-    std::ranges::fill(host[i].host_write<unsigned char>(), 1);
-    streams[i].copy(memory[i], host[i]);  // maps all pages
-    streams[i].sync();
-  }
+  const CopyMemory memory(device, problem.bytes);
   for (const CopyCase& each : kCases) {
     const auto issue = [&](int i, bool up, const char* name) {
-      if (up) streams[i].copy(memory[i], host[i], name);
-      else streams[i].copy(host[i], memory[i], name);
+      if (up) streams[i].copy(memory.device[i], memory.host[i], name);
+      else streams[i].copy(memory.host[i], memory.device[i], name);
     };
     const Run run = problem.bench.measure(device, {streams[0], streams[1]}, [&] {
       issue(0, each.first_up, "first");
