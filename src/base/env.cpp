@@ -2,14 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <string_view>
 
 #include "base/fail.hpp"
-#include "slip/error.hpp"
 
 namespace slip::base {
 namespace {
@@ -58,12 +55,8 @@ Env read() {
 }  // namespace
 
 bool debugs(std::string_view topic) {
-  for (std::string_view rest = env().debug; !rest.empty();) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    if (rest.substr(0, end) == topic) return true;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return false;
+  const std::string& listed = env().debug;
+  return !listed.empty() && fmt::format(",{},", listed).find(fmt::format(",{},", topic)) != std::string::npos;
 }
 
 const Env& env() {

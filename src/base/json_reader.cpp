@@ -1,7 +1,5 @@
 #include "base/json_reader.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -79,7 +77,7 @@ const char* JsonInput::refill(const char* keep) {
   return added > 0 ? block_.get() + keep_offset : nullptr;
 }
 
-void JsonInput::set_mark() {
+void JsonInput::mark() {
   mark_ = at_;
   mark_line_ = line_;
 }

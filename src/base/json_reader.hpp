@@ -138,6 +138,9 @@ class JsonInput {
     std::uint64_t line = 0, byte = 0;
   };
   Position position() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
+  // Saves this position; JsonReader::back() returns to it, once per mark. The bytes after the mark stay in memory until
+  // then.
+  void mark();
   // Names what is being read, for error texts: "tensor 'w'".
   void within(std::string what) { within_ = std::move(what); }
   [[noreturn]] void fail(const std::string& what) const { fail_at(position(), what); }
@@ -162,7 +165,6 @@ class JsonInput {
   }
   static std::string name_of(int character);  // for error texts; also accepts kEnd
   const char* refill(const char* keep);
-  void set_mark();
   void return_to_mark();
 
   const char* at_ = nullptr;   // the next byte
@@ -336,9 +338,6 @@ class JsonReader : public JsonScalars {
     return true;
   }
 
-  // mark() saves this position; back() returns to it, once per mark. The bytes after the mark stay in memory until
-  // then.
-  void mark() { set_mark(); }
   void back() {
     return_to_mark();
     first_ = false;

@@ -2,7 +2,8 @@
 
 #include <unordered_set>
 
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
+#include "base/thread.hpp"
 
 namespace slip {
 namespace {
@@ -12,19 +13,13 @@ struct Table {
   std::unordered_set<std::string> names;  // node-based, so the addresses of the names never change
 };
 
-// Never destroyed: names are used by threads that may outlive static destruction.
-Table& table() {
-  static Table* const kTable = new Table;
-  return *kTable;
-}
-
 }  // namespace
 
 Name::Name(std::string_view text) {
   if (text.empty()) return;
-  Table& names = table();
-  const base::LockGuard lock(names.mutex);
-  text_ = &*names.names.emplace(text).first;
+  Table& table = base::process_wide<Table>();
+  const base::LockGuard lock(table.mutex);
+  text_ = &*table.names.emplace(text).first;
 }
 
 }  // namespace slip

@@ -6,16 +6,15 @@
 #include <string>
 #include <string_view>
 
+#include "base/sync.hpp"
 #include "slip/error.hpp"
 
 namespace slip::base {
 
-class OutputFile {
+class OutputFile : NoCopy {
  public:
   OutputFile(const std::string& path, Here here);
   ~OutputFile();  // without finish(): removes the file
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::string_view text);
   void finish();

@@ -30,18 +30,10 @@ struct ByteUnit {
   std::string_view name;
   std::uint64_t size;
 };
-constexpr ByteUnit kShownBytes[] = {{"GiB", 1ULL << 30}, {"MiB", 1ULL << 20}, {"KiB", 1ULL << 10}, {"B", 1}};
-constexpr ByteUnit kTypedBytes[] = {{"", 1},
-                                    {"B", 1},
-                                    {"K", 1ULL << 10},
-                                    {"KiB", 1ULL << 10},
-                                    {"M", 1ULL << 20},
-                                    {"MiB", 1ULL << 20},
-                                    {"G", 1ULL << 30},
-                                    {"GiB", 1ULL << 30},
-                                    {"KB", 1'000},
-                                    {"MB", 1'000'000},
-                                    {"GB", 1'000'000'000}};
+constexpr ByteUnit kShownBytes[] = {{"GiB", kGibi}, {"MiB", kMebi}, {"KiB", kKibi}, {"B", 1}};
+constexpr ByteUnit kTypedBytes[] = {{"", 1},       {"B", 1},       {"K", kKibi}, {"KiB", kKibi},
+                                    {"M", kMebi},  {"MiB", kMebi}, {"G", kGibi}, {"GiB", kGibi},
+                                    {"KB", kKilo}, {"MB", kMega},  {"GB", kGiga}};
 
 }  // namespace
 

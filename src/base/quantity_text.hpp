@@ -9,6 +9,10 @@
 
 namespace slip::base {
 
+inline constexpr std::uint64_t kKilo = 1'000, kMega = 1'000 * kKilo, kGiga = 1'000 * kMega, kTera = 1'000 * kGiga,
+                               kPeta = 1'000 * kTera, kExa = 1'000 * kPeta;
+inline constexpr std::uint64_t kKibi = 1'024, kMebi = 1'024 * kKibi, kGibi = 1'024 * kMebi, kTebi = 1'024 * kGibi;
+
 std::string format_time(Picos time);                // "78.4 us"
 std::string format_bytes(std::uint64_t bytes);      // "4 MiB"
 std::string format_rate(double bytes_per_second);   // "55.4 GB/s"

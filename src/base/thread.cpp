@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "base/fail.hpp"
-#include "slip/error.hpp"
 
 namespace slip::base {
 namespace {
@@ -57,11 +56,7 @@ std::int64_t preemptions() {
   return usage.ru_nivcsw;
 }
 
-int core_count() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
+int core_count() { return static_cast<int>(core_set().count()); }
 
 std::uint64_t make_thread_index() {
   static std::atomic<std::uint64_t> counter{0};

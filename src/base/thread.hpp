@@ -58,4 +58,15 @@ void set_time_slice(TimeSlice slice);
 // Registers functions that run around fork(): before it in the parent, after it in the parent and in the child.
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
+// The only T of the process. The first call makes it. It is never destroyed, because threads and objects of static
+// lifetime may use it until the process ends. kInChild runs in a child of fork().
+template <class T, void (*kInChild)() = nullptr>
+T& process_wide() {
+  static T* const kObject = [] {
+    at_fork(nullptr, nullptr, kInChild);
+    return new T;
+  }();
+  return *kObject;
+}
+
 }  // namespace slip::base

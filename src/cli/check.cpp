@@ -12,7 +12,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 
 namespace slip::cli {
 namespace {

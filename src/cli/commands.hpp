@@ -5,12 +5,13 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
-
-#include "cli/outputs.hpp"
+#include <string_view>
+#include <vector>
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace slip {
 struct TraceData;
@@ -45,6 +46,51 @@ std::function<int()> add_topo(CLI::App& app);
 std::function<int()> add_ranks(CLI::App& app);
 std::function<int()> add_help(CLI::App& app);
 std::function<int()> add_generate(CLI::App& app);  // hidden: writes the man page and completions
+
+// --- Options that name an output. One rule for every command: `--json [FILE]` (and `--html`, `--trace`, ...) writes to
+// FILE. Without FILE, or with `-`, the data go to the standard output and the usual text is not printed. Paths are
+// checked before the work begins. ---
+
+enum class OutputUse {
+  kHere,        // this process writes it
+  kElsewhere,   // another rank writes it
+  kByChildren,  // the ranks that this process starts write it, also to the standard output
+};
+
+// `path` becomes empty if the option is not given, and "-" for the standard output.
+CLI::Option* add_output(CLI::App& command, const std::string& option, std::string& path, const std::string& text,
+                        OutputUse use = OutputUse::kHere);
+// The same for an option that requires FILE, like -o.
+CLI::Option* add_named_output(CLI::App& command, const std::string& option, std::string& path, const std::string& text);
+
+// main() calls it after parsing, before any work. It throws if a path cannot be written or two outputs have the same
+// path. If an output goes to the standard output, other text is no longer printed there.
+void open_outputs();
+
+// The option that may have taken the command's argument as its FILE, for example "--json"; empty: none.
+std::string option_that_took(const std::string& value);
+
+// Replaces the file atomically, or throws kIo with the path and the reason.
+void write_file(const std::string& path, std::string_view text);
+
+// --- What the parser knows about commands and options, for help texts, completions and errors that name the
+// alternatives. ---
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app);     // without hidden commands
+std::vector<const CLI::Option*> options_of(const CLI::App& app);   // without positional arguments
+std::vector<std::string> option_names(const CLI::Option& option);  // "-n", "--ranks"
+std::vector<std::string> command_names(const CLI::App& app);
+std::string line_of(const CLI::App& app);  // "slip bench all_reduce"
+// Text for an unknown word: ": did you mean all_reduce? There are ...".
+std::string allowed(std::string_view typed, const std::vector<std::string>& words);
+
+// ": did you mean all_reduce?", or "" if no word is near.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words);
+
+// The commit of the source tree at build time: "1a2b3c4d5e6f", "... with changes", or "unknown" without git.
+extern const char* const kCommit;
+
+std::string version_text();  // "slip 0.1.0, commit 1a2b3c4d5e6f, CUDA: no"
 
 // Writes the timeline page of a trace and prints its path; for `slip view` and every --html.
 void write_html(const TraceData& trace, const std::string& page, const std::string& title,

@@ -14,7 +14,7 @@
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "runtime/backend.hpp"
 #include "slip/device.hpp"
 

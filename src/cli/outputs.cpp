@@ -1,5 +1,4 @@
-#include "cli/outputs.hpp"
-
+// The options that name an output; see commands.hpp.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

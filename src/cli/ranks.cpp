@@ -13,7 +13,7 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 

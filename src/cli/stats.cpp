@@ -15,7 +15,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 
@@ -65,11 +65,10 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
 
 // A merged trace prints the rank; --json always has the device number.
 Cell device_of(const Studied& studied, std::uint32_t device) {
-  Cell cell = number(static_cast<std::int64_t>(device));
+  Cell cell = number(device);
   if (!studied.data.devices.empty()) cell.text = device_text(studied.data, device);
   return cell;
 }
-Cell stream_of(std::uint64_t stream) { return number(static_cast<std::int64_t>(stream)); }
 
 constexpr std::size_t kMaxName = 26;
 
@@ -165,12 +164,11 @@ Table engine_table(const Studied& studied) {
                idle(Cause::kEngine, "idle_engine"), idle(Cause::kPeer, "idle_peer"),
                idle(Cause::kUnknown, "idle_unknown"), "done"});
   for (const EngineTime& engine : engines) {
-    table.row({device_of(studied, engine.device), word(engine_name(engine.engine)),
-               number(static_cast<std::int64_t>(engine.ops)), time(engine.sum), time(engine.busy),
-               percent(share(engine.busy, studied.figures.total)), time(engine.idle_for(Cause::kHost)),
-               time(engine.idle_for(Cause::kDependency)), time(engine.idle_for(Cause::kQueue)),
-               time(engine.idle_for(Cause::kEngine)), time(engine.idle_for(Cause::kPeer)),
-               time(engine.idle_for(Cause::kUnknown)), time(engine.done)});
+    table.row({device_of(studied, engine.device), word(engine_name(engine.engine)), number(engine.ops),
+               time(engine.sum), time(engine.busy), percent(share(engine.busy, studied.figures.total)),
+               time(engine.idle_for(Cause::kHost)), time(engine.idle_for(Cause::kDependency)),
+               time(engine.idle_for(Cause::kQueue)), time(engine.idle_for(Cause::kEngine)),
+               time(engine.idle_for(Cause::kPeer)), time(engine.idle_for(Cause::kUnknown)), time(engine.done)});
   }
   return table;
 }
@@ -182,9 +180,9 @@ Table device_table(const Studied& studied) {
                                           communicates ? "overlap=communication_percent" : "=communication_percent",
                                           communicates ? "exposed=communication_exposed" : "=communication_exposed"});
   const auto add = [&](std::uint32_t device, const Figures& figures) {
-    table.row({device_of(studied, device), number(static_cast<std::int64_t>(figures.ops)), time(figures.total),
-               time(figures.bound), time(figures.idle), time(figures.copy), percent(figures.overlap_percent()),
-               time(figures.exposed), time(figures.communication), percent(figures.communication_percent()),
+    table.row({device_of(studied, device), number(figures.ops), time(figures.total), time(figures.bound),
+               time(figures.idle), time(figures.copy), percent(figures.overlap_percent()), time(figures.exposed),
+               time(figures.communication), percent(figures.communication_percent()),
                time(figures.communication_exposed)});
   };
   std::map<std::uint32_t, std::size_t> ops;
@@ -253,7 +251,7 @@ Table max_table(const Studied& studied, std::size_t top) {
               {"op=name", "stream", "=position", "engine", "from", "time", "waited for=cause", "=file", "=line"});
   for (const std::uint32_t op : ops) {
     const TraceSpan& span = studied.spans[op];
-    table.row({op_name(name_of(span)), stream_of(span.stream), stream_of(span.position), word(engine_name(span.engine)),
+    table.row({op_name(name_of(span)), number(span.stream), number(span.position), word(engine_name(span.engine)),
                time(span.started - studied.begin), time(lasts(op)), word(cause_name(studied.analysis.starts[op].cause)),
                word(std::string(span.file)), number(span.line)});
   }
@@ -344,13 +342,12 @@ Table op_table(const Studied& studied) {
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
     const TraceSpan& span = studied.spans[i];
     const StartReason& start = studied.analysis.starts[i];
-    const auto count = [](std::uint64_t value) { return number(static_cast<std::int64_t>(value)); };
     const auto when = [&](bool known, Picos value) { return known ? time(value) : none(); };
     const bool ran = span.run != nullptr;
-    table.row({word(std::string(studied.names[studied.name_of[i]])), count(span.device), count(span.stream),
-               count(span.position), word(engine_name(span.engine)), when(span.submit, span.queued),
+    table.row({word(std::string(studied.names[studied.name_of[i]])), number(span.device), number(span.stream),
+               number(span.position), word(engine_name(span.engine)), when(span.submit, span.queued),
                when(ran, span.started), when(ran, span.ended), when(ran, start.ready),
-               ran ? word(cause_name(start.cause)) : none(), start.after == kNoSpan ? none() : count(start.after),
+               ran ? word(cause_name(start.cause)) : none(), start.after == kNoSpan ? none() : number(start.after),
                when(ran, studied.analysis.slack[i]), yes_no(critical[i])});
   }
   return table;

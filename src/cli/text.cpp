@@ -1,15 +1,16 @@
 #include "cli/text.hpp"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <string>
-#include <string_view>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/json_text.hpp"
 #include "base/terminal.hpp"
 
 namespace slip::cli {
@@ -101,6 +102,158 @@ std::string html_text(std::string_view text) {
     else result += c;
   }
   return result;
+}
+
+namespace {
+
+constexpr std::size_t kNarrowest = 12;  // minimum width of a narrowed text column
+
+struct Shown {
+  std::size_t index, width;
+  bool right;
+};
+
+bool is_number(const Cell& cell) {
+  return std::holds_alternative<std::int64_t>(cell.value) || std::holds_alternative<double>(cell.value);
+}
+
+// Breaks lines between words, or within a word that is too long.
+std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines;
+  while (text.size() > width) {
+    std::size_t end = text.rfind(' ', width);
+    if (end == std::string_view::npos || end == 0) end = width;
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), text[end] == ' ' ? end + 1 : end));
+  }
+  lines.emplace_back(text);
+  return lines;
+}
+
+std::size_t width_of(const std::vector<Shown>& columns) {
+  std::size_t width = 0;
+  for (const Shown& column : columns) width += column.width + 2;
+  return width;
+}
+
+// Narrows the widest text column first.
+void narrow(std::vector<Shown>& columns, std::size_t room) {
+  const std::vector<Shown> natural = columns;
+  while (width_of(columns) > room) {
+    Shown* widest = nullptr;
+    for (Shown& column : columns) {
+      if (!column.right && column.width > kNarrowest && (!widest || column.width > widest->width)) widest = &column;
+    }
+    if (!widest) {  // it will be split into several tables, where text columns may be wider
+      for (std::size_t i = 0; i < columns.size(); ++i)
+        columns[i].width = std::max(columns[i].width, std::min(natural[i].width, room / 3));
+      return;
+    }
+    --widest->width;
+  }
+}
+
+// Splits the columns into several tables that fit the width. Each table repeats the first column.
+std::vector<std::vector<Shown>> split(const std::vector<Shown>& columns, std::size_t room) {
+  std::vector<std::vector<Shown>> result;
+  for (std::size_t i = 1; i < columns.size(); ++i) {
+    if (result.empty() || width_of(result.back()) + columns[i].width + 2 > room) result.push_back({columns[0]});
+    result.back().push_back(columns[i]);
+  }
+  if (result.empty()) result.push_back(columns);
+  return result;
+}
+
+// One row; it has as many lines as its longest cell.
+template <class Text>
+std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
+  std::vector<std::vector<std::string>> cells;
+  std::size_t height = 1;
+  for (const Shown& column : columns) {
+    cells.push_back(wrapped(text_of(column.index), column.width));
+    height = std::max(height, cells.back().size());
+  }
+  std::string out;
+  for (std::size_t line = 0; line < height; ++line) {
+    std::string one = " ";
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::string text = line < cells[i].size() ? cells[i][line] : std::string();
+      one += columns[i].right ? fmt::format(" {:>{}} ", text, columns[i].width)
+                              : fmt::format(" {:<{}} ", text, columns[i].width);
+    }
+    one.erase(one.find_last_not_of(' ') + 1);
+    out += one + '\n';
+  }
+  return out;
+}
+
+nlohmann::ordered_json json_of(const Cell::Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return *whole;
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return nullptr;
+}
+
+}  // namespace
+
+Table::Table(std::string title, const std::vector<std::string>& columns) : title_(std::move(title)) {
+  for (const std::string& column : columns) {
+    const std::size_t equals = column.find('=');
+    columns_.push_back({column.substr(0, equals), column.substr(equals + 1)});  // without "=": all of it, from 0
+  }
+}
+
+std::string Table::text() const {
+  std::vector<Shown> shown;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (columns_[i].title.empty()) continue;
+    Shown column{i, columns_[i].title.size(), false};
+    for (const auto& row : rows_) {
+      column.width = std::max(column.width, row[i].text.size());
+      column.right |= is_number(row[i]);
+    }
+    shown.push_back(column);
+  }
+  // In a file each row is one line of any length, because other programs read it.
+  const std::size_t room = terminal_columns(std::numeric_limits<std::size_t>::max());
+  narrow(shown, room);
+  std::string text = title_.empty() ? "" : paragraph(title_, 2);
+  const auto parts = split(shown, room);
+  for (const std::vector<Shown>& columns : parts) {
+    if (&columns != &parts.front()) text += '\n';
+    text += row_text(columns, [&](std::size_t i) { return std::string_view(columns_[i].title); });
+    text += "  " + std::string(width_of(columns) - 2, '-') + '\n';
+    for (const auto& row : rows_)
+      text += row_text(columns, [&](std::size_t i) { return std::string_view(row[i].text); });
+  }
+  return text;
+}
+
+Cell word(std::string text) { return {text, text}; }
+Cell time(Picos value) { return {base::format_time(value), std::int64_t{value}}; }
+Cell bytes(std::uint64_t value) { return {base::format_bytes(value), static_cast<std::int64_t>(value)}; }
+Cell percent(double value) { return {base::format_percent(value), value}; }
+Cell times(double factor) { return {base::format_times(factor), factor}; }
+Cell rate(double bytes_per_second) { return {base::format_rate(bytes_per_second), bytes_per_second}; }
+Cell yes_no(bool value) { return {value ? "yes" : "no", value}; }
+Cell result(bool ok) { return {ok ? "ok" : "WRONG", ok}; }
+Cell none() { return {"-", {}}; }
+
+void Table::row(std::vector<Cell> cells) {
+  cells.resize(columns_.size());
+  for (Cell& cell : cells) cell.text = base::terminal_text(cell.text);  // before widths are computed
+  rows_.push_back(std::move(cells));
+}
+
+nlohmann::ordered_json json_of(const Table& table) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const auto& row : table.rows()) {
+    auto object = nlohmann::ordered_json::object();
+    for (std::size_t i = 0; i < row.size(); ++i) object[table.columns()[i].key] = json_of(row[i].value);
+    rows.push_back(std::move(object));
+  }
+  return rows;
 }
 
 }  // namespace slip::cli

@@ -1,11 +1,21 @@
-// Text for the terminal: output that cannot smuggle escape sequences, and paragraphs that fit its width.
+// Text for the terminal: output that cannot smuggle escape sequences, paragraphs that fit its width, and Table, rows of
+// results. The same table is printed, aligned to the width of the terminal, and written by --json.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "base/quantity_text.hpp"
+#include "slip/op.hpp"
 
 namespace slip::cli {
 
@@ -25,5 +35,65 @@ std::string paragraph(std::string_view text, std::size_t indent = 0, std::string
 
 // Escapes &, <, > and quotes for HTML and SVG.
 std::string html_text(std::string_view text);
+
+// Text that is formatted line by line: the base of pictures in SVG.
+class Lines {
+ protected:
+  template <class... Values>
+  void put(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
+    out_ += '\n';
+  }
+  std::string out_;
+};
+
+// One cell: the printed text, and its value for --json.
+struct Cell {
+  using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+  std::string text;
+  Value value;
+};
+
+Cell word(std::string text);
+template <std::integral Integer>
+Cell number(Integer value) {
+  return {std::to_string(value), static_cast<std::int64_t>(value)};
+}
+Cell time(Picos value);
+Cell bytes(std::uint64_t value);
+Cell percent(double value);
+Cell times(double factor);
+Cell rate(double bytes_per_second);
+Cell yes_no(bool value);
+Cell result(bool ok);  // "ok" or "WRONG"
+Cell none();           // "-"
+
+// A column without a title appears in --json only.
+struct Column {
+  std::string title;
+  std::string key;
+};
+
+class Table {
+ public:
+  // Columns: "time=time_ps" has the title "time" and the key "time_ps"; in "ops" both are the same.
+  Table(std::string title, const std::vector<std::string>& columns);
+  void row(std::vector<Cell> cells);
+
+  const std::string& title() const { return title_; }
+  const std::vector<Column>& columns() const { return columns_; }
+  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+  // If the columns do not fit the terminal, text is wrapped within its cells. If that is not enough, the remaining
+  // columns follow in further tables, each of which repeats the first column.
+  std::string text() const;
+
+ private:
+  std::string title_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+// An array with one object per row, by column key. Cells without a value are null.
+nlohmann::ordered_json json_of(const Table& table);
 
 }  // namespace slip::cli

@@ -80,6 +80,9 @@ class Backend {
   virtual Picos now() = 0;
 };
 
+using Backends = std::vector<std::unique_ptr<Backend>>;
+using Cores = std::span<DeviceCore* const>;
+
 // The backend's part of an event: a native event or a time stamp. Reference-counted, because events are values.
 class EventState {
  public:
@@ -109,7 +112,7 @@ class EventState {
 struct BackendEntry {
   std::string_view prefix;  // "cpu"
   // Makes the backends of `cores`, whose options are set, and fills in their info. `rest` is the name after "prefix:".
-  std::vector<std::unique_ptr<Backend>> (*open)(std::string_view rest, std::span<DeviceCore* const> cores);
+  Backends (*open)(std::string_view rest, Cores cores);
 };
 std::span<const BackendEntry> backends();
 

@@ -1,13 +1,8 @@
 #include "slip/buffer.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
-#include "base/thread.hpp"
-#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -105,24 +100,12 @@ HostAccess::HostAccess(Range range, bool writes, Here here)
                range.block->name.text());
   data_ = runtime::address(range);
   if (runtime::observed_by(range.block->audience))
-    runtime::notify({.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
-                     .device = range.block->core->id,
-                     .thread = base::thread_index(),
-                     .range = range,
-                     .name = range.block->name,
-                     .here = here},
-                    range.block->audience);
+    runtime::notify_memory(writes ? RecordKind::kHostWrite : RecordKind::kHostRead, range, nullptr, here);
 }
 
 HostAccess::~HostAccess() {
   if (runtime::observed_by(range_.block->audience))
-    runtime::notify({.kind = RecordKind::kHostEnd,
-                     .device = range_.block->core->id,
-                     .thread = base::thread_index(),
-                     .range = range_,
-                     .name = range_.block->name,
-                     .here = here_},
-                    range_.block->audience);
+    runtime::notify_memory(RecordKind::kHostEnd, range_, nullptr, here_);
 }
 
 }  // namespace slip

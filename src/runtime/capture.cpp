@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
 namespace slip::runtime {
@@ -16,19 +15,12 @@ struct Registry {
   std::uint64_t last_id = 0;
 };
 
-Registry& registry();
+void forget_captures();
+Registry& registry() { return base::process_wide<Registry, forget_captures>(); }
 
 // A child of fork() leaks the captures of the parent: a thread of the parent may have held their locks, so they cannot
 // be destroyed.
 void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
-
-Registry& registry() {
-  static Registry* const kRegistry = [] {
-    base::at_fork([] {}, [] {}, forget_captures);
-    return new Registry;
-  }();
-  return *kRegistry;
-}
 
 }  // namespace
 
@@ -106,7 +98,7 @@ void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
   const base::LockGuard lock(mutex_);
   Frontier& last = branch(stream).last;
   for (const std::uint32_t node : marks_.at(mark_number)) {
-    if (std::find(last.begin(), last.end(), node) == last.end()) last.push_back(node);
+    if (std::ranges::find(last, node) == last.end()) last.push_back(node);
   }
 }
 
@@ -125,7 +117,7 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
   for (const auto& [id, capture] : all.captures) {
     Capture& each = *capture;
     const base::LockGuard own(each.mutex_);
-    if (!each.invalid_ && std::any_of(each.branches_.begin(), each.branches_.end(), reached)) each.invalid_ = why;
+    if (!each.invalid_ && std::ranges::any_of(each.branches_, reached)) each.invalid_ = why;
   }
 }
 

@@ -1,9 +1,7 @@
-#include "runtime/copy.hpp"
-
+// Copies and fills, and the records of memory. See runtime/core.hpp.
 #include <cstring>
 
 #include "base/fail.hpp"
-#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -57,14 +55,12 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
 
 // Makes the staged source of a copy a separate buffer, also for observers. It exists only until the copy is submitted:
 // the queued op holds addresses, not blocks.
-class StagedSource {
+class StagedSource : base::NoCopy {
  public:
   StagedSource(const StreamState& stream, const Range& from, std::byte* data)
       // Not wrapped: its address has no meaning for observers.
       : block_(take_block(stream.core, MemoryKind::kPinned, data, from.bytes, from.block->name)) {}
   ~StagedSource() { drop_block(block_); }
-  StagedSource(const StagedSource&) = delete;
-  StagedSource& operator=(const StagedSource&) = delete;
   Range range() const { return {block_, block_->id.load(std::memory_order_relaxed), 0, block_->bytes}; }
 
  private:
@@ -199,13 +195,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
 }
 
 void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
-  Record record{.kind = kind,
-                .device = range.block->core->id,
-                .thread = base::thread_index(),
-                .range = range,
-                .name = range.block->name,
-                .here = here};
-  if (!stream) return notify(record, range.block->audience);
+  Record record{.kind = kind, .device = range.block->core->id, .range = range, .name = range.block->name, .here = here};
+  if (!stream) return notify(std::move(record), range.block->audience);
   // The lock makes the submission and its record one step, as in submit_observed(). The allocation or free gets its own
   // position (is_allocation_mark()). On native devices the driver's allocation was already issued as an op, so a
   // kRecord is enough. Only an allocation in the legacy stream needs a kAlloc, because there a kRecord would be a
@@ -214,7 +205,7 @@ void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here)
   const base::LockGuard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
-  notify(record, range.block->audience);
+  notify(std::move(record), range.block->audience);
 }
 
 }  // namespace slip::runtime

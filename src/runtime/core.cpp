@@ -1,15 +1,9 @@
 #include "runtime/core.hpp"
 
-#include <fmt/format.h>
-
-#include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/slab.hpp"
 #include "base/terminal.hpp"
-#include "base/thread.hpp"
-#include "runtime/backend.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -96,32 +90,8 @@ void Staging::give(std::byte* data, std::size_t bytes, Point until) {
   pieces_.push_back({data, bytes, until});
 }
 
-namespace {
-
-// Blocks are reused but never deleted. The table is never destroyed, because buffers may have static lifetime.
-struct BlockTable {
-  base::ForkMutex mutex;
-  std::vector<std::unique_ptr<Block>> all SLIP_GUARDED_BY(mutex);
-  std::vector<Block*> idle SLIP_GUARDED_BY(mutex);
-  std::uint64_t last_id SLIP_GUARDED_BY(mutex) = 0;
-};
-
-BlockTable& block_table() {
-  static BlockTable* const kTable = new BlockTable;
-  return *kTable;
-}
-
-}  // namespace
-
 Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t bytes, Name name) {
-  BlockTable& table = block_table();
-  const base::LockGuard lock(table.mutex);
-  if (table.idle.empty()) {
-    table.all.push_back(std::make_unique<Block>());
-    table.idle.push_back(table.all.back().get());
-  }
-  Block* block = table.idle.back();
-  table.idle.pop_back();
+  Block* block = base::Slab<Block>::take();
   block->core = core;
   block->data = static_cast<std::byte*>(data);
   block->bytes = bytes;
@@ -131,15 +101,14 @@ Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t byt
   block->origin = nullptr;
   block->audience = current_audience();
   block->name = name;
-  block->id.store(++table.last_id, std::memory_order_relaxed);
+  static std::atomic<std::uint64_t> last_id{0};
+  block->id.store(last_id.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   return block;
 }
 
 void drop_block(Block* block) {
-  BlockTable& table = block_table();
-  const base::LockGuard lock(table.mutex);
   block->id.store(0, std::memory_order_relaxed);
-  table.idle.push_back(block);
+  base::Slab<Block>::give(block);
 }
 
 void raise_out_of_memory(const DeviceCore& core, std::size_t bytes, Name name, Here here) {
@@ -182,12 +151,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   }
   if (observed_by(stream->audience)) {
     const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
-    notify({.kind = RecordKind::kStreamOpen,
-            .device = core.id,
-            .stream = id,
-            .thread = base::thread_index(),
-            .name = name},
-           stream->audience);
+    notify({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .name = name}, stream->audience);
   }
   return stream;
 }
@@ -213,13 +177,30 @@ void close_stream(StreamState& stream) noexcept {
               .device = core.id,
               .stream = core.legacy->last_id,
               .other_stream = id,
-              .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
-              .thread = base::thread_index()},
+              .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord})},
              stream.audience);
-    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = base::thread_index()},
-           stream.audience);
+    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id}, stream.audience);
   }
   core.backend->close_stream(stream);  // from here on another thread may reuse it
+}
+
+Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
+  return {code,
+          fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(kind), name.text(), here.file, here.line, why),
+          position, here};
+}
+
+void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id, Name name,
+                    Here here) {
+  notify({.kind = RecordKind::kBarrier,
+          .device = stream.core->id,
+          .stream = stream.last_id,
+          .position = position,
+          .other_stream = other_id != 0 ? other_id : other.stream->last_id,
+          .other_position = other.position,
+          .name = name,
+          .here = here},
+         stream.audience);
 }
 
 void fail_stream(StreamState& stream, Failure failure) {
@@ -231,7 +212,6 @@ void fail_stream(StreamState& stream, Failure failure) {
             .device = stream.core->id,
             .stream = stream.last_id,
             .position = copy.position,
-            .thread = base::thread_index(),
             .name = copy.text,
             .here = copy.here},
            stream.audience);

@@ -13,10 +13,7 @@
 #include "base/sync.hpp"
 #include "runtime/backend.hpp"
 #include "slip/device.hpp"
-
-namespace slip {
-class Observer;
-}  // namespace slip
+#include "slip/observer.hpp"
 
 namespace slip::runtime {
 
@@ -128,7 +125,7 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   ~DeviceCore();
 
   // Makes the backends of cores whose options are set, and fills in their info.
-  using Opener = std::function<std::vector<std::unique_ptr<Backend>>(std::span<DeviceCore* const>)>;
+  using Opener = std::function<Backends(Cores)>;
   // Opens `count` devices under one name. Device::open_all calls it with a row of the backend table as `opener`.
   static std::vector<Device> open_all(const std::string& name, int count, const DeviceOptions& options,
                                       const Opener& opener, Here here);
@@ -159,6 +156,27 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   std::map<std::uint64_t, Name> named_streams SLIP_GUARDED_BY(named_mutex);
 };
 
+// --- Process exit and fork. Closing a device finishes its work; exit() drops the ops that have not started. A child of
+// fork() cannot use the devices of its parent, because their threads do not exist there: every call on them throws. The
+// child may open its own devices. ---
+
+bool exiting();  // exit() has begun
+namespace detail {
+extern std::atomic<bool> exit_expected;  // the exit handler was registered after the last device was opened
+void expect_exit();
+}  // namespace detail
+
+// Called when work is issued. From then on exiting() becomes true at exit before any static object that exists now is
+// destroyed.
+inline void expect_exit() {
+  if (!detail::exit_expected.load(std::memory_order_relaxed)) [[unlikely]]
+    detail::expect_exit();
+}
+// The list of open devices.
+void register_device(DeviceCore& core);
+void unregister_device(DeviceCore& core);
+std::vector<std::shared_ptr<DeviceCore>> open_devices();
+
 // Opens and closes streams, sets their ids, and notifies observers.
 StreamState* open_stream(DeviceCore& core, const StreamSpec& spec);
 void close_stream(StreamState& stream) noexcept;
@@ -169,6 +187,13 @@ void drain(DeviceCore& core) noexcept;
 
 // Poisons a stream: it runs no more ops, and its next call throws. Only the first failure is kept.
 void fail_stream(StreamState& stream, Failure failure);
+// The failure of a stream whose op, at this position, threw.
+Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position);
+
+// Reports to observers that the stream waits for another point from `position` on, without a call of the program.
+// `other_id`: as Op::point_stream.
+void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id = 0,
+                    Name name = {}, Here here = {});
 
 // The path of every op from a call to the backend: checks stream and device, captures or submits, notifies observers.
 std::uint64_t issue(StreamState& stream, const Op& op);
@@ -225,11 +250,22 @@ void drop_block(Block* block);  // its ranges become invalid
 // issue() for records and waits between streams. They are so frequent and short that setting up a whole Op would take
 // most of their time. REQUIRES: the stream does not capture.
 std::uint64_t issue_record(StreamState& stream, Here here);  // without a time stamp
-struct EventWait {
-  Point point;
-  std::uint64_t point_stream = 0;  // see Op
-  EventState* event = nullptr;
-};
-void issue_wait(StreamState& stream, const EventWait& wait, Here here);
+// `point_stream`, `event`: see Op.
+void issue_wait(StreamState& stream, Point point, std::uint64_t point_stream, EventState* event, Here here);
+
+// --- Copies and fills: their checks, the engine that runs them, and when they block the host (rules 32-43, 73). ---
+
+// Throws if the ranges differ in size or overlap.
+void require_copy(const Range& to, const Range& from, Here here);
+// StreamRef::copy and fill.
+void copy_async(StreamState& stream, Range to, Range from, Name name, Here here);
+void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here);
+// Device::copy and fill, in the default stream.
+void copy_sync(StreamState& stream, Range to, Range from, Here here);
+void fill_sync(StreamState& stream, Range to, unsigned char value, Here here);
+
+// Stream-ordered free, and the memory records for observers.
+void free_in_order(StreamState& stream, Range range, Here here);
+void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here);
 
 }  // namespace slip::runtime

@@ -1,12 +1,7 @@
-#include "runtime/exit.hpp"
-
-#include <algorithm>
-#include <atomic>
+// Process exit and fork. See runtime/core.hpp.
 #include <cstdlib>
 #include <new>
-#include <vector>
 
-#include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
@@ -24,7 +19,8 @@ struct Devices {
   std::vector<DeviceCore*> open SLIP_GUARDED_BY(mutex);
 };
 
-Devices& devices();
+void after_fork_in_child();
+Devices& devices() { return base::process_wide<Devices, after_fork_in_child>(); }
 
 // A thread of the parent may have held locks of a device at the fork. The child renews the locks that its calls take
 // before they are refused.
@@ -38,14 +34,6 @@ void after_fork_in_child() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has on
   }
   devices().open.clear();
   forget_notifiers();
-}
-
-Devices& devices() {
-  static Devices* const kDevices = [] {
-    base::at_fork([] {}, [] {}, after_fork_in_child);
-    return new Devices;
-  }();
-  return *kDevices;
 }
 
 }  // namespace

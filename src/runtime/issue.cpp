@@ -1,12 +1,9 @@
 // The path of every op from the public calls to the backend, and of every wait of the host.
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -43,14 +40,12 @@ const Name kEdgeName("launch edge");  // an edge of a plan launch, or of a copy 
 constinit thread_local Record* t_submission = nullptr;
 constinit thread_local Observer* t_submission_audience = nullptr;
 
-struct Submission {
+struct Submission : base::NoCopy {
   Submission(Record& record, Observer* audience) {
     t_submission = &record;
     t_submission_audience = audience;
   }
   ~Submission() { t_submission = nullptr; }
-  Submission(const Submission&) = delete;
-  Submission& operator=(const Submission&) = delete;
 };
 
 // With an observer, submission and its record are one step, so that the records of a stream are in its order.
@@ -123,7 +118,6 @@ void notify_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, S
                           : stream ? stream->last_id
                                    : 0,
           .other_position = position,
-          .thread = base::thread_index(),
           .here = here},
          audience);
 }
@@ -151,29 +145,24 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
 [[gnu::hot]] std::uint64_t issue_record(StreamState& stream, Here here) {
   expect_exit();
   check_stream(stream, here);
-  if (observed_by(stream.audience)) [[unlikely]]
-    return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
   t_record.here = here;  // a record with no source location is the runtime's own, see is_bookkeeping()
+  if (observed_by(stream.audience)) [[unlikely]]
+    return submit_observed(stream, t_record);
   return stream.core->backend->submit(stream, t_record);
 }
 
-[[gnu::hot]] void issue_wait(StreamState& stream, const EventWait& wait, Here here) {
+[[gnu::hot]] void issue_wait(StreamState& stream, Point point, std::uint64_t point_stream, EventState* event,
+                             Here here) {
   expect_exit();
   check_stream(stream, here);
-  if (observed_by(stream.audience)) [[unlikely]] {
-    submit_observed(stream, {.kind = OpKind::kWait,
-                             .here = here,
-                             .point = wait.point,
-                             .point_stream = wait.point_stream,
-                             .event = wait.event});
-    return;
-  }
   Op& op = t_wait;
   op.here = here;
-  op.point = wait.point;
-  op.point_stream = wait.point_stream;
-  op.event = wait.event;
-  stream.core->backend->submit(stream, op);
+  op.point = point;
+  op.point_stream = point_stream;
+  op.event = event;
+  if (observed_by(stream.audience)) [[unlikely]]
+    submit_observed(stream, op);
+  else stream.core->backend->submit(stream, op);
 }
 
 [[gnu::hot]] std::uint64_t issue(StreamState& stream, const Op& op) {

@@ -7,12 +7,8 @@
 
 #include "base/biased_lock.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
-#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
-#include "slip/error.hpp"
 
 namespace slip::runtime {
 
@@ -45,10 +41,7 @@ struct Notifiers {
   std::vector<Notifier*> idle SLIP_GUARDED_BY(mutex);  // of threads that ended
 };
 
-Notifiers& notifiers() {
-  static Notifiers* const kNotifiers = new Notifiers;  // never destroyed: threads may end late
-  return *kNotifiers;
-}
+Notifiers& notifiers() { return base::process_wide<Notifiers>(); }
 
 constinit thread_local Notifier* t_notifier = nullptr;
 
@@ -125,6 +118,11 @@ constinit Observer* const detail::nobody = &g_nobody;
 void notify(const Record& record, Observer* audience) {
   if (!audience) notify(record);
   else if (audience != detail::nobody) audience->on(record);
+}
+
+void notify(Record&& record, Observer* audience) {
+  record.thread = base::thread_index();
+  notify(std::as_const(record), audience);
 }
 
 PrivateScope::PrivateScope(Observer* only) : before_(t_audience), counted_(only != nullptr) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/sync.hpp"
 #include "slip/observer.hpp"
 #include "slip/op.hpp"
 
@@ -21,16 +22,15 @@ inline bool observed_by(const Observer* audience) { return observed() && audienc
 
 void notify(const Record& record);
 void notify(const Record& record, Observer* audience);
+void notify(Record&& record, Observer* audience);  // sets record.thread: this thread
 
 // Keeps the library's own work, such as measuring costs or simulating a plan, out of the program's trace. While one
 // exists, the devices, streams and buffers that this thread makes report to `only`, or to no observer, instead of the
 // attached ones. They must be destroyed before `only` is. On cuda devices `only` gets no records of runs.
-class PrivateScope {
+class PrivateScope : base::NoCopy {
  public:
   explicit PrivateScope(Observer* only = nullptr);
   ~PrivateScope();
-  PrivateScope(const PrivateScope&) = delete;
-  PrivateScope& operator=(const PrivateScope&) = delete;
 
  private:
   Observer* const before_;

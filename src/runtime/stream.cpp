@@ -5,7 +5,6 @@
 #include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
@@ -30,7 +29,7 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
                "kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device", kernel.text(),
                block.name.text());
   const base::LockGuard lock(core.mutex);
-  if (std::find(core.peers.begin(), core.peers.end(), block.core->id) != core.peers.end()) return;
+  if (std::ranges::find(core.peers, block.core->id) != core.peers.end()) return;
   base::fail(Code::kPeerAccessNotEnabled, here,
              "kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first", kernel.text(), core.id,
              block.name.text(), block.core->id);
@@ -178,28 +177,22 @@ void StreamRef::wait(const Event& event, Here here) const {
     current->invalidate("it waited for an event from outside");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
-  runtime::issue_wait(stream, {event.point_, event.stream_, event.handle_.get()}, here);
+  runtime::issue_wait(stream, event.point_, event.stream_, event.handle_.get(), here);
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 
 void StreamRef::wait_value(Range flag, std::uint32_t value, Name name, Here here) const {
   runtime::require_flag(flag, "wait_value", here);
-  const Range reads[] = {flag};
-  runtime::issue(*state(here), {.kind = OpKind::kWaitValue,
-                                .value = value,
-                                .name = name ? name : kWaitName,
-                                .here = here,
-                                .reads = std::span<const Range>(reads)});
+  Op op{.kind = OpKind::kWaitValue, .value = value, .name = name ? name : kWaitName, .here = here};
+  op.reads = std::span<const Range>(&flag, 1);
+  runtime::issue(*state(here), op);
 }
 
 void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here here) const {
   runtime::require_flag(flag, "write_value", here);
-  const Range writes[] = {flag};
-  runtime::issue(*state(here), {.kind = OpKind::kWriteValue,
-                                .value = value,
-                                .name = name ? name : kWriteName,
-                                .here = here,
-                                .writes = std::span<const Range>(writes)});
+  Op op{.kind = OpKind::kWriteValue, .value = value, .name = name ? name : kWriteName, .here = here};
+  op.writes = std::span<const Range>(&flag, 1);
+  runtime::issue(*state(here), op);
 }
 
 namespace {

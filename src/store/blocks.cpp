@@ -1,42 +1,26 @@
 #include "store/blocks.hpp"
 
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/fail.hpp"
+
 namespace slip::store {
 namespace {
 
-// Fallback if the file system refuses a direct read: through the page cache.
-bool read_plainly(const ReadRange& range, const ReadBlock& block, ReadFault& fault) {
-  std::size_t got = 0;
-  while (got < block.bytes()) {
-    const ssize_t result = ::pread(range.file->descriptor(), block.target() + got, block.bytes() - got,
-                                   static_cast<off_t>(block.offset() + got));
-    if (result < 0 && errno == EINTR) continue;
-    if (result <= 0) {
-      fault = {result < 0 ? errno : 0, block.offset(), block.bytes(), got};
-      return false;
-    }
-    got += static_cast<std::size_t>(result);
-  }
-  return true;
-}
-
-}  // namespace
-
-std::uint64_t ReadRange::blocks(std::size_t block_bytes) const {
-  return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
-}
-
+// Returns the address for the first byte in a landing. It has the same alignment as in the file if the range fits that
+// way; otherwise it is the start of the landing.
 std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
   const auto begin = reinterpret_cast<std::uintptr_t>(landing.memory);
   // The subtraction may wrap around, which is harmless, because the alignment is a power of two.
   const std::size_t shift = (offset - begin) % alignment;
   return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
 }
+
+}  // namespace
 
 ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes)
     : offset_(std::max(range.offset, (range.offset / block_bytes + index) * block_bytes)),
@@ -65,8 +49,12 @@ void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {
 
 ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, ReadFault& fault) {
   if (result == -EINTR || result == -EAGAIN) return Step::kAgain;
-  if (result == -EINVAL && range.descriptor != range.file->descriptor())
-    return read_plainly(range, *this, fault) ? Step::kDone : Step::kFailed;
+  if (result == -EINVAL && range.direct()) {  // the file system refuses a direct read: read through the page cache
+    int error = 0;
+    const std::size_t got = range.file->read_up_to(offset_, target_, bytes_, error);
+    fault = {error, offset_, bytes_, got};
+    return got == bytes_ ? Step::kDone : Step::kFailed;
+  }
   const std::size_t before = offset_ - from_;
   const std::size_t total = got_ + static_cast<std::size_t>(std::max<std::int64_t>(result, 0));
   if (total >= before + bytes_) {
@@ -81,6 +69,57 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
   }
   fault = {result < 0 ? static_cast<int>(-result) : 0, offset_, bytes_, total > before ? total - before : 0};
   return Step::kFailed;
+}
+
+BlockIo::BlockIo(const ReaderOptions& options, Here here) : options_(options) {
+  const std::size_t bytes = options_.in_flight * options_.block_bytes;
+  bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
+  if (!bounces_) base::fail(Code::kOutOfMemory, here, "no {} bytes to read blocks into", bytes);
+}
+
+ReadRange BlockIo::range_of(const ReadRequest& request) const {
+  const File& file = *request.file;
+  const bool direct = options_.disk != ReaderOptions::Disk::kBuffered && file.direct_descriptor() >= 0;
+  return {request, direct ? file.direct_descriptor() : file.descriptor(), direct ? file.direct_alignment() : 1,
+          place_in(request.landing, request.offset, request.bytes, file.direct_alignment())};
+}
+
+bool BlockIo::all_cached(const ReadRequest& request) const {
+  return options_.cache == ReaderOptions::Cache::kFirst &&
+         store::all_cached(*request.file, request.offset, request.bytes);
+}
+
+bool BlockIo::none_cached(const ReadRange& range) const {
+  return options_.cache == ReaderOptions::Cache::kNever || store::none_cached(*range.file, range.offset, range.bytes);
+}
+
+bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
+  if (options_.cache == ReaderOptions::Cache::kNever) return false;
+  const std::size_t got = read_cached(*range.file, block.offset(), block.target(), block.bytes());
+  took_cached(got);
+  block.have(got);
+  return block.bytes() == 0;
+}
+
+std::int64_t BlockIo::allowed(const ReadRange& range, const ReadBlock& block) const {
+  const auto most = static_cast<std::int64_t>(block.next_bytes());
+  if (!options_.interfere) return most;
+  const std::int64_t allowed = options_.interfere(block.next_offset(), block.next_bytes());
+  return allowed < 0 ? allowed : std::min(most, allowed - allowed % static_cast<std::int64_t>(range.alignment));
+}
+
+void BlockIo::count(const ReadRange& range, const ReadBlock& block) {
+  (range.direct() ? direct_ : buffered_).fetch_add(block.bytes(), std::memory_order_relaxed);
+  if (block.bounces()) bounced_.fetch_add(block.bytes(), std::memory_order_relaxed);
+  // Drop the pages that this read brought into the page cache: they are not needed any more.
+  if (!range.direct())
+    ::posix_fadvise(range.descriptor, static_cast<off_t>(block.offset()), static_cast<off_t>(block.bytes()),
+                    POSIX_FADV_DONTNEED);
+}
+
+ReadCounts BlockIo::counts() const {
+  const auto value = [](const std::atomic<std::uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
+  return {value(cached_), value(direct_), value(buffered_), value(bounced_)};
 }
 
 }  // namespace slip::store

@@ -1,14 +1,48 @@
+// What the two ways to read blocks share: io_uring (DiskQueue) and threads (BlockReader).
+//
 // ReadBlock: one block of a range of a file, and the arguments of the system calls that read it. Direct I/O needs
 // aligned offsets, so it reads more than was requested. A system call may return fewer bytes than it was asked for.
-// DiskQueue (io_uring) and the threads of BlockReader use it.
+// BlockIo: reads from the page cache, the test hook, bounce buffers for blocks that are not aligned, and counters.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
 
 #include "store/file.hpp"
 
 namespace slip::store {
+
+struct ReaderOptions {
+  enum class Cache { kFirst, kNever };
+  enum class Disk {
+    kBest,      // the first of the following that the machine and the file system support
+    kRing,      // direct I/O with io_uring; the constructor throws if the system has no io_uring
+    kThreads,   // direct I/O by the reader's threads
+    kBuffered,  // through the page cache, from which the pages are dropped again
+  };
+  Cache cache = Cache::kFirst;
+  Disk disk = Disk::kBest;
+  std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
+  // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
+  unsigned in_flight = 16;
+  unsigned threads = 4;  // including the caller
+  // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
+  // additional threads compete with them for cores.
+  bool between_loops = false;
+  // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the
+  // maximum number of bytes of this read, or minus errno.
+  std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)> interfere;
+};
+
+// Bytes read so far, by source.
+struct ReadCounts {
+  std::uint64_t cached = 0, direct = 0, buffered = 0;  // bytes
+  std::uint64_t bounced = 0;                           // bytes of `direct` that went through a bounce buffer
+};
 
 // The destination of a range, and the memory available there.
 struct Landing {
@@ -31,21 +65,17 @@ struct ReadRequest {
   Landing landing;
 };
 
-struct ReadRange {
-  const File* file = nullptr;
+// The same with the descriptor to read through, and the address of the first byte.
+struct ReadRange : ReadRequest {
   int descriptor = -1;
   std::size_t alignment = 1;  // required alignment of reads through this descriptor
-  std::uint64_t offset = 0;   // of the requested bytes
-  std::size_t bytes = 0;
   std::byte* target = nullptr;
-  Landing landing;
 
-  std::uint64_t blocks(std::size_t block_bytes) const;
+  bool direct() const { return descriptor != file->descriptor(); }
+  std::uint64_t blocks(std::size_t block_bytes) const {
+    return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
+  }
 };
-
-// Returns the address for the first byte in a landing. It has the same alignment as in the file if the range fits that
-// way; otherwise it is the start of the landing.
-std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment);
 
 class ReadBlock {
  public:
@@ -81,6 +111,37 @@ class ReadBlock {
   std::size_t span_ = 0;
   std::byte* into_ = nullptr;
   std::size_t got_ = 0;
+};
+
+// Thread-safe.
+class BlockIo {
+ public:
+  // REQUIRES: BlockReader has checked the options.
+  BlockIo(const ReaderOptions& options, Here here);
+
+  const ReaderOptions& options() const { return options_; }
+  ReadRange range_of(const ReadRequest& request) const;
+  bool all_cached(const ReadRequest& request) const;
+  bool none_cached(const ReadRange& range) const;  // also true if the options forbid the page cache
+
+  // Copies the part of the block that is in the page cache. True: that was the whole block.
+  bool take_cached(const ReadRange& range, ReadBlock& block);
+  void took_cached(std::size_t bytes) { cached_.fetch_add(bytes, std::memory_order_relaxed); }
+  // How many bytes the next system call for this block may request, or minus errno.
+  std::int64_t allowed(const ReadRange& range, const ReadBlock& block) const;
+  // Counts a block that was read from the disk.
+  void count(const ReadRange& range, const ReadBlock& block);
+  std::byte* bounce(std::size_t slot) const { return bounces_.get() + slot * options_.block_bytes; }
+  ReadCounts counts() const;
+
+ private:
+  struct FreeMemory {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  const ReaderOptions options_;
+  std::unique_ptr<std::byte, FreeMemory> bounces_;
+  // relaxed accesses: these are statistics and order nothing.
+  std::atomic<std::uint64_t> cached_{0}, direct_{0}, buffered_{0}, bounced_{0};
 };
 
 }  // namespace slip::store

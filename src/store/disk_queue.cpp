@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/fail.hpp"
+#include "base/sync.hpp"
 
 namespace slip::store {
 namespace {
@@ -28,7 +29,7 @@ void* map_ring(int ring, std::size_t bytes, std::uint64_t what) {
 }  // namespace
 
 // Asynchronous reads with io_uring. It uses raw system calls, so liburing is not needed. One thread at a time.
-class ReadRing {
+class ReadRing : base::NoCopy {
  public:
   // Null: the kernel is too old, or a seccomp filter forbids io_uring.
   static std::unique_ptr<ReadRing> open(unsigned entries) {
@@ -44,8 +45,6 @@ class ReadRing {
   ~ReadRing() {
     if (ring_ >= 0) ::close(ring_);
   }
-  ReadRing(const ReadRing&) = delete;
-  ReadRing& operator=(const ReadRing&) = delete;
 
   // Adds a read; at most `entries` may be in flight. The next wait() or poll() submits it to the kernel.
   void put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag) {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "store/block_io.hpp"
+#include "store/blocks.hpp"
 
 namespace slip::store {
 
@@ -20,8 +20,6 @@ class DiskQueue {
   // Null: the system has no io_uring.
   static std::unique_ptr<DiskQueue> open(BlockIo& io);
   ~DiskQueue();  // waits for the reads in flight: afterwards no landing is written any more
-  DiskQueue(const DiskQueue&) = delete;
-  DiskQueue& operator=(const DiskQueue&) = delete;
 
   // Whether this range is the next one in the queue, so that parts of it may have been read.
   bool expects(const ReadRange& range) const;

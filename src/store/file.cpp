@@ -1,7 +1,6 @@
 #include "store/file.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -90,20 +89,26 @@ File::~File() {
   if (direct_ >= 0) ::close(direct_);
 }
 
-void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
-  auto* at = static_cast<char*>(into);
-  std::size_t left = bytes;
-  while (left > 0) {
-    const ssize_t got = ::pread(descriptor_, at, left, static_cast<off_t>(offset + (bytes - left)));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      base::fail(Code::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(errno));
-    if (got == 0)
-      base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_,
-                 bytes - left, bytes, offset, size());
-    at += got;
-    left -= static_cast<std::size_t>(got);
+std::size_t File::read_up_to(std::uint64_t offset, void* into, std::size_t bytes, int& error) const {
+  std::size_t got = 0;
+  for (error = 0; got < bytes && error == 0;) {
+    const ssize_t more =
+        ::pread(descriptor_, static_cast<char*>(into) + got, bytes - got, static_cast<off_t>(offset + got));
+    if (more == 0) break;
+    if (more > 0) got += static_cast<std::size_t>(more);
+    else if (errno != EINTR) error = errno;
   }
+  return got;
+}
+
+void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
+  int error = 0;
+  const std::size_t got = read_up_to(offset, into, bytes, error);
+  if (error != 0)
+    base::fail(Code::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(error));
+  if (got < bytes)
+    base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_, got,
+               bytes, offset, size());
 }
 
 void File::require_unchanged(Here here) const {
@@ -132,7 +137,7 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view en
     if (name.ends_with(ending)) result.push_back(std::move(name));
   }
   if (error) base::fail(Code::kIo, here, "cannot list '{}': {}", folder, error.message());
-  std::sort(result.begin(), result.end());
+  std::ranges::sort(result);
   return result;
 }
 

@@ -31,6 +31,8 @@ class File {
 
   // Reads all the bytes, or throws kIo with the path, the offset and the bytes found. Thread-safe.
   void read(std::uint64_t offset, void* into, std::size_t bytes, Here here = Here::at()) const;
+  // Returns the number of bytes read: fewer than `bytes` at the end of the file, or if `error` is set to an errno.
+  std::size_t read_up_to(std::uint64_t offset, void* into, std::size_t bytes, int& error) const;
   // Throws kIo if the file has another size or was written since it was opened.
   void require_unchanged(Here here = Here::at()) const;
 

@@ -1,6 +1,5 @@
 #include "store/reader.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include "base/sync.hpp"
 #include "base/team.hpp"
 #include "base/thread.hpp"
-#include "store/block_io.hpp"
 #include "store/disk_queue.hpp"
 
 namespace slip::store {
@@ -62,8 +60,6 @@ class ThreadGroup {
     }
   }
   ~ThreadGroup() { stop(); }
-  ThreadGroup(const ThreadGroup&) = delete;
-  ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   // Returns when `work` has returned on all members; one caller at a time.
   void run() {
@@ -118,7 +114,7 @@ class BlockReader::State {
   State(const ReaderOptions& asked, Here here);
 
   std::byte* read(const ReadRequest& request, const Next& next, Here here);
-  Counts counts() const { return io_.counts(); }
+  ReadCounts counts() const { return io_.counts(); }
   bool has_ring() const { return queue_ != nullptr; }
 
  private:
@@ -222,7 +218,7 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
       const std::optional<ReadRequest> request = next();
       if (!request) return std::nullopt;
       const ReadRange range = io_.range_of(*request);
-      held_back_ = !fits(*request) || range.descriptor == range.file->descriptor() || io_.all_cached(*request);
+      held_back_ = !fits(*request) || !range.direct() || io_.all_cached(*request);
       return held_back_ ? std::nullopt : std::optional(range);
     };
   }
@@ -232,7 +228,6 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
 std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next, Here here) {
   const base::LockGuard turn(reading_);
   range_ = io_.range_of(request);
-  const bool direct = range_.descriptor != range_.file->descriptor();
   failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
   const bool begun = queue_ && queue_->expects(range_);
   if (!begun) held_back_ = false;
@@ -241,7 +236,7 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
   // Threads copy from the page cache; the disk needs many blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
   if (!(copies && io_.options().between_loops && copy_between_loops())) {
-    if (queue_ && direct && !copies) read_by_queue(next, here);
+    if (queue_ && range_.direct() && !copies) read_by_queue(next, here);
     else read_by_threads();
   }
   if (failed()) throw_fault(here);
@@ -251,8 +246,6 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
 
 BlockReader::BlockReader(const ReaderOptions& options, Here here) : state_(std::make_unique<State>(options, here)) {}
 BlockReader::~BlockReader() = default;
-
-std::size_t BlockReader::lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
 
 std::size_t BlockReader::room(const File& file, std::uint64_t offset, std::size_t bytes) {
   const std::size_t alignment = file.direct_alignment();
@@ -274,7 +267,7 @@ std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here 
              file.size());
 }
 
-BlockReader::Counts BlockReader::counts() const { return state_->counts(); }
+ReadCounts BlockReader::counts() const { return state_->counts(); }
 bool BlockReader::has_ring() const { return state_->has_ring(); }
 
 }  // namespace slip::store

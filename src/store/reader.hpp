@@ -6,50 +6,23 @@
 // construction.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "store/blocks.hpp"
-#include "store/file.hpp"
 
 namespace slip::store {
-
-struct ReaderOptions {
-  enum class Cache { kFirst, kNever };
-  enum class Disk {
-    kBest,      // the first of the following that the machine and the file system support
-    kRing,      // direct I/O with io_uring; the constructor throws if the system has no io_uring
-    kThreads,   // direct I/O by the reader's threads
-    kBuffered,  // through the page cache, from which the pages are dropped again
-  };
-  Cache cache = Cache::kFirst;
-  Disk disk = Disk::kBest;
-  std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
-  // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
-  unsigned in_flight = 16;
-  unsigned threads = 4;  // including the caller
-  // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
-  // additional threads compete with them for cores.
-  bool between_loops = false;
-  // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the
-  // maximum number of bytes of this read, or minus errno.
-  std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)> interfere;
-};
 
 class BlockReader {
  public:
   explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at());
   ~BlockReader();
-  BlockReader(const BlockReader&) = delete;
-  BlockReader& operator=(const BlockReader&) = delete;
 
   // A range is read without a copy if the memory has room for the alignment: the memory is aligned to
   // file.direct_alignment() and has room() bytes. Then the first requested byte is at memory + lead(), and all of the
   // room may be overwritten.
-  static std::size_t lead(const File& file, std::uint64_t offset);
+  static std::size_t lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
   // Returns where the first requested byte is: as above if it fits, otherwise at the start of the landing. With a
@@ -64,12 +37,7 @@ class BlockReader {
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
-  // Bytes read so far, by source.
-  struct Counts {
-    std::uint64_t cached = 0, direct = 0, buffered = 0;  // bytes
-    std::uint64_t bounced = 0;                           // bytes of `direct` that went through a bounce buffer
-  };
-  Counts counts() const;
+  ReadCounts counts() const;
   bool has_ring() const;
 
  private:

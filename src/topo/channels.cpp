@@ -66,7 +66,7 @@ std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, Tree
   std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNoRank);
   for (const std::vector<int>& order : orders) {
     const auto count = static_cast<int>(order.size());
-    set_parents(order, shape == TreeShape::kChain ? topo::chain_parents(count) : topo::heap_parents(count), parent);
+    set_parents(order, topo::heap_parents(count, shape == TreeShape::kChain ? 1 : 2), parent);
   }
   return parent;
 }

@@ -3,15 +3,29 @@
 #include <algorithm>
 
 #include "slip/topology.hpp"
+#include "topo/fabric.hpp"
 #include "topo/rates.hpp"
 
 namespace slip {
 namespace {
 
-const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+using topo::node_at;
 
-// The nearest type that a path can have if it uses the link.
-PathType type_of(const TopoSystem& system, const TopoLink& link) {
+// Whether a path may pass through a node of this kind. GPUs, cores and nets can only be the ends of a path.
+bool passes(TopoKind kind) {
+  return kind == TopoKind::kCpu || kind == TopoKind::kPci || kind == TopoKind::kCache || kind == TopoKind::kNic ||
+         kind == TopoKind::kNvSwitch;
+}
+
+}  // namespace
+
+double topo::link_gbps(const TopoSystem& system, int from, int to) {
+  const auto found =
+      std::ranges::find_if(system.links, [&](const TopoLink& link) { return link.from == from && link.to == to; });
+  return found == system.links.end() ? 0 : found->gbps;
+}
+
+PathType topo::type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
@@ -25,13 +39,12 @@ PathType type_of(const TopoSystem& system, const TopoLink& link) {
   return switches ? PathType::kPxb : PathType::kPix;
 }
 
-// Whether a path may pass through a node of this kind. GPUs, cores and nets can only be the ends of a path.
-bool passes(TopoKind kind) {
-  return kind == TopoKind::kCpu || kind == TopoKind::kPci || kind == TopoKind::kCache || kind == TopoKind::kNic ||
-         kind == TopoKind::kNvSwitch;
+std::vector<std::vector<int>> topo::links_from(const TopoSystem& system) {
+  std::vector<std::vector<int>> links_of(system.nodes.size());
+  for (std::size_t i = 0; i < system.links.size(); ++i)
+    links_of[static_cast<std::size_t>(system.links[i].from)].push_back(static_cast<int>(i));
+  return links_of;
 }
-
-}  // namespace
 
 const char* path_name(PathType type) {
   constexpr const char* kNames[] = {"LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "NET", "-"};
@@ -40,11 +53,8 @@ const char* path_name(PathType type) {
 
 TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nodes.size()) {
   entries_.resize(count_ * count_);
-  std::vector<std::vector<int>> links_of(count_);
-  for (std::size_t i = 0; i < system.links.size(); ++i) {
-    links_of[static_cast<std::size_t>(system.links[i].from)].push_back(static_cast<int>(i));
-    from_.push_back(system.links[i].from);
-  }
+  for (const TopoLink& link : system.links) from_.push_back(link.from);
+  const std::vector<std::vector<int>> links_of = topo::links_from(system);
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
   if (relayed) pass_over_nvlink(system);
   pass_through_memory(system);
@@ -63,7 +73,7 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
       if (here != source && !passes(node_at(system, here).kind)) continue;
       for (const int number : links_of[static_cast<std::size_t>(here)]) {
         const TopoLink& link = system.links[static_cast<std::size_t>(number)];
-        if (!settled[static_cast<std::size_t>(link.to)] && extend(source, link, number, type_of(system, link)))
+        if (!settled[static_cast<std::size_t>(link.to)] && extend(source, link, number, topo::type_of(system, link)))
           next.push_back(link.to);
       }
     }
@@ -135,7 +145,7 @@ TopoPath TopoPaths::between(int from, int to) const {
     path.links.push_back(link);
     node = from_[static_cast<std::size_t>(link)];
   }
-  std::reverse(path.links.begin(), path.links.end());
+  std::ranges::reverse(path.links);
   return path;
 }
 

@@ -1,11 +1,12 @@
 #include "topo/rings.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <compare>
 #include <map>
 #include <set>
 #include <string>
+
+#include "topo/fabric.hpp"
 
 namespace slip::topo {
 namespace {
@@ -68,25 +69,12 @@ Route route_between(const RingMembers& members, int from, int to) {
 
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
-// The nearest path type that uses the link.
-PathType used_from(const TopoSystem& system, const TopoLink& link) {
-  const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
-  switch (link.kind) {
-    case LinkKind::kNvLink: return PathType::kNvl;
-    case LinkKind::kSys: return PathType::kSys;
-    case LinkKind::kNet: return PathType::kLoc;
-    case LinkKind::kPci:
-    case LinkKind::kMemory: break;
-  }
-  return is_cpu(link.from) || is_cpu(link.to) ? PathType::kPhb : PathType::kPix;
-}
-
 // By node: 1 for `top` and all nodes below it.
 std::vector<char> below(const TopoSystem& system, int top) {
   std::vector<char> inside(system.nodes.size(), 0);
   for (std::size_t node = 0; node < inside.size(); ++node) {
     int up = static_cast<int>(node);
-    while (up >= 0 && up != top) up = system.nodes[static_cast<std::size_t>(up)].parent;
+    while (up >= 0 && up != top) up = node_at(system, up).parent;
     inside[node] = up == top ? 1 : 0;
   }
   return inside;
@@ -129,14 +117,12 @@ void MachineRoutes::sort_members() {
 // not all. It must also leave a part with members but without a port, if it continues to other machines.
 void MachineRoutes::find_cuts(const RingMembers& members) {
   const TopoSystem& system = *members.system;
-  std::vector<std::vector<int>> links_of(system.nodes.size());
-  for (std::size_t link = 0; link < system.links.size(); ++link)
-    links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
+  const std::vector<std::vector<int>> links_of = links_from(system);
   for (std::size_t top = 0; top < system.nodes.size(); ++top) {
     const std::vector<char> inside = below(system, static_cast<int>(top));
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
-    const auto within = static_cast<std::size_t>(std::count_if(members.nodes.begin(), members.nodes.end(), is_inside));
-    const bool no_port = std::none_of(system.nets.begin(), system.nets.end(), is_inside);
+    const auto within = static_cast<std::size_t>(std::ranges::count_if(members.nodes, is_inside));
+    const bool no_port = std::ranges::none_of(system.nets, is_inside);
     if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside);
   }
   if (ports_ > 0) {
@@ -145,7 +131,7 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
     add_cut(system, links_of, inside);
   }
   // Equal cuts give the same bound.
-  std::sort(cuts_.begin(), cuts_.end());
+  std::ranges::sort(cuts_);
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
 }
 
@@ -157,11 +143,12 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
     if (!inside[node]) continue;
     for (const int link : links_of[node]) {
       const TopoLink& each = system.links[static_cast<std::size_t>(link)];
+      const PathType type = type_of(system, each);
       if (!inside[static_cast<std::size_t>(each.to)])
-        all.push_back({capacity_[static_cast<std::size_t>(link)], used_from(system, each)});
+        all.push_back({capacity_[static_cast<std::size_t>(link)], type == PathType::kPxb ? PathType::kPix : type});
     }
   }
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   Cut& cut = cuts_.emplace_back();
   for (const Exit& exit : all) {
     if (!cut.empty() && cut.back().capacity == exit.capacity && cut.back().from == exit.from) ++cut.back().links;
@@ -186,7 +173,7 @@ bool MachineRoutes::joined(PathType limit) const {
   }
   if (reached < count_) return false;
   const auto usable = [&](const Route& each) { return each.type <= limit; };
-  return ports_ == 0 || (std::any_of(in_.begin(), in_.end(), usable) && std::any_of(out_.begin(), out_.end(), usable));
+  return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
 }
 
 int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_channels) const {
@@ -353,16 +340,14 @@ class RingSearch {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
     for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
       const auto limit = static_cast<PathType>(type);
-      if (!std::all_of(kinds_.begin(), kinds_.end(), [&](const MachineRoutes& routes) { return routes.joined(limit); }))
-        continue;
+      if (!std::ranges::all_of(kinds_, [&](const MachineRoutes& routes) { return routes.joined(limit); })) continue;
       for (const std::int64_t each : rates) {
         if (improve(each, limit)) rate = each;
       }
     }
     for (std::vector<RingSegment>& rings : best_) {
       // Sorts by port, so that a channel uses the same rail: the port with the same number on every machine.
-      std::stable_sort(rings.begin(), rings.end(),
-                       [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
+      std::ranges::stable_sort(rings, [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }
     return std::move(best_);
   }

@@ -14,6 +14,7 @@ namespace slip {
 namespace {
 
 using topo::Fabric;
+using topo::node_at;
 
 // The net with the nearest path type to a device, then with the highest rate. `number` chooses among equal nets.
 int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
@@ -38,37 +39,33 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
     return std::tuple(paths.type(device, net), -paths.gbps(device, net));
   };
   std::vector<int> ranks = fabric.ranks_of(node);
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return distance(a) < distance(b); });
-  const auto equal =
-      std::count_if(ranks.begin(), ranks.end(), [&](int r) { return distance(r) == distance(ranks[0]); });
+  std::ranges::stable_sort(ranks, [&](int a, int b) { return distance(a) < distance(b); });
+  const auto equal = std::ranges::count_if(ranks, [&](int r) { return distance(r) == distance(ranks[0]); });
   return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
 }
 
 // Whether a device hands its data over to a relay if the path between them has this type. GPUs use NVLink only, because
 // the relay exists to avoid slower paths. Cores of one NUMA node share its memory.
 bool hands_over(const TopoSystem& system, int device, PathType type) {
-  const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
+  const bool gpu = node_at(system, device).kind == TopoKind::kGpu;
   return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
 }
 
 // The ancestor directly below the CPU: the PCI switch above the node, or the node itself.
 int below_cpu(const TopoSystem& system, int node) {
   for (;;) {
-    const int parent = system.nodes[static_cast<std::size_t>(node)].parent;
-    if (parent < 0 || system.nodes[static_cast<std::size_t>(parent)].kind == TopoKind::kCpu) return node;
+    const int parent = node_at(system, node).parent;
+    if (parent < 0 || node_at(system, parent).kind == TopoKind::kCpu) return node;
     node = parent;
   }
 }
 
 double uplink_gbps(const TopoSystem& system, int node) {
-  for (const TopoLink& link : system.links) {
-    if (link.from == node && link.to == system.nodes[static_cast<std::size_t>(node)].parent) return link.gbps;
-  }
-  return 0;
+  return topo::link_gbps(system, node, node_at(system, node).parent);
 }
 
 bool holds_net(const TopoSystem& system, int top) {
-  return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
+  return std::ranges::any_of(system.nets, [&](int net) { return below_cpu(system, net) == top; });
 }
 
 // The rate in GB/s at which the GPUs exchange data with a net through the CPU's memory. All bytes pass the uplink of
@@ -115,7 +112,7 @@ class SwitchRelief {
   int rank_for(int node, int net, int rank, int number) {
     const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];
-    if (system.nodes[static_cast<std::size_t>(port)].gdr || !gains(node, net)) return -1;
+    if (node_at(system, port).gdr || !gains(node, net)) return -1;
     std::vector<int> ranks;
     for (const int other : fabric_.ranks_of(node)) {
       const int device = fabric_.device_of(other);
@@ -133,7 +130,7 @@ class SwitchRelief {
   bool gains(int node, int net) {
     const auto [known, fresh] = reliefs_.try_emplace(fabric_.system(node).xml);
     if (fresh) known->second = relieve_nics(fabric_.system(node));
-    return std::any_of(known->second.begin(), known->second.end(), [&](const Relief& one) { return one.net == net; });
+    return std::ranges::any_of(known->second, [&](const Relief& one) { return one.net == net; });
   }
 
   const Fabric& fabric_;
@@ -187,7 +184,7 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
 
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
   const Fabric fabric(cluster, here);
-  if (std::find(fabric.used_nodes().begin(), fabric.used_nodes().end(), from_node) == fabric.used_nodes().end())
+  if (std::ranges::find(fabric.used_nodes(), from_node) == fabric.used_nodes().end())
     base::fail(Code::kInvalidValue, here, "no ranks on node {}", from_node);
   for (const int node : fabric.used_nodes()) {
     if (fabric.system(node).nets.empty())
@@ -205,8 +202,7 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
 
 std::vector<Relief> relieve_nics(const TopoSystem& system) {
   std::vector<Relief> result;
-  if (system.devices.empty() || system.nodes[static_cast<std::size_t>(system.devices[0])].kind != TopoKind::kGpu)
-    return result;
+  if (system.devices.empty() || node_at(system, system.devices[0]).kind != TopoKind::kGpu) return result;
   const TopoPaths paths(system);
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
     Relief relief{static_cast<int>(n), {}, 0, 0};

@@ -1,9 +1,7 @@
 // parse_topology(): builds the graph that a topology document describes. A probed machine is written as a document
 // first, so documents are the only input. Unknown elements are kept in the document and ignored in the graph.
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -149,7 +147,7 @@ class GraphBuilder {
     const std::optional<double> gbps = topo::pci_gbps(speed, lanes);
     if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', from 0.1 to 512");
     const auto holds = [&](const char* name) {
-      return std::any_of(pci.children.begin(), pci.children.end(), [&](const XmlElement& e) { return e.name == name; });
+      return std::ranges::any_of(pci.children, [&](const XmlElement& e) { return e.name == name; });
     };
     // Published files leave out <gpu> and <nic>, which NCCL adds at run time. Then the PCI class decides.
     const bool leaf = !holds("pci");
@@ -246,15 +244,13 @@ class GraphBuilder {
     }
   }
 
-  // The NVLinks that the file lists: how many lead from each GPU to another GPU or to a switch.
-  struct NvLinks {
-    struct LinkCount {
-      int count = 0;
-      const XmlElement* element = nullptr;
-    };
-    std::map<std::pair<int, int>, LinkCount> between;  // by the two GPUs
-    std::map<int, LinkCount> to_switch;                // by the GPU
+  // The NVLinks that the file lists: how many lead from a GPU to another GPU, or to a switch (kHub).
+  struct LinkCount {
+    int count = 0;
+    const XmlElement* element = nullptr;
   };
+  using NvLinks = std::map<std::pair<int, int>, LinkCount>;
+  static constexpr int kHub = -1;
 
   void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
     const XmlAttributes values = of(nvlink);
@@ -262,42 +258,39 @@ class GraphBuilder {
     if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
     const auto count = static_cast<int>(values.number("count", 1, 1024));
     const auto found = gpu_at.find(target);
-    if (found != gpu_at.end()) {
-      values.number_or("tclass", 0, 0, 0xFFFFFF);
-      if (found->second == gpu) return;  // published files have links of a GPU to itself
-      NvLinks::LinkCount& found_links = into.between[{gpu, found->second}];
-      found_links = {found_links.count + count, &nvlink};
-    } else if (values.number("tclass", 0, 0xFFFFFF) >> 8 == kNvSwitchClass) {
-      NvLinks::LinkCount& found_links = into.to_switch[gpu];
-      found_links = {found_links.count + count, &nvlink};
-    }
-    // Otherwise the target is a GPU that is not in the file: a file lists only the GPUs that its program may use.
+    const bool known = found != gpu_at.end();
+    if (known) values.number_or("tclass", 0, 0, 0xFFFFFF);
+    // An unknown GPU is not in the file: a file lists only the GPUs that its program may use.
+    else if (values.number("tclass", 0, 0xFFFFFF) >> 8 != kNvSwitchClass) return;
+    if (known && found->second == gpu) return;  // published files have links of a GPU to itself
+    LinkCount& links = into[{gpu, known ? found->second : kHub}];
+    links = {links.count + count, &nvlink};
   }
 
   void connect_nvlinks() {
     std::map<std::string, int> gpu_at;
-    for (const Gpu& gpu : gpus_) gpu_at[bus_id_of(gpu.node)] = gpu.node;
+    for (const auto& [node, gpu] : gpus_) gpu_at[bus_id_of(node)] = node;
     NvLinks found;
-    for (const Gpu& gpu : gpus_) {
-      if (!gpu.element) continue;
-      for (const XmlElement& child : gpu.element->children) {
-        if (child.name == "nvlink") read_nvlink(gpu.node, child, gpu_at, found);
+    for (const auto& [node, gpu] : gpus_) {
+      if (!gpu) continue;
+      for (const XmlElement& child : gpu->children) {
+        if (child.name == "nvlink") read_nvlink(node, child, gpu_at, found);
       }
     }
-    for (const auto& [ends, found_links] : found.between) {
-      const auto back = found.between.find({ends.second, ends.first});
-      const int links_back = back == found.between.end() ? 0 : back->second.count;
-      if (links_back != found_links.count)
-        of(*found_links.element)
-            .refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
-      if (ends.first < ends.second)
-        connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, found_links.count));
+    for (const auto& [ends, links] : found) {
+      if (ends.second == kHub) continue;
+      const auto back = found.find({ends.second, ends.first});
+      const int links_back = back == found.end() ? 0 : back->second.count;
+      if (links_back != links.count)
+        of(*links.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
+      if (ends.first < ends.second) connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, links.count));
     }
-    if (found.to_switch.empty()) return;
-    const XmlElement& first = *found.to_switch.begin()->second.element;
-    const int hub = add_node(first, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
-    for (const auto& [gpu, found_links] : found.to_switch)
-      connect(gpu, hub, LinkKind::kNvLink, rate(gpu, found_links.count));
+    int hub = -1;
+    for (const auto& [ends, links] : found) {
+      if (ends.second != kHub) continue;
+      if (hub < 0) hub = add_node(*links.element, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
+      connect(ends.first, hub, LinkKind::kNvLink, rate(ends.first, links.count));
+    }
   }
 
   double rate(int gpu, int links) const {
@@ -308,13 +301,12 @@ class GraphBuilder {
   // Names the GPUs or nets. Those without an index get the free numbers, in the order of the file.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
-    taken.reserve(nodes.size());
     for (const int id : nodes) taken.push_back(system_.nodes[static_cast<std::size_t>(id)].index);
     int next = 0;
     for (const int id : nodes) {
       TopoNode& node = system_.nodes[static_cast<std::size_t>(id)];
       if (node.index < 0) {
-        while (std::find(taken.begin(), taken.end(), next) != taken.end()) ++next;
+        while (std::ranges::find(taken, next) != taken.end()) ++next;
         node.index = next++;
       }
       node.name = node.name.empty() ? fmt::format("{} {}", what, node.index) : fmt::format("{} {}", what, node.name);
@@ -323,29 +315,23 @@ class GraphBuilder {
 
   void choose_devices() {
     std::vector<int> gpus;
-    gpus.reserve(gpus_.size());
-    for (const Gpu& gpu : gpus_) gpus.push_back(gpu.node);
+    for (const auto& [node, gpu] : gpus_) gpus.push_back(node);
     number(gpus, "GPU");
     number(system_.nets, "net");
     const auto by_index = [&](int a, int b) {
       return system_.nodes[static_cast<std::size_t>(a)].index < system_.nodes[static_cast<std::size_t>(b)].index;
     };
     system_.devices = !gpus.empty() ? gpus : !cores_.empty() ? cores_ : cpus_;
-    std::sort(system_.devices.begin(), system_.devices.end(), by_index);
-    std::sort(system_.nets.begin(), system_.nets.end(), by_index);
+    std::ranges::sort(system_.devices, by_index);
+    std::ranges::sort(system_.nets, by_index);
   }
-
-  struct Gpu {
-    int node = 0;
-    const XmlElement* element = nullptr;  // null if the file leaves it out
-  };
 
   const std::string& file_;
   Here here_;
   TopoSystem system_;
   std::map<std::string, int> claimed_;  // "element attribute value", and the line of the element
   std::vector<int> cpus_, cores_;
-  std::vector<Gpu> gpus_;
+  std::vector<std::pair<int, const XmlElement*>> gpus_;  // the node, and the element: null if the file leaves it out
   std::string host_;
   double numa_gbps_ = 0;
   int switches_ = 0, nics_ = 0, caches_ = 0;

@@ -5,15 +5,9 @@
 
 namespace slip::topo {
 
-std::vector<int> chain_parents(int count) {
-  std::vector<int> parent(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNoRank : i - 1;
-  return parent;
-}
-
-std::vector<int> heap_parents(int count) {
-  std::vector<int> parent(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNoRank : (i - 1) / 2;
+std::vector<int> heap_parents(int count, int arity) {
+  std::vector<int> parent;
+  for (int i = 0; i < count; ++i) parent.push_back(i == 0 ? kNoRank : (i - 1) / arity);
   return parent;
 }
 
@@ -54,13 +48,16 @@ CommTree tree_of(std::vector<int> parent) {
   return tree;
 }
 
+int depth_of(const std::vector<int>& parent, std::size_t position) {
+  int depth = 0;
+  for (int up = parent[position]; up >= 0; up = parent[static_cast<std::size_t>(up)]) ++depth;
+  return depth;
+}
+
 int depth_of(const CommTree& tree) {
   int deepest = 0;
-  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
-    int depth = 0;
-    for (int up = tree.parent[rank]; up >= 0; up = tree.parent[static_cast<std::size_t>(up)]) ++depth;
-    deepest = std::max(deepest, depth);
-  }
+  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank)
+    deepest = std::max(deepest, depth_of(tree.parent, rank));
   return deepest;
 }
 

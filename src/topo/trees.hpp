@@ -9,8 +9,7 @@
 
 namespace slip::topo {
 
-std::vector<int> chain_parents(int count);   // the parent is the previous position
-std::vector<int> heap_parents(int count);    // binary, root 0
+std::vector<int> heap_parents(int count, int arity = 2);  // root 0; with arity 1 the tree is a chain
 std::vector<int> binary_parents(int count);  // binary, in order: leaves at even positions, depth floor(log2(count))
 // The two trees of Sanders, Speck and Träff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 // 2009). Each position is a leaf in at least one of them, so together they use the full bandwidth of each rank in both
@@ -18,6 +17,8 @@ std::vector<int> binary_parents(int count);  // binary, in order: leaves at even
 std::array<std::vector<int>, 2> double_binary_parents(int count);
 
 CommTree tree_of(std::vector<int> parent);  // adds the children, in order
-int depth_of(const CommTree& tree);         // edges from the farthest rank up to its root
+// Edges from a position up to its root; of a tree: from the farthest rank.
+int depth_of(const std::vector<int>& parent, std::size_t position);
+int depth_of(const CommTree& tree);
 
 }  // namespace slip::topo

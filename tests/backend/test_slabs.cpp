@@ -4,8 +4,8 @@
 
 #include "backend/cpu/lane.hpp"
 #include "backend/sim/model.hpp"
-#include "backend/slab.hpp"
 #include "backend/support.hpp"
+#include "base/slab.hpp"
 
 namespace slip {
 namespace {
@@ -36,9 +36,9 @@ void use_and_close(const std::string& name, Policy policy) {
 template <class State, class Check>
 void each_idle(const Check& check) {
   std::vector<State*> states;
-  for (int i = 0; i < 16; ++i) states.push_back(backend::Slab<State>::take());
+  for (int i = 0; i < 16; ++i) states.push_back(base::Slab<State>::take());
   for (State* state : states) check(*state);
-  for (State* state : states) backend::Slab<State>::give(state);
+  for (State* state : states) base::Slab<State>::give(state);
 }
 
 TEST(Slabs, ALaneComesBackAsNew) {

@@ -4,7 +4,6 @@
 #include <random>
 
 #include "backend/sim/description.hpp"
-#include "backend/sim/quantity.hpp"
 #include "backend/sim/sim.hpp"
 #include "sim/support.hpp"
 

@@ -81,7 +81,7 @@ TEST_P(Ways, RandomRangesAreRight) {
     ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, offset, bytes, random() % 600, random() % 1200));
     sum += bytes;
   }
-  const store::BlockReader::Counts counts = reader.counts();
+  const store::ReadCounts counts = reader.counts();
   EXPECT_EQ(counts.cached + counts.direct + counts.buffered, sum);
   if (GetParam().cache == Cache::kNever) {
     EXPECT_EQ(counts.cached, 0U);

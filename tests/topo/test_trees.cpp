@@ -42,9 +42,9 @@ TEST(TopoTrees, TwoTreesSpanAndEachPlaceIsALeafInOne) {
 }
 
 TEST(TopoTrees, HeapsAndChainsAreWhatTheyAreCalled) {
-  EXPECT_EQ(topo::chain_parents(4), (std::vector<int>{kNoRank, 0, 1, 2}));
+  EXPECT_EQ(topo::heap_parents(4, 1), (std::vector<int>{kNoRank, 0, 1, 2}));
   EXPECT_EQ(topo::heap_parents(6), (std::vector<int>{kNoRank, 0, 0, 1, 1, 2}));
-  EXPECT_EQ(topo::depth_of(topo::tree_of(topo::chain_parents(9))), 8);
+  EXPECT_EQ(topo::depth_of(topo::tree_of(topo::heap_parents(9, 1))), 8);
   EXPECT_EQ(topo::depth_of(topo::tree_of(topo::heap_parents(9))), 3);
 }
 

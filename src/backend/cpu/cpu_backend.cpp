@@ -1,13 +1,11 @@
 #include "backend/cpu/cpu_backend.hpp"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <limits>
 #include <typeinfo>
 #include <utility>
 
@@ -15,8 +13,8 @@
 #include "backend/cpu/pool.hpp"
 #include "backend/cpu/serial.hpp"
 #include "backend/cpu/strict.hpp"
-#include "backend/slab.hpp"
 #include "base/fail.hpp"
+#include "base/slab.hpp"
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
@@ -97,7 +95,7 @@ CpuBackend::~CpuBackend() {
   executor_.reset();
   for (Lane* lane : lanes_) {
     renew(*lane);
-    Slab<Lane>::give(lane);
+    base::Slab<Lane>::give(lane);
   }
 }
 
@@ -142,7 +140,7 @@ runtime::StreamState* CpuBackend::open_stream(const runtime::StreamSpec& spec) {
   const base::LockGuard lock(mutex_);
   Lane* lane = find_drained();
   if (!lane) {
-    lane = Slab<Lane>::take();
+    lane = base::Slab<Lane>::take();
     lanes_.push_back(lane);
     lane->submit_lock.lock();
   }
@@ -195,7 +193,7 @@ std::vector<Lane*> CpuBackend::covered_by(runtime::StreamState* stream) {
 }
 
 bool CpuBackend::reached(runtime::StreamState* stream, std::uint64_t position) {
-  executor_->nudge();
+  executor_->hurry();
   if (stream && position != runtime::kEverything)
     return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
   for (Lane* lane : covered_by(stream)) {
@@ -222,16 +220,15 @@ bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std:
     settle_pending(*lane);
     ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
   }
-  return std::all_of(ends.begin(), ends.end(), [&](const Point& end) {
+  return std::ranges::all_of(ends, [&](const Point& end) {
     return executor_->wait(static_cast<Lane&>(*end.stream), end.position, deadline_ns);
   });
 }
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores) {
-  if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
+runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores) {
+  if (!rest.empty() && !std::ranges::all_of(rest, [](char c) { return c >= '0' && c <= '9'; }))
     base::fail(Code::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (runtime::DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
   return result;
 }
@@ -440,7 +437,7 @@ std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
     legacy.submit_lock.unlock();
     executor_->wait(legacy, until, 0);  // the queue is full: the host blocks
   }
-  const std::uint64_t position = write(legacy, kLoneWait, {});
+  const std::uint64_t position = write(legacy, kLoneWait);
   const bool idle = activate(legacy);
   legacy.submit_lock.unlock();
   if (idle) executor_->wake(legacy);
@@ -484,8 +481,7 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
     if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
     // legacy: the wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the allocator.
     if (!merge_waits_ || lane.legacy || op.name) {
-      flush_pending(lane);
-      return write(lane, op, {&op.point, 1});
+      return write_wait(lane, op, op.point);
     }
     if (lane.pending.count == kMaxWaits) flush_pending(lane);
     return keep_wait(lane, op);
@@ -494,23 +490,22 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
     flush_pending(lane);
     // With an observer, the closing of a blocking stream is reported but takes no position. A record after it must get
     // another position than a record before it.
-    if (lane.legacy && runtime::observed()) write(lane, kLoneWait, {});
+    if (lane.legacy && runtime::observed()) write(lane, kLoneWait);
     return lane.tail;
   }
-  return write_behind_pending(lane, runtime::is_allocation_mark(op) ? kLoneWait : op);
-}
-
-// Writes the op with the waits that came before it. REQUIRES: submit_lock, room.
-std::uint64_t CpuBackend::write_behind_pending(Lane& lane, const Op& op) {
-  if (lane.pending.count == 0) return write(lane, op, {});
-  const std::span<const Point> waits(lane.pending.points, std::exchange(lane.pending.count, 0));
-  lane.has_pending.store(false, std::memory_order_relaxed);
-  return write(lane, op, waits);
+  return write(lane, runtime::is_allocation_mark(op) ? kLoneWait : op);
 }
 
 // Writes the pending waits as an op of their own. REQUIRES: submit_lock, room.
 void CpuBackend::flush_pending(Lane& lane) {
-  if (lane.pending.count > 0) write_behind_pending(lane, kLoneWait);
+  if (lane.pending.count > 0) write(lane, kLoneWait);
+}
+
+// Writes a wait for the point, after the pending waits. REQUIRES: submit_lock, room.
+std::uint64_t CpuBackend::write_wait(Lane& lane, const Op& op, Point point) {
+  flush_pending(lane);
+  lane.pending.points[lane.pending.count++] = point;
+  return write(lane, op);
 }
 
 // Takes submit_lock and flushes the pending waits. Callers use it before they read the end of the lane.
@@ -523,8 +518,13 @@ void CpuBackend::settle_pending(Lane& lane) {
   if (idle) executor_->wake(lane);
 }
 
-// REQUIRES: submit_lock, room. Returns the position after the op.
-std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point> waits) {
+// Writes the op with the waits that came before it. REQUIRES: submit_lock, room. Returns the position after the op.
+std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
+  const std::span<const Point> waits(lane.pending.points, lane.pending.count);
+  if (!waits.empty()) {
+    lane.pending.count = 0;
+    lane.has_pending.store(false, std::memory_order_relaxed);
+  }
   const std::uint64_t cells = cells_of(op, waits.size());
   const bool numbered = core_.options.policy != Policy::kConcurrent;
   pack(op, cells, waits, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
@@ -539,22 +539,13 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point>
 // Pushes an implicit wait: `lane` waits until `target` has reached the position. REQUIRES: submit_lock, room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
   if (runtime::observed()) {
-    runtime::notify({.kind = RecordKind::kBarrier,
-                     .device = core_.id,
-                     .stream = lane.last_id,
-                     .position = lane.tail,
-                     .other_stream = target.last_id,
-                     .other_position = position,
-                     .thread = base::thread_index()},
-                    lane.audience);
+    runtime::notify_barrier(lane, lane.tail, {&target, position});
     // With an observer the barrier gets its own position, even if the point is reached: records before and after it
     // must differ.
   } else if (target.done.load(std::memory_order_acquire) >= position) {
     return;
   }
-  flush_pending(lane);
-  const Point point{&target, position};
-  write(lane, kBarrierWait, {&point, 1});
+  write_wait(lane, kBarrierWait, {&target, position});
 }
 
 }  // namespace slip::backend

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
-#include "backend/cpu/hardware_queue.hpp"
 #include "base/clock.hpp"
 #include "runtime/backend.hpp"
 
@@ -39,8 +38,8 @@ class CpuBackend final : public runtime::Backend {
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op,
                                            std::vector<Lane*>& activated) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::uint64_t push(Lane& lane, const Op& op);
-  std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
-  std::uint64_t write_behind_pending(Lane& lane, const Op& op);
+  std::uint64_t write(Lane& lane, const Op& op);
+  std::uint64_t write_wait(Lane& lane, const Op& op, Point point);
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
@@ -68,7 +67,6 @@ class CpuBackend final : public runtime::Backend {
   std::unique_ptr<Executor> executor_;  // last member: its threads end first
 };
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cpu(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores);
+runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores);
 
 }  // namespace slip::backend

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "backend/cpu/lane.hpp"
 
@@ -15,15 +16,12 @@ class Executor {
   // Whether the thread that submits an exchange to an idle lane also begins it.
   virtual bool begins_early() const { return false; }
   // Finishes an exchange that was already done when it was submitted. The caller owns the lane; its state is kRunning.
-  virtual void end_begun(Lane& lane) {
-    // release: the thread that runs the lane sees what this thread did.
-    lane.state.store(LaneState::kQueued, std::memory_order_release);
-    wake(lane);
-  }
+  // REQUIRES: begins_early().
+  virtual void end_begun(Lane&) {}
   // Blocks until the lane has reached the position, and may run ops meanwhile. False: the deadline passed first.
   virtual bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) = 0;
-  // A thread polls whether work is done, and may depend on it: the executor must not delay queued work any longer.
-  virtual void nudge() = 0;
+  // A thread polls or waits for work that it does not run itself: the executor must not delay queued work any longer.
+  virtual void hurry() = 0;
 
   // Queues a parked lane of this executor that can continue. A thread of another device calls this, when it has done
   // the work that the lane waited for.
@@ -41,6 +39,48 @@ class Executor {
 
  private:
   std::atomic<int> visitors_{0};
+};
+
+// HardwareQueue: the dispatch order of streams that share one hardware queue (docs/semantics.md, rules 92-94). An op
+// leaves the queue when it is at the front and may start. An op with an unresolved dependency blocks all ops behind it,
+// of any stream. CpuBackend creates hardware queues only if max_connections limits their number.
+class HardwareQueue {
+ public:
+  void enqueue(Lane& lane) {
+    const base::LockGuard lock(lock_);
+    order_.push_back(&lane);
+  }
+
+  bool at_front(const Lane& lane) {
+    const base::LockGuard lock(lock_);
+    return order_.front() == &lane;
+  }
+
+  // Whether the lane's next op is at the front. If not, the lane is parked here, and the caller no longer owns it.
+  bool front_or_park(Lane& lane) {
+    const base::LockGuard lock(lock_);
+    if (order_.front() == &lane) return true;
+    // parked_on is null, not the lane of the front op: this lane only needs that op to start, but a waiting host thread
+    // would run it to its end.
+    lane.parked_on.store(nullptr, std::memory_order_relaxed);
+    lane.queue_parked = true;
+    lane.state.store(LaneState::kParked, std::memory_order_release);
+    return false;
+  }
+
+  // The op at the front starts. Returns the lane that is at the front now, if it is parked here.
+  Lane* dispatch() {
+    const base::LockGuard lock(lock_);
+    order_.pop_front();
+    if (order_.empty() || !order_.front()->queue_parked) return nullptr;
+    Lane* next = order_.front();
+    next->queue_parked = false;
+    return next;
+  }
+
+ private:
+  base::SpinLock lock_;
+  std::deque<Lane*> order_ SLIP_GUARDED_BY(lock_);  // one entry per op; bounded by the rings of the lanes
 };
 
 }  // namespace slip::backend

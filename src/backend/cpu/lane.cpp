@@ -7,7 +7,6 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/strict.hpp"
 #include "base/clock.hpp"
-#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::backend {
@@ -17,37 +16,30 @@ std::span<const Piece> pieces(PackedOp& op, std::size_t first, std::size_t count
   return {pieces(op) + first, count};
 }
 
-void perform(Lane& lane, PackedOp& op) {
-  const runtime::InsideOp inside;
-  const StrictScope strict(lane, op);
-  switch (op.kind) {
-    case OpKind::kKernel: {
-      const Args args(pieces(op, 0, op.reads), pieces(op, op.reads, op.writes), {scalar_list(op), op.scalars});
-      strict.call([&] { op.kernel->cpu(args); });
-      break;
-    }
-    case OpKind::kCopy:
-      if (pieces(op)[0].bytes > 0) std::memcpy(pieces(op)[1].data, pieces(op)[0].data, pieces(op)[0].bytes);
-      break;
-    case OpKind::kFill: std::memset(pieces(op)[0].data, static_cast<int>(op.value), pieces(op)[0].bytes); break;
-    case OpKind::kHost: (*op.host)(); break;
-    case OpKind::kExchange: op.exchange->finish(nullptr); break;
-    // release: a thread that sees the flag sees what this stream wrote before.
-    case OpKind::kWriteValue: flag(op).store(op.value, std::memory_order_release); break;
-    default: break;
-  }
-}
-
 // Runs the op. An exception becomes the failure of the stream or the device.
-void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
+void perform(Lane& lane, PackedOp& op, std::uint64_t position) {
   const auto failure = [&](Code code, const char* why) {
-    return runtime::Failure{
-        code,
-        fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(op.kind), op.name.text(), op.file, op.line, why),
-        position, here(op)};
+    return runtime::op_failure(code, op.kind, op.name, here(op), why, position);
   };
   try {
-    perform(lane, op);
+    const runtime::InsideOp inside;
+    const StrictScope strict(lane, op);
+    switch (op.kind) {
+      case OpKind::kKernel: {
+        const Args args(pieces(op, 0, op.reads), pieces(op, op.reads, op.writes), {scalar_list(op), op.scalars});
+        strict.call([&] { op.kernel->cpu(args); });
+        break;
+      }
+      case OpKind::kCopy:
+        if (pieces(op)[0].bytes > 0) std::memcpy(pieces(op)[1].data, pieces(op)[0].data, pieces(op)[0].bytes);
+        break;
+      case OpKind::kFill: std::memset(pieces(op)[0].data, static_cast<int>(op.value), pieces(op)[0].bytes); break;
+      case OpKind::kHost: (*op.host)(); break;
+      case OpKind::kExchange: op.exchange->finish(nullptr); break;
+      // release: a thread that sees the flag sees what this stream wrote before.
+      case OpKind::kWriteValue: flag(op).store(op.value, std::memory_order_release); break;
+      default: break;
+    }
   } catch (const DeviceFault& fault) {
     lane.core->fault.put(failure(Code::kDeviceFault, fault.what()));
     runtime::fail_stream(lane, failure(Code::kDeviceFault, fault.what()));
@@ -152,7 +144,7 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   const std::int64_t began = is_observed && exchanges && !skip ? op.exchange->began_ns() : 0;
   const Picos started = is_observed ? (began != 0 ? began : base::now_ns()) * 1000 : 0;
   if (!skip) [[likely]] {
-    perform_guarded(lane, op, position);
+    perform(lane, op, position);
   } else if (exchanges) {
     const runtime::Failure cause = lane.failure.value();
     op.exchange->finish(&cause);
@@ -165,7 +157,6 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
                      .queue = lane.queue_index,
                      .stream = lane.last_id,
                      .position = position,
-                     .thread = base::thread_index(),
                      .started = started,
                      .ended = base::now_ns() * 1000,
                      .name = op.name,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
 
@@ -80,7 +79,10 @@ void Pool::end_begun(Lane& lane) {
   execute(lane, op, end);
   lane.head = lane.limit = end;
   publish(host_, lane);
-  if (!leave_if_empty(lane)) Executor::end_begun(lane);
+  if (leave_if_empty(lane)) return;
+  // release: the thread that runs the lane sees what this thread did.
+  lane.state.store(LaneState::kQueued, std::memory_order_release);
+  wake(lane);
 }
 
 // Whether other lanes should get this thread or its engine before this lane continues.
@@ -361,7 +363,5 @@ void Pool::release_engine(LaneRunner& self) {
   self.held = Engine::kNone;
   if (Lane* lane = engines_[static_cast<std::size_t>(engine)].release(engine)) make_ready(self, *lane);
 }
-
-bool Pool::engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
 
 }  // namespace slip::backend

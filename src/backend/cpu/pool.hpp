@@ -62,7 +62,7 @@ class Pool final : public Executor, public base::Subscriber {
   bool begins_early() const override { return true; }
   void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
-  void nudge() override { hurry(); }
+  void hurry() override;
   void wake_up() noexcept override;  // a lane parked on an exchange may continue
 
  private:
@@ -93,7 +93,7 @@ class Pool final : public Executor, public base::Subscriber {
   // Engines (pool.cpp).
   bool hold_engine(LaneRunner& self, Lane& lane, Engine engine);
   void release_engine(LaneRunner& self);
-  bool engine_wanted(Engine engine) const;
+  bool engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
 
   // Which thread searches, sleeps or is woken (pool_scheduling.cpp).
   Lane* next(Worker& self);
@@ -104,7 +104,6 @@ class Pool final : public Executor, public base::Subscriber {
   void share_local(LaneRunner& self);
   void wake_one();
   void wake_searcher();
-  void hurry();
   void start_worker() SLIP_REQUIRES(sleep_mutex_);
   Lane* search(Worker& self);
   bool worth_taking() const;

@@ -22,13 +22,12 @@ class Serial final : public Executor {
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
-  void nudge() override { hurry(); }
+  void hurry() override;
 
  private:
   void work();
   bool run_ready();
   void sleep(std::int64_t time_ns, bool until_hurried) SLIP_REQUIRES(work_mutex_);
-  void hurry();
   bool step() SLIP_REQUIRES(drive_);
   bool ready(Lane& lane);
   Lane* choose() SLIP_REQUIRES(drive_);

@@ -1,6 +1,5 @@
 #include "backend/cpu/strict.hpp"
 
-#include <fmt/format.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
 namespace slip::backend {
@@ -34,18 +32,11 @@ struct State {
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);
 };
 
-State& strict_state();
+void renew_running();
+State& strict_state() { return base::process_wide<State, renew_running>(); }
 
 // `running` is held while an op runs, so fork() does not wait for it. In the child no op runs, so it gets a free mutex.
 void renew_running() { new (&strict_state().running) base::Mutex; }
-
-State& strict_state() {
-  static State* const kState = [] {
-    base::at_fork([] {}, [] {}, renew_running);
-    return new State;
-  }();
-  return *kState;
-}
 
 thread_local sigjmp_buf* t_escape = nullptr;
 thread_local void* t_fault_address = nullptr;
@@ -119,9 +110,8 @@ bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
   const std::span<const Piece> touched(pieces(op), std::size_t{op.reads} + op.writes);
-  return std::any_of(touched.begin(), touched.end(), [&state](const Piece& piece) {
-    return std::any_of(state.regions.begin(), state.regions.end(),
-                       [&piece](const Region& region) { return contains(region, piece.data); });
+  return std::ranges::any_of(touched, [&state](const Piece& piece) {
+    return std::ranges::any_of(state.regions, [&piece](const Region& region) { return contains(region, piece.data); });
   });
 }
 

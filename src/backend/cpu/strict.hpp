@@ -17,7 +17,7 @@ bool touches_strict_memory(PackedOp& op);
 
 // The protection of memory while one op runs: the constructor makes the declared ranges accessible, the destructor
 // makes them inaccessible again. Does nothing unless the device is strict or the op touches memory of a strict device.
-class StrictScope {
+class StrictScope : base::NoCopy {
  public:
   StrictScope(const Lane& lane, PackedOp& op) : op_(op), active_(lane.core->options.strict || visits(op)) {
     if (active_) [[unlikely]]
@@ -27,8 +27,6 @@ class StrictScope {
     if (active_) [[unlikely]]
       close();
   }
-  StrictScope(const StrictScope&) = delete;
-  StrictScope& operator=(const StrictScope&) = delete;
 
   // Calls the function; in strict mode a forbidden access becomes Error kUndeclaredAccess.
   template <class Function>

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "base/clock.hpp"
+#include "base/thread.hpp"
 
 namespace slip::backend {
 namespace {
@@ -50,10 +51,7 @@ struct State {
   std::vector<std::pair<std::uint64_t, GpuSpan>> spans;
 };
 
-State& state() {
-  static State* const kState = new State;  // never destroyed: CUPTI's thread may call back at exit
-  return *kState;
-}
+State& state() { return base::process_wide<State>(); }  // never destroyed: CUPTI's thread may call back at exit
 
 void* open_library() {
   const std::string name = fmt::format("libcupti.so.{}", CUDART_VERSION / 1000);

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "base/fail.hpp"
-
 namespace slip::backend {
 
 Code code_of(cudaError_t status) {

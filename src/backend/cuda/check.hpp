@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "slip/error.hpp"
+#include "base/fail.hpp"
 
 namespace slip::backend {
 
@@ -24,6 +24,16 @@ bool is_sticky(cudaError_t status);
 inline void check(cudaError_t status, const char* call, int device, std::string_view op = {}, Here here = {}) {
   if (status != cudaSuccess) [[unlikely]]
     raise_cuda(status, call, device, op, here);
+}
+
+// A function of the CUDA driver, looked up at run time, so that the program starts without a driver.
+template <class Function>
+Function* driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
+    base::fail(Code::kUnsupported, {}, "the CUDA driver has no {}", name);
+  return reinterpret_cast<Function*>(found);
 }
 
 }  // namespace slip::backend

@@ -1,7 +1,5 @@
 #include "backend/cuda/cuda.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -9,10 +7,10 @@
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 #include "backend/cuda/empty_kernel.hpp"
-#include "backend/slab.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/slab.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::backend {
@@ -43,12 +41,10 @@ int gpu_count() {
 void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
 
 // While it lives, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
-class RelaxedCapture {
+class RelaxedCapture : base::NoCopy {
  public:
   RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
   ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
@@ -131,7 +127,7 @@ CudaBackend::~CudaBackend() {
     stream->note_done(stream->submitted.load(std::memory_order_relaxed));
     stream->id.store(0, std::memory_order_relaxed);
     stream->core = nullptr;
-    Slab<CudaStream>::give(stream);
+    base::Slab<CudaStream>::give(stream);
   }
   if (pool_) cudaMemPoolDestroy(pool_);
   static_cast<void>(cudaGetLastError());  // at exit the driver may already be shut down, and the calls above fail
@@ -199,7 +195,7 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
   const base::LockGuard lock(mutex_);
   CudaStream* stream = find_drained();
   if (!stream) {
-    stream = Slab<CudaStream>::take();
+    stream = base::Slab<CudaStream>::take();
     streams_.push_back(stream);
   }
   const base::LockGuard submitting(stream->submitting);
@@ -354,8 +350,7 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
 
 Picos CudaBackend::now() { return base::now_ns() * 1000; }
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
-                                                         std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
   int first = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
@@ -371,7 +366,7 @@ std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
     base::fail(Code::kInvalidValue, {},
                "max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)", wanted,
                base::cuda_connections());
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (std::size_t i = 0; i < cores.size(); ++i)
     result.push_back(std::make_unique<CudaBackend>(*cores[i], first + static_cast<int>(i)));
   return result;

@@ -6,7 +6,6 @@
 
 namespace slip::backend {
 
-std::vector<std::unique_ptr<runtime::Backend>> open_cuda(std::string_view rest,
-                                                         std::span<runtime::DeviceCore* const> cores);
+runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores);
 
 }  // namespace slip::backend

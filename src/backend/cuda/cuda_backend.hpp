@@ -16,8 +16,9 @@ namespace slip::backend {
 // A plan as a CUDA graph, with the data that its nodes refer to.
 struct CompiledPlan;
 
-// The failure of a stream whose host function threw.
-runtime::Failure host_failure(Name name, Here here, const char* why, std::uint64_t position);
+// Runs the function of an op. If it throws, its stream fails.
+void run_host_function(const std::function<void()>& function, runtime::StreamState& stream, Name name, Here here,
+                       std::uint64_t position);
 
 class CudaBackend final : public runtime::Backend {
  public:

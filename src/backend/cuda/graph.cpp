@@ -22,9 +22,6 @@ struct CompiledPlan {
   std::atomic<std::uint64_t> position{0};
   EventUse launched;  // recorded after the launch, if the plan has host functions
 
-  CompiledPlan() = default;
-  CompiledPlan(const CompiledPlan&) = delete;
-  CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
     // The last launch may still call a host function of this plan.
     if (launched) cudaEventSynchronize(launched.native());
@@ -36,23 +33,13 @@ namespace {
 
 void CUDART_CB call_again(void* data) {
   const auto* node = static_cast<CompiledPlan::HostNode*>(data);
-  const runtime::InsideOp inside;
-  try {
-    node->function();
-  } catch (const std::exception& error) {
-    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                         host_failure(node->name, node->here, error.what(), node->plan->position.load()));
-  } catch (...) {
-    runtime::fail_stream(*node->plan->stream.load(std::memory_order_acquire),
-                         host_failure(node->name, node->here, "not a std::exception", node->plan->position.load()));
-  }
+  run_host_function(node->function, *node->plan->stream.load(std::memory_order_acquire), node->name, node->here,
+                    node->plan->position.load());
 }
 
 // Owns the streams and events of a capture, and ends the capture if it failed.
-struct Scratch {
+struct Scratch : base::NoCopy {
   explicit Scratch(int device) : gpu(device) {}
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
     if (capturing) {
       cudaGraph_t broken = nullptr;

@@ -24,8 +24,6 @@ class RunTimes {
    public:
     Scope(RunTimes& times, const CudaStream& stream, const Op& op, std::uint64_t position, std::uint32_t device);
     ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
 
    private:
     RunTimes& times_;

@@ -1,6 +1,5 @@
 // CudaBackend: translates an op into the CUDA calls that enqueue it.
 #include <cuda.h>
-#include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <optional>
@@ -8,11 +7,9 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
-#include "backend/cuda/driver_function.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/thread.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
@@ -31,25 +28,14 @@ struct HostCall {
 
 void CUDART_CB call_host_function(void* data) {
   const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
-  const runtime::InsideOp inside;
-  const auto fail = [&](const char* why) {
-    runtime::fail_stream(*call->stream, host_failure(call->name, call->here, why, call->position));
-  };
   const Picos started = base::now_ns() * 1000;
-  try {
-    call->function();
-  } catch (const std::exception& error) {
-    fail(error.what());
-  } catch (...) {
-    fail("not a std::exception");
-  }
+  run_host_function(call->function, *call->stream, call->name, call->here, call->position);
   if (runtime::observed_by(call->stream->audience))
     runtime::notify({.kind = RecordKind::kRun,
                      .engine = Engine::kHost,
                      .device = call->device,
                      .stream = call->stream->last_id,
                      .position = call->position,
-                     .thread = base::thread_index(),
                      .started = started,
                      .ended = base::now_ns() * 1000,
                      .name = call->name,
@@ -58,7 +44,7 @@ void CUDART_CB call_host_function(void* data) {
 }
 
 // An NVTX range with the op's name around its CUDA calls, for profilers.
-class NvtxRange {
+class NvtxRange : base::NoCopy {
  public:
   explicit NvtxRange(const Op& op) : open_(kWanted && op.name) {
     if (open_) nvtxRangePushA(op.name.c_str());
@@ -66,8 +52,6 @@ class NvtxRange {
   ~NvtxRange() {
     if (open_) nvtxRangePop();
   }
-  NvtxRange(const NvtxRange&) = delete;
-  NvtxRange& operator=(const NvtxRange&) = delete;
 
  private:
   static inline const bool kWanted = base::nvtx_wanted();
@@ -103,10 +87,19 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   return position;
 }
 
-runtime::Failure host_failure(Name name, Here here, const char* why, std::uint64_t position) {
-  return {Code::kLaunchFailed,
-          fmt::format("host function '{}' issued at {}:{} failed: {}", name.text(), here.file, here.line, why),
-          position, here};
+void run_host_function(const std::function<void()>& function, runtime::StreamState& stream, Name name, Here here,
+                       std::uint64_t position) {
+  const runtime::InsideOp inside;
+  const auto fail = [&](const char* why) {
+    runtime::fail_stream(stream, runtime::op_failure(Code::kLaunchFailed, OpKind::kHost, name, here, why, position));
+  };
+  try {
+    function();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail("not a std::exception");
+  }
 }
 
 [[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
@@ -213,14 +206,7 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
     if (seen.load(std::memory_order_relaxed) >= end) return;
     barriers.push_back({event_for(other, end, here), &seen, end});
     if (runtime::observed_by(stream.audience))
-      runtime::notify({.kind = RecordKind::kBarrier,
-                       .device = core_.id,
-                       .stream = stream.last_id,
-                       .position = stream.submitted.load(std::memory_order_relaxed),
-                       .other_stream = other.last_id,
-                       .other_position = end,
-                       .thread = base::thread_index()},
-                      stream.audience);
+      runtime::notify_barrier(stream, stream.submitted.load(std::memory_order_relaxed), {&other, end});
   };
   if (stream.legacy) {
     const base::LockGuard lock(mutex_);

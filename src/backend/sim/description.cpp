@@ -1,25 +1,116 @@
 #include "backend/sim/description.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fstream>
-#include <optional>
+#include <limits>
 
 #include "backend/sim/arithmetic.hpp"
-#include "backend/sim/quantity.hpp"
 #include "base/fail.hpp"
 #include "base/json_fields.hpp"
-#include "slip/error.hpp"
+#include "base/quantity_text.hpp"
 
 namespace slip::sim {
+
+// --- Quantities with a unit. ---
+
 namespace {
+
+using base::kExa, base::kGibi, base::kGiga, base::kKibi, base::kKilo, base::kMebi, base::kMega, base::kPeta,
+    base::kTebi, base::kTera;
+
+struct Unit {
+  std::string_view name;
+  std::uint64_t size;
+};
+
+// write_quantity() needs the decimal units first, from small to large. Then follow the binary units, for reading only.
+constexpr Unit kBytes[] = {{"B", 1},      {"KB", kKilo},  {"MB", kMega},  {"GB", kGiga},  {"TB", kTera},
+                           {"PB", kPeta}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kGibi}, {"TiB", kTebi}};
+constexpr Unit kFlops[] = {{"FLOP", 1},      {"KFLOP", kKilo}, {"MFLOP", kMega}, {"GFLOP", kGiga},
+                           {"TFLOP", kTera}, {"PFLOP", kPeta}, {"EFLOP", kExa}};
+constexpr Unit kTimes[] = {{"ps", 1}, {"ns", kKilo}, {"us", kMega}, {"ms", kGiga}, {"s", kTera}};
+
+struct Scale {
+  std::span<const Unit> units;
+  std::size_t decimal;  // number of decimal units
+  bool per_second;
+  const char* example;
+};
+
+Scale scale_of(Dimension dimension) {
+  switch (dimension) {
+    case Dimension::kBytes: return {kBytes, 6, false, "141 GB"};
+    case Dimension::kBytesPerSecond: return {kBytes, 6, true, "55.4 GB/s"};
+    case Dimension::kFlops: return {kFlops, std::size(kFlops), true, "787 TFLOP/s"};
+    case Dimension::kTime: return {kTimes, std::size(kTimes), false, "3.9 us"};
+  }
+  return {};
+}
+
+// "55.4" has digits 554 and divisor 10. Returns nullopt if the text is no number or has more than 18 digits.
+struct Decimal {
+  std::uint64_t digits = 0;
+  std::uint64_t divisor = 1;
+};
+std::optional<Decimal> parse_decimal(std::string_view text) {
+  Decimal result;
+  bool point = false;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '.' && !point && i > 0 && i + 1 < text.size()) {
+      point = true;
+      continue;
+    }
+    if (c < '0' || c > '9' || ++count > 18) return std::nullopt;
+    result.digits = result.digits * 10 + static_cast<std::uint64_t>(c - '0');
+    if (point) result.divisor *= 10;
+  }
+  return count > 0 ? std::optional(result) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_quantity(std::string_view text, Dimension dimension) {
+  const Scale scale = scale_of(dimension);
+  const std::size_t space = text.find(' ');
+  if (space == std::string_view::npos) return std::nullopt;
+  const std::optional<Decimal> number = parse_decimal(text.substr(0, space));
+  std::string_view name = text.substr(space + 1);
+  if (!number) return std::nullopt;
+  if (scale.per_second) {
+    if (!name.ends_with("/s")) return std::nullopt;
+    name.remove_suffix(2);
+  }
+  for (const Unit& unit : scale.units) {
+    if (unit.name != name) continue;
+    const U128 product = U128{number->digits} * unit.size;
+    if (product % number->divisor != 0) return std::nullopt;
+    const U128 value = product / number->divisor;
+    if (value > std::numeric_limits<std::uint64_t>::max()) return std::nullopt;
+    return static_cast<std::uint64_t>(value);
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// Writes the value with the largest unit that needs no fraction: "3900 ns".
+std::string write_quantity(std::uint64_t value, Dimension dimension) {
+  const Scale scale = scale_of(dimension);
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < scale.decimal && value != 0; ++i) {
+    if (value % scale.units[i].size == 0) best = i;
+  }
+  const Unit& unit = scale.units[best];
+  return fmt::format("{} {}{}", value / unit.size, unit.name, scale.per_second ? "/s" : "");
+}
+
+// --- Fields of descriptions. ---
 
 // These ranges, and those in the header, admit any real machine. Within them the arithmetic of arithmetic.hpp does not
 // overflow.
-constexpr std::uint64_t kMaxFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
-constexpr std::uint64_t kMinMemory = 1'000'000;                 // 1 MB
-constexpr std::uint64_t kMaxMemory = 1'000'000'000'000'000;     // 1 PB
+constexpr std::uint64_t kMaxFlops = kExa, kMinMemory = kMega, kMaxMemory = kPeta;
 constexpr int kMaxDevices = 4096;
 constexpr std::size_t kMaxLinks = 65536;
 constexpr std::size_t kMaxHops = 64;
@@ -35,7 +126,7 @@ std::uint64_t read_quantity(const base::Json& value, const std::string& where, D
       value.is_string() ? parse_quantity(value.get_ref<const std::string&>(), dimension) : std::nullopt;
   if (!amount || *amount < min || *amount > max)
     base::refuse_json(where, value,
-                      fmt::format("a text like \"{}\" from {} to {} is expected", example_of(dimension),
+                      fmt::format("a text like \"{}\" from {} to {} is expected", scale_of(dimension).example,
                                   write_quantity(min, dimension), write_quantity(max, dimension)),
                       {});
   return *amount;
@@ -268,13 +359,10 @@ void read_part(Fields fields, Part& part) {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text;
-  char part[4096];
-  // Stops soon after the size that parse_json accepts: the path may name a device file that never ends.
-  while (file && text.size() <= std::size_t{1} << 20) {
-    file.read(part, sizeof(part));
-    text.append(part, static_cast<std::size_t>(file.gcount()));
-  }
+  // One byte more than parse_json accepts, and no more: the path may name a device file that never ends.
+  std::string text(kMaxText + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.empty()) base::fail(Code::kIo, {}, "cannot read the device description '{}'", path);
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -84,6 +85,13 @@ struct Description {
   HostDescription host = {};
   PeerDescription peers = {};
 };
+
+// Quantities with a unit: "141 GB", "55.4 GB/s", "787 TFLOP/s", "3.9 us". They are read exactly, without floating
+// point.
+enum class Dimension : std::uint8_t { kBytes, kBytesPerSecond, kFlops, kTime };
+// Returns bytes, bytes per second, operations per second or picoseconds. Returns nullopt if the text is no such
+// quantity, no whole number of these, or too large for 64 bits.
+std::optional<std::uint64_t> parse_quantity(std::string_view text, Dimension dimension);
 
 // Throws kInvalidValue for the first field that is out of range or inconsistent, and names it with its value.
 void validate(const Description& description);

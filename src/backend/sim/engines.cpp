@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::sim {
@@ -304,7 +303,6 @@ void Engines::notify_run(SimStream& stream) const {
                    .queue = stream.queue,
                    .stream = stream.last_id,
                    .position = stream.commands.head() + 1,
-                   .thread = base::thread_index(),
                    .started = stream.started,
                    .ended = now(),
                    .name = command.name},

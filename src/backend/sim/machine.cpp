@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <typeinfo>
 
-#include "backend/slab.hpp"
+#include "base/slab.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
@@ -112,7 +112,7 @@ Machine::Machine(const Description& description, std::span<runtime::DeviceCore* 
 SimStream& Machine::open_stream(SimDevice& device, const runtime::StreamSpec& spec) {
   SimStream* stream = nullptr;
   if (device.idle.empty()) {
-    stream = backend::Slab<SimStream>::take();
+    stream = base::Slab<SimStream>::take();
     device.streams.push_back(stream);
   } else {
     stream = device.idle.back();
@@ -148,8 +148,8 @@ void Machine::close_device(SimDevice& device) {
     stream->core = nullptr;
     stream->machine.store(nullptr, std::memory_order_release);
   }
-  const bool drained = std::all_of(device.streams.begin(), device.streams.end(),
-                                   [](const SimStream* stream) { return stream->commands.empty(); });
+  const bool drained =
+      std::ranges::all_of(device.streams, [](const SimStream* stream) { return stream->commands.empty(); });
   if (!drained) return;  // this happens only if the process exits: the streams are not reused
   // A drained stream may still be in `runnable_` or `held_`. Remove it from both, because a new stream reuses the
   // state.
@@ -165,7 +165,7 @@ void Machine::close_device(SimDevice& device) {
     stream->device = stream->at = nullptr;
     stream->barred = stream->foreign_reached = stream->closing = false;
     stream->commands.shrink();
-    backend::Slab<SimStream>::give(stream);
+    base::Slab<SimStream>::give(stream);
   }
   device.streams.clear();
   device.idle.clear();

@@ -5,13 +5,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "backend/sim/links.hpp"
-#include "backend/sim/payload.hpp"
 #include "backend/sim/ring.hpp"
 #include "backend/sim/timers.hpp"
-#include "backend/sim/topology.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 
@@ -19,6 +18,21 @@ namespace slip::sim {
 
 class Machine;
 struct SimDevice;
+
+// The real work of an op, which runs in addition to the virtual time that the op takes. It is a kernel's cpu function,
+// a copy, a fill, a host function or an exchange. Other ops have no payload.
+struct Payload {
+  OpKind kind = OpKind::kKernel;
+  std::uint8_t value = 0;  // kFill
+  const Kernel* kernel = nullptr;
+  Here here = {};
+  std::vector<Piece> reads = {}, writes = {};
+  std::vector<Scalar> scalars = {};
+  std::function<void()> host = {};
+  // kExchange: Machine advances it in steps; run() ignores it.
+  runtime::Exchange* exchange = nullptr;
+  Picos first_tried = -1;  // when the machine first tried to advance it; below 0: not yet
+};
 
 // Which FIFO of a hardware queue a command enters. Measured on an H200 with one connection: commands block only
 // commands for the same engine, so a queue has one FIFO per engine. A wait enters none: it only delays the next command

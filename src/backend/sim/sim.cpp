@@ -1,12 +1,36 @@
 #include "backend/sim/sim.hpp"
 
-#include <atomic>
+#include <sys/mman.h>
 
-#include "backend/sim/memory.hpp"
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
 #include "backend/sim/world.hpp"
+#include "base/fail.hpp"
 
 namespace slip::sim {
 namespace {
+
+// Small buffers come from the heap, because Linux limits a process to about 65,000 mappings (vm.max_map_count).
+constexpr std::size_t kSmall = std::size_t{64} << 10;
+constexpr std::size_t kAlignment = 64;
+
+// Zeroed address space whose pages are allocated on first access, so that a device of 141 GB uses no memory by itself.
+// `untouched`: no thread will read or write it, so it is mapped without access (PROT_NONE).
+void* map_memory(std::size_t bytes, bool untouched) {
+  if (bytes <= kSmall) {
+    void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (!data) base::fail(Code::kOutOfMemory, {}, "the host has no {} bytes", bytes);
+    // Zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run.
+    std::memset(data, 0, bytes);
+    return data;
+  }
+  const int access = untouched ? PROT_NONE : PROT_READ | PROT_WRITE;
+  void* data = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) base::fail(Code::kOutOfMemory, {}, "the host has no address space for {} bytes", bytes);
+  return data;
+}
 
 class SimBackend : public runtime::Backend {
  public:
@@ -17,7 +41,10 @@ class SimBackend : public runtime::Backend {
   void* allocate(MemoryKind kind, std::size_t bytes) override {
     return map_memory(bytes, kind == MemoryKind::kDevice && !run_functions_);
   }
-  void deallocate(MemoryKind, void* data, std::size_t bytes) noexcept override { unmap_memory(data, bytes); }
+  void deallocate(MemoryKind, void* data, std::size_t bytes) noexcept override {
+    if (bytes <= kSmall) std::free(data);
+    else munmap(data, bytes);
+  }
 
   runtime::StreamState* open_stream(const runtime::StreamSpec& spec) override {
     runtime::require_own_stream(spec, "sim");
@@ -45,12 +72,11 @@ class SimBackend : public runtime::Backend {
 };
 
 // Makes the backends for `cores`. They share one World.
-std::vector<std::unique_ptr<runtime::Backend>> make_backends(const Description& description,
-                                                             std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends make_backends(const Description& description, runtime::Cores cores) {
   const auto world = std::make_shared<World>(description, cores);
   static std::atomic<std::uint64_t> worlds{0};
   const std::uint64_t number = worlds.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only a unique number
-  std::vector<std::unique_ptr<runtime::Backend>> result;
+  runtime::Backends result;
   for (runtime::DeviceCore* core : cores) {
     DeviceInfo& info = core->info;
     info.description = description.name;
@@ -69,8 +95,7 @@ std::vector<std::unique_ptr<runtime::Backend>> make_backends(const Description& 
 
 }  // namespace
 
-std::vector<std::unique_ptr<runtime::Backend>> open_sim(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores) {
+runtime::Backends open_sim(std::string_view rest, runtime::Cores cores) {
   const Description description = load_description(rest);
   // Name the device after the description. Otherwise errors would quote the whole JSON text.
   if (is_description_text(rest)) {

@@ -8,8 +8,7 @@
 namespace slip::sim {
 
 // The entry of the backend table. The devices opened by one call share one virtual time and the links between them.
-std::vector<std::unique_ptr<runtime::Backend>> open_sim(std::string_view rest,
-                                                        std::span<runtime::DeviceCore* const> cores);
+runtime::Backends open_sim(std::string_view rest, runtime::Cores cores);
 
 // Like Device::open and Device::open_all, with a description. A device is called "sim:" plus the description's name.
 // Throws kInvalidValue if validate() refuses the description.

@@ -1,12 +1,13 @@
 #include "backend/sim/world.hpp"
 
-#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "backend/sim/arithmetic.hpp"
-#include "backend/sim/memory.hpp"
 #include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
@@ -68,6 +69,43 @@ void describe_compute(Command& command, const Op& op, std::uint64_t bytes, const
   command.engine = Engine::kCompute;
   command.value = width_ppm(op.cost.width);
   command.amount = static_cast<std::uint64_t>(kernel_time(compute, op.cost, bytes));
+}
+
+// Copies everything that the payload needs from `op`; moves the host function. The lists keep their capacity, because
+// payloads are reused.
+void fill_payload(Payload& payload, const Op& op) {
+  const auto take = [](std::vector<Piece>& pieces, const Ranges& ranges) {
+    pieces.clear();
+    for (const Range& range : ranges) pieces.push_back({runtime::address(range), range.bytes});
+  };
+  payload.kind = op.kind;
+  payload.value = static_cast<std::uint8_t>(op.value);
+  payload.kernel = op.kernel;
+  payload.here = op.here;
+  payload.exchange = op.exchange;
+  payload.first_tried = -1;
+  take(payload.reads, op.reads);
+  take(payload.writes, op.writes);
+  payload.scalars.assign(op.scalars.begin(), op.scalars.end());
+  if (op.kind == OpKind::kHost) payload.host = std::move(*op.host);
+}
+
+void run(Payload& payload) {
+  const runtime::InsideOp inside;
+  switch (payload.kind) {
+    case OpKind::kKernel: payload.kernel->cpu(Args(payload.reads, payload.writes, payload.scalars)); break;
+    case OpKind::kCopy: std::memcpy(payload.writes[0].data, payload.reads[0].data, payload.writes[0].bytes); break;
+    case OpKind::kFill: std::memset(payload.writes[0].data, payload.value, payload.writes[0].bytes); break;
+    case OpKind::kHost: payload.host(); break;
+    default: break;
+  }
+}
+
+// Makes the page of a flag readable and writable, although it was mapped without access (see map_memory()).
+void make_accessible(void* flag) {
+  const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(flag) / page_bytes * page_bytes;
+  mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ | PROT_WRITE);
 }
 
 }  // namespace
@@ -252,20 +290,29 @@ bool World::poll() {
 
 void World::perform(SimStream& stream, Payload& payload, Name name) {
   const std::uint64_t position = stream.commands.head() + 1;
+  Code code = Code::kOk;
   std::string what;
   mutex_.unlock();
-  const Outcome outcome = sim::perform(payload, what);
+  try {
+    run(payload);
+  } catch (const DeviceFault& fault) {
+    code = Code::kDeviceFault, what = fault.what();
+  } catch (const std::exception& error) {
+    code = Code::kLaunchFailed, what = error.what();
+  } catch (...) {
+    code = Code::kLaunchFailed, what = "an exception that is not a std::exception";
+  }
   mutex_.lock();
-  if (outcome == Outcome::kDone) [[likely]]
+  if (code == Code::kOk) [[likely]]
     return;
   SimDevice& device = *stream.device;
   runtime::Failure failure{
-      .code = outcome == Outcome::kFault ? Code::kDeviceFault : Code::kLaunchFailed,
+      .code = code,
       .text = fmt::format("{} '{}' ({}:{}) in stream {} of '{}': {}", kind_name(payload.kind), name.text(),
                           payload.here.file, payload.here.line, stream.last_id, device.core->info.label, what),
       .position = position,
       .here = payload.here};
-  if (outcome == Outcome::kFailed) return runtime::fail_stream(stream, std::move(failure));
+  if (code == Code::kLaunchFailed) return runtime::fail_stream(stream, std::move(failure));
   if (device.core->fault.put(failure)) machine_.fault(device, failure);
 }
 
@@ -280,11 +327,7 @@ void World::finish(SimStream& stream, Payload& payload, Name name, const runtime
   const std::uint64_t position = stream.commands.head() + 1;
   std::optional<runtime::Failure> failure;
   const auto fail = [&](Code code, const char* what) {
-    failure = runtime::Failure{.code = code,
-                               .text = fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(payload.kind),
-                                                   name.text(), payload.here.file, payload.here.line, what),
-                               .position = position,
-                               .here = payload.here};
+    failure = runtime::op_failure(code, payload.kind, name, payload.here, what, position);
   };
   mutex_.unlock();
   try {

@@ -1,10 +1,11 @@
 // `slip bench all_reduce` and the other collectives, with the options, columns and bandwidths of nccl-tests.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -147,32 +148,19 @@ int run_threads(const BenchOptions& wanted, const BenchWork& work) {
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
-  return *std::max_element(results.begin(), results.end());
+  return *std::ranges::max_element(results);
 }
 
-// The command line of this program as a rank.
-std::vector<std::string> command_of(const BenchOptions& wanted) {
-  char path[4096] = {};
-  if (::readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0)
-    throw Error(Code::kIo, "this program cannot find itself: /proc is not there");
-  std::vector<std::string> words{path, "bench", bench_name(wanted.work.kind)};
-  const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
-  add("-b", wanted.begin);
-  add("-e", wanted.end);
-  add("-f", fmt::format("{}", wanted.work.factor));
-  add("--iters", std::to_string(wanted.work.iterations));
-  add("-w", std::to_string(wanted.work.warmup));
-  add("-d", wanted.type);
-  if (comm::reduces(wanted.work.kind)) add("-o", wanted.op);
-  if (comm::has_root(wanted.work.kind)) add("-r", std::to_string(wanted.work.root));
-  if (wanted.work.kind != comm::Collective::kMessage) add("--algorithm", wanted.algorithm);
-  add("--transport", wanted.transport);
-  add("--device", wanted.work.device);
-  if (!wanted.html.empty()) words.push_back("--html=" + wanted.html);
-  if (!wanted.json.empty()) words.push_back("--json=" + wanted.json);
-  if (wanted.work.registered) words.emplace_back("--registered");
-  if (wanted.work.predict) words.emplace_back("--predict");
-  if (wanted.work.each) words.emplace_back("--each");
+// The command line of this program. The ranks get the same one: with the variables of a launcher they do not start
+// ranks themselves.
+std::vector<std::string> own_command() {
+  std::vector<std::string> words;
+  std::ifstream line("/proc/self/cmdline");
+  for (std::string word; std::getline(line, word, '\0');) words.push_back(word);
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || words.empty()) throw Error(Code::kIo, "this program cannot find itself: /proc is not there");
+  words.front() = program.string();
   return words;
 }
 
@@ -183,7 +171,7 @@ int run_bench(const BenchOptions& wanted) {
   if (wanted.threads) return run_threads(wanted, work);
   transport::LocalJob job;
   job.nranks = wanted.ranks;
-  job.command = command_of(wanted);
+  job.command = own_command();
   return transport::run_local_job(job);
 }
 
@@ -220,10 +208,7 @@ std::string footer_of(comm::Collective kind) {
 std::function<int()> add_collective_benches(CLI::App& bench) {
   auto wanted = std::make_shared<BenchOptions>();
   const OutputUse use = output_use();
-  for (const comm::Collective kind :
-       {comm::Collective::kAllReduce, comm::Collective::kReduce, comm::Collective::kBroadcast,
-        comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
-        comm::Collective::kGather, comm::Collective::kScatter, comm::Collective::kMessage}) {
+  for (const comm::Collective kind : kCollectives) {
     const bool messages = kind == comm::Collective::kMessage;
     CLI::App* one =
         bench.add_subcommand(bench_name(kind), messages ? "Each rank to the next: time and bandwidth by size"

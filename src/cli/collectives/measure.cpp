@@ -17,9 +17,7 @@ namespace slip::cli {
 
 std::uint64_t size_of(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
-  std::string whole = text;
-  if (!whole.empty() && std::string_view("KMG").find(whole.back()) != std::string_view::npos) whole += "iB";  // 256M
-  if (!base::parse_bytes(whole, bytes) || bytes == 0)
+  if (!base::parse_bytes(text, bytes) || bytes == 0)
     throw UsageError(fmt::format("{} {}: a size is expected, as 8, 64K or 256MiB", option, text));
   return bytes;
 }

@@ -2,6 +2,7 @@
 // page.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,6 +13,12 @@
 #include "slip/communicator.hpp"
 
 namespace slip::cli {
+
+// Those that can be measured; all but the last, messages, can also be predicted.
+inline constexpr std::array kCollectives = {
+    comm::Collective::kAllReduce, comm::Collective::kReduce,        comm::Collective::kBroadcast,
+    comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
+    comm::Collective::kGather,    comm::Collective::kScatter,       comm::Collective::kMessage};
 
 std::uint64_t size_of(const std::string& text, const char* option);  // "8", "64K", "256MiB"; else a UsageError
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 
 #include "cli/collectives/measure.hpp"
@@ -50,7 +49,7 @@ class Scale {
   double low_, high_, from_, to_;
 };
 
-class Plot {
+class Plot : Lines {
  public:
   Plot(std::string title, std::string unit, Series apart, Series in_place, Series predicted)
       : title_(std::move(title)),
@@ -76,12 +75,6 @@ class Plot {
   }
 
  private:
-  template <typename... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-    out_ += '\n';
-  }
-
   Scale bounds(double Point::*of, double from, double to) const {
     double least = std::numeric_limits<double>::max(), most = 0;
     for (const Series* series : {&apart_, &in_place_, &predicted_}) {
@@ -143,24 +136,16 @@ class Plot {
   const std::string title_, unit_;
   const Series apart_, in_place_, predicted_;
   const Scale across_, up_;
-  std::string out_;
 };
 
-Series series_of(const std::vector<BenchRow>& rows, bool in_place, double Measured::*what) {
+// `value_of` returns the value of a row; rows without a value, or with 0, have no point: a single rank has no bus
+// bandwidth.
+template <class ValueOf>
+Series series_of(const std::vector<BenchRow>& rows, const ValueOf& value_of) {
   Series result;
   for (const BenchRow& row : rows) {
-    if (in_place && !row.in_place) continue;
-    const double value = (in_place ? *row.in_place : row.apart).*what;
-    if (value > 0) result.push_back({static_cast<double>(row.bytes), value});  // a single rank has no bus bandwidth
-  }
-  return result;
-}
-
-Series predicted_times(const std::vector<BenchRow>& rows) {
-  Series result;
-  for (const BenchRow& row : rows) {
-    if (row.predicted_us && *row.predicted_us > 0)
-      result.push_back({static_cast<double>(row.bytes), *row.predicted_us});
+    const std::optional<double> value = value_of(row);
+    if (value && *value > 0) result.push_back({static_cast<double>(row.bytes), *value});
   }
   return result;
 }
@@ -197,14 +182,16 @@ std::string table(const std::vector<BenchRow>& rows) {
 
 std::string bench_page(const std::string& title, const std::string& facts, const std::vector<BenchRow>& rows) {
   const auto plot = [&](const char* name, const char* unit, double Measured::*what, Series predicted) {
-    Series apart = series_of(rows, false, what), in_place = series_of(rows, true, what);
+    Series apart = series_of(rows, [&](const BenchRow& row) { return row.apart.*what; });
+    Series in_place = series_of(rows, [&](const BenchRow& row) { return row.in_place ? (*row.in_place).*what : 0; });
     return apart.empty() ? std::string()
                          : Plot(name, unit, std::move(apart), std::move(in_place), std::move(predicted)).draw();
   };
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title><style>{1}</style></head>\n"
       "<body>\n<h1>{0}</h1>\n<p>{2}</p>\n<div class=\"plots\">\n{3}{4}</div>\n{5}</body>\n</html>\n",
-      html_text(title), kStyle, html_text(facts), plot("Time", "us", &Measured::us, predicted_times(rows)),
+      html_text(title), kStyle, html_text(facts),
+      plot("Time", "us", &Measured::us, series_of(rows, std::mem_fn(&BenchRow::predicted_us))),
       plot("Bus bandwidth", "GB/s", &Measured::bus_gbs, {}), table(rows));
 }
 

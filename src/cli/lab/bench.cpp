@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "base/clock.hpp"
-#include "base/sync.hpp"
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/pace.hpp"
+#include "watch/analysis/engine_use.hpp"
 
 namespace slip::cli {
 namespace {
@@ -27,10 +27,8 @@ std::string device_name(const std::string& wanted) {
 class Gate {
  public:
   explicit Gate(const Device& device)
-      : stream_(device.stream(StreamFlags::kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
+      : stream_(device.stream(kNonBlocking)), flag_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
   ~Gate() { open(); }  // also if the body throws: otherwise the device could not close
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
 
   void hold(const std::vector<StreamRef>& streams) {
     set(0);
@@ -61,6 +59,15 @@ Pace::~Pace() {
     base::yield_thread();  // yields, because there may be more kernels than cores
 }
 
+CopyMemory::CopyMemory(const Device& on, std::size_t bytes) {
+  for (int i = 0; i < 2; ++i) {
+    host[i] = on.alloc(bytes, MemoryKind::kPinned, "host");
+    device[i] = on.alloc(bytes, MemoryKind::kDevice, "device");
+    std::ranges::fill(host[i].host_write<unsigned char>(), 1);
+    on.copy(device[i], host[i]);
+  }
+}
+
 const TraceSpan& Run::span(std::string_view name) const {
   for (const TraceSpan& each : spans) {
     if (each.run && each.name == name) return each;
@@ -78,14 +85,8 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
   options_.device = device_name(options_.device);
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
-    cluster_ = flow::cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
+    cluster_ = flow::cluster_cost(read_topology(options_.topology), options_.nodes.value_or(1));
   if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
-}
-
-Device Bench::open(const DeviceOptions& options) const { return Device::open(options_.device, options); }
-
-std::vector<Device> Bench::open_all(int count, const DeviceOptions& options) const {
-  return Device::open_all(options_.device, count, options);
 }
 
 Picos Bench::upload_time(std::uint64_t bytes) const {
@@ -157,36 +158,16 @@ std::string order_of(std::vector<TraceSpan> spans) {
   return text + apart;
 }
 
-namespace {
-
-using Interval = std::pair<Picos, Picos>;
-
-std::vector<Interval> merged(std::span<const TraceSpan> spans, const SpanFilter& filter) {
-  std::vector<Interval> all;
-  for (const TraceSpan& span : spans) {
-    if (span.run && filter(span)) all.emplace_back(span.started, span.ended);
-  }
-  std::ranges::sort(all);
-  std::vector<Interval> result;
-  for (const Interval& each : all) {
-    if (!result.empty() && each.first <= result.back().second)
-      result.back().second = std::max(result.back().second, each.second);
-    else result.push_back(each);
-  }
-  return result;
-}
-
-}  // namespace
-
 Cover cover(std::span<const TraceSpan> spans, const SpanFilter& of, const SpanFilter& by) {
-  const std::vector<Interval> covering = merged(spans, by);
-  Cover result;
-  for (const Interval& each : merged(spans, of)) {
-    result.busy += each.second - each.first;
-    for (const Interval& other : covering)
-      result.covered += std::max<Picos>(0, std::min(each.second, other.second) - std::max(each.first, other.first));
-  }
-  return result;
+  const auto times = [&](const SpanFilter& filter) {
+    std::vector<std::vector<watch::Interval>> all;
+    for (const TraceSpan& span : spans) {
+      if (span.run && filter(span)) all.push_back({{span.started, span.ended}});
+    }
+    return watch::union_of(std::move(all));
+  };
+  const std::vector<watch::Interval> covered = times(of);
+  return {watch::total_time(covered), watch::overlap_time(covered, times(by))};
 }
 
 SpanFilter named(std::string_view prefix) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "cli/lab/lab.hpp"
 #include "flow/gradients/predict_step.hpp"
 #include "slip/device.hpp"
@@ -20,6 +21,8 @@
 
 namespace slip::cli {
 
+inline constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
+
 // The duration of a kernel.
 struct Work {
   Cost cost;
@@ -27,15 +30,19 @@ struct Work {
 };
 
 // A local object of a cpu kernel. Its destructor waits until the kernel's time (scalar 0, pace.hpp) is over.
-class Pace {
+class Pace : base::NoCopy {
  public:
   explicit Pace(const Args& args);
   ~Pace();
-  Pace(const Pace&) = delete;
-  Pace& operator=(const Pace&) = delete;
 
  private:
   std::int64_t end_ns_;
+};
+
+// Two pairs of pinned host memory and device memory, with all pages mapped.
+struct CopyMemory {
+  CopyMemory(const Device& on, std::size_t bytes);
+  Buffer host[2], device[2];
 };
 
 // The trace and figures of one run.
@@ -65,8 +72,7 @@ class Bench {
   // its timeline would contain the messages of a thousand devices, which take minutes to record.
   const std::optional<flow::ClusterCost>& cluster() const { return cluster_; }
 
-  Device open(const DeviceOptions& options = {}) const;
-  std::vector<Device> open_all(int count, const DeviceOptions& options = {}) const;
+  Device open(const DeviceOptions& options = {}) const { return Device::open(options_.device, options); }
 
   // Time of one upload of pinned memory on an idle device.
   Picos upload_time(std::uint64_t bytes) const;

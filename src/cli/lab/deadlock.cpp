@@ -46,13 +46,12 @@ std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communic
 // rank's. `text` becomes the checker's report if it finds a deadlock.
 Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
   const Device device = bench.open();
-  std::array<Stream, 2 * kRanks> streams{
-      device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking),
-      device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking)};
+  std::array<Stream, 2 * kRanks> streams{device.stream(kNonBlocking), device.stream(kNonBlocking),
+                                         device.stream(kNonBlocking), device.stream(kNonBlocking)};
   std::vector<Buffer> words;
   for (const char* name : {"rank 0 in X", "rank 1 in X", "rank 0 in Y", "rank 1 in Y"})
     words.push_back(device.alloc(4, MemoryKind::kDevice, name));
-  const Stream origin = device.stream(StreamFlags::kNonBlocking);
+  const Stream origin = device.stream(kNonBlocking);
   origin.begin_capture();
   const Event begun = origin.record();
   for (const Stream& stream : streams) stream.wait(begun);
@@ -124,7 +123,7 @@ Seen run_case(const Bench& bench, const Case& wanted) {
   std::vector<Stream> streams;
   std::vector<Buffer> data;
   for (std::size_t i = 0; i < 2 * kRanks; ++i) {
-    streams.push_back(devices[0].stream(StreamFlags::kNonBlocking));
+    streams.push_back(devices[0].stream(kNonBlocking));
     data.push_back(devices[0].alloc(kBytes, MemoryKind::kPinned));
   }
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -146,8 +145,7 @@ Seen run_outside(const Bench& bench) {
   std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
   int ends[2];
   if (::pipe(ends) != 0) throw Error(Code::kIo, "cannot make a pipe", {});
-  const Stream first = devices[0].stream(StreamFlags::kNonBlocking),
-               second = devices[1].stream(StreamFlags::kNonBlocking);
+  const Stream first = devices[0].stream(kNonBlocking), second = devices[1].stream(kNonBlocking);
   base::Thread other;
   other.start("slip lab", [&] {
     comms[1].barrier(second);

@@ -8,7 +8,6 @@ namespace slip::cli {
 namespace {
 
 constexpr auto kBlocking = StreamFlags::kBlocking;
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 
 enum class Middle { kLegacy, kPerThread, kNothing, kRecord };
 

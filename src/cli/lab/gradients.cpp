@@ -46,7 +46,7 @@ class Rank {
   Rank(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers)
       : comm_(comm),
         wanted_(wanted),
-        compute_(device.stream(StreamFlags::kNonBlocking)),
+        compute_(device.stream(kNonBlocking)),
         gradients_(comm, device, {.buckets = wanted.rule, .measure = true}),
         backward_(bench.work(bench.kernel_time(), 0.5)),
         forward_(bench.work(bench.kernel_time() / 2, 0.5)) {
@@ -175,8 +175,8 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
        "measured=measured_call_ps", "waited=predicted_exposed_ps", "measured=measured_exposed_ps"});
   for (std::size_t i = 0; i < measured.buckets.size(); ++i) {
     const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
-    table.row({number(static_cast<std::int64_t>(i)), bytes(one.bucket.bytes), time(one.ready), time(other.ready),
-               time(one.end - one.start), time(other.end - other.start), time(one.exposed), time(other.exposed)});
+    table.row({number(i), bytes(one.bucket.bytes), time(one.ready), time(other.ready), time(one.end - one.start),
+               time(other.end - other.start), time(one.exposed), time(other.exposed)});
   }
   report.show(table);
   report.print(fmt::format("\n{}", compare_steps(predicted, measured).text(3)));
@@ -204,8 +204,8 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
     seen.push_back(run_case(bench, each, layers, ranks));
     const Outcome& one = seen.back();
     table.row({word(each.name), time(one.time), time(std::max<Picos>(0, one.time - compute)),
-               number(static_cast<std::int64_t>(one.report.buckets.size())), time(one.report.communication),
-               time(one.report.exposed), word(verdict_name(one.verdict)), result(one.ok)});
+               number(one.report.buckets.size()), time(one.report.communication), time(one.report.exposed),
+               word(verdict_name(one.verdict)), result(one.ok)});
   }
   report.show(table);
   const Outcome& planned = seen.back();
@@ -264,8 +264,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
     const StepPrediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
-    table.row({word(each.name), time(seen.time), time(seen.exposed()),
-               number(static_cast<std::int64_t>(plan.buckets.size()))});
+    table.row({word(each.name), time(seen.time), time(seen.exposed()), number(plan.buckets.size())});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();
     if (each.rule == BucketRule::kPlanned) ours = seen.exposed();
   }
@@ -279,10 +278,10 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
 
 void lab_gradients(const Bench& bench, Report& report) {
   const LabOptions& options = bench.options();
-  const std::size_t layers = options.layers > 0 ? static_cast<std::size_t>(options.layers) : 12;
+  const auto layers = static_cast<std::size_t>(options.layers.value_or(12));
   if (bench.virtual_time()) in_virtual_time(bench, layers, report);
   else if (bench.on_gpu()) report.ask("This lab runs on cpu and sim: gradients are not reduced on GPUs yet.");
-  else gradients_of_ranks(bench, layers, options.ranks > 0 ? static_cast<std::size_t>(options.ranks) : 2, report);
+  else gradients_of_ranks(bench, layers, static_cast<std::size_t>(options.ranks.value_or(2)), report);
 }
 
 }  // namespace slip::cli

@@ -42,9 +42,9 @@ constexpr std::size_t kGradientBytes = 64 << 10;
 
 Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
   const Device device = bench.open({.compute_workers = 4, .max_connections = wanted.queues});
-  const Stream compute = device.stream(StreamFlags::kNonBlocking);
-  const Stream network = device.stream(StreamFlags::kNonBlocking);
-  const Stream side = device.stream(StreamFlags::kNonBlocking);
+  const Stream compute = device.stream(kNonBlocking);
+  const Stream network = device.stream(kNonBlocking);
+  const Stream side = device.stream(kNonBlocking);
   const StreamRef hook = wanted.own_stream ? StreamRef(side) : StreamRef(compute);
   // The widths let all three run concurrently: a reduction is a small kernel that mostly waits for the network.
   const Work backward = bench.work(times.backward, 0.5), reduce = bench.work(times.reduce, 0.25),
@@ -87,7 +87,7 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
 }  // namespace
 
 void lab_hook(const Bench& bench, Report& report) {
-  const std::size_t layers = bench.options().layers > 0 ? static_cast<std::size_t>(bench.options().layers) : 4;
+  const auto layers = static_cast<std::size_t>(bench.options().layers.value_or(4));
   const Picos unit = bench.kernel_time();
   const Times times{unit, unit * 3 / 4, unit / 8};
   report.ask(fmt::format(

@@ -12,11 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "cli/commands.hpp"
-#include "cli/help.hpp"
 #include "cli/lab/bench.hpp"
-#include "cli/table.hpp"
 
 namespace slip::cli {
 
@@ -31,8 +28,6 @@ void Report::show(Table table) {
   keep(std::move(table));
 }
 
-void Report::keep(Table table) { tables_.push_back(std::move(table)); }
-
 void Report::print(std::string_view text) const {
   fmt::print("{}", text);
   std::fflush(stdout);
@@ -45,6 +40,12 @@ std::string borne_out(std::string_view claim, bool shown) {
 void Report::conclude(std::string_view text) {
   conclusion_ = text;
   print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));
+}
+
+nlohmann::ordered_json Report::json() const {
+  nlohmann::ordered_json tables = nlohmann::ordered_json::array();
+  for (const Table& table : tables_) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
+  return {{"name", name_}, {"question", question_}, {"tables", std::move(tables)}, {"conclusion", conclusion_}};
 }
 
 std::span<const Lab> labs() {
@@ -70,18 +71,8 @@ using Json = nlohmann::ordered_json;
 struct LabCommand {
   LabOptions options;
   std::string name, size, trace, html, json;
-  std::optional<int> chunks, layers, nodes, ranks;
   bool list = false;
 };
-
-Json json_of(const Report& report) {
-  Json tables = Json::array();
-  for (const Table& table : report.tables()) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
-  return {{"name", report.name()},
-          {"question", report.question()},
-          {"tables", std::move(tables)},
-          {"conclusion", report.conclusion()}};
-}
 
 const Lab& find_lab(const std::string& name) {
   std::vector<std::string> known;
@@ -100,16 +91,14 @@ void check(LabCommand& wanted) {
       throw UsageError(
           fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", wanted.size));
   }
-  const auto set = [](const char* option, std::optional<int> value, int min, int max, int& into) {
-    if (!value) return;
-    if (*value < min || *value > max)
+  const auto limit = [](const char* option, std::optional<int> value, int min, int max) {
+    if (value && (*value < min || *value > max))
       throw UsageError(fmt::format("{} {}: {} to {} are allowed", option, *value, min, max));
-    into = *value;
   };
-  set("--chunks", wanted.chunks, 2, 64, wanted.options.chunks);
-  set("--layers", wanted.layers, 2, 64, wanted.options.layers);
-  set("--nodes", wanted.nodes, 1, 1024, wanted.options.nodes);
-  set("--ranks", wanted.ranks, 2, 4, wanted.options.ranks);
+  limit("--chunks", wanted.options.chunks, 2, 64);
+  limit("--layers", wanted.options.layers, 2, 64);
+  limit("--nodes", wanted.options.nodes, 1, 1024);
+  limit("--ranks", wanted.options.ranks, 2, 4);
   // Without this check `slip lab --json weights` would run all labs and write a file named weights.
   for (const std::string& file : {wanted.json, wanted.html, wanted.trace}) {
     if (wanted.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
@@ -150,7 +139,7 @@ int run_labs(LabCommand wanted) {
   if (wanted.name.empty()) chosen.assign(labs().begin(), labs().end());
   else chosen.push_back(find_lab(wanted.name));
   const Bench bench(wanted.options);
-  if (bench.virtual_time() && wanted.options.ranks > 0)
+  if (bench.virtual_time() && wanted.options.ranks)
     throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
   std::optional<Trace> trace;
   if (!wanted.trace.empty() || !wanted.html.empty()) trace.emplace();
@@ -160,7 +149,7 @@ int run_labs(LabCommand wanted) {
   for (const Lab& lab : chosen) {
     Report report{std::string(lab.name)};
     lab.run(bench, report);
-    found.push_back(json_of(report));
+    found.push_back(report.json());
   }
   if (!wanted.json.empty()) {
     const Json all = {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}};
@@ -186,11 +175,11 @@ std::function<int()> add_lab(CLI::App& app) {
   add_output(*lab, "--html", wanted->html, "Write the timeline as one HTML page");
   add_output(*lab, "--json", wanted->json, "Write the tables as JSON; times in picoseconds");
   lab->add_option("--size", wanted->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
-  lab->add_option("--chunks", wanted->chunks, "Number of pieces of the data (overlap; 4)");
-  lab->add_option("--layers", wanted->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
+  lab->add_option("--chunks", wanted->options.chunks, "Number of pieces of the data (overlap; 4)");
+  lab->add_option("--layers", wanted->options.layers, "Layers of the model (weights, hook: 4; gradients: 12)");
   lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (gradients, on sim)");
-  lab->add_option("--nodes", wanted->nodes, "Number of these machines (gradients; 1)");
-  lab->add_option("--ranks", wanted->ranks, "Number of ranks (gradients, on cpu; 2 to 4, default 2)");
+  lab->add_option("--nodes", wanted->options.nodes, "Number of these machines (gradients; 1)");
+  lab->add_option("--ranks", wanted->options.ranks, "Number of ranks (gradients, on cpu; 2 to 4, default 2)");
   lab->add_flag("--quick", wanted->options.quick, "Smaller sizes and fewer runs");
   return [wanted] { return run_labs(*wanted); };
 }

@@ -2,27 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 
 namespace slip::cli {
 
 class Bench;
 
-// The user's options. 0: the lab's default.
+// The user's options. Absent, or 0 bytes: the lab's default.
 struct LabOptions {
   std::string device = "cpu";
   std::uint64_t bytes = 0;
-  int chunks = 0;
-  int layers = 0;
   bool quick = false;
-  std::string topology;  // lab gradients: path of a topology file
-  int nodes = 0;
-  int ranks = 0;  // lab gradients on cpu
+  std::string topology;                             // lab gradients: path of a topology file
+  std::optional<int> chunks, layers, nodes, ranks;  // nodes and ranks: lab gradients; ranks on cpu only
 };
 
 // The output of a lab: printed at once, and kept for --json.
@@ -30,16 +28,13 @@ class Report {
  public:
   explicit Report(std::string name) : name_(std::move(name)) {}
 
-  void ask(std::string_view text);  // the question, and what to watch
-  void show(Table table);           // prints and keeps it
-  void keep(Table table);           // keeps it for --json only
+  void ask(std::string_view text);                                 // the question, and what to watch
+  void show(Table table);                                          // prints and keeps it
+  void keep(Table table) { tables_.push_back(std::move(table)); }  // for --json only
   void print(std::string_view text) const;
   void conclude(std::string_view text);  // derived from this run's figures; see borne_out()
 
-  const std::string& name() const { return name_; }
-  const std::string& question() const { return question_; }
-  const std::string& conclusion() const { return conclusion_; }
-  const std::vector<Table>& tables() const { return tables_; }
+  nlohmann::ordered_json json() const;
 
  private:
   std::string name_, question_, conclusion_;

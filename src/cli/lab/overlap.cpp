@@ -44,7 +44,7 @@ class Pipeline {
         data_(device.alloc(problem.bytes, MemoryKind::kDevice, "data")) {
     std::ranges::fill(in_.host_write<float>(), 3.0F);
     std::ranges::fill(out_.host_write<float>(), 0.0F);
-    for (int i = 0; i < wanted.streams; ++i) streams_.push_back(device.stream(StreamFlags::kNonBlocking));
+    for (int i = 0; i < wanted.streams; ++i) streams_.push_back(device.stream(kNonBlocking));
   }
 
   void issue() const {
@@ -118,19 +118,12 @@ Table copy_table(const Problem& problem, std::vector<Picos>& total) {
   Table table(fmt::format("two copies of {}", base::format_bytes(problem.bytes)),
               {"case", "time=time_ps", "first done=first_ps", "second done=second_ps", "side by side=together"});
   const Device device = problem.bench.open();
-  const Stream streams[] = {device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking)};
-  Buffer host[2], memory[2];
-  for (int i = 0; i < 2; ++i) {
-    host[i] = device.alloc(problem.bytes, MemoryKind::kPinned, "host");
-    memory[i] = device.alloc(problem.bytes, MemoryKind::kDevice, "device");
-    std::ranges::fill(host[i].host_write<unsigned char>(), 1);
-    streams[i].copy(memory[i], host[i]);  // maps all pages
-    streams[i].sync();
-  }
+  const Stream streams[] = {device.stream(kNonBlocking), device.stream(kNonBlocking)};
+  const CopyMemory memory(device, problem.bytes);
   for (const CopyCase& each : kCases) {
     const auto issue = [&](int i, bool up, const char* name) {
-      if (up) streams[i].copy(memory[i], host[i], name);
-      else streams[i].copy(host[i], memory[i], name);
+      if (up) streams[i].copy(memory.device[i], memory.host[i], name);
+      else streams[i].copy(memory.host[i], memory.device[i], name);
     };
     const Run run = problem.bench.measure(device, {streams[0], streams[1]}, [&] {
       issue(0, each.first_up, "first");
@@ -150,7 +143,7 @@ Table copy_table(const Problem& problem, std::vector<Picos>& total) {
 }  // namespace
 
 void lab_overlap(const Bench& bench, Report& report) {
-  const std::size_t chunks = bench.options().chunks > 0 ? static_cast<std::size_t>(bench.options().chunks) : 4;
+  const auto chunks = static_cast<std::size_t>(bench.options().chunks.value_or(4));
   std::size_t size = bench.bytes(bench.virtual_time() ? 32 << 20 : bench.copy_bytes());
   size = std::max<std::size_t>(size / (chunks * 64), 1) * chunks * 64;  // whole chunks
   const Problem problem{bench, size, chunks, bench.upload_time(size)};

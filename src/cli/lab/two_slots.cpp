@@ -10,7 +10,7 @@ constexpr std::size_t kLayers = 4;
 }
 
 TwoSlots::TwoSlots(const Device& device, std::size_t bytes, const Work& add)
-    : device_(device), add_(add), compute_(device.legacy_stream()), load_(device.stream(StreamFlags::kNonBlocking)) {
+    : device_(device), add_(add), compute_(device.legacy_stream()), load_(device.stream(kNonBlocking)) {
   for (std::size_t k = 0; k < kLayers; ++k) {
     host_.push_back(device.alloc(bytes, MemoryKind::kPinned, fmt::format("weight {}", k)));
     std::ranges::fill(host_.back().host_write<float>(), static_cast<float>(1U << k));
@@ -97,6 +97,14 @@ void TwoSlots::issue_at_once(bool shared) const {
 
 bool TwoSlots::ok() const {
   return std::ranges::all_of(output_.host_read<float>(), [](float value) { return value == 115.0F; });
+}
+
+SlotsRun run_two_slots(const Bench& bench, EventUse use, std::size_t bytes, const Work& add) {
+  const Device device = bench.open({.compute_workers = 1});
+  TwoSlots program(device, bytes, add);
+  Run run = bench.measure(
+      device, program.streams(), [&] { program.issue(use); }, [&] { program.prepare(); });
+  return {std::move(run), program.ok()};
 }
 
 int wrong_without_edge(int seeds, int edge) {

@@ -138,17 +138,11 @@ void add_row(Table& table, const char* speed, const char* weights, const Outcome
              time(outcome.times.idle), bytes(outcome.peak_bytes), result(outcome.ok)});
 }
 
-Table make_table() {
-  return {"",
-          {"kernel", "one add=add_ps", "weights=case", "a step=step_ps", "predicted=predicted_ps", "compute=compute_ps",
-           "overlap=overlap_percent", "idle=idle_ps", "memory=peak_bytes", "result=ok"}};
-}
-
 }  // namespace
 
 void lab_weights(const Bench& bench, Report& report) {
   const std::size_t size = bench.bytes(4 << 20);
-  const std::size_t layers = bench.options().layers > 0 ? static_cast<std::size_t>(bench.options().layers) : 4;
+  const auto layers = static_cast<std::size_t>(bench.options().layers.value_or(4));
   const Picos load = bench.upload_time(size);
   report.ask(fmt::format(
       "Must all weights be in device memory? A model of {} vector_adds with weights of {} is run step after step by "
@@ -165,7 +159,8 @@ void lab_weights(const Bench& bench, Report& report) {
   const Way ways[] = {{"resident", {}},
                       {"one slot", {.ring = size, .stream_all = true}},
                       {"two slots", {.ring = 2 * size, .stream_all = true}}};
-  Table table = make_table();
+  Table table("", {"kernel", "one add=add_ps", "weights=case", "a step=step_ps", "predicted=predicted_ps",
+                   "compute=compute_ps", "overlap=overlap_percent", "idle=idle_ps", "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const auto& [speed, add] : {std::pair("slow", 3 * load), std::pair("fast", load / 4)}) {
     const Model model(size, layers, bench.work(add));

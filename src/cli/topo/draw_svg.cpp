@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <set>
 
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
+#include "topo/fabric.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -36,7 +36,7 @@ Style style_of(TopoKind kind) {
 
 double thickness(double gbps) { return std::clamp(std::sqrt(gbps) * 0.62, 1.0, 11.0); }
 
-class Picture {
+class Picture : Lines {
  public:
   Picture(const Cluster& cluster, const ChannelPlan& plan)
       : cluster_(cluster), plan_(plan), system_(cluster.nodes.front()), place_(system_.nodes.size()) {}
@@ -63,13 +63,8 @@ class Picture {
     bool shown = false;
   };
 
-  template <typename... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-    out_ += '\n';
-  }
   Place& place(int id) { return place_[static_cast<std::size_t>(id)]; }
-  const TopoNode& node(int id) const { return system_.nodes[static_cast<std::size_t>(id)]; }
+  const TopoNode& node(int id) const { return topo::node_at(system_, id); }
   static bool is_leaf(TopoKind kind) {
     return kind == TopoKind::kGpu || kind == TopoKind::kCore || kind == TopoKind::kNic;
   }
@@ -200,11 +195,8 @@ class Picture {
   // The rate shown in a node: of a port itself, otherwise of the link to its parent.
   std::string facts_of(int id) const {
     const int net = node(id).kind == TopoKind::kNic ? net_of(id) : -1;
-    for (const TopoLink& link : system_.links) {
-      const bool wanted = net >= 0 ? link.from == id && link.to == net : link.from == id && link.to == node(id).parent;
-      if (wanted && link.gbps < 1000) return gbps_text(link.gbps);
-    }
-    return {};
+    const double gbps = topo::link_gbps(system_, id, net >= 0 ? net : node(id).parent);
+    return gbps > 0 && gbps < 1000 ? gbps_text(gbps) : std::string();
   }
 
   // Each ring has its own line below the devices.
@@ -212,8 +204,8 @@ class Picture {
     std::set<std::vector<int>> drawn;
     heading("Rings", bottom_ + 36);
     double y = bottom_ + 66;
-    const auto here = static_cast<std::size_t>(
-        std::count_if(cluster_.ranks.begin(), cluster_.ranks.end(), [](const RankPlace& p) { return p.node == 0; }));
+    const auto here =
+        static_cast<std::size_t>(std::ranges::count_if(cluster_.ranks, [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
       // The part of the ring on the first machine, and the port where it leaves.
@@ -260,17 +252,12 @@ class Picture {
     const auto both = topo::double_binary_parents(static_cast<int>(machines));
     const int levels = topo::depth_of(topo::tree_of(both[0])) + 1;
     const double step = (width_ - 2 * kMargin) / static_cast<double>(machines), row = bottom_ + 56 + levels * 30;
-    const auto depth = [](const std::vector<int>& parent, std::size_t i) {
-      int result = 0;
-      for (int up = parent[i]; up >= 0; up = parent[static_cast<std::size_t>(up)]) ++result;
-      return result;
-    };
     heading(fmt::format("The two trees between {} machines", machines), bottom_ + 36);
     for (std::size_t t = 0; t < 2; ++t) {
       const double way = t == 0 ? -1 : 1;
       const auto at = [&](std::size_t i) {
         return std::pair(kMargin + step * (static_cast<double>(i) + 0.5),
-                         row + way * (levels - depth(both[t], i)) * 30);
+                         row + way * (levels - topo::depth_of(both[t], i)) * 30);
       };
       for (std::size_t i = 0; i < machines; ++i) {
         const auto [x, y] = at(i);
@@ -308,7 +295,6 @@ class Picture {
   const TopoSystem& system_;
   std::vector<Place> place_;
   std::vector<std::vector<int>> below_;
-  std::string out_;
   double width_ = 0, leaves_ = 0, bottom_ = 0;
   int deepest_ = 1;
 };

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
+#include "topo/fabric.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -14,14 +14,7 @@ constexpr std::size_t kMatrixColumns = 22;  // columns of the matrix that fit 10
 constexpr std::size_t kShownRings = 8;
 constexpr int kShownBranches = 12;  // limit of similar children shown per node
 
-const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
-
-double rate_between(const TopoSystem& system, int from, int to) {
-  for (const TopoLink& link : system.links) {
-    if (link.from == from && link.to == to) return link.gbps;
-  }
-  return 0;
-}
+using topo::node_at;
 
 class TreeText {
  public:
@@ -44,8 +37,8 @@ class TreeText {
  private:
   void line(const std::string& branch, const std::string& name, const std::string& facts) {
     // A box character has three bytes and one column.
-    const auto wide = static_cast<std::size_t>(
-        std::count_if(branch.begin(), branch.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    const auto wide =
+        static_cast<std::size_t>(std::ranges::count_if(branch, [](char c) { return (c & 0xC0) != 0x80; }));
     const std::size_t used = wide + name.size();
     const std::string gap(used < 34 ? 34 - used : 2, ' ');
     out_ += facts.empty() ? fmt::format("{}{}\n", branch, name) : fmt::format("{}{}{}{}\n", branch, name, gap, facts);
@@ -67,7 +60,7 @@ class TreeText {
 
   std::string facts(int id, int parent) const {
     const TopoNode& node = node_at(system_, id);
-    std::string text = gbps_text(rate_between(system_, id, parent));
+    std::string text = gbps_text(topo::link_gbps(system_, id, parent));
     if (node.kind == TopoKind::kGpu) text += fmt::format("  {}", node.bus_id);
     if (node.kind == TopoKind::kGpu && node.sm > 0) text += fmt::format("  sm {}", node.sm);
     for (const TopoLink& link : system_.links) {

@@ -24,10 +24,7 @@ constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm:
 
 comm::Collective kind_asked(const PredictOptions& options) {
   std::vector<const char*> known;
-  for (const comm::Collective kind :
-       {comm::Collective::kAllReduce, comm::Collective::kReduce, comm::Collective::kBroadcast,
-        comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
-        comm::Collective::kGather, comm::Collective::kScatter}) {
+  for (const comm::Collective kind : std::span(kCollectives).first<kCollectives.size() - 1>()) {
     if (options.kind == comm::collective_name(kind)) return kind;
     known.push_back(comm::collective_name(kind));
   }

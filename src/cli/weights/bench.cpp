@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/weights/engine.hpp"
 #include "flow/weights/weight_groups.hpp"
 
@@ -35,12 +35,6 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   const std::uint64_t at_once = flow::largest_working_set(resident.units, flow::make_loads(resident.units)).bytes;
   cases.push_back({"two slots", {.ring = 2 * at_once, .stream_all = true}});
   return cases;
-}
-
-Table bench_table() {
-  return {"",
-          {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
-           "off=error_percent", "loaded=bytes_per_s", "of the link=link_percent", "outputs"}};
 }
 
 class Comparing {
@@ -77,7 +71,9 @@ class Comparing {
  private:
   const Engine& engine_;
   StepOptions steps_;
-  Table table_ = bench_table();
+  Table table_{"",
+               {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
+                "off=error_percent", "loaded=bytes_per_s", "of the link=link_percent", "outputs"}};
   std::vector<std::string> notes_;
   std::vector<std::byte> outputs_;
   Picos resident_ = 0;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "store/file.hpp"
@@ -31,7 +32,7 @@ std::atomic<bool> g_stop{false};
 // Relaxed: no other data is published through the flag.
 void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
 
-class StopOnInterrupt {
+class StopOnInterrupt : base::NoCopy {
  public:
   StopOnInterrupt() {
     struct sigaction action {};
@@ -40,8 +41,6 @@ class StopOnInterrupt {
     sigaction(SIGINT, &action, &before_);
   }
   ~StopOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
-  StopOnInterrupt(const StopOnInterrupt&) = delete;
-  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
   static bool wanted() { return g_stop.load(std::memory_order_relaxed); }
 
  private:
@@ -148,8 +147,6 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
-WeightSource Engine::source() const { return WeightSource::files(folder_, {}); }
-
 std::uint64_t Engine::free_bytes() const {
   const MemoryInfo memory = open_device(device_name_).memory();
   return static_cast<std::uint64_t>(kUsable * static_cast<double>(memory.total - memory.used));
@@ -160,8 +157,6 @@ WeightsPlan Engine::plan() const {
   wanted.free_memory = free_bytes();
   return plan_weights(graph_, costs_, wanted, {});
 }
-
-WeightsPlan Engine::resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
 
 Device Engine::open(const WeightsPlan& plan) const {
   return open_device(device_name_, {.memory_limit = plan.budget.value_or(0)});

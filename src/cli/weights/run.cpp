@@ -1,5 +1,4 @@
 // `slip run MODEL`: runs a model within a memory budget and compares the run with its prediction.
-#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -7,7 +6,7 @@
 
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
-#include "cli/table.hpp"
+#include "cli/text.hpp"
 #include "cli/weights/engine.hpp"
 
 namespace slip::cli {
@@ -28,12 +27,6 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
              time(found.measured_idle), seen.figures.copy > 0 ? percent(seen.figures.overlap_percent()) : none(),
              bytes(seen.peak), plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
-}
-
-Table run_table() {
-  return {"",
-          {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
-           "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"}};
 }
 
 // A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
@@ -57,7 +50,9 @@ int run_model(RunOptions options) {
   const Engine engine(options.engine);
   const WeightsPlan plan = options.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), options.plan, {});
   const WeightsProof proof = prove(plan, engine);
-  Table table = run_table();
+  Table table("",
+              {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
+               "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"});
   std::optional<StepsSeen> resident;
   if (options.check) {
     const WeightsPlan all = engine.resident_plan();

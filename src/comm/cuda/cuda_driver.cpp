@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/check.hpp"
-#include "backend/cuda/driver_function.hpp"
 
 namespace slip::comm {
 namespace {

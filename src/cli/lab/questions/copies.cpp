@@ -3,29 +3,14 @@
 
 #include <algorithm>
 
-#include "cli/lab/bench.hpp"
 #include "cli/lab/questions/questions.hpp"
 
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-// Two pairs of host and device memory, with all pages mapped.
-struct Memory {
-  Buffer host[2], device[2];
-  Memory(const Device& on, std::size_t size) {
-    for (int i = 0; i < 2; ++i) {
-      host[i] = on.alloc(size, MemoryKind::kPinned, "host");
-      device[i] = on.alloc(size, MemoryKind::kDevice, "device");
-      std::ranges::fill(host[i].host_write<unsigned char>(), 1);
-      on.copy(device[i], host[i]);
-    }
-  }
-};
-
 Finding must_be_asynchronous(const Bench& bench) {
   const Device device = bench.open();
-  const Memory memory(device, bench.copy_bytes());
+  const CopyMemory memory(device, bench.copy_bytes());
   const Stream stream = device.stream(kNonBlocking);
   const Work work = bench.work(2 * bench.kernel_time());
   Picos took = 0;
@@ -51,7 +36,7 @@ Finding must_be_asynchronous(const Bench& bench) {
 
 Finding is_a_copy_a_sync(const Bench& bench) {
   const Device device = bench.open({.compute_workers = 4});
-  const Memory memory(device, bench.copy_bytes());
+  const CopyMemory memory(device, bench.copy_bytes());
   const Stream blocking = device.stream(), free = device.stream(kNonBlocking);
   const Work work = bench.work(bench.kernel_time(), 0.25), longer = bench.work(8 * bench.kernel_time(), 0.25);
   busy(blocking, "blocking", work);
@@ -78,7 +63,7 @@ Finding is_a_copy_a_sync(const Bench& bench) {
 
 Finding one_at_a_time(const Bench& bench) {
   const Device device = bench.open();
-  const Memory memory(device, bench.copy_bytes());
+  const CopyMemory memory(device, bench.copy_bytes());
   const Stream a = device.stream(kNonBlocking), b = device.stream(kNonBlocking);
   const Run same = bench.measure(device, {a, b}, [&] {
     a.copy(memory.device[0], memory.host[0], "first");
@@ -132,7 +117,7 @@ Finding must_share_a_stream(const Bench& bench) {
 Finding why_two_streams(const Bench& bench) {
   constexpr int kPieces = 8;
   const Device device = bench.open({.compute_workers = 1});
-  const Memory memory(device, bench.copy_bytes());
+  const CopyMemory memory(device, bench.copy_bytes());
   const std::size_t size = bench.copy_bytes() / kPieces;
   const Picos load_time = bench.upload_time(size);
   const Work work = bench.work(load_time);

@@ -9,7 +9,6 @@
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 const DeviceOptions kFourWorkers{.compute_workers = 4};
 const DeviceOptions kOneQueue{.compute_workers = 4, .max_connections = 1};
 

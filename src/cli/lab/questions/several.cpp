@@ -8,8 +8,6 @@
 namespace slip::cli {
 namespace {
 
-constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-
 // Name of the error's code, or "allowed" without an error.
 std::string outcome_of(const std::function<void()>& call) {
   try {
@@ -21,7 +19,7 @@ std::string outcome_of(const std::function<void()>& call) {
 }
 
 Finding across_devices(const Bench& bench) {
-  const std::vector<Device> devices = bench.open_all(2);
+  const std::vector<Device> devices = Device::open_all(bench.options().device, 2);
   const Stream first = devices[0].stream(kNonBlocking), second = devices[1].stream(kNonBlocking);
   const Work work = bench.work(bench.kernel_time());
   const Run run = bench.measure(devices[1], {first}, [&] {
@@ -49,7 +47,7 @@ class Ring {
  public:
   static constexpr std::size_t kRanks = 4, kBytes = 8 << 20;
 
-  explicit Ring(const Bench& bench) : devices_(bench.open_all(kRanks)) {
+  explicit Ring(const Bench& bench) : devices_(Device::open_all(bench.options().device, kRanks)) {
     for (const Device& device : devices_) {
       data_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "data"));
       arrived_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "arrived"));
@@ -71,19 +69,19 @@ class Ring {
   void in_pieces() {
     constexpr std::size_t kPiece = kBytes / kRanks;
     for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
-      send(
-          [&](std::size_t rank) {
-            return Part{(rank + 2 * kRanks - step) % kRanks * kPiece, kPiece};
-          },
-          step < kRanks - 1);
+      const auto part_of = [&](std::size_t rank) { return Part{(rank + 2 * kRanks - step) % kRanks * kPiece, kPiece}; };
+      const bool add = step < kRanks - 1;
+      std::vector<Event> sent;
+      for (std::size_t rank = 0; rank < kRanks; ++rank) sent.push_back(send(rank, part_of(rank), add));
+      for (std::size_t rank = 0; rank < kRanks; ++rank) receive(right(rank), part_of(rank), sent[rank], add);
     }
   }
   // In one piece: the data is added from rank to rank, then the sum goes round.
   void in_one_piece() {
     for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
       const std::size_t sender = step % kRanks;
-      hop(sender, {0, kBytes}, step < kRanks - 1);
-      handover(sender);
+      const bool add = step < kRanks - 1;
+      receive(right(sender), {0, kBytes}, send(sender, {0, kBytes}, add), add);
     }
   }
 
@@ -106,37 +104,18 @@ class Ring {
   };
   static std::size_t right(std::size_t rank) { return (rank + 1) % kRanks; }
 
-  // Sends a rank's part to its neighbour, which adds it or replaces its own.
-  void hop(std::size_t rank, Part part, bool add) const {
-    const std::size_t next = right(rank);
-    const Range from = data_[rank].slice(part.offset, part.bytes), to = data_[next].slice(part.offset, part.bytes);
-    const Range landing = arrived_[next].slice(part.offset, part.bytes);
-    streams_[rank].copy(add ? landing : to, from, "send");
-    if (!add) return;
-    streams_[next].wait(streams_[rank].record());
-    streams_[next].launch(kVectorAdd, {{to, landing}, {to}, {std::int64_t{0}}}, {.bytes = 3 * part.bytes});
+  // Sends a rank's part to its neighbour: to be added, or in place of the neighbour's own.
+  Event send(std::size_t rank, Part part, bool add) const {
+    const Range landing = (add ? arrived_ : data_)[right(rank)].slice(part.offset, part.bytes);
+    streams_[rank].copy(landing, data_[rank].slice(part.offset, part.bytes), "send");
+    return streams_[rank].record();
   }
-  void handover(std::size_t rank) const { streams_[right(rank)].wait(streams_[rank].record()); }
-
-  // One step of all ranks; then each waits for the data of its left neighbour.
-  template <class PartOf>
-  void send(PartOf part_of, bool add) const {
-    std::vector<Event> sent;
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      const Part part = part_of(rank);
-      const Range landing = (add ? arrived_ : data_)[right(rank)].slice(part.offset, part.bytes);
-      streams_[rank].copy(landing, data_[rank].slice(part.offset, part.bytes), "send");
-      sent.push_back(streams_[rank].record());
-    }
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      const std::size_t next = right(rank);
-      streams_[next].wait(sent[rank]);
-      if (!add) continue;
-      const Part part = part_of(rank);
-      const Range to = data_[next].slice(part.offset, part.bytes);
-      streams_[next].launch(kVectorAdd, {{to, arrived_[next].slice(part.offset, part.bytes)}, {to}, {std::int64_t{0}}},
-                            {.bytes = 3 * part.bytes});
-    }
+  void receive(std::size_t rank, Part part, const Event& sent, bool add) const {
+    streams_[rank].wait(sent);
+    if (!add) return;
+    const Range to = data_[rank].slice(part.offset, part.bytes);
+    streams_[rank].launch(kVectorAdd, {{to, arrived_[rank].slice(part.offset, part.bytes)}, {to}, {std::int64_t{0}}},
+                          {.bytes = 3 * part.bytes});
   }
 
   std::vector<Device> devices_;
