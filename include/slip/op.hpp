@@ -52,7 +52,7 @@ enum class Engine : std::uint8_t {
   kCopyIn,
   kCopyOut,
   kHost,
-  kCommunication,  // no limit of concurrent ops: ranks that wait for each other's engine would deadlock
+  kCommunication,  // runs any number of ops at once: with a limit, ops of ranks that wait for each other could deadlock
 };
 
 // Sizes of tables indexed by OpKind and Engine.
@@ -72,7 +72,7 @@ struct Op {
   OpKind kind = OpKind::kKernel;
   Engine engine = Engine::kNone;
   bool opaque = false;       // it declared no ranges, so nothing can be proven about it
-  bool launch_edge = false;  // kWait: orders a plan's launch with its stream; recorded as a barrier
+  bool launch_edge = false;  // kWait: implicit, of a plan's launch or a copy; observers get it as RecordKind::kBarrier
   std::uint32_t value = 0;   // kFill, kWaitValue, kWriteValue
   const Kernel* kernel = nullptr;
   Name name = {};
@@ -83,10 +83,12 @@ struct Op {
   Cost cost = {};
   std::function<void()>* host = nullptr;  // kHost; moved from when submitted
   Point point = {};                       // kWait
-  std::uint64_t point_stream = 0;        // kWait: id of the point's stream at the time of the record; 0: its current id
-  runtime::EventState* event = nullptr;  // kRecord, kWait: the backend's event, or null
-  void** address = nullptr;              // kAlloc, kFree
-  std::size_t bytes = 0;                 // kAlloc, kFree
+  // kWait: the id that the point's stream had at this point; 0: its current id. If the stream was closed since then, a
+  // new stream may use the same StreamState with another id.
+  std::uint64_t point_stream = 0;
+  runtime::EventState* event = nullptr;    // kRecord, kWait: the backend's event, or null
+  void** address = nullptr;                // kAlloc, kFree
+  std::size_t bytes = 0;                   // kAlloc, kFree
   const runtime::PlanOps* plan = nullptr;  // kPlan
   runtime::Exchange* exchange = nullptr;   // kExchange
 };

@@ -87,8 +87,8 @@ struct WeightsPlan {
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options = {},
                          Here here = Here::at());
 
-// Human-readable: the resident and the streamed weights, the times, and what would hide loads that compute does not
-// hide.
+// Human-readable: the resident and the streamed weights, and the times. If loads take longer than compute, also how
+// much more work per step, or how many more bytes of resident weights, would hide the loads.
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs);
 
 // The result of the race checker for a few steps of a plan.
@@ -100,9 +100,9 @@ struct WeightsProof {
   std::size_t superfluous = 0;  // waits that could be removed
   bool proven() const { return verdict == Verdict::kProven; }
 };
-// Proves the order of the ops of a plan. No load overwrites bytes that an op still reads, and no op reads bytes before
-// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so. runner.hpp has an
-// overload for a given device and source.
+// Proves that no load overwrites bytes that an op still reads, and that no op reads bytes before they are loaded. It
+// assumes that weights are copied from pinned memory, after they were read from disk if the plan says so. runner.hpp
+// has an overload for a given device and source of weights.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 
 // A few steps of a plan, simulated with the given costs.

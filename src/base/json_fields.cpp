@@ -29,7 +29,7 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
       in_string = !in_string;
     } else if (!in_string && (c == '{' || c == '[')) {
       if (++depth > kMaxDepth)
-        base::fail(Code::kParse, here, "{}: nested deeper than {} at byte {}", file, kMaxDepth, i);
+        base::fail(Code::kParse, here, "{}: nested deeper than {} levels at byte {}", file, kMaxDepth, i);
     } else if (!in_string && (c == '}' || c == ']')) {
       --depth;
     }
@@ -39,7 +39,8 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here) {
-  if (text.size() > max_bytes) base::fail(Code::kParse, here, "{}: {} bytes; at most {}", file, text.size(), max_bytes);
+  if (text.size() > max_bytes)
+    base::fail(Code::kParse, here, "{} has {} bytes: at most {} are allowed", file, text.size(), max_bytes);
   require_shallow(text, file, here);
   std::vector<std::set<std::string>> keys;  // keys of each object that is still open
   const auto no_key_twice = [&](int, Json::parse_event_t event, Json& value) {
@@ -94,7 +95,7 @@ std::string JsonFields::text(const char* key, std::size_t max_bytes) {
 
 std::int64_t JsonFields::integer(const char* key, std::int64_t min, std::int64_t max) {
   const Json& value = raw(key);
-  // An unsigned number above 2^63 would wrap in get<int64_t>.
+  // get<int64_t>() would wrap a number of 2^63 or more. The test below is stricter: no caller allows more than 2^62.
   const bool fits =
       value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{1} << 62 : value.is_number_integer();
   if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max)
@@ -125,7 +126,7 @@ bool JsonFields::boolean(const char* key) {
 const Json& JsonFields::array(const char* key, std::size_t max_items) {
   const Json& value = raw(key);
   if (!value.is_array() || value.size() > max_items)
-    refuse(key, value, fmt::format("a list of at most {} is expected", max_items));
+    refuse(key, value, fmt::format("a list of at most {} items is expected", max_items));
   return value;
 }
 

@@ -1,6 +1,7 @@
 // OutputFile: a file that is written completely or not at all. The bytes go into an unnamed file of the same folder
-// (O_TMPFILE), which gets its name in finish(), so that a killed process leaves nothing behind. On file systems without
-// O_TMPFILE a temporary file in the same folder is used. Every write is checked. "-" is the standard output.
+// (O_TMPFILE), which gets its name in finish(). So a process that is killed before finish() leaves nothing behind. On
+// file systems without O_TMPFILE, a temporary file in the same folder is used; a killed process leaves that one behind.
+// Every write is checked. "-" is the standard output.
 #pragma once
 
 #include <string>

@@ -38,7 +38,7 @@ class SharedLoop {
     // whether a loop is open. At least one of the two sees the other's write.
     state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
   }
-  // From now on no thread can join. seq_cst: as in open().
+  // From now on no thread can join, because join() changes the same atomic. No order beyond that is needed here.
   void close() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
   // After close(): whether other threads still run indices. acquire, with the release in leave(): sees what they wrote.
   bool has_others() const { return (state_.load(std::memory_order_acquire) & kInsideMask) != 0; }
@@ -107,7 +107,8 @@ class Team {
  public:
   // False: another loop uses the helpers, and nothing was run.
   bool run(const detail::Loop& loop);
-  // False: other background work has not ended, or there are no helpers.
+  // Runs small background work (for_each_between) between the indices of loops: see team.hpp. False: other background
+  // work has not ended, or there are no helpers; nothing was run.
   bool run_between(const detail::Loop& loop);
   bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
@@ -212,7 +213,7 @@ bool Team::run_between(const detail::Loop& loop) {
     // thread.
     between_sleeps_.exchange(true, std::memory_order_acq_rel);
     if (between_.has_more()) between_parker_.park();
-    between_sleeps_.store(false, std::memory_order_relaxed);  // a late token only costs one more check
+    between_sleeps_.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
   }
   between_.close();
   between_.await_others();
@@ -239,7 +240,7 @@ void Team::await_loop(Helper& helper, std::uint64_t last) {
   helper.asleep.store(true, std::memory_order_seq_cst);
   const bool between = between_.is_open(std::memory_order_seq_cst) && between_.has_more();
   if (!between && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
-  helper.asleep.store(false, std::memory_order_relaxed);  // a late token only costs one more check
+  helper.asleep.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
 }
 
 void Team::help(Helper& helper) {

@@ -80,9 +80,9 @@ int run_check(const CheckOptions& options) {
   Json all = Json::array();
   const std::vector<NamedTrace> traces = read_traces(options.paths);
   if (!options.html.empty() && traces.size() > 1)
-    throw UsageError(fmt::format("--html shows one trace, but {} traces are given and they are not ranks of one job",
+    throw UsageError(fmt::format("--html needs one trace or the traces of one job's ranks, but {} others are given",
                                  options.paths.size()));
-  for (const auto& [name, trace] : traces) {  // the report refers into the trace
+  for (const auto& [name, trace] : traces) {  // `trace` outlives the report, which has string_views into it
     const CheckReport report = check_trace(trace);
     fmt::print("{}{}", options.paths.size() > 1 ? name + ":\n" : "", report.text());
     clean = clean && report.clean();

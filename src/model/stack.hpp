@@ -1,4 +1,4 @@
-// Models for tests and benchmarks: a stack of blocks shaped like those of a decoder, with random weights.
+// Models for tests and benchmarks: a stack of blocks like those of a transformer decoder, with random weights.
 //
 // A block: rms_norm; linears q, k, v; their sum in place of attention, which has no weights; linear o; residual add.
 // Then rms_norm; linears gate and up; silu(gate) * up; linear down; residual add. A last rms_norm follows the blocks.

@@ -7,7 +7,7 @@
 namespace slip::nccl {
 namespace {
 
-// cudaStreamLegacy. It is adopted by this name, because the backend adopts no null handle.
+// cudaStreamLegacy. It replaces a null handle, which Device::adopt() refuses.
 CUstream_st* legacy_stream() { return reinterpret_cast<CUstream_st*>(std::uintptr_t{1}); }
 
 }  // namespace

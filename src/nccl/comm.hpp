@@ -43,14 +43,16 @@ class Comm {
   int gpu() const { return gpu_; }
   bool is_blocking() const { return config_.blocking; }
   const CommConfig& config() const { return config_; }
-  const std::shared_ptr<RankDevice>& shared_device() const { return device_; }  // of split and shrink, too
+  // Communicators that split and shrink make from this one use it, too.
+  const std::shared_ptr<RankDevice>& shared_device() const { return device_; }
   RankDevice& device() const { return *device_; }
 
-  // Init: one of the two ends it. After abort() set() aborts the new communicator.
+  // Init ends with set() or fail(). If abort() was called before set(), set() aborts the new communicator.
   void set(Communicator&& communicator);
-  void set_ranks(const Communicator& communicator);  // split and shrink: known only when it exists
   void fail(const Outcome& outcome);
-  // Between these a non-blocking call runs: the state is ncclInProgress.
+  // For split and shrink: rank() and nranks() are known only when the new communicator exists.
+  void set_ranks(const Communicator& communicator);
+  // A non-blocking call runs between begin_job() and end_job(); meanwhile state() returns ncclInProgress.
   void begin_job() { jobs_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the thread is started afterwards
   void end_job() { jobs_.fetch_sub(1, std::memory_order_release); }    // release: publishes what the call did
 
@@ -59,7 +61,7 @@ class Comm {
     return jobs_.load(std::memory_order_acquire) > 0 || state_.load(std::memory_order_acquire) == ncclInProgress;
   }
   Outcome state() const;  // for ncclCommGetAsyncError; never blocks
-  // Throws ApiError if init has not ended or failed, or if a non-blocking call runs.
+  // Throws ApiError if init has not ended, if init failed, or if a non-blocking call runs.
   void require_ready() const;
   // REQUIRES: require_ready().
   Communicator& communicator() { return *communicator_; }
@@ -89,8 +91,8 @@ class Comm {
   ValueReader values_;
   PreMulOps ops_;
   Registrations registrations_;
-  // Guards the members below. base::SpinLock: each section takes some nanoseconds, and calls of one communicator come
-  // from one thread at a time.
+  // Guards the members below. base::SpinLock: critical sections are short, and a program makes the calls of one
+  // communicator from one thread at a time, so threads rarely wait for the lock.
   mutable base::SpinLock lock_;
   bool aborted_ SLIP_GUARDED_BY(lock_) = false;
   std::vector<std::pair<CUstream_st*, Stream>> streams_ SLIP_GUARDED_BY(lock_);

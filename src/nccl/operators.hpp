@@ -13,10 +13,10 @@
 namespace slip::nccl {
 
 struct PreMulOp {
-  int id = 0;  // the value of the ncclRedOp_t; unique in the process, so that another communicator's op is recognised
+  int id = 0;  // the value of the ncclRedOp_t; unique in the process: another communicator refuses it
   ncclDataType_t type = ncclFloat32;
   double factor = 1;
-  const void* device_factor = nullptr;  // not null: read when a collective is called
+  const void* device_factor = nullptr;  // not null: a collective reads the factor from here when it is called
 };
 
 class PreMulOps {
@@ -30,7 +30,8 @@ class PreMulOps {
   std::vector<PreMulOp> ops_ SLIP_GUARDED_BY(lock_);
 };
 
-// A registration has no effect. The handle must be one that exists.
+// The handles of registered buffers. A registration has no effect; a handle is kept so that ncclCommDeregister can
+// refuse an unknown one.
 class Registrations {
  public:
   void* add();

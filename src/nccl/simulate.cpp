@@ -19,7 +19,8 @@ comm::Collective collective_of(const CallRequest& call) {
     case CallKind::kSend:
     case CallKind::kRecv: break;
   }
-  invalid_usage("{} of a simulated group: the times of messages are not estimated", call.function);
+  invalid_usage("{} in a group that ends with ncclGroupSimulateEnd: only the times of collectives are estimated",
+                call.function);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The functions of NCCL that this library does not offer: windows and the device API. Each prints a line and fails, so
-// that no program takes it for done.
+// that no program assumes that it succeeded.
 #include <string>
 
 #include "base/terminal.hpp"
@@ -28,7 +28,7 @@ struct ncclTeam {
   int nRanks, rank, stride;
 };
 namespace {
-constexpr ncclTeam kNoTeam{0, -1, 0};  // what a function that returns no result code returns
+constexpr ncclTeam kNoTeam{0, -1, 0};  // the result of the refused functions that return a team, not an ncclResult_t
 }
 
 using namespace slip::nccl;

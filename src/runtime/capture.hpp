@@ -1,5 +1,6 @@
 // Capture: collects the ops of a stream, and of the streams that join it through events, into a Plan instead of running
-// them (rules 96-99). Any thread may call it, as CUDA allows.
+// them (rules 96-99 in docs/semantics.md). Any thread may issue ops into a capture, as CUDA allows, but the thread that
+// began it must also end it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class Capture {
   struct Result {
     std::vector<PlanNode> nodes;
     std::vector<DeviceCore*> stream_devices;
-    Frontier joins;
+    Frontier joins;  // the last ops of the origin: every other op is ordered before one of them
   };
 
   static void begin(StreamState& origin, Here here);
@@ -59,7 +60,7 @@ class Capture {
 
   const std::uint64_t id_;
   StreamState& origin_;
-  const std::uint64_t thread_;
+  const std::uint64_t thread_;  // that began the capture, and must end it
   base::Mutex mutex_;
   std::vector<PlanNode> nodes_ SLIP_GUARDED_BY(mutex_);
   std::vector<Frontier> marks_ SLIP_GUARDED_BY(mutex_);

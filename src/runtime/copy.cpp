@@ -29,7 +29,7 @@ void require_copy(const Range& to, const Range& from, Here here) {
   const std::byte* a = address(to);
   const std::byte* b = address(from);
   if (a < b + from.bytes && b < a + to.bytes)
-    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from {} to {}",
+    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from offset {} to offset {}",
                to.block->name.text(), to.bytes, from.offset, to.offset);
 }
 
@@ -67,8 +67,8 @@ class StagedSource : base::NoCopy {
   Block* const block_;
 };
 
-// Copies the source to staging memory now, so the host may change the source as soon as this returns. HostAccess: for
-// observers, the host accesses memory during a copy (rules 36, 38-40).
+// Copies the source to staging memory now, so the host may change the source as soon as this returns. HostAccess
+// reports to observers that the host reads the source (rules 36, 38-40).
 void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   Staging& staging = *stream.core->staging;
   std::byte* data = staging.take(from.bytes);
@@ -98,12 +98,12 @@ void copy_pageable_natively(StreamState& stream, const Range& to, const Range& f
 
 void refuse_capture(const StreamState& stream, const char* what, Here here) {
   if (stream.capture.load(std::memory_order_acquire))
-    base::fail(Code::kCaptureUnsupported, here, "{} while capturing: use pinned memory", what);
+    base::fail(Code::kCaptureUnsupported, here, "{} cannot be captured", what);
 }
 
 // Both ends are host memory: the host copies (rule 36).
 void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
-  refuse_capture(stream, "copy between host buffers", here);
+  refuse_capture(stream, "a copy between host buffers, which the host does,", here);
   // The record gives the copy a position in the stream, ordered after work of the legacy stream. A wait for the stream
   // alone would miss that work.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
@@ -130,7 +130,7 @@ void copy_async(StreamState& stream, Range to, Range from, Name name, Here here)
   require_usable(*stream.core, here);
   if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
   if (pageable(to) || pageable(from)) {
-    refuse_capture(stream, "copy of pageable memory", here);
+    refuse_capture(stream, "a copy of pageable memory (use pinned memory)", here);
     if (stream.core->native) return copy_pageable_natively(stream, to, from, name, here);
     const PageableCopy rule = stream.core->options.pageable;
     const bool stage =
@@ -148,16 +148,17 @@ void copy_async(StreamState& stream, Range to, Range from, Name name, Here here)
 void copy_sync(StreamState& stream, Range to, Range from, Here here) {
   require_copy(to, from, here);
   require_usable(*stream.core, here);
-  refuse_capture(stream, "synchronous copy", here);
+  refuse_capture(stream, "a synchronous copy (use StreamRef::copy)", here);
   if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
-  if (pageable(from) && !stream.core->native) {  // rule 32: waits for the stream, then for the source only
+  if (pageable(from) && !stream.core->native) {  // rule 32: waits for the stream, then until the source has been read
     wait_for(*stream.core, &stream, kEverything, 0, here);
     if (stream.core->options.pageable != PageableCopy::kBlock && from.bytes <= kStagedBytes)
       return upload_staged(stream, to, from, {}, here);
   }
   const std::uint64_t position =
       peers(to, from) ? copy_between(stream, to, from, {}, here) : submit_copy(stream, to, from, {}, here);
-  if (on_host(to) || on_host(from)) wait_for(*stream.core, &stream, position, 0, here);  // rule 35: not within a device
+  // A copy between device buffers does not block the host (rule 35).
+  if (on_host(to) || on_host(from)) wait_for(*stream.core, &stream, position, 0, here);
 }
 
 void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here) {
@@ -176,7 +177,7 @@ void fill_async(StreamState& stream, Range to, unsigned char value, Name name, H
 
 void fill_sync(StreamState& stream, Range to, unsigned char value, Here here) {
   fill_async(stream, to, value, {}, here);
-  if (on_host(to)) wait_for(*stream.core, &stream, kEverything, 0, here);  // rule 43: pinned memory only
+  if (on_host(to)) wait_for(*stream.core, &stream, kEverything, 0, here);  // rule 43: blocks for pinned memory only
 }
 
 void free_in_order(StreamState& stream, Range range, Here here) {

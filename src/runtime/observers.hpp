@@ -24,9 +24,10 @@ void notify(const Record& record);
 void notify(const Record& record, Observer* audience);
 void notify(Record&& record, Observer* audience);  // sets record.thread: this thread
 
-// Keeps the library's own work, such as measuring costs or simulating a plan, out of the program's trace. While one
-// exists, the devices, streams and buffers that this thread makes report to `only`, or to no observer, instead of the
-// attached ones. They must be destroyed before `only` is. On cuda devices `only` gets no records of runs.
+// Keeps the library's own work, such as measuring costs or simulating a plan, out of the program's trace. While a
+// PrivateScope exists, the devices, streams and buffers that this thread makes do not report to the attached observers.
+// They report to `only`; if it is null, to no observer. They must be destroyed before `only` is. On cuda devices `only`
+// gets kRun records of host functions only.
 class PrivateScope : base::NoCopy {
  public:
   explicit PrivateScope(Observer* only = nullptr);
@@ -43,7 +44,7 @@ void forget_notifiers();  // in a child of fork(): the notifying threads of the 
 
 // An event record that the runtime itself issues, only to get the current end of the stream, including the waits issued
 // so far. The runtime's own submissions must not change the order of the program's work. So in a blocking stream such a
-// record does not wait for legacy work. (On an H200 the sync of a blocking stream does not either.)
+// record does not wait for legacy work. (On an H200 the sync of a blocking stream does not wait for it either.)
 inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
 
 // An op that gives an allocation its own position in the stream, so that observers can distinguish events recorded

@@ -124,7 +124,7 @@ class ReadRing : base::NoCopy {
     const long sent = ::syscall(SYS_io_uring_enter, ring_, unsent_, wanted, flags, nullptr, 0);
     if (sent >= 0) unsent_ -= static_cast<unsigned>(sent);
     else if (errno != EINTR && errno != EAGAIN && errno != EBUSY)
-      base::fail(Code::kIo, here, "io_uring stopped: {}", std::strerror(errno));
+      base::fail(Code::kIo, here, "io_uring_enter failed: {}", std::strerror(errno));
   }
 
   struct Mapping {
@@ -149,7 +149,8 @@ std::unique_ptr<DiskQueue> DiskQueue::open(BlockIo& io) {
   return ring ? std::unique_ptr<DiskQueue>(new DiskQueue(io, std::move(ring))) : nullptr;
 }
 
-// in_flight + 1 entries suffice: more would not put more blocks in flight.
+// The queue has an entry for the range that the caller reads, and one for each slot. So all slots can be used even if
+// each range has one block only.
 DiskQueue::DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring)
     : io_(io), ring_(std::move(ring)), slots_(io.options().in_flight), entries_(io.options().in_flight + 1) {
   free_slots_.reserve(slots_.size());
@@ -196,10 +197,10 @@ void DiskQueue::release(std::size_t slot) {
 void DiskQueue::submit(std::size_t slot) {
   const ReadBlock& block = slots_[slot].block;
   const ReadRange& range = slots_[slot].entry->range;
-  const std::int64_t most = io_.allowed(range, block);
-  if (most > 0)
-    return ring_->put(range.descriptor, block.next_offset(), block.next_into(), static_cast<std::size_t>(most), slot);
-  complete(slot, most);
+  const std::int64_t max = io_.allowed(range, block);
+  if (max > 0)
+    return ring_->put(range.descriptor, block.next_offset(), block.next_into(), static_cast<std::size_t>(max), slot);
+  complete(slot, max);  // a test injects the end of the file, or an error
 }
 
 void DiskQueue::complete(std::size_t slot, std::int64_t result) {

@@ -19,16 +19,17 @@ class DiskQueue {
  public:
   // Null: the system has no io_uring.
   static std::unique_ptr<DiskQueue> open(BlockIo& io);
-  ~DiskQueue();  // waits for the reads in flight: afterwards no landing is written any more
+  ~DiskQueue();  // waits for the reads in flight: afterwards the kernel writes to no destination any more
 
   // Whether this range is the next one in the queue, so that parts of it may have been read.
   bool expects(const ReadRange& range) const;
-  // Cancels all ranges. Afterwards their landings are not written any more.
+  // Removes all ranges from the queue and waits for their reads in flight. Afterwards the kernel does not write to
+  // their destinations any more.
   void end_all(Here here);
 
-  // Returns when the range has been read, or the fault if it cannot be read. `next` returns the ranges that will be
-  // read after it, in order; it is called when more blocks may be in flight. REQUIRES: expects(range), or no range was
-  // begun.
+  // Returns when the range has been read or has failed. Returns the fault, or nothing if the range was read. `next`
+  // returns the ranges that will be read later, in order; it is called when a slot is free for another block. REQUIRES:
+  // expects(range), or the queue is empty.
   using Next = std::function<std::optional<ReadRange>()>;
   std::optional<ReadFault> read(const ReadRange& range, const Next& next, Here here);
 

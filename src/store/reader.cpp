@@ -20,8 +20,8 @@ namespace {
 using Disk = ReaderOptions::Disk;
 
 constexpr std::uint64_t kFewBlocks = 2;  // one thread copies these faster than the others wake up
-// Size of the pieces of copy_between_loops(). Copying one takes about 20 us, which is the longest delay of a parallel
-// loop.
+// Size of the pieces of copy_between_loops(). Copying one takes about 20 us. A parallel loop waits for at most one
+// piece of each thread, so this is its maximum delay.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 ReaderOptions checked(ReaderOptions options, Here here) {
@@ -29,8 +29,8 @@ ReaderOptions checked(ReaderOptions options, Here here) {
   if (options.block_bytes == 0 || options.block_bytes > kMaxBlock || options.in_flight == 0 ||
       options.in_flight > 1024 || options.threads == 0 || options.threads > 256)
     base::fail(Code::kInvalidValue, here,
-               "a reader of {} blocks of {} bytes by {} threads: 1 to 1024 blocks, 1 to {} bytes and 1 to "
-               "256 threads can be",
+               "a reader with {} blocks of {} bytes and {} threads: 1 to 1024 blocks, 1 to {} bytes and 1 to "
+               "256 threads are allowed",
                options.in_flight, options.block_bytes, options.threads, kMaxBlock);
   options.block_bytes = (options.block_bytes + kMaxDirectAlignment - 1) / kMaxDirectAlignment * kMaxDirectAlignment;
   options.in_flight = std::max(options.in_flight, options.threads);  // each thread has its own block
@@ -145,7 +145,9 @@ BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(a
   if (disk == Disk::kBest || disk == Disk::kRing) queue_ = DiskQueue::open(io_);
   if (disk == Disk::kRing && !queue_)
     throw Error(Code::kUnsupported,
-                "no io_uring: the kernel is older than 5.6 or a filter refuses it; Disk::kThreads needs none", here);
+                "io_uring is not available: the kernel is older than Linux 5.6, or a seccomp filter forbids it; use "
+                "Disk::kThreads",
+                here);
   threads_ = std::make_unique<ThreadGroup>(io_.options().threads, [this](unsigned member) { work_off(member); });
 }
 
@@ -160,14 +162,14 @@ void BlockReader::State::throw_fault(Here here) const {
   const std::string where = fmt::format("{} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
   if (fault_.error != 0)
     base::fail(Code::kIo, here, "cannot read {}, got {}: {}", where, fault_.got, std::strerror(fault_.error));
-  base::fail(Code::kIo, here, "{}: got {}, then the file ends: it was cut short (it had {})", where, fault_.got,
+  base::fail(Code::kIo, here, "{}: got {}, then the file ends: it was cut short (it had {} bytes)", where, fault_.got,
              range_.file->size());
 }
 
 std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
-  const std::int64_t most = io_.allowed(range_, block);
-  if (most <= 0) return most;
-  const ssize_t got = ::pread(range_.descriptor, block.next_into(), static_cast<std::size_t>(most),
+  const std::int64_t max = io_.allowed(range_, block);
+  if (max <= 0) return max;  // a test injects the end of the file, or an error
+  const ssize_t got = ::pread(range_.descriptor, block.next_into(), static_cast<std::size_t>(max),
                               static_cast<off_t>(block.next_offset()));
   return got < 0 ? -static_cast<std::int64_t>(errno) : got;
 }
@@ -261,10 +263,10 @@ std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here 
   const File& file = *at;
   if (fits(request)) return state_->read(request, next, here);
   if (bytes > landing.capacity)
-    base::fail(Code::kInvalidValue, here, "{} bytes at {} of '{}' into {} bytes of memory", bytes, offset, file.path(),
-               landing.capacity);
-  base::fail(Code::kInvalidValue, here, "{} bytes at {} of '{}', which has {}", bytes, offset, file.path(),
-             file.size());
+    base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes, offset,
+               file.path(), landing.capacity);
+  base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
+             file.path(), file.size());
 }
 
 ReadCounts BlockReader::counts() const { return state_->counts(); }

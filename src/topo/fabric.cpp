@@ -20,12 +20,12 @@ Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
   for (std::size_t rank = 0; rank < cluster.ranks.size(); ++rank) {
     const RankPlace& place = cluster.ranks[rank];
     if (place.node < 0 || static_cast<std::size_t>(place.node) >= cluster.nodes.size())
-      base::fail(Code::kInvalidValue, here, "rank {} is on node {}: there are {}", rank, place.node,
+      base::fail(Code::kInvalidValue, here, "rank {} is on node {}, but there are {} nodes", rank, place.node,
                  cluster.nodes.size());
     const std::size_t devices = system(place.node).devices.size();
     if (place.device < 0 || static_cast<std::size_t>(place.device) >= devices)
-      base::fail(Code::kInvalidValue, here, "rank {} is on device {} of node {}, which has {}", rank, place.device,
-                 place.node, devices);
+      base::fail(Code::kInvalidValue, here, "rank {} is on device {} of node {}, which has {} devices", rank,
+                 place.device, place.node, devices);
     ranks_of_[static_cast<std::size_t>(place.node)].push_back(static_cast<int>(rank));
   }
   for (std::size_t node = 0; node < ranks_of_.size(); ++node) {

@@ -101,14 +101,16 @@ int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, con
   return best;
 }
 
-// Finds ranks that relieve the PCI switch of a net without GPUDirect RDMA, whose data goes through the CPU's memory:
-// the ranks of GPUs below other switches.
+// Finds ranks that relieve the PCI switch of a net. Without GPUDirect RDMA the data of a net goes through CPU memory.
+// So the data of GPUs below the net's own switch passes that switch's uplink twice. Ranks of GPUs below other switches
+// avoid this.
 class SwitchRelief {
  public:
   explicit SwitchRelief(const Fabric& fabric) : fabric_(fabric) {}
 
-  // The rank that sends or receives through the net in place of `rank`, and that NVLink connects to it. `rank` = -1: in
-  // place of any rank, wherever it is. Returns -1 if that gains nothing.
+  // Returns the rank that sends or receives through the net in place of `rank`. NVLink connects the two. If `rank` is
+  // -1, the result takes the place of any rank of the node, with or without NVLink. `number` chooses among several such
+  // ranks. Returns -1 if there is none, if the net has GPUDirect RDMA, or if nothing is gained.
   int rank_for(int node, int net, int rank, int number) {
     const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];
@@ -137,6 +139,8 @@ class SwitchRelief {
   std::map<std::string_view, std::vector<Relief>> reliefs_;  // by the XML of the machine
 };
 
+// Adds the routes from `from_node` to the rank `to`. One joint route goes through a relay. Each sender that does not
+// hand its data over to that relay gets a route of its own.
 void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int to, int number,
                 std::vector<RailRoute>& routes) {
   const int to_node = fabric.node_of(to);
@@ -146,6 +150,7 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
   const int out_net = in_net % static_cast<int>(here.nets.size());
   const int net = here.nets[static_cast<std::size_t>(out_net)];
   const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
+  // Ranks below other PCI switches, or -1: `away` sends as the relay, `taker` receives in place of `to`.
   const int away = relief.rank_for(from_node, out_net, -1, number);
   const int taker = relief.is_beside(to_node, in_net, to) ? relief.rank_for(to_node, in_net, to, number) : -1;
   RailRoute joint{.to = to,

@@ -68,7 +68,7 @@ std::string text_of(const FalseDependency& found) {
         "  waited for {}\n  more hardware queues, or issuing it first, would avoid the wait\n",
         times_text(found.times), time_text(found.cost), found.held.text(), found.by.text());
   return fmt::format(
-      "false dependency{}: ordered by the legacy stream's rule alone; {}\n  {}\n  waited for {}\n"
+      "false dependency{}: only the legacy stream's implicit barrier orders it; {}\n  {}\n  waited for {}\n"
       "  non-blocking streams, or another stream for the legacy stream's op, would avoid the wait\n",
       times_text(found.times), cost_text(found.cost, found.cost_known), found.held.text(), found.by.text());
 }
@@ -101,7 +101,7 @@ CheckReport check_trace(const TraceData& trace) {
 bool CheckReport::clean() const { return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign; }
 
 std::string CheckReport::text() const {
-  if (foreign) return "unknown: the trace does not say what its ops touch\n";
+  if (foreign) return "unknown: Slipstream did not record this trace, so it does not say which memory its ops access\n";
   std::string result;
   for (const Deadlock& deadlock : deadlocks) result += text_of(deadlock);
   for (const SuperfluousWait& wait : superfluous) result += text_of(wait);

@@ -91,7 +91,7 @@ TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
       EXPECT_EQ(found["ranks"][0]["call"], "barrier, call 2");
     }
   }
-  EXPECT_EQ(said.find("blocked: rank 1 of " + name + " has not come to barrier, call 2: it ended barrier, call 1"), 0U)
+  EXPECT_EQ(said.find("blocked: rank 1 of " + name + " has not joined barrier, call 2: it ended barrier, call 1"), 0U)
       << said;
   EXPECT_NE(said.find("outside Slipstream since"), std::string::npos) << said;
   ranks[1].signal(SIGSTOP);
@@ -169,7 +169,7 @@ TEST_P(CliLabDeadlock, IsForetoldAndNamedByTheLedger) {
   }
   const auto circle = rows.at(1).at("text").get<std::string>(), outside = rows.at(3).at("text").get<std::string>();
   EXPECT_NE(circle.find("has that call enqueued in its stream behind its call in"), std::string::npos) << circle;
-  EXPECT_NE(outside.find("has not come to barrier, call 2: it ended barrier, call 1"), std::string::npos) << outside;
+  EXPECT_NE(outside.find("has not joined barrier, call 2: it ended barrier, call 1"), std::string::npos) << outside;
   EXPECT_NE(rows.at(1).at("error").get<std::string>().find("; deadlock: rank "), std::string::npos) << rows.at(1);
   EXPECT_NE(rows.at(3).at("error").get<std::string>().find("outside Slipstream"), std::string::npos) << rows.at(3);
 }

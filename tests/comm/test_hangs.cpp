@@ -236,7 +236,7 @@ TEST(Hangs, ADeadlineSaysWhatTheOtherIsDoing) {
   } catch (const Error& error) {
     const std::string text = error.what();
     for (const char* words :
-         {"rank 1 (it has enqueued call 1, but its stream has not come to it", "has made no call since it joined"})
+         {"rank 1 (it has enqueued call 1, but its stream has not reached it", "has made no call since it joined"})
       EXPECT_NE(text.find(words), std::string::npos) << text;
   }
   const Stream opener = devices[1].stream(StreamFlags::kNonBlocking);

@@ -347,7 +347,7 @@ TEST(Shrink, WhoDoesNotComeIsNamed) {
   });
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(met[rank].code, Code::kTimeout);
-    EXPECT_NE(met[rank].text.find("rank 1 of 3 has not come to shrink"), std::string::npos) << met[rank].text;
+    EXPECT_NE(met[rank].text.find("rank 1 of 3 has not joined shrink"), std::string::npos) << met[rank].text;
   }
 }
 

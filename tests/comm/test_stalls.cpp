@@ -50,7 +50,7 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
   for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
 }
 
-TEST(HoldUps, NobodyIsHeldUpWhenAllAreOutsideOrWaitShortly) {
+TEST(Stalls, NoRankIsReportedWhenAllAreOutsideOrWaitShortly) {
   EXPECT_TRUE(comm::find_stalls({}).empty());
   std::vector<comm::RankState> ranks{outside(kX, 0, 6), outside(kX, 1, 6)};
   EXPECT_TRUE(comm::find_stalls(ranks).empty());
@@ -59,17 +59,17 @@ TEST(HoldUps, NobodyIsHeldUpWhenAllAreOutsideOrWaitShortly) {
   EXPECT_TRUE(comm::find_stalls(ranks).empty());
 }
 
-TEST(HoldUps, WhoHasNotComeIsNamedWithWhatItDidLast) {
+TEST(Stalls, AMissingRankIsNamedWithItsLastCall) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 2), waits(kX, 1, 7, 2), outside(kX, 2, 6)};
   const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].kind, comm::Stall::Kind::kMissingRank);
   expect_words(found[0].text,
-               {"rank 2 of aaaa1111 has not come to all_reduce of 10 F32 by sum, call 7: it ended all_reduce",
-                "call 6, 4.2 s ago and is outside Slipstream since", "ranks 0, 1 wait for it, since 4.0 s"});
+               {"rank 2 of aaaa1111 has not joined all_reduce of 10 F32 by sum, call 7: it ended all_reduce",
+                "call 6, 4.2 s ago and is outside Slipstream since", "ranks 0, 1 wait for it, 4.0 s so far"});
 }
 
-TEST(HoldUps, AStoppedProcessIsNamedAsStopped) {
+TEST(Stalls, AStoppedProcessIsNamedAsStopped) {
   std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
   ranks[1].process = 'T';
   ranks[1].view.waits_for = transport::kWaitsForNoRank;  // stopped in the middle of a copy
@@ -79,7 +79,7 @@ TEST(HoldUps, AStoppedProcessIsNamedAsStopped) {
   expect_words(found[0].text, {"rank 1 of aaaa1111 is waited for in", "is stopped (process 101", "moves data in"});
 }
 
-TEST(HoldUps, WhoFailedOrLeftIsNamedWithItsWords) {
+TEST(Stalls, WhoFailedOrLeftIsNamedWithItsWords) {
   std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
   ranks[1].view.life = transport::LedgerLife::kFailed;
   std::snprintf(ranks[1].view.text, sizeof(ranks[1].view.text), "a kernel threw");
@@ -89,13 +89,13 @@ TEST(HoldUps, WhoFailedOrLeftIsNamedWithItsWords) {
   expect_words(comm::find_stalls(ranks).at(0).text, {"it has left the communicator after call 6"});
 }
 
-TEST(HoldUps, ARankThatIsNotSeenIsNamedToo) {
+TEST(Stalls, ARankThatIsNotSeenIsNamedToo) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 5)};
   expect_words(comm::find_stalls(ranks).at(0).text, {"for rank 5", "another host"});
 }
 
 // Rank 0 enqueued X, then Y; rank 1 Y, then X; each in one stream.
-TEST(HoldUps, TwoCommunicatorsInAnotherOrderAreADeadlock) {
+TEST(Stalls, TwoCommunicatorsInAnotherOrderAreADeadlock) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 9), enqueued(kY, 0, 0, 7),
                                            waits(kY, 1, 1, 0, 9)};
   const std::vector<comm::Stall> found = comm::find_stalls(ranks);
@@ -106,7 +106,7 @@ TEST(HoldUps, TwoCommunicatorsInAnotherOrderAreADeadlock) {
                                "rank 1 of bbbb2222 waits in", "rank 0 of bbbb2222 has that call enqueued"});
 }
 
-TEST(HoldUps, InStreamsOfTheirOwnTheyAreNone) {
+TEST(Stalls, InStreamsOfTheirOwnTheyAreNone) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 10), enqueued(kY, 0, 0, 8),
                                            waits(kY, 1, 1, 0, 9)};
   for (const comm::Stall& one : comm::find_stalls(ranks))
@@ -114,7 +114,7 @@ TEST(HoldUps, InStreamsOfTheirOwnTheyAreNone) {
 }
 
 // The host threads wait for each call before they make the next one: likely, but not proven.
-TEST(HoldUps, HostThreadsThatWaitInAnotherOrderAreACircle) {
+TEST(Stalls, HostThreadsThatWaitInAnotherOrderAreACircle) {
   std::vector<comm::RankState> ranks{waits(kX, 0, 1, 1), outside(kX, 1, 0), outside(kY, 0, 0), waits(kY, 1, 1, 0)};
   ASSERT_EQ(comm::find_stalls(ranks).size(), 1U);
   EXPECT_EQ(comm::find_stalls(ranks)[0].kind, comm::Stall::Kind::kPossibleDeadlock);
@@ -126,14 +126,14 @@ TEST(HoldUps, HostThreadsThatWaitInAnotherOrderAreACircle) {
 }
 
 // What ranks are at is read one after the other: two in the same call that seem to wait for each other do not.
-TEST(HoldUps, RanksInTheSameCallAreNoCircle) {
+TEST(Stalls, RanksInTheSameCallAreNoCircle) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
   for (const comm::Stall& one : comm::find_stalls(ranks))
     EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
 }
 
 // A receiver of a broadcast needs its root only.
-TEST(HoldUps, WithARootOnlyWhoIsNeededIsNamed) {
+TEST(Stalls, WithARootOnlyWhoIsNeededIsNamed) {
   std::vector<comm::RankState> ranks{outside(kX, 0, 0), waits(kX, 1, 1, 0), outside(kX, 2, 0)};
   const comm::Signature signature = comm::Signature::of({.kind = comm::Collective::kBroadcast, .elements = 10}, 1);
   ranks[1].view.call[0] = signature.elements;
@@ -141,7 +141,7 @@ TEST(HoldUps, WithARootOnlyWhoIsNeededIsNamed) {
   const std::vector<comm::Stall> found = comm::find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
   expect_words(found[0].text,
-               {"rank 0 of aaaa1111 has not come to broadcast", "has made no call since it joined 60.0 s"});
+               {"rank 0 of aaaa1111 has not joined broadcast", "has made no call since it joined 60.0 s"});
 }
 
 }  // namespace

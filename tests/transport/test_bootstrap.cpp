@@ -140,7 +140,7 @@ TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
     } else {
       for (const int other : {2, 4}) static_cast<void>(bootstrap.recv(other, 2));
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, seconds(1))); },
-                        Code::kTimeout, {"ranks 1 and 3 have not come to gathering 2"}));
+                        Code::kTimeout, {"ranks 1 and 3 have not joined gathering 2"}));
       for (const int other : {1, 2, 3, 4}) bootstrap.send(other, 1, {});
     }
   });

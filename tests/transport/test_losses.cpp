@@ -150,7 +150,7 @@ TEST(Roots, NameTheRanksThatHaveNotCome) {
   transport::FrameSocket first = say_hello(id, root, 0, 5);
   wait_for_root(root);
   EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
-                    {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not come before the deadline of rank 2"}));
+                    {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not joined before the deadline of rank 2"}));
   EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind,
             transport::FrameKind::kRefused);  // the other rank is notified, too
 }

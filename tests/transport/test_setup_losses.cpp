@@ -142,7 +142,7 @@ bool names(const std::string& report, int victim, int nranks) {
   const std::string rank = "rank " + std::to_string(victim), count = " of " + std::to_string(nranks);
   for (const std::string& words :
        {std::string(" is gone"), count + " is gone", std::string(" is not reached by"),
-        std::string(" gives no sign of life"), count + " has not come before", std::string(", which listens at")}) {
+        std::string(" gives no sign of life"), count + " has not joined before", std::string(", which listens at")}) {
     if (report.find(rank + words) != std::string::npos) return true;
   }
   return false;

@@ -29,8 +29,8 @@ class CpuBackend final : public runtime::Backend {
   Picos now() override { return base::now_ns() * 1000; }
 
  private:
-  // Three functions hold a submit_lock on one path only, or the locks of many lanes. clang's analysis cannot follow
-  // that.
+  // SLIP_NO_THREAD_SAFETY_ANALYSIS marks functions that hold a submit_lock on one path only, or the locks of many
+  // lanes. clang's analysis cannot follow that.
   Lane* find_drained() SLIP_REQUIRES(mutex_) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<Lane*> covered_by(runtime::StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
@@ -43,8 +43,8 @@ class CpuBackend final : public runtime::Backend {
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
-  // Whether legacy work was submitted that the lane does not wait for yet. relaxed: exact under submit_lock, since
-  // push_legacy() holds that lock while it publishes and stores legacy_end_.
+  // Whether the legacy stream has work that the lane does not wait for yet. relaxed: the result is exact if the caller
+  // holds the lane's submit_lock. push_legacy() holds it, too, while it publishes the legacy op and stores legacy_end_.
   bool behind_legacy(const Lane& lane) const {
     return lane.joins_legacy &&
            legacy_end_.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
@@ -52,8 +52,8 @@ class CpuBackend final : public runtime::Backend {
   bool may_begin(const Lane& lane) const;
 
   runtime::DeviceCore& core_;
-  // Whether an op may carry waits. False with hardware queues, where a wait has its own entry, and under Serial, which
-  // chooses each op separately.
+  // Whether waits are stored in the entry of the op that follows them. False with hardware queues, where each wait has
+  // its own entry. Also false under Serial, which chooses each wait and each op separately.
   const bool merge_waits_;
   const std::uint64_t depth_;
   std::vector<std::unique_ptr<HardwareQueue>> queues_;

@@ -81,7 +81,8 @@ class EngineSlots {
   std::atomic<int> waiting_count_{0};
 };
 
-// Lanes that are parked on a flag in memory or on an exchange. The searcher and waiting host threads poll them.
+// Lanes that are parked on a flag in memory or on an exchange. Waiting host threads poll them, and so does the
+// searcher, which is the idle worker that looks for work (see pool.hpp).
 class FlagWaiters {
  public:
   // `subscribed`: the exchange notifies the pool, so the pool may poll rarely.
@@ -94,7 +95,8 @@ class FlagWaiters {
     lanes_.push_back(&lane);
     count_.fetch_add(1, std::memory_order_seq_cst);
   }
-  // Removes the lanes that can continue and appends them to `ready`. False: another thread polls at the moment.
+  // Moves the lanes that can continue to `ready`. False: another thread polls at the moment. REQUIRES: `ready` is
+  // empty, because its size is subtracted from the count.
   bool poll(std::vector<Lane*>& ready) {
     if (!lock_.try_lock()) return false;
     std::erase_if(lanes_, [&](Lane* lane) {

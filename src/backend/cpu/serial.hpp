@@ -1,6 +1,6 @@
 // Serial: the executor that runs one op at a time. Policy kSingle runs the ready op that was issued first. Policy
-// kRandom chooses any ready op, from a seed. Sooner or later it tries an order that the program does not enforce, so a
-// missing dependency becomes a wrong result.
+// kRandom chooses a ready op at random; the seed determines the choices. Sooner or later kRandom tries an order that
+// the program does not enforce, so a missing dependency becomes a wrong result.
 //
 // Threads that wait for work run it themselves. If no thread waits, Serial's own thread runs it: at once under kSingle;
 // under kRandom after a delay, or when a thread polls or waits with a deadline. Thus a program whose threads only wait
@@ -43,7 +43,7 @@ class Serial final : public Executor {
   base::Mutex work_mutex_;
   base::CondVar work_changed_;
   bool pending_ SLIP_GUARDED_BY(work_mutex_) = false;  // wake() was called since Serial's thread last began to run ops
-  bool hurried_ SLIP_GUARDED_BY(work_mutex_) = false;
+  bool hurried_ SLIP_GUARDED_BY(work_mutex_) = false;  // hurry() was called: Serial's thread skips kRandom's delay
   bool stopping_ SLIP_GUARDED_BY(work_mutex_) = false;
   base::Thread thread_;
 };

@@ -2,8 +2,9 @@
 // only as read is write-protected. A wrong declaration becomes an error that names the op and the buffer.
 //
 // It uses page protection and a SIGSEGV handler that jumps out of the kernel. The local objects of that kernel are not
-// destroyed, which is acceptable in a debugging mode. Ops run one at a time. A range that ends inside a page shares the
-// protection of that page with its neighbours in the same buffer.
+// destroyed, which is acceptable in a debugging mode. Page protection is per process, so only one op of all strict
+// devices runs at a time. A range that ends inside a page shares the protection of that page with its neighbours in the
+// same buffer.
 #pragma once
 
 #include <functional>

@@ -2,13 +2,13 @@
 // uses it.
 //
 // Every host thread has a virtual clock. Each call advances the caller's clock. A command is issued at the caller's
-// clock, and a wait moves the clock to the end of the work. The simulation never runs further than needed: a wait runs
-// the machine until its target is reached, a query until the caller's clock. So a program with one host thread gets the
-// same times in every run. If another thread has simulated beyond a thread's clock, the next call of that thread moves
-// its clock forward.
+// clock, and a wait moves the clock to the end of the work. The simulation never runs further than needed: a wait
+// simulates until its target is reached, and a query simulates up to the caller's clock. So a program with one host
+// thread gets the same times in every run. If another thread has simulated beyond a thread's clock, the next call of
+// that thread moves its clock forward.
 //
-// The thread that drives the machine runs the functions of ops, without the lock. All public functions may be called
-// from several threads.
+// Only one thread at a time steps the simulation (driving_). That thread also runs the kernels and host functions of
+// the ops, and releases the lock meanwhile. All public functions may be called from several threads.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,9 @@ class World : private Performer {
     return mine = after(mine, cost);
   }
   std::vector<Target> targets(int device, SimStream* stream, std::uint64_t position) SLIP_REQUIRES(mutex_);
+  // `first`: index of the first target that may not be reached yet. The call advances it past reached targets.
   static bool all_reached(std::span<const Target> targets, std::size_t& first);
-  Picos ended(std::span<const Target> targets) const;
+  Picos ended(std::span<const Target> targets) const;  // when the last target was reached
   bool await(std::span<const Target> targets, std::int64_t deadline_ns) SLIP_REQUIRES(mutex_);
   bool drive(std::span<const Target> targets, std::size_t& first, std::int64_t deadline_ns) SLIP_REQUIRES(mutex_);
   bool poll() SLIP_REQUIRES(mutex_);

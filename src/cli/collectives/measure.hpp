@@ -1,5 +1,5 @@
-// `slip bench all_reduce` and the other collectives: what the user asked for, how a rank measures one size, and the
-// page.
+// `slip bench all_reduce` and the other collectives: the requested work, the measurement of each size on a rank, and
+// the HTML page of the results.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ std::uint64_t size_of(const std::string& text, const char* option);  // "8", "64
 // nccl-tests' factor from algorithm bandwidth to bus bandwidth: the share of the data that must cross a link.
 double bus_share(comm::Collective kind, int nranks);
 
-// True if the reported size is that of all blocks, not of one block.
+// A block is the smaller of a rank's input and output. True: the reported size is that of nranks blocks (all_gather).
+// False: it is that of one block (all_reduce).
 bool counts_all_blocks(comm::Collective kind);
 
 struct BenchWork {
@@ -34,15 +35,16 @@ struct BenchWork {
   ReduceOp op = ReduceOp::kSum;
   int root = 0, iterations = 20, warmup = 5;
   std::uint64_t begin = 0, end = 0;  // bytes
-  double factor = 2;
-  bool each = false;        // wait for each call before the next
-  bool registered = false;  // allocate buffers that the other ranks can access
-  bool predict = false;     // also predict the time
+  double factor = 2;                 // from one size to the next
+  bool each = false;                 // wait for each call before the next
+  bool registered = false;           // allocate buffers that the other ranks can access
+  bool predict = false;              // also predict the time
   CommunicatorOptions options = {};
   std::string device = "cpu";
 };
 
-// A rank that is a thread of this process; without it the launcher's variables say which rank this process is.
+// Identifies a rank that is a thread of this process. Without a ThreadRank, this process is one rank, and the
+// launcher's environment variables say which one.
 struct ThreadRank {
   UniqueId id;
   int nranks = 1, rank = 0;
@@ -51,14 +53,14 @@ struct ThreadRank {
 struct Measured {
   double us = 0;  // of the slowest rank
   double algorithm_gbs = 0, bus_gbs = 0;
-  std::uint64_t wrong = 0;
+  std::uint64_t wrong = 0;  // wrong elements of all ranks
 };
 
 struct BenchRow {
   comm::Call call;
   int nranks = 0;
   std::uint64_t bytes = 0;
-  Measured apart = {};
+  Measured apart = {};  // out of place: input and output are separate buffers
   std::optional<Measured> in_place = {};
   std::optional<double> predicted_us = {};  // of rank 0, out of place
 
@@ -69,7 +71,7 @@ struct BenchRow {
 // Name of the command: "sendrecv" for messages.
 const char* bench_name(comm::Collective kind);
 
-// Callbacks of one rank; only rank 0 gets calls.
+// Callbacks for the output; they are called on rank 0 only. `head`: before the first size. `row`: after each size.
 struct BenchTold {
   std::function<void(int nranks, const std::string& device)> head;
   std::function<void(const BenchRow& row)> row;

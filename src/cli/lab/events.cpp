@@ -16,10 +16,10 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"waits where needed", EventUse::kThree, 3},
-    {"the same, layers share one", EventUse::kTwo, 2},
-    {"wait right behind record", EventUse::kTwoWaitAtOnce, 2},
-    {"wait right behind record", EventUse::kOneWaitAtOnce, 1},
+    {"wait just before its op", EventUse::kThree, 3},
+    {"same, layers share an event", EventUse::kTwo, 2},
+    {"wait just after its record", EventUse::kTwoWaitAtOnce, 2},
+    {"wait just after its record", EventUse::kOneWaitAtOnce, 1},
 };
 
 constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};
@@ -58,8 +58,8 @@ void lab_events(const Bench& bench, Report& report) {
   report.ask(
       "How many events do two weight slots need? The layers A0..A3 and the loads L0..L2 need five edges between the "
       "streams: each layer after its load, and the loads into a used slot after the layer that read it. An event can "
-      "be recorded again, and a wait takes the record it meets. Look at `L1 || A1`: a load that could hide behind a "
-      "layer.");
+      "be recorded again; a wait refers to the last record issued before it. Look at `L1 || A1`: whether load L1 "
+      "overlaps layer A1.");
   Table table("", {"case", "events", "edges", "L1 || A1=together", "time=time_ps", "overlap=overlap_percent",
                    "exposed=exposed_ps", "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
@@ -82,9 +82,9 @@ void lab_events(const Bench& bench, Report& report) {
   };
   const int edges = std::ranges::min(seen, {}, &Outcome::edges).edges;  // the minimum of all cases
   report.conclude(
-      fmt::format("{}: {} of {} edges held. Two events with the waits where they were took {} of "
-                  "the time of three; with each wait right behind its record, two took {} and one {}. Without one of "
-                  "the edges results went wrong for {} of {}, with all of them in {} of {} orders.",
+      fmt::format("{}: {} of {} edges held. With each wait just before its op, two events took {} of the time of "
+                  "three. With each wait just after its record, two events took {} and one event took {}. Leaving out "
+                  "one edge gave wrong results for {} of the {} edges; with all edges, {} of {} orders were wrong.",
                   borne_out("One event is enough for all edges", edges == kEdges), edges, kEdges, longer(1), longer(2),
                   longer(3), needed, kEdges, wrong[0], seeds));
 }

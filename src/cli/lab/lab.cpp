@@ -55,10 +55,11 @@ std::span<const Lab> labs() {
       Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
       Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
-      Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
+      Lab{"gradients", "reducing gradients: compute stream, own stream, one queue, DDP's buckets, planned",
+          lab_gradients},
       Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
-      Lab{"deadlock", "ranks that wait in a cycle: two communicators in different orders, a wait outside", lab_deadlock,
-          true},
+      Lab{"deadlock", "ranks that use two communicators in different orders; a rank that waits for a pipe",
+          lab_deadlock, true},
       Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
   };
   return kLabs;
@@ -103,7 +104,8 @@ void check(LabCommand& wanted) {
   for (const std::string& file : {wanted.json, wanted.html, wanted.trace}) {
     if (wanted.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
       throw UsageError(
-          fmt::format("{} took the lab '{}' as its FILE: put it behind the lab", option_that_took(file), file));
+          fmt::format("{0} took the lab '{1}' as its FILE: put it behind the lab, as in `slip lab {1} {0}`",
+                      option_that_took(file), file));
   }
 }
 
@@ -140,7 +142,7 @@ int run_labs(LabCommand wanted) {
   else chosen.push_back(find_lab(wanted.name));
   const Bench bench(wanted.options);
   if (bench.virtual_time() && wanted.options.ranks)
-    throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
+    throw UsageError("--ranks works on cpu only; on sim, --topology FILE and --nodes N determine the number of ranks");
   std::optional<Trace> trace;
   if (!wanted.trace.empty() || !wanted.html.empty()) trace.emplace();
   fmt::print("{}\n", paragraph(fmt::format("device: {} ({}){}", bench.options().device, bench.open().info().description,
@@ -169,17 +171,19 @@ std::function<int()> add_lab(CLI::App& app) {
   CLI::App* lab = app.add_subcommand("lab", "Run the experiments on streams: one by NAME, or all in order");
   lab->add_option("NAME", wanted->name, "The lab; without it all of them run (see --list)");
   lab->add_flag("--list", wanted->list, "List the labs");
-  lab->add_option("--device", wanted->options.device, "cpu, cuda:0, sim:h200, sim:a100, sim:laptop, or a path (.json)")
+  lab->add_option("--device", wanted->options.device,
+                  "cpu, cuda:0, sim:h200, sim:a100, sim:laptop, or a device file (.json)")
       ->capture_default_str();
   add_output(*lab, "--trace", wanted->trace, "Write the timeline (Chrome trace-event JSON)");
   add_output(*lab, "--html", wanted->html, "Write the timeline as one HTML page");
   add_output(*lab, "--json", wanted->json, "Write the tables as JSON; times in picoseconds");
-  lab->add_option("--size", wanted->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
-  lab->add_option("--chunks", wanted->options.chunks, "Number of pieces of the data (overlap; 4)");
-  lab->add_option("--layers", wanted->options.layers, "Layers of the model (weights, hook: 4; gradients: 12)");
-  lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (gradients, on sim)");
-  lab->add_option("--nodes", wanted->options.nodes, "Number of these machines (gradients; 1)");
-  lab->add_option("--ranks", wanted->options.ranks, "Number of ranks (gradients, on cpu; 2 to 4, default 2)");
+  lab->add_option("--size", wanted->size, "Size of the data or of a weight, like 4MiB (labs overlap, weights)");
+  lab->add_option("--chunks", wanted->options.chunks, "Number of pieces of the data (lab overlap; default 4)");
+  lab->add_option("--layers", wanted->options.layers,
+                  "Layers of the model (labs weights, hook: default 4; gradients: 12)");
+  lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (lab gradients, on sim)");
+  lab->add_option("--nodes", wanted->options.nodes, "Number of machines of --topology (lab gradients; default 1)");
+  lab->add_option("--ranks", wanted->options.ranks, "Number of ranks (lab gradients, on cpu; 2 to 4, default 2)");
   lab->add_flag("--quick", wanted->options.quick, "Smaller sizes and fewer runs");
   return [wanted] { return run_labs(*wanted); };
 }

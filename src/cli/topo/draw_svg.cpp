@@ -14,6 +14,8 @@
 namespace slip::cli {
 namespace {
 
+// In pixels. kLeaf: horizontal distance of leaves. kBox, kTall: width and height of a box. kLevel: vertical distance of
+// the levels of the tree. kTop: y of the first level.
 constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTop = 134;
 constexpr std::size_t kShownRings = 6, kShownMachines = 32;
 constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
@@ -101,6 +103,7 @@ class Picture : Lines {
     place(id).y = kTop + depth * kLevel;
   }
 
+  // Links i and i + 1 are the two directions of one link, so only every second one is drawn.
   void links() {
     for (std::size_t i = 0; i < system_.links.size(); i += 2) {
       const TopoLink& link = system_.links[i];
@@ -192,7 +195,8 @@ class Picture : Lines {
     return -1;
   }
 
-  // The rate shown in a node: of a port itself, otherwise of the link to its parent.
+  // The rate shown in a node. For a NIC that has a net it is the rate of the net, otherwise that of the link to the
+  // node's parent. Empty: the node has no such link, or the rate is 1000 GB/s or more.
   std::string facts_of(int id) const {
     const int net = node(id).kind == TopoKind::kNic ? net_of(id) : -1;
     const double gbps = topo::link_gbps(system_, id, net >= 0 ? net : node(id).parent);
@@ -208,7 +212,8 @@ class Picture : Lines {
         static_cast<std::size_t>(std::ranges::count_if(cluster_.ranks, [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
-      // The part of the ring on the first machine, and the port where it leaves.
+      // The ranks of the ring on the first machine. If the ring spans machines, the first member is the net that it
+      // uses there, as -1 - net (see x_of()).
       std::vector<int> part;
       if (!channel.nets.empty()) part.push_back(-1 - channel.nets.front());
       for (std::size_t i = 0; i < here; ++i) part.push_back(channel.ring[i]);
@@ -224,6 +229,7 @@ class Picture : Lines {
         text);
   }
 
+  // `member`: a rank, or -1 - net.
   double x_of(int member) {
     if (member >= 0)
       return place(system_.devices[static_cast<std::size_t>(cluster_.ranks[static_cast<std::size_t>(member)].device)])

@@ -25,11 +25,11 @@ std::string last_call(const transport::LedgerView& view) {
 
 std::string doing_alive(const transport::LedgerView& view) {
   if (in_call(view) && view.waits_for != transport::kWaitsForNoRank)
-    return fmt::format("waits in {} for rank {}, since {}", call_text(view), view.waits_for,
+    return fmt::format("waits in {} for rank {}, {} so far", call_text(view), view.waits_for,
                        seconds_text(view.waits_ns));
   if (in_call(view)) return fmt::format("moves data in {}", call_text(view));
   if (view.enqueued > view.ended)
-    return fmt::format("has enqueued call {}, but its stream has not come to it; it {}", view.ended + 1,
+    return fmt::format("has enqueued call {}, but its stream has not reached it; it {}", view.ended + 1,
                        last_call(view));
   return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
 }
@@ -46,8 +46,8 @@ struct Edge {
   } kind = Kind::kMissing;
 };
 
-// Waits shorter than kNoticeableNs are normal and not reported. kLongNs: after such a wait, a call that the process has
-// not made counts as blocked by its current call.
+// Waits shorter than kNoticeableNs are normal and not reported. If a process has waited for kLongNs in a call of one
+// communicator, this wait counts as the reason why the process has made no call of another communicator.
 constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
 
 class WaitGraph {
@@ -66,9 +66,10 @@ class WaitGraph {
   bool same_communicator(std::size_t a, std::size_t b) const {
     return ranks_[a].view.communicator == ranks_[b].view.communicator;
   }
-  // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. That is
-  // safe: if `rank` had not joined when its ledger was read, it had not joined before, and `waiting` cannot end the
-  // call without it. The numbers of messages count messages of one pair of ranks, so they cannot be compared.
+  // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. If the
+  // ledger of `waiting` was read first, the result is exact: `waiting` cannot end the call before `rank` joins. If the
+  // ledger of `rank` was read first, `rank` may have joined since then. Sends and receives are not compared, because
+  // their numbers count the messages of one pair of ranks.
   bool missing(std::size_t rank, std::size_t waiting) const {
     const transport::LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
@@ -94,9 +95,9 @@ void WaitGraph::add_waits_of(std::size_t waiting) {
   // In a call with a root, a rank does not need all others: only the rank that its ledger names counts.
   const bool all = !has_root(Signature{view.call[0], view.call[1]}.kind());
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const bool asked = i != waiting && same_communicator(i, waiting) && ranks_[i].view.rank == view.waits_for;
-    if (missing(i, waiting) && (all || asked)) edges_[waiting].push_back({i, Edge::Kind::kMissing});
-    else if (asked) edges_[waiting].push_back({i, Edge::Kind::kLate});
+    const bool named = i != waiting && same_communicator(i, waiting) && ranks_[i].view.rank == view.waits_for;
+    if (missing(i, waiting) && (all || named)) edges_[waiting].push_back({i, Edge::Kind::kMissing});
+    else if (named) edges_[waiting].push_back({i, Edge::Kind::kLate});
   }
 }
 
@@ -127,7 +128,7 @@ std::string WaitGraph::cycle_text(const std::vector<std::size_t>& nodes, const s
     const transport::LedgerView& view = ranks_[nodes[i]].view;
     const std::string separator = text.empty() ? "" : "; ";
     if (path_edges[i].kind == Edge::Kind::kMissing) {
-      text += fmt::format("{}{} waits in {} for rank {}, since {}", separator, name(nodes[i]), call_text(view),
+      text += fmt::format("{}{} waits in {} for rank {}, {} so far", separator, name(nodes[i]), call_text(view),
                           ranks_[path_edges[i].to].view.rank, seconds_text(view.waits_ns));
     } else {
       text += fmt::format("{}{} {} {}", separator, name(nodes[i]),
@@ -183,12 +184,12 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
     longest = std::max(longest, ranks_[one].view.waits_ns);
   }
   const RankState& first = ranks_[waiting.front()];
-  const bool came = state.view.begun >= first.view.begun;
+  const bool joined = state.view.begun >= first.view.begun;
   const Stall::Kind kind = !state.alive()    ? Stall::Kind::kEnded
                            : state.stopped() ? Stall::Kind::kStopped
                                              : Stall::Kind::kMissingRank;
-  return {kind, fmt::format("{} {} {}: it {}; {} {} {} for it, since {}", name(rank),
-                            came ? "is waited for in" : "has not come to", call_text(first.view), doing(state),
+  return {kind, fmt::format("{} {} {}: it {}; {} {} {} for it, {} so far", name(rank),
+                            joined ? "is waited for in" : "has not joined", call_text(first.view), doing(state),
                             waiting.size() == 1 ? "rank" : "ranks", who, waiting.size() == 1 ? "waits" : "wait",
                             seconds_text(longest))};
 }
@@ -209,8 +210,8 @@ std::vector<Stall> WaitGraph::blockers() const {
     if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
       result.push_back(
           {Stall::Kind::kMissingRank,
-           fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
-                       "host, of another user or gone",
+           fmt::format("{} waits in {} for rank {}, {} so far: the ledger of that rank cannot be read here; it "
+                       "runs on another host or as another user, or it has ended",
                        name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
                        seconds_text(ranks_[i].view.waits_ns))});
   }
@@ -348,7 +349,7 @@ std::string doing(const RankState& state) {
     case transport::LedgerLife::kThere: break;
   }
   if (state.stopped())
-    return fmt::format("is stopped (process {}, by a signal or a debugger), since {} at most; it {}", view.pid,
+    return fmt::format("is stopped (process {}, by a signal or a debugger), for at most {}; it {}", view.pid,
                        seconds_text(view.looked_ns), doing_alive(view));
   return doing_alive(view);
 }

@@ -71,7 +71,7 @@ bool NetInlet::post_receive(Message& message) {
     if (connection_->done() < message.signature_end) return false;
     if (connection_->moved(message.signature_end - 1) != sizeof(Signature))
       base::fail(Code::kMismatch, {},
-                 "rank {} calls {}, rank {} has not come to it: all ranks of a communicator must make the "
+                 "rank {} calls {}, rank {} has not joined it: all ranks of a communicator must make the "
                  "same calls in the same order",
                  rank_, message.expected.text(), from_);
     require_same(rank_, message.expected, from_, message.received);

@@ -1,14 +1,14 @@
 // PipeOutlet and PipeInlet: the two ends of a link between ranks of one host, a ring buffer of cells in memory that
-// both map. There is one sender and one receiver; neither blocks. Links makes them.
+// both ranks map. There is one sender and one receiver; neither blocks. The class Links creates them.
 //
 // A message travels in one of three ways:
 //   in the head     up to kInHead bytes, in the cache line that announces the cell.
 //   in cells        the sender copies in and the receiver copies out, cell by cell, so that both work at the same time.
-//   by address      the sender passes only the address. A thread of the same process copies from there; another process
-//                   lets the kernel copy (process_vm_readv), if the message is large.
-// process_vm_readv looks up every page, so which way is faster between processes depends on the pages: the receiver
-// measures both. If the kernel denies the access, the receiver refuses the cell. The sender then passes the bytes
-// through that cell's memory, one window (up to kCellBytes) after the other.
+//   by address      the sender passes only the address. A receiver in the same process copies from there. A receiver in
+//                   another process calls process_vm_readv; the sender uses this way only for large messages.
+// Between processes, cells may be faster than process_vm_readv, because the kernel looks up every page. So the receiver
+// measures both, and the sender mostly uses the faster way. If the kernel denies the access, the receiver refuses the
+// cell. The sender then passes the bytes through that cell's memory, one window (up to kCellBytes) after the other.
 #pragma once
 
 #include <algorithm>
@@ -38,10 +38,10 @@ struct PipeMemory {
   std::atomic<std::uint64_t> refused{0};            // the last cell whose address the receiver could not read
   std::atomic<std::uint64_t> windows_taken{0};
   std::atomic<bool> cells_are_quicker{false};  // a hint for the sender
-  std::atomic<bool> reading{false};            // the receiver reads the sender's memory
+  std::atomic<bool> reading{false};            // the receiver is reading the sender's memory at this moment
   // The sender writes the next two members.
   alignas(64) std::atomic<std::uint64_t> windows_filled{0};
-  std::atomic<bool> given_up{false};  // the call failed: the sender will reuse its memory
+  std::atomic<bool> given_up{false};  // the call failed: the receiver must not read the sender's memory any more
   alignas(64) std::byte cells[kCells][kCellBytes];
 };
 

@@ -22,7 +22,7 @@ namespace slip::comm {
 struct RankLocation {
   base::CoreSet cores;
   std::uint64_t file = 0;    // a hash of the name of its host's topology file; 0: no file
-  std::int32_t device = -1;  // the rank's device in that file, if named or inherited; -1: use its number on the host
+  std::int32_t device = -1;  // its device in that file, if set or inherited; -1: its index among the ranks of the host
   std::int32_t numa = -1;    // the NUMA node of all its cores; -1: they are on several nodes, or the host has only one
   char file_name[104] = {};  // the end of the name, for errors
 
@@ -51,12 +51,12 @@ RankPlacement find_rank_placement(transport::Bootstrap& bootstrap, std::vector<i
 // Collective: all ranks call it and get the same rings, trees and relays, one graph for each channel.
 std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, const RankPlacement& placement,
                                             int channels, Here here);
-// Collective: throws on all ranks, with two of the results, if a rank has computed other graphs than rank 0.
+// Collective: if a rank has computed other graphs than rank 0, throws on all ranks. The error shows both results.
 void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
 
-// The assumed topology of a host that has none: one CPU with one net.
+// The assumed topology of a host that has none: one CPU with one network interface.
 TopoSystem plain_machine();
-// The same machine with its NUMA nodes as the devices.
+// Returns `system` with its NUMA nodes as the devices.
 TopoSystem by_numa_nodes(TopoSystem system);
 
 // Lines for SLIP_DEBUG=topo: the ranks of each host with RankPlacement::reasons, and the relays between hosts.

@@ -72,10 +72,10 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
       // In an in-place all_to_all a rank would overwrite input that its peers still have to read.
-      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;
-      const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
-                                : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
-                                                                                            : PeerAccess::kUnreachable;
+      const bool clobbers = reachable.in_place && call.kind == Collective::kAllToAll;
+      const PeerAccess access = !needs.input && !needs.output                                ? PeerAccess::kNotNeeded
+                                : reachable.offers && !clobbers && reachable.offers(i, rank) ? PeerAccess::kShared
+                                                                                             : PeerAccess::kUnreachable;
       builders.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
       if (!DirectProgramBuilder::depends_on(call, rank)) continue;
       any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
@@ -118,7 +118,8 @@ Plan ProgramSimulation::plan() {
 
 void ProgramSimulation::open_tracks() {
   std::uint64_t scratch = 1, addressed = 1;  // bytes
-  bool stages = false;
+  bool stages = false;                       // a host program is among them: only these have a number, and only they
+                                             // use staging memory
   for (const auto& [programs, track] : sequence_) {
     scratch = std::max(scratch, programs.scratch);
     stages = stages || programs.number > 0;
@@ -160,8 +161,8 @@ RankBuffers ProgramSimulation::buffers_of(const RankPrograms& programs, int rank
 void ProgramSimulation::play(const RankPrograms& programs, std::span<const RankBuffers> buffers, int rank, int track,
                              int channel) {
   const Track& own = track_of(rank, track + channel);
-  // Until this rank joins the call, its user may write the buffers. The checker finds a race if a peer accesses them
-  // before.
+  // Until this rank joins the call, the user's program may write the buffers. This write simulates it: if a peer
+  // accesses the buffers before this rank has joined, the checker finds a race.
   if (programs.direct) overwrite(buffers[static_cast<std::size_t>(rank)], rank, track + channel);
   player_.play({.program = &programs.by_rank[static_cast<std::size_t>(channel * nranks() + rank)],
                 .rank = rank,

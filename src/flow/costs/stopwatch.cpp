@@ -8,12 +8,13 @@ namespace slip::flow {
 namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
-constexpr Picos kBatch = 2 * kMilli;  // long enough that the time to open the gate is negligible
+constexpr Picos kBatch = 2 * kMilli;  // of work; long enough that the time to open the gate (class Gate) is negligible
 constexpr Picos kLong = 50 * kMilli;  // longer work is measured in fewer batches
-// Limit for the pieces behind a gate: a full queue would block the host thread that has to open the gate. A GPU takes
-// about a thousand launches; the queues of other devices count cells, of which an op takes several.
+// Maximum number of pieces of work that are queued behind a closed gate. A full queue would block the host thread,
+// which then could not open the gate. The queue of a GPU holds about a thousand launches. The queues of other devices
+// hold cells (DeviceOptions::queue_depth), of which a piece takes several.
 constexpr int kMaxHeld = 128;
-constexpr std::size_t kCellsOfOp = 32;
+constexpr std::size_t kCellsOfOp = 32;  // an estimate for one piece of work
 constexpr int kMaxInBatch = 64;
 
 int room_behind_gate(const Device& device) {
@@ -33,7 +34,8 @@ Picos median(std::vector<Picos> times) {
 
 }  // namespace
 
-// The destructor opens the gate, too: otherwise freeing memory would wait for this stream for ever.
+// Makes streams wait until the host opens the gate: hold() enqueues a wait for a value that open() stores. The
+// destructor opens the gate, too. Otherwise freeing memory would wait for the held streams forever.
 class Stopwatch::Gate {
  public:
   explicit Gate(Stopwatch& watch) : watch_(watch) { ++watch_.round_; }

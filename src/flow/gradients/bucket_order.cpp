@@ -18,6 +18,7 @@ struct CallSchedule {
   std::size_t critical = 0, begin = 0;  // indices into `calls`
 };
 
+// Schrage's rule: always runs the ready call that is due first. It never stays idle while a call is ready.
 class DueFirst {
  public:
   CallSchedule operator()(std::span<const TimedCall> calls) {
@@ -109,7 +110,8 @@ class Carlier {
       result_.lateness = lateness;
     }
     const TimedCall& critical = calls_[schedule.calls[schedule.critical]];
-    // Finds the last call of the run that is due later than the critical one: it delays the critical call.
+    // Finds the last call before the critical call, in the same run, that is due later. It delays the critical call.
+    // The calls after it, up to the critical call, are at [behind, critical].
     std::size_t behind = schedule.critical;
     while (behind > schedule.begin && calls_[schedule.calls[behind - 1]].due <= critical.due) --behind;
     if (behind == schedule.begin) return;  // there is none: this schedule is optimal
@@ -120,7 +122,7 @@ class Carlier {
       time += calls_[schedule.calls[i]].time;
     }
     const TimedCall kept = calls_[other];
-    // In an optimal order that call runs before all of these calls, or after all of them.
+    // In an optimal order `other` runs before all calls of [behind, critical], or after all of them.
     branch(other, {kept.ready, kept.time, std::min(kept.due, critical.due - time)});
     branch(other, {std::max(kept.ready, first + time), kept.time, kept.due});
   }
@@ -146,7 +148,7 @@ class Carlier {
   std::vector<TimedCall> calls_;  // with the changes of the current branches
   DueFirst due_first_;
   CallOrder result_;
-  int nodes_;
+  int nodes_;  // that the search may still visit
   bool ran_out_ = false;
 };
 

@@ -36,7 +36,7 @@ std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
   const Picos own = within(part.start, std::min(part.end, part.start + cost));
   const Picos slow = within(part.start + cost, part.end);
   if (behind >= own && behind >= slow) return "behind the calls before it";
-  if (slow > own) return "slower than measured alone: another rank came late, or the link was shared";
+  if (slow > own) return "slower than measured alone: another rank joined the call late, or the link was shared";
   return part.start <= part.ready + cost / 10 ? "its gradients came last" : "its own transfer";
 }
 

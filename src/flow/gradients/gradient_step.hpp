@@ -30,8 +30,9 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
                              std::uint64_t max_bytes, Here here);
 
 // GradientStep: one step of gradients: which gradients are ready, which calls can be issued, and the events to wait
-// for. Calls are issued in the order of the plan, each as soon as ready() was called for all of its gradients. So all
-// ranks issue the same calls in the same order, whatever the order of their gradients. One thread at a time.
+// for. A call reduces one bucket of gradients over the ranks. Calls are issued in the order of the plan, each when
+// ready() was called for all gradients of it and of the calls before it. So all ranks issue the same calls in the same
+// order, whatever the order of their gradients. One thread at a time.
 class GradientStep {
  public:
   GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
@@ -52,7 +53,7 @@ class GradientStep {
   Range data(std::size_t call) const { return calls_[call].data; }
   DataType type(std::size_t call) const { return calls_[call].type; }
 
-  // After end() waits still refer to the ended step, until the next step begins with its first gradient.
+  // After end(), waits still refer to the ended step. The next step begins with its first gradient.
   bool ended() const { return ended_; }
   void begin();
   void end() { ended_ = true; }
@@ -69,8 +70,9 @@ class GradientStep {
 
   // For errors: a parameter that is not ready and that the call, or a call before it, needs.
   std::string missing(std::uint32_t call) const;
-  // The parameters of the call: the first one, and the number of the others.
+  // How text_of() describes the first parameter: by its name, or by its name, size and type.
   enum class Detail : std::uint8_t { kName, kSize };
+  // The parameters of the call: the first one, and the number of the others.
   std::string text_of(std::uint32_t call, Detail detail = Detail::kSize) const;
   // The first parameter that is not ready; the number of parameters if all are.
   std::uint32_t first_missing() const;
@@ -84,7 +86,7 @@ class GradientStep {
     Range data, scratch;
     DataType type = DataType::kF32;
     std::uint32_t touched = 0, pending = 0;  // gradients in its bucket; those not ready yet
-    std::uint32_t marked = 0;
+    std::uint32_t marked = 0;                // number of `marks` that this step uses
     std::vector<Mark> marks;
     Event done;
   };

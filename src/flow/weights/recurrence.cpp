@@ -13,7 +13,7 @@ constexpr int kMaxSteps = 12;  // limit; the simulation ends earlier if two step
 constexpr double kSame = 1e-6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// A job of a step, counted over all steps.
+// The position of the next job (op, load or input) in a sequence that repeats in every step.
 struct JobPosition {
   std::size_t index = 0;  // in its step
   int step = 0;
@@ -59,7 +59,7 @@ class TwoServers {
       if (op_.index != 0) continue;
       const SteadyStep step{now - began, exposed};
       if (std::abs(step.step - last.step) <= kSame * step.step) return step;
-      // Steps may alternate between two lengths: then their mean is nearer than either.
+      // Steps may alternate between two lengths. Then the mean of two steps is nearer to the average than either one.
       if (op_.step == kMaxSteps) return {(step.step + last.step) / 2, (step.exposed + last.exposed) / 2};
       last = step;
       began = now;
@@ -69,7 +69,8 @@ class TwoServers {
   }
 
  private:
-  static constexpr double kMin = 1e-3;  // an op or load of cost 0 still has to run, because 0 means that none runs
+  // Minimum cost of an op or load, in picoseconds. op_left_ == 0 means that no op runs, so a cost of 0 is not possible.
+  static constexpr double kMin = 1e-3;
 
   void start_op() {
     if (op_.index == 0 && !step_costs_.inputs.empty() && input_.step <= op_.step) return;
@@ -119,11 +120,11 @@ class TwoServers {
   const StepCosts& step_costs_;
   std::span<const WeightLoad> loads_;
   std::vector<std::size_t> loads_before_;  // by op: number of a step's loads that the ops before it need
-  JobPosition op_, load_, input_;          // the next ones
+  JobPosition op_, load_, input_;          // those that run, or run next
   std::size_t loads_done_ = 0;
   bool input_runs_ = false;                                  // the copy that runs, or ran last, is an input
   bool load_ended_ = false;                                  // a copy ended at this instant
-  double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits for the engine
+  double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits; kInfinite: it does not
   double op_left_ = 0, load_left_ = 0;
 };
 
@@ -144,7 +145,7 @@ StepCosts step_costs_of(const Graph& graph, const Costs& costs, const std::vecto
       step_costs.inputs.push_back(static_cast<double>(costs.load.time_for(value.bytes)));
   }
   for (const WeightGroup& group : groups) {
-    // One group is read while the group before it is copied: the slower of the two counts.
+    // A group is read from disk while the previous group is copied to the device. So the slower of the two counts.
     const Picos copy = costs.load.time_for(group.bytes);
     step_costs.loads.push_back(
         static_cast<double>(group.from_disk ? std::max(copy, costs.read.time_for(group.bytes)) : copy));
@@ -158,7 +159,8 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
   double loading = 0;
   for (const WeightLoad& load : loads) loading += step_costs.loads[load.unit];
   SteadyStep steady = TwoServers(step_costs, loads).run();
-  // A large ring that is filled before the first step can feed many steps: that is not the steady state.
+  // If a large ring buffer is full before the first step, it can supply many steps, and these are shorter than the
+  // steady state. So the result is raised to the lower bound of the steady state.
   const double missing = min_steady_step(step_costs, compute, loading) - steady.step;
   if (missing > 0) steady.step += missing, steady.exposed += missing;
   return steady;

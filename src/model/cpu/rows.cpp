@@ -10,7 +10,7 @@
 namespace slip::model::cpu {
 namespace {
 
-// In one task: it takes some microseconds, so that the cost of claiming it is negligible.
+// Elements in one task. Such a task takes some microseconds, so the cost of claiming it is negligible.
 constexpr std::size_t kElements = 16384;
 
 // Calls function(from, to) for runs that together cover all elements.

@@ -63,7 +63,7 @@ struct CublasLt {
       find<decltype(cublasLtMatrixLayoutDestroy)>(library, "cublasLtMatrixLayoutDestroy");
 };
 
-// Throws kUnsupported with the names tried if it is not installed.
+// Throws kUnsupported with the file name tried if cuBLASLt is not installed.
 const CublasLt& cublas_lt() {
   static const CublasLt kFunctions;
   return kFunctions;
@@ -78,7 +78,7 @@ int current_gpu() {
 void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   base::fail(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed, {},
-             "{} on cuda:{} for {} tokens, {} [{}, {}], rows {} to {}: {}", call, current_gpu(), sizes.tokens,
+             "{} on cuda:{} for {} tokens, weight {} [{}, {}], rows {} to {}: {}", call, current_gpu(), sizes.tokens,
              data_type_name(sizes.type), sizes.out, sizes.in, sizes.first, sizes.first + sizes.rows,
              cublas_lt().status_string(status));
 }

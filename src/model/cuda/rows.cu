@@ -122,7 +122,7 @@ struct Normed {
   __device__ float operator()(float x, float weight, float bias) const { return (x - mean) * scale * weight + bias; }
 };
 
-// One block for each row. `bias` is null for rms_norm, whose mean is 0 by definition.
+// One block for each row. `bias` is null for rms_norm, which does not subtract the mean.
 template <class T>
 __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size_t rows, std::size_t packs,
                      std::size_t columns, float epsilon) {
@@ -195,7 +195,7 @@ void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
   with_type(sizes.type, [&]<class T>(T) {
     const T *x = args.in<T>(0).data(), *w = args.in<T>(1).data(), *b = with_bias ? args.in<T>(2).data() : nullptr;
     T* const y = args.out<T>(0).data();
-    // Every row begins at a multiple of its length: rows of whole packs keep the alignment of the first row.
+    // Row r begins at element r * columns. If a row has whole packs, every row is aligned like the first one.
     const std::size_t packs = sizes.columns % Pack<T>::kCount == 0 || sizes.rows == 1
                                   ? packs_in<T>(sizes.columns, sizes.columns, x, w, b, y)
                                   : 0;

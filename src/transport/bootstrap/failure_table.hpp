@@ -57,18 +57,18 @@ class FailureTable {
   std::vector<Loss> losses() const;        // in the order in which this rank learned of them
   void report_loss(const Loss& loss);      // adds a loss that another rank has detected
   bool has_left(int rank) const;           // by a clean shutdown; costs one load as long as no rank has left
-  std::set<int> gone() const;              // ranks that are lost or have left
+  std::set<int> gone() const;              // ranks that are lost, or left more than kAfterLeavingNs ago
 
-  // The first loss or failure sets it; waits that must end then check it. A thread that sees it set (acquire) finds the
-  // loss or the failure in this table.
+  // The first loss or failure sets it. Every wait that must end when the communicator is broken checks it. A thread
+  // that sees it set (acquire) finds the loss or the failure in this table.
   const AbortFlag& broken_flag() const { return broken_; }
   void throw_if_broken() const;
   void on_loss(std::shared_ptr<AbortFlag> flag);  // the next loss sets this flag; null: removes it
   // If one of `ranks` is lost or fails, or already has, this table sets the flag.
   void on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks);
 
-  // A message on a direct connection may arrive this much later than the notification, over the ring, that its sender
-  // has left.
+  // How long after the notification of a departure the departed rank counts as gone. The notification comes over the
+  // ring; until then, messages that the rank sent before on a direct connection may arrive.
   static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   static constexpr std::int64_t kMaxWaitNs = std::int64_t{3600} * 1'000'000'000;
 

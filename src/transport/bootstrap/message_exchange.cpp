@@ -59,7 +59,7 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   if (absent) failures_.require_whole();  // the rank may have left because of a loss: then throw that loss
   if (absent) base::fail(Code::kRankLost, {}, "{}: rank {} has left before {}", self, *absent, what);
   if (!in_time)
-    base::fail(Code::kTimeout, {}, "{}: {} not come to {} before the deadline", self,
+    base::fail(Code::kTimeout, {}, "{}: {} not joined {} before the deadline", self,
                rank_list(missing(gathering)) + (missing(gathering).size() == 1 ? " has" : " have"), what);
   copy_pieces(gathering, table, bytes_per_rank);
 }

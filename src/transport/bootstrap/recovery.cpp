@@ -194,7 +194,7 @@ std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
     if (gone.contains(leader)) return std::nullopt;
     if (base::now_ns() >= deadline_ns_ + kNotifyNs)
       base::fail(Code::kTimeout, {},
-                 "{}: rank {}, the lowest of those that are left, has not come to shrink before "
+                 "{}: rank {}, the lowest of those that are left, has not joined shrink before "
                  "the deadline",
                  bootstrap_.self().text(), leader);
   }
@@ -286,7 +286,7 @@ void Recovery::collect_joins() {
       take_join(*message);
     } else if (base::now_ns() >= deadline_ns_) {
       fail_all(Code::kTimeout,
-               fmt::format("{} of {} {} not come to shrink before the deadline of rank {}", rank_list(missing),
+               fmt::format("{} of {} {} not joined shrink before the deadline of rank {}", rank_list(missing),
                            bootstrap_.nranks(), missing.size() == 1 ? "has" : "have", bootstrap_.rank()));
     }
     require_not_given_up();

@@ -11,8 +11,8 @@
 //
 // If the leader dies while it sends the decision "done", some ranks do not get it. These ranks check whether another
 // rank got it, that is, whether it has left the old communicator by a clean shutdown. If so, they continue with the new
-// communicator, too, and detect the leader's loss there. If all others keep the old communicator, these ranks wait
-// until the deadline and end with an error.
+// communicator, too, and detect the leader's loss there. If no rank that got the decision leaves the old communicator,
+// these ranks wait until the deadline and end with an error.
 #pragma once
 
 #include <functional>
@@ -75,8 +75,8 @@ class Recovery {
   std::vector<int> not_joined() const;
   bool lost_a_member() const;
   bool others_went_on() const;
-  void require_not_given_up() const;
-  void require_not_left_behind() const;
+  void require_not_given_up() const;     // throws if the others have declared this rank lost
+  void require_not_left_behind() const;  // throws if this rank was silent for too long and all others are gone
 
   Bootstrap& bootstrap_;
   ControlServer& server_;

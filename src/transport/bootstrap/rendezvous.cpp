@@ -52,7 +52,7 @@ Code refusal_code(std::uint64_t tag) {
 }
 
 Error late(const UniqueId& id, const RankId& self, const SocketAddress& address, const std::string& reason) {
-  const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not come before the deadline"
+  const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not joined before the deadline"
                                                : "the root at {} did not answer before the deadline";
   return {Code::kTimeout,
           fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), address.text()), reason),

@@ -227,7 +227,7 @@ class Root {
     }
     const bool lifetime_over = deadline_ns_ != 0 && now >= deadline_ns_;
     if (late_rank.empty() && !lifetime_over) return;
-    fail(fmt::format("{} of {} {} not come before the deadline of {}", rank_list(absent()), nranks_,
+    fail(fmt::format("{} of {} {} not joined before the deadline of {}", rank_list(absent()), nranks_,
                      nranks_ - here_ == 1 ? "has" : "have", late_rank.empty() ? "the root" : late_rank),
          Code::kTimeout);
   }

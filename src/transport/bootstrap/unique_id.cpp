@@ -36,7 +36,7 @@ Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why, Here here) {
   base::fail(Code::kInvalidValue, here,
-             "the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text, why);
+             "the id '{}' {}; write host:port, [::1]:port, unix:name, or the result of UniqueId::text()", text, why);
 }
 
 template <class T>
@@ -54,7 +54,7 @@ UniqueIdParts parse_host_port(std::string_view address, std::string_view text, H
   if (colon == std::string_view::npos) refuse(text, "has no port", here);
   UniqueIdParts result;
   if (!parse_number(address.substr(colon + 1), result.port, 10) || result.port == 0)
-    refuse(text, "has a port that is none of 1 to 65535", here);
+    refuse(text, "has a port that is not a number from 1 to 65535", here);
   std::string_view host = address.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
@@ -75,8 +75,8 @@ UniqueId UniqueIdParts::id() const {
   parts.secret = secret;
   if (host.size() >= sizeof(parts.host))
     base::fail(Code::kInvalidValue, {},
-               "the host '{}' of an id has {} characters: at most {} fit; give its number instead", host, host.size(),
-               sizeof(parts.host) - 1);
+               "the host '{}' of an id has {} characters: at most {} fit; give its IP address instead", host,
+               host.size(), sizeof(parts.host) - 1);
   std::memcpy(parts.host, host.data(), host.size());
   UniqueId result;
   std::memcpy(result.bytes_.data(), &parts, sizeof(parts));
@@ -126,8 +126,8 @@ UniqueId UniqueId::from_bytes(std::span<const std::byte, kBytes> bytes, Here her
   UniqueId result;
   std::memcpy(result.bytes_.data(), bytes.data(), kBytes);
   if (!result.valid())
-    throw Error(Code::kInvalidValue, "these 128 bytes are no UniqueId of this version: pass on what bytes() gave",
-                here);
+    throw Error(Code::kInvalidValue,
+                "these 128 bytes are not a UniqueId of this version: pass the result of UniqueId::bytes()", here);
   return result;
 }
 

@@ -46,7 +46,7 @@ struct ProcessMemory {
   ProcessMemory(const ProcessMemory&) = delete;
   ProcessMemory& operator=(const ProcessMemory&) = delete;
 
-  // Reuses the entry that was returned first, so that readers can see departed ranks for a while.
+  // Takes free entries round robin, so that readers can see the entries of departed ranks for a while.
   LedgerEntry* take() {
     const base::LockGuard lock(mutex);
     for (std::size_t tried = 0; entries && tried < used.size(); ++tried) {
@@ -54,7 +54,7 @@ struct ProcessMemory {
       if (used.test(at)) continue;
       used.set(at);
       next = at + 1;
-      // relaxed: a new entry is free until its version says otherwise.
+      // relaxed: readers see an entry that was not written yet as kFree.
       const std::int32_t known = header->entries.load(std::memory_order_relaxed);
       header->entries.store(std::max(known, static_cast<std::int32_t>(at) + 1), std::memory_order_relaxed);
       return entries + at;
@@ -130,7 +130,8 @@ void put_text(std::span<LedgerWord> words, std::string_view text) {
   }
 }
 
-// kAcquire is a relaxed order, except with ThreadSanitizer: see acquire_fence().
+// A relaxed load; read_entry() calls acquire_fence() after all loads. With ThreadSanitizer, which does not support
+// fences, kAcquire is an acquire load.
 std::uint64_t word(const LedgerWord& from) { return from.load(base::kAcquire); }
 
 void get_text(std::span<const LedgerWord> words, char* text) {
