@@ -24,7 +24,8 @@ transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'00
 
 // One end of a connection on which both sides send.
 struct End {
-  std::unique_ptr<transport::NetConnection> sender, receiver;
+  std::unique_ptr<transport::NetSender> sender;
+  std::unique_ptr<transport::NetReceiver> receiver;
 };
 
 std::array<End, 2> make_ends(int sockets) {
@@ -36,14 +37,9 @@ std::array<End, 2> make_ends(int sockets) {
   for (auto& listener : listeners) listener = transport::net_tcp().listen(options);
   for (std::size_t i = 0; i < 2; ++i) {
     ends[i].sender = transport::net_tcp().connect(listeners[1 - i]->handle(), options, long_deadline());
-    while (!ends[1 - i].receiver) ends[1 - i].receiver = listeners[1 - i]->accept();
+    ends[1 - i].receiver = listeners[1 - i]->accept(long_deadline());
   }
   return ends;
-}
-
-void move(transport::NetConnection& line, std::span<std::byte> bytes) {
-  for (const transport::NetRequest* const request = line.start(bytes, false); !request->done;)
-    static_cast<void>(line.progress());
 }
 
 // Nanoseconds until both threads have run `body`.
@@ -72,9 +68,23 @@ Measure our_ping_pong(std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(1);
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
+    std::array<std::unique_ptr<transport::NetMemory>, 2> out, in;
+    for (std::size_t i = 0; i < 2; ++i) {
+      out[i] = ends[i].sender->register_memory(memory[i]);
+      in[i] = ends[i].receiver->register_memory(memory[i]);
+    }
+    const transport::Deadline deadline = long_deadline();
     return one_way_ns(
-        context.iterations(20'000), [&](std::size_t end) { move(*ends[end].sender, memory[end]); },
-        [&](std::size_t end) { move(*ends[end].receiver, memory[end]); });
+        context.iterations(20'000),
+        [&](std::size_t end) {
+          transport::NetSender& line = *ends[end].sender;
+          line.wait(line.isend({memory[end].data(), bytes, 0, out[end].get()}), deadline);
+        },
+        [&](std::size_t end) {
+          transport::NetReceiver& line = *ends[end].receiver;
+          const transport::NetPart part{memory[end].data(), bytes, 0, in[end].get()};
+          line.wait(line.irecv(std::span(&part, 1)), deadline);
+        });
   };
 }
 
@@ -87,15 +97,14 @@ Measure proxied_ping_pong(std::size_t bytes) {
       out[i] = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(ends[i].sender));
       in[i] = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(ends[i].receiver));
     }
-    const auto drive = [&](transport::ProxyConnection& line, std::size_t end) {
-      line.begin_drive();
-      line.post(memory[end]);
-      while (line.done() < line.posted()) static_cast<void>(line.drive());
-      line.end_drive();
+    const transport::Deadline deadline = long_deadline();
+    const auto move = [&](transport::ProxyConnection& line, std::size_t end) {
+      line.post(memory[end], transport::ProxyConnection::Next::kWait);
+      line.wait(line.posted(), deadline);
     };
     return one_way_ns(
-        context.iterations(20'000), [&](std::size_t end) { drive(*out[end], end); },
-        [&](std::size_t end) { drive(*in[end], end); });
+        context.iterations(20'000), [&](std::size_t end) { move(*out[end], end); },
+        [&](std::size_t end) { move(*in[end], end); });
   };
 }
 
@@ -103,11 +112,14 @@ Measure our_stream(int sockets, std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(sockets);
     std::vector<std::byte> from(bytes), to(bytes);
+    const auto out = ends[0].sender->register_memory(from);
+    const auto in = ends[1].receiver->register_memory(to);
     const std::size_t count = context.iterations(kStreamMessages);
     const double ns = timed([&](std::size_t end) {
       for (std::size_t i = 0; i < count; ++i) {
-        if (end == 0) move(*ends[0].sender, from);
-        else move(*ends[1].receiver, to);
+        const transport::NetPart part{end == 0 ? from.data() : to.data(), bytes, 0, end == 0 ? out.get() : in.get()};
+        if (end == 0) ends[0].sender->wait(ends[0].sender->isend(part), long_deadline());
+        else ends[1].receiver->wait(ends[1].receiver->irecv(std::span(&part, 1)), long_deadline());
       }
     });
     return static_cast<double>(bytes * count) / ns * 1e9;

@@ -1,4 +1,4 @@
-// Both ends of a network connection in one test, bytes with a pattern to send over it, and waits for requests.
+// Both ends of a network connection in one test, and memory with a pattern to send over it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/sync.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net/proxy.hpp"
 
 namespace slip::test {
 
 inline transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'000), nullptr}; }
+inline transport::Deadline hasty() { return {base::deadline_after(20'000'000), nullptr}; }
 
 inline transport::NetOptions local_options(int rank, const char* host = "127.0.0.1") {
   transport::NetOptions options;
@@ -22,67 +21,47 @@ inline transport::NetOptions local_options(int rank, const char* host = "127.0.0
   return options;
 }
 
-// Polls until it returns something, for at most a minute; then returns null.
-template <class Poll>
-auto poll_for(const Poll& poll) {
-  const std::int64_t deadline = long_deadline().at_ns;
-  auto found = poll();
-  for (; !found && base::now_ns() < deadline; found = poll()) base::yield_thread();
-  return found;
-}
-
-inline std::unique_ptr<transport::NetConnection> accept(transport::NetListener& listener) {
-  return poll_for([&] { return listener.accept(); });
-}
-
 // Rank 1 sends to rank 0.
 struct Ends {
-  std::unique_ptr<transport::NetConnection> sender, receiver;
+  std::unique_ptr<transport::NetSender> sender;
+  std::unique_ptr<transport::NetReceiver> receiver;
 
   explicit Ends(transport::NetOptions options = local_options(0)) {
     const auto listener = transport::net_tcp().listen(options);
     options.rank = 1;
     sender = transport::net_tcp().connect(listener->handle(), options, long_deadline());
-    receiver = accept(*listener);
+    receiver = listener->accept(long_deadline());
   }
 };
 
-using Bytes = std::vector<std::byte>;
+// Bytes that are registered with one end.
+struct Memory {
+  std::vector<std::byte> bytes;
+  std::unique_ptr<transport::NetMemory> registered;
 
-inline Bytes pattern(std::size_t size, unsigned seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
-  return bytes;
+  Memory(transport::NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  transport::NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
+  transport::NetPart part(int tag, std::size_t offset, std::size_t size) {
+    return {bytes.data() + offset, size, tag, registered.get()};
+  }
+  void fill(unsigned seed) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
+  }
+};
+
+// Drives both ends from one thread until both requests are done.
+inline void finish(transport::NetConnection& one, transport::NetRequest* ones, transport::NetConnection& two,
+                   transport::NetRequest* twos, std::span<std::size_t> moved = {}) {
+  const std::int64_t deadline = long_deadline().at_ns;
+  while (ones || twos) {
+    if (ones && one.test(ones)) ones = nullptr;
+    if (twos && two.test(twos, moved)) twos = nullptr;
+    ASSERT_LT(base::now_ns(), deadline);
+  }
 }
 
-inline transport::NetRequest* start(transport::NetConnection& line, std::span<std::byte> bytes) {
-  return line.start(bytes, false);
-}
-
-// Drives the connection until the request is done, and returns the length of the message. Throws the connection's
-// error.
-inline std::size_t finish(transport::NetConnection& line, const transport::NetRequest* request) {
-  EXPECT_TRUE(poll_for([&] { return request->done || (static_cast<void>(line.progress()), request->done); }));
-  return request->moved;
-}
-
-// Drives both ends from one thread until both requests are done. Returns the length of the second message.
-inline std::size_t finish(transport::NetConnection& one, const transport::NetRequest* ones,
-                          transport::NetConnection& two, const transport::NetRequest* twos) {
-  EXPECT_TRUE(poll_for([&] {
-    if (!ones->done) static_cast<void>(one.progress());
-    if (!twos->done) static_cast<void>(two.progress());
-    return ones->done && twos->done;
-  }));
-  return twos->moved;
-}
-
-// Drives the connection until `count` operations are done. Throws the connection's error.
-inline void drive_until(transport::ProxyConnection& line, std::uint64_t count) {
-  line.begin_drive();
-  EXPECT_TRUE(
-      poll_for([&] { return line.done() >= count || (static_cast<void>(line.drive()), line.done() >= count); }));
-  line.end_drive();
+inline transport::NetRequest* irecv(transport::NetReceiver& line, const transport::NetPart& part) {
+  return line.irecv(std::span(&part, 1));
 }
 
 }  // namespace slip::test

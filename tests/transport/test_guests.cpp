@@ -2,12 +2,13 @@
 #include <sys/resource.h>
 #include <sys/un.h>
 
+#include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
+#include "transport/net/net.hpp"
 #include "transport/net/tcp.hpp"
-#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {
@@ -96,7 +97,7 @@ SLIP_CHILD(SilentGuests, Rank) {
     char byte = 0;
     static_cast<void>(!::read(kLine, &byte, 1));
     // A rank accepts connections whenever it polls.
-    static_cast<void>(listener->accept());
+    static_cast<void>(listener->accept(nullptr));
     bootstrap.barrier();
     for (int i = 0; i < 32; ++i) {
       if (::open("/dev/null", O_RDONLY | O_CLOEXEC) < 0) return "no descriptors are left for the job";
@@ -104,7 +105,7 @@ SLIP_CHILD(SilentGuests, Rank) {
     const std::vector<transport::NetHandle> handles = bootstrap.all_gather(listener->handle());
     const auto other = static_cast<std::size_t>(1 - info.rank);
     const auto sender = transport::net_tcp().connect(handles[other], options, long_enough());
-    const auto receiver = accept(*listener);
+    const auto receiver = listener->accept(long_enough());
     bootstrap.send(1 - info.rank, 1, {});
     static_cast<void>(bootstrap.recv(1 - info.rank, 1));
     return receiver->peer().rank == 1 - info.rank ? "went on" : "the line is another's";

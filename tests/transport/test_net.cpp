@@ -1,6 +1,7 @@
-// What every network must do, tested through the Net interface: sizes, many messages, both directions, processes.
+// What every network must do, tested through the Net interface: sizes, tags, many messages, both directions, processes.
 #include <thread>
 
+#include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
 #include "transport/net_ends.hpp"
@@ -28,29 +29,81 @@ class Nets : public testing::TestWithParam<Case> {
 TEST_P(Nets, CarryMessagesOfAnySize) {
   Ends ends(options());
   for (const std::size_t size : {0, 1, 7, 999, 1000, 1001, 3000, 4001, 65'536, 1'234'567, 64 << 20}) {
-    Bytes from = pattern(size, static_cast<unsigned>(size)), to(size + 64);
-    const transport::NetRequest* const send = start(*ends.sender, from);
-    ASSERT_EQ(finish(*ends.sender, send, *ends.receiver, start(*ends.receiver, to)), size);
-    ASSERT_TRUE(std::equal(from.begin(), from.end(), to.begin()));
-    for (std::size_t i = size; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{}) << "beyond the message";
+    Memory from(*ends.sender, size), to(*ends.receiver, size + 64);
+    from.fill(static_cast<unsigned>(size));
+    std::size_t moved = 77;
+    finish(*ends.sender, ends.sender->isend(from.part(5)), *ends.receiver, irecv(*ends.receiver, to.part(5)),
+           std::span(&moved, 1));
+    ASSERT_EQ(moved, size);
+    ASSERT_TRUE(std::equal(from.bytes.begin(), from.bytes.end(), to.bytes.begin()));
+    for (std::size_t i = size; i < to.bytes.size(); ++i) ASSERT_EQ(to.bytes[i], std::byte{}) << "beyond the message";
   }
 }
 
 TEST_P(Nets, HaveManyMessagesInFlight) {
   Ends ends(options());
   constexpr std::size_t kCount = 200, kRoom = 20'000;
-  Bytes from = pattern(kCount * kRoom, 3), to(kCount * kRoom);
+  Memory from(*ends.sender, kCount * kRoom), to(*ends.receiver, kCount * kRoom);
+  from.fill(3);
   std::vector<transport::NetRequest*> sends, receives;
   for (std::size_t i = 0; i < kCount; ++i) {
-    sends.push_back(start(*ends.sender, std::span(from).subspan(i * kRoom, i * 97 + 1)));
-    receives.push_back(start(*ends.receiver, std::span(to).subspan(i * kRoom, kRoom)));
+    sends.push_back(ends.sender->isend(from.part(0, i * kRoom, i * 97 + 1)));
+    receives.push_back(irecv(*ends.receiver, to.part(0, i * kRoom, kRoom)));
   }
   for (std::size_t i = 0; i < kCount; ++i) {
-    const std::size_t moved = finish(*ends.sender, sends[i], *ends.receiver, receives[i]);
+    std::size_t moved = 0;
+    finish(*ends.sender, sends[i], *ends.receiver, receives[i], std::span(&moved, 1));
     ASSERT_EQ(moved, i * 97 + 1);
-    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(i * kRoom);
-    ASSERT_TRUE(std::equal(begin, begin + static_cast<std::ptrdiff_t>(moved), to.begin() + (begin - from.begin())));
+    const auto begin = from.bytes.begin() + static_cast<std::ptrdiff_t>(i * kRoom);
+    ASSERT_TRUE(
+        std::equal(begin, begin + static_cast<std::ptrdiff_t>(moved), to.bytes.begin() + (begin - from.bytes.begin())));
   }
+}
+
+TEST_P(Nets, FindTheReceiveByTheTag) {
+  Ends ends(options());
+  constexpr std::size_t kRoom = 3000;
+  Memory from(*ends.sender, 16 * kRoom), to(*ends.receiver, 16 * kRoom);
+  from.fill(9);
+  // Two receives of 8 parts each, with tags in the opposite order of the sends; tag t comes twice, 8 apart.
+  std::vector<transport::NetRequest*> receives, sends;
+  for (std::size_t group = 0; group < 2; ++group) {
+    std::vector<transport::NetPart> parts;
+    for (std::size_t i = 0; i < 8; ++i)
+      parts.push_back(to.part(static_cast<int>(7 - i), (group * 8 + 7 - i) * kRoom, kRoom));
+    receives.push_back(ends.receiver->irecv(parts));
+  }
+  for (std::size_t i = 0; i < 16; ++i)
+    sends.push_back(ends.sender->isend(from.part(static_cast<int>(i % 8), i * kRoom, kRoom - i)));
+  for (std::size_t i = 0; i < 16; ++i) finish(*ends.sender, sends[i], *ends.receiver, nullptr);
+  for (std::size_t group = 0; group < 2; ++group) {
+    std::array<std::size_t, 8> moved{};
+    finish(*ends.sender, nullptr, *ends.receiver, receives[group], moved);
+    for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(moved[i], kRoom - (group * 8 + 7 - i));
+  }
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_TRUE(std::equal(from.bytes.begin() + static_cast<std::ptrdiff_t>(i * kRoom),
+                           from.bytes.begin() + static_cast<std::ptrdiff_t>(i * kRoom + kRoom - i),
+                           to.bytes.begin() + static_cast<std::ptrdiff_t>(i * kRoom)));
+}
+
+TEST_P(Nets, KeepMessagesThatAreAskedForLater) {
+  Ends ends(options());
+  constexpr std::size_t kLarge = 3 << 20;
+  Memory from(*ends.sender, kLarge), to(*ends.receiver, kLarge);
+  from.fill(1);
+  transport::NetRequest* large = ends.sender->isend(from.part(1));
+  transport::NetRequest* other = ends.sender->isend(from.part(2, 100, 50));
+  transport::NetRequest* last = ends.sender->isend(from.part(1, 200, 60));
+  // Tag 2 is behind 3 MiB with tag 1 that nobody asked for.
+  finish(*ends.sender, other, *ends.receiver, irecv(*ends.receiver, to.part(2, 0, 50)));
+  EXPECT_TRUE(std::equal(to.bytes.begin(), to.bytes.begin() + 50, from.bytes.begin() + 100));
+  finish(*ends.sender, large, *ends.receiver, irecv(*ends.receiver, to.part(1)));
+  EXPECT_EQ(from.bytes, to.bytes);
+  std::size_t moved = 0;
+  finish(*ends.sender, last, *ends.receiver, irecv(*ends.receiver, to.part(1)), std::span(&moved, 1));
+  EXPECT_EQ(moved, 60U);
+  EXPECT_TRUE(std::equal(to.bytes.begin(), to.bytes.begin() + 60, from.bytes.begin() + 200));
 }
 
 TEST_P(Nets, CarryBothDirectionsAtOnce) {
@@ -59,12 +112,13 @@ TEST_P(Nets, CarryBothDirectionsAtOnce) {
   constexpr std::size_t kBytes = 8 << 20;
   expect_no_errors(as_ranks(2, [&](int rank) {
     const auto sender = transport::net_tcp().connect(listeners[1 - rank]->handle(), options(rank), long_deadline());
-    const auto receiver = accept(rank == 0 ? *there : *back);
-    Bytes from = pattern(kBytes, static_cast<unsigned>(rank)), to(kBytes);
+    const auto receiver = (rank == 0 ? there : back)->accept(long_deadline());
+    Memory from(*sender, kBytes), to(*receiver, kBytes), expected(*sender, kBytes);
+    from.fill(static_cast<unsigned>(rank));
+    expected.fill(static_cast<unsigned>(1 - rank));
     for (int turn = 0; turn < 4; ++turn) {
-      const transport::NetRequest* const send = start(*sender, from);
-      finish(*sender, send, *receiver, start(*receiver, to));
-      EXPECT_EQ(to, pattern(kBytes, static_cast<unsigned>(1 - rank)));
+      finish(*sender, sender->isend(from.part()), *receiver, irecv(*receiver, to.part()));
+      EXPECT_EQ(to.bytes, expected.bytes);
     }
   }));
 }
@@ -73,33 +127,62 @@ TEST_P(Nets, CarryThousandsOfSmallMessagesInOrder) {
   Ends ends(options());
   constexpr std::uint64_t kCount = 20'000, kSlots = 100;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    transport::NetConnection& line = rank == 0 ? *ends.receiver : *ends.sender;
+    transport::NetConnection& line = rank == 0 ? static_cast<transport::NetConnection&>(*ends.receiver) : *ends.sender;
     std::vector<std::uint64_t> values(kSlots);
+    const auto memory = line.register_memory(std::as_writable_bytes(std::span(values)));
     std::vector<transport::NetRequest*> requests(kSlots);
     for (std::uint64_t i = 0; i < kCount + kSlots; ++i) {
       transport::NetRequest*& slot = requests[i % kSlots];
-      if (slot) finish(line, slot);
+      if (slot) line.wait(slot, long_deadline());
       if (slot && rank == 0) {
         ASSERT_EQ(values[i % kSlots], i - kSlots);
       }
       slot = nullptr;
       if (i >= kCount) continue;
+      const transport::NetPart part{reinterpret_cast<std::byte*>(&values[i % kSlots]), sizeof(i), 0, memory.get()};
       if (rank == 1) values[i % kSlots] = i;
-      slot = start(line, std::as_writable_bytes(std::span(values).subspan(i % kSlots, 1)));
+      slot = rank == 1 ? ends.sender->isend(part) : irecv(*ends.receiver, part);
       ASSERT_NE(slot, nullptr);
     }
   }));
 }
 
-TEST_P(Nets, HaveAFixedNumberOfRequests) {
+TEST_P(Nets, HaveAFixedPoolOfRequests) {
   Ends ends(options());
-  Bytes to(64), from(64);
+  Memory to(*ends.receiver, 64);
   std::vector<transport::NetRequest*> requests;
-  while (transport::NetRequest* request = start(*ends.receiver, to)) requests.push_back(request);
+  while (transport::NetRequest* request = irecv(*ends.receiver, to.part())) requests.push_back(request);
   EXPECT_EQ(requests.size(), transport::kNetMaxRequests);
-  const transport::NetRequest* const send = start(*ends.sender, from);
-  finish(*ends.sender, send, *ends.receiver, requests[0]);
-  EXPECT_NE(start(*ends.receiver, to), nullptr);
+  Memory from(*ends.sender, 64);
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, requests[0]);
+  EXPECT_NE(irecv(*ends.receiver, to.part()), nullptr);
+}
+
+TEST_P(Nets, FlushWhatWasReceived) {
+  Ends ends(options());
+  Memory to(*ends.receiver, 64);
+  const transport::NetPart part = to.part();
+  finish(*ends.sender, nullptr, *ends.receiver, ends.receiver->flush(std::span(&part, 1)));
+}
+
+TEST_P(Nets, TakeOnlyRegisteredMemory) {
+  Ends ends(options());
+  Memory from(*ends.sender, 64), to(*ends.receiver, 64);
+  std::byte stranger{};
+  EXPECT_TRUE(fails(
+      [&] {
+        ends.sender->isend({&stranger, 1, 4, nullptr});
+      },
+      Code::kInvalidValue, {"rank 0 at", "tag 4"}));
+  EXPECT_TRUE(fails([&] { ends.sender->isend(from.part(0, 1, 64)); }, Code::kInvalidValue, {"64 bytes"}));
+  EXPECT_TRUE(fails(
+      [&] {
+        irecv(*ends.receiver, {&stranger, 1, 4, to.registered.get()});
+      },
+      Code::kInvalidValue, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { ends.receiver->irecv({}); }, Code::kInvalidValue, {"0 parts"}));
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver,
+         irecv(*ends.receiver, to.part()));  // the connection still works
 }
 
 TEST_P(Nets, JoinProcesses) {
@@ -108,16 +191,18 @@ TEST_P(Nets, JoinProcesses) {
   constexpr std::size_t kBytes = 1 << 20;
   const Child child([&] {
     const auto sender = transport::net_tcp().connect(handle, options(1), long_deadline());
-    Bytes from = pattern(kBytes, 4);
-    for (int i = 0; i < 10; ++i) finish(*sender, start(*sender, from));
+    Memory from(*sender, kBytes);
+    from.fill(4);
+    for (int i = 0; i < 10; ++i) sender->wait(sender->isend(from.part(i)), long_deadline());
     return std::string("sent");
   });
-  const auto receiver = accept(*listener);
+  const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 1);
-  Bytes to(kBytes);
+  Memory to(*receiver, kBytes), expected(*receiver, kBytes);
+  expected.fill(4);
   for (int i = 0; i < 10; ++i) {
-    finish(*receiver, start(*receiver, to));
-    ASSERT_EQ(to, pattern(kBytes, 4));
+    receiver->wait(irecv(*receiver, to.part(i)), long_deadline());
+    ASSERT_EQ(to.bytes, expected.bytes);
   }
   EXPECT_EQ(child.report(), "sent");
 }

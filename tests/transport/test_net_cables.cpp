@@ -1,4 +1,5 @@
-// Connections over a cable that is slow or loses packets.
+// Connections over a cable that is slow, loses packets or is cut.
+#include "support/errors.hpp"
 #include "transport/cable.hpp"
 #include "transport/net_ends.hpp"
 
@@ -16,16 +17,18 @@ void send_over(const std::string& discipline, std::size_t bytes, transport::NetO
     if (end == 1) {
       const auto listener = transport::net_tcp().listen(options);
       handle.set_value(listener->handle());
-      const auto receiver = accept(*listener);
-      Bytes to(bytes);
-      finish(*receiver, start(*receiver, to));
-      EXPECT_EQ(to, pattern(bytes, 6));
+      const auto receiver = listener->accept(long_deadline());
+      Memory to(*receiver, bytes), expected(*receiver, bytes);
+      expected.fill(6);
+      receiver->wait(irecv(*receiver, to.part()), long_deadline());
+      EXPECT_EQ(to.bytes, expected.bytes);
       return;
     }
     shaped = discipline.empty() || Cable::shape(discipline);
     const auto sender = transport::net_tcp().connect(handle.get_future().get(), options, long_deadline());
-    Bytes from = pattern(bytes, 6);
-    finish(*sender, start(*sender, from));
+    Memory from(*sender, bytes);
+    from.fill(6);
+    sender->wait(sender->isend(from.part()), long_deadline());
   });
   if (!reason.empty()) GTEST_SKIP() << reason;
   if (!shaped) GTEST_SKIP() << "sent over a plain cable: the tool tc cannot do '" << discipline << "' here";
@@ -48,6 +51,36 @@ TEST(Cables, SendWithoutCopies) {
   transport::NetOptions options;
   options.zero_copy_from = 10'000;
   send_over("", 8 << 20, options);
+}
+
+// Both ends find it at their deadlines, and name the silent rank.
+TEST(Cables, MayBeCut) {
+  std::promise<transport::NetHandle> handle;
+  std::promise<std::int64_t> cut;  // then the deadline begins: on busy cores all before it may take long
+  const std::string reason = Cable::run([&](int end) {
+    transport::NetOptions options;
+    options.rank = end;
+    options.host = kCableHosts[end];
+    if (end == 1) {
+      const auto listener = transport::net_tcp().listen(options);
+      handle.set_value(listener->handle());
+      const auto receiver = listener->accept(long_deadline());
+      Memory to(*receiver, 64 << 20);
+      transport::NetRequest* const request = irecv(*receiver, to.part(3));
+      const transport::Deadline soon{cut.get_future().get(), nullptr};
+      EXPECT_TRUE(
+          fails([&] { receiver->wait(request, soon); }, Code::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
+      return;
+    }
+    const auto sender = transport::net_tcp().connect(handle.get_future().get(), options, long_deadline());
+    Memory from(*sender, 64 << 20);
+    transport::NetRequest* request = sender->isend(from.part(3));
+    EXPECT_TRUE(Cable::cut());
+    const transport::Deadline soon{base::deadline_after(1'500'000'000), nullptr};
+    cut.set_value(soon.at_ns);
+    EXPECT_TRUE(fails([&] { sender->wait(request, soon); }, Code::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
+  });
+  if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// Connections whose other end is wrong, gone or a stranger: an error that names it, never a hang.
+// Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
+#include <thread>
+
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "transport/net/tcp.hpp"
@@ -16,46 +18,69 @@ transport::SocketAddress address_of(const transport::NetListener& listener) {
 TEST(NetFailures, AMessageTooLargeFailsBothSides) {
   for (const std::size_t size : {100, 64 << 20}) {
     Ends ends;
-    Bytes from(size), to(99);
-    transport::NetRequest* send = start(*ends.sender, from);
-    transport::NetRequest* receive = start(*ends.receiver, to);
-    EXPECT_TRUE(fails([&] { finish(*ends.receiver, receive); }, Code::kInvalidValue,
-                      {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes", "room for 99"}));
+    Memory from(*ends.sender, size), to(*ends.receiver, 99);
+    transport::NetRequest* send = ends.sender->isend(from.part(3));
+    transport::NetRequest* receive = irecv(*ends.receiver, to.part(3));
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kInvalidValue,
+                      {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
           // The kernel took the small message at once, so the next call that uses the connection gets the error.
           const std::int64_t deadline = long_deadline().at_ns;
           while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
-        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes", "room for 99"}));
-    EXPECT_TRUE(fails([&] { start(*ends.sender, from); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
-    EXPECT_TRUE(fails([&] { start(*ends.receiver, to); }, Code::kInvalidValue, {"room for 99"}));
+        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
+    EXPECT_TRUE(
+        fails([&] { ends.sender->isend(from.part(3)); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
+    EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, Code::kInvalidValue, {"room for 99"}));
     if (!send->done) {
-      EXPECT_TRUE(fails([&] { finish(*ends.sender, send); }, Code::kInvalidValue));
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kInvalidValue));
     }
   }
 }
 
+TEST(NetFailures, AWaitEndsAtItsDeadline) {
+  Ends ends;
+  Memory from(*ends.sender, 64 << 20), to(*ends.receiver, 8);
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(7)), hasty()); }, Code::kTimeout,
+                    {"rank 1 at", "at most 8 bytes with tag 7"}));
+  EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part(6)), hasty()); }, Code::kTimeout,
+                    {"rank 0 at", "67108864 bytes with tag 6"}));
+}
+
+TEST(NetFailures, AWaitEndsWhenAborted) {
+  Ends ends;
+  Memory to(*ends.receiver, 8);
+  transport::AbortFlag abort;
+  transport::NetRequest* request = irecv(*ends.receiver, to.part());
+  std::thread aborter([&] { abort.set(); });
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
+  aborter.join();
+  const auto listener = transport::net_tcp().listen(local_options(3));
+  EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, Code::kAborted, {"rank 3"}));
+}
+
 TEST(NetFailures, APeerThatClosedIsLost) {
   Ends one, two;
-  Bytes from(64 << 20), to(64);
-  transport::NetRequest* send = start(*one.sender, from);
+  Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
+  transport::NetRequest* send = one.sender->isend(from.part());
   one.receiver.reset();
-  EXPECT_TRUE(fails([&] { finish(*one.sender, send); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
-  transport::NetRequest* receive = start(*two.receiver, to);
+  EXPECT_TRUE(fails([&] { one.sender->wait(send, long_deadline()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
+  transport::NetRequest* receive = irecv(*two.receiver, to.part());
   two.sender.reset();
-  EXPECT_TRUE(fails([&] { finish(*two.receiver, receive); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { two.receiver->wait(receive, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
   Ends ends;
-  Bytes from = pattern(1000, 1);
-  for (int i = 0; i < 3; ++i) finish(*ends.sender, start(*ends.sender, from));
+  Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
+  from.fill(1);
+  for (int i = 0; i < 3; ++i) ends.sender->wait(ends.sender->isend(from.part(i)), long_deadline());
   ends.sender.reset();
   for (int i = 0; i < 3; ++i) {
-    Bytes to(1000);
-    finish(*ends.receiver, start(*ends.receiver, to));
-    EXPECT_EQ(from, to);
+    std::fill(to.bytes.begin(), to.bytes.end(), std::byte{});
+    ends.receiver->wait(irecv(*ends.receiver, to.part(i)), long_deadline());
+    EXPECT_EQ(from.bytes, to.bytes);
   }
 }
 
@@ -65,16 +90,29 @@ TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
   const transport::NetHandle handle = listener->handle();
   const Child child([&] {
     const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
-    Bytes from(64 << 20);
-    finish(*sender, start(*sender, from));
+    Memory from(*sender, 64 << 20);
+    sender->wait(sender->isend(from.part()), long_deadline());
     return std::string("sent");
   });
-  const auto receiver = accept(*listener);
-  Bytes to(64 << 20);
-  transport::NetRequest* request = start(*receiver, to);
+  const auto receiver = listener->accept(long_deadline());
+  Memory to(*receiver, 64 << 20);
+  transport::NetRequest* request = irecv(*receiver, to.part());
   while (!receiver->progress()) ASSERT_FALSE(request->done);
   child.signal(SIGKILL);
-  EXPECT_TRUE(fails([&] { finish(*receiver, request); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+}
+
+TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
+  const auto listener = transport::net_tcp().listen(local_options(0));
+  const transport::NetHandle handle = listener->handle();
+  const Child child([&] {
+    const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
+    ::raise(SIGSTOP);
+    return std::string();
+  });
+  const auto receiver = listener->accept(long_deadline());
+  Memory to(*receiver, 64);
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, Code::kTimeout, {"rank 1 at"}));
 }
 
 TEST(NetFailures, StrangersAreTurnedAway) {
@@ -89,12 +127,12 @@ TEST(NetFailures, StrangersAreTurnedAway) {
   const transport::Socket liar = transport::Socket::connect(address, long_deadline());
   liar.send(std::as_bytes(std::span(&wrong, 1)), long_deadline());
   const auto sender = transport::net_tcp().connect(listener->handle(), local_options(8), long_deadline());
-  const auto receiver = accept(*listener);
+  const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 8);
-  Bytes from = pattern(100, 2), to(100);
-  const transport::NetRequest* const send = start(*sender, from);
-  finish(*sender, send, *receiver, start(*receiver, to));
-  EXPECT_EQ(from, to);
+  Memory from(*sender, 100), to(*receiver, 100);
+  from.fill(2);
+  finish(*sender, sender->isend(from.part()), *receiver, irecv(*receiver, to.part()));
+  EXPECT_EQ(from.bytes, to.bytes);
   std::byte answer{};
   EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, long_deadline()); }, Code::kIo));
   EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, long_deadline()); }, Code::kIo));
@@ -113,10 +151,11 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
   transport::TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
   none.code = none.expected_code(local_options(0).key, told.salt);
   senseless.send(std::as_bytes(std::span(&none, 1)), long_deadline());
-  // The next connection is accepted, so the listener has read the greetings before it.
-  const auto sender = transport::net_tcp().connect(listener->handle(), local_options(8), long_deadline());
-  EXPECT_EQ(accept(*listener)->peer().rank, 8);
-  EXPECT_EQ(listener->accept(), nullptr);
+  EXPECT_TRUE(fails(
+      [&] {
+        listener->accept({base::deadline_after(100'000'000), nullptr});
+      },
+      Code::kTimeout, {"as rank 0", "1 belong to connections"}));
 }
 
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
@@ -129,15 +168,12 @@ TEST(NetFailures, AGreetingCountsOnce) {
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   const transport::Socket first = transport::Socket::connect(address_of(*listener), long_deadline());
   first.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
-  EXPECT_EQ(accept(*listener)->peer().rank, 2);
+  EXPECT_EQ(listener->accept(long_deadline())->peer().rank, 2);
+  const transport::Deadline soon{base::deadline_after(100'000'000), nullptr};
   for (transport::NetListener* one : {listener.get(), other.get()}) {
     const transport::Socket again = transport::Socket::connect(address_of(*one), long_deadline());
     again.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
-    const auto sender = transport::net_tcp().connect(one->handle(), local_options(8), long_deadline());
-    EXPECT_EQ(accept(*one)->peer().rank, 8);  // it came after the greeting, which the listener has read by now
-    EXPECT_EQ(one->accept(), nullptr);
-    std::byte answer{};
-    EXPECT_TRUE(fails([&] { again.recv({&answer, 1}, long_deadline()); }, Code::kIo));
+    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 belong to connections"}));
   }
 }
 
@@ -164,9 +200,9 @@ TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   there.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), long_deadline());
-  const auto receiver = accept(*listener);
-  Bytes to(64);
-  EXPECT_TRUE(fails([&] { finish(*receiver, start(*receiver, to)); }, Code::kIo, {"rank 2 at"}));
+  const auto receiver = listener->accept(long_deadline());
+  Memory to(*receiver, 64);
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, Code::kIo, {"rank 2 at"}));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// The proxy: connections that move while no thread waits for them, and threads that drive them.
+// The proxy: connections that move while no thread waits for them, and waits that drive them.
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
+#include "transport/net/proxy.hpp"
 #include "transport/net_ends.hpp"
 
 namespace slip::test {
@@ -63,7 +64,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
     ASSERT_LT(base::now_ns(), deadline);
     base::yield_thread();
   }
-  EXPECT_TRUE(fails([&] { drive_until(*lines.receiver, 2); }, Code::kRankLost));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost));
   EXPECT_EQ(receives.times, seen);
 }
 
@@ -74,11 +75,13 @@ TEST(Proxies, AreDrivenByWhoWaits) {
   expect_no_errors(as_ranks(2, [&](int rank) {
     transport::ProxyConnection& line = rank == 0 ? *lines.receiver : *lines.sender;
     for (std::uint64_t i = 0; i < lines.from.size() / kChunk; ++i) {
-      while (!line.post(rank == 0 ? lines.in(i * kChunk, kChunk) : lines.out(i * kChunk, kChunk)))
-        drive_until(line, i - transport::ProxyConnection::kDepth / 2);
-      if (i % 16 == 0) drive_until(line, i + 1);
+      const auto next =
+          i % 16 == 0 ? transport::ProxyConnection::Next::kWait : transport::ProxyConnection::Next::kCompute;
+      while (!line.post(rank == 0 ? lines.in(i * kChunk, kChunk) : lines.out(i * kChunk, kChunk), next))
+        line.wait(i - transport::ProxyConnection::kDepth / 2, long_deadline());
+      if (i % 16 == 0) line.wait(i + 1, long_deadline());
     }
-    drive_until(line, lines.from.size() / kChunk);
+    line.wait(lines.from.size() / kChunk, long_deadline());
   }));
   EXPECT_EQ(lines.from, lines.to);
 }
@@ -90,20 +93,24 @@ TEST(Proxies, HaveARingThatIsFull) {
   while (lines.receiver->post(lines.in(posted, 1))) ++posted;
   EXPECT_EQ(posted, transport::ProxyConnection::kDepth);
   ASSERT_TRUE(lines.sender->post(lines.out(0, 1)));
-  drive_until(*lines.receiver, 1);
+  lines.receiver->wait(1, long_deadline());
   EXPECT_TRUE(lines.receiver->post(lines.in(posted, 1)));
 }
 
-TEST(Proxies, SayWhoIsGone) {
+TEST(Proxies, SayWhoDidNotCome) {
   transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   lines.receiver->post(lines.in(0, 100));
-  lines.sender->post(lines.out(0, 50));
-  drive_until(*lines.receiver, 1);
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, hasty()); }, Code::kTimeout, {"rank 1 at", "0 receives of 1"}));
+  transport::AbortFlag abort;
+  abort.set();
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
+  lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
+  lines.receiver->wait(1, long_deadline());
   EXPECT_EQ(lines.receiver->moved(0), 50U);
   lines.receiver->post(lines.in(0, 100));
   lines.sender.reset();
-  EXPECT_TRUE(fails([&] { drive_until(*lines.receiver, 2); }, Code::kRankLost, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost, {"rank 1 at"}));
   EXPECT_TRUE(fails([&] { lines.receiver->post(lines.in(0, 1)); }, Code::kRankLost, {"rank 1 at"}));
 }
 
@@ -128,6 +135,23 @@ TEST(Proxies, SayWhatToSleepFor) {
   lines.receiver->end_drive();
 }
 
+TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
+  transport::Proxy proxy;
+  Proxied lines(proxy, 8 << 20);
+  expect_no_errors(as_ranks(3, [&](int rank) {
+    if (rank == 0) lines.receiver->wait(100, long_deadline());  // nothing is posted yet
+    for (std::uint64_t i = 0; rank == 1 && i < 100; ++i) {
+      while (!lines.receiver->post(lines.in(i * 80'000, 80'000))) base::yield_thread();
+    }
+    for (std::uint64_t i = 0; rank == 2 && i < 100; ++i) {
+      while (!lines.sender->post(lines.out(i * 80'000, 80'000)))
+        lines.sender->wait(lines.sender->done() + 1, long_deadline());
+    }
+    if (rank == 2) lines.sender->wait(100, long_deadline());
+  }));
+  EXPECT_TRUE(std::equal(lines.to.begin(), lines.to.begin() + 8'000'000, lines.from.begin()));
+}
+
 TEST(Proxies, CanBeClosedWithOperationsPosted) {
   transport::Proxy proxy;
   for (int i = 0; i < 20; ++i) {
@@ -144,7 +168,7 @@ TEST(Proxies, AreMadeAnewAfterAFork) {
     Proxied lines(transport::Proxy::of_process(), 1 << 20);
     lines.sender->post(lines.out(0, 1 << 20));
     lines.receiver->post(lines.in(0, 1 << 20));
-    drive_until(*lines.receiver, 1);
+    lines.receiver->wait(1, long_deadline());
     return std::string(lines.from == lines.to ? "came" : "differs");
   });
   EXPECT_EQ(child.report(), "came");

@@ -128,7 +128,7 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
   return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
 }
 
-std::unique_ptr<transport::NetConnection> Links::connect(int rank, int channel) {
+std::unique_ptr<transport::NetSender> Links::connect(int rank, int channel) {
   transport::NetOptions options = net_options_;
   options.channel = channel;
   try {
@@ -141,8 +141,8 @@ std::unique_ptr<transport::NetConnection> Links::connect(int rank, int channel) 
   }
 }
 
-std::unique_ptr<transport::NetConnection> Links::accept(int rank, int channel) {
-  while (std::unique_ptr<transport::NetConnection> receiver = listener_->accept()) {
+std::unique_ptr<transport::NetReceiver> Links::accept(int rank, int channel) {
+  while (std::unique_ptr<transport::NetReceiver> receiver = listener_->accept(nullptr)) {
     const transport::NetPeer& from = receiver->peer();
     if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= channels_) continue;
     arrived_[index(from.rank, from.channel)] = std::move(receiver);

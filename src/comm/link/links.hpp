@@ -42,8 +42,8 @@ class Links {
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
   LinkEnd& end(Ends& ends, int rank, int channel, bool out);
   std::unique_ptr<LinkEnd> make(int rank, int channel, bool out);
-  std::unique_ptr<transport::NetConnection> connect(int rank, int channel);
-  std::unique_ptr<transport::NetConnection> accept(int rank, int channel);
+  std::unique_ptr<transport::NetSender> connect(int rank, int channel);
+  std::unique_ptr<transport::NetReceiver> accept(int rank, int channel);
   std::size_t index(int rank, int channel) const {
     return static_cast<std::size_t>(channel) * static_cast<std::size_t>(bootstrap_.nranks()) +
            static_cast<std::size_t>(rank);
@@ -56,8 +56,8 @@ class Links {
   const int channels_;
   std::unique_ptr<transport::NetListener> listener_;
   std::vector<transport::NetHandle> handles_;
-  std::vector<std::unique_ptr<transport::NetConnection>> arrived_;  // connections that no link has taken yet
-  Ends outlets_, inlets_;                                           // arrived_, outlets_, inlets_: by channel and rank
+  std::vector<std::unique_ptr<transport::NetReceiver>> arrived_;  // connections that no link has taken yet
+  Ends outlets_, inlets_;                                         // arrived_, outlets_, inlets_: by channel and rank
   struct Made {
     LinkEnd* end = nullptr;
     int rank = 0;

@@ -84,7 +84,7 @@ bool NetInlet::post_receive(Message& message) {
 bool NetInlet::drive() {
   if (done_ == begun_) return false;
   if (!connection_) {
-    std::unique_ptr<transport::NetConnection> receiver = accept_();
+    std::unique_ptr<transport::NetReceiver> receiver = accept_();
     if (!receiver) return false;
     connection_ = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(receiver));
     connection_->begin_drive();

@@ -2,11 +2,72 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "base/clock.hpp"
+#include "base/fail.hpp"
+#include "base/sync.hpp"
+
 namespace slip::transport {
+namespace {
+
+constexpr double kSpinUs = 50;    // spin limit while nothing moves; then the waiting thread yields
+constexpr double kYieldUs = 300;  // then it sleeps in poll
+
+}  // namespace
 
 std::string NetPeer::text() const { return fmt::format("rank {} at {}", rank, address); }
+
+std::string NetRequest::text() const {
+  if (kind == Kind::kFlush) return "a flush";
+  if (kind == Kind::kSend) return fmt::format("a send of {} bytes with tag {}", parts[0].bytes, parts[0].tag);
+  std::string text = "a receive of";
+  for (std::size_t i = 0; i < count; ++i)
+    text += fmt::format("{} at most {} bytes with tag {}", i == 0 ? "" : ",", parts[i].bytes, parts[i].tag);
+  return text;
+}
+
+NetConnection::NetConnection() {
+  for (NetRequest& request : requests_) free_.push_back(&request);
+}
+
+std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> bytes) {
+  return std::make_unique<NetMemory>(bytes);
+}
+
+bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {
+  if (!request->done) progress();
+  if (!request->done) return false;
+  std::copy_n(request->moved.begin(), std::min(moved.size(), request->count), moved.begin());
+  free_.push_back(request);
+  return true;
+}
+
+void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
+  std::uint64_t since = base::ticks();
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
+  for (;;) {
+    const bool moved_some = !request->done && progress();
+    if (request->done && test(request, moved)) return;
+    if (deadline.abort && deadline.abort->is_set())
+      fail(base::make_error(Code::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
+    const std::uint64_t now = base::ticks();
+    if (moved_some) since = now;
+    if (now - since < spin) continue;
+    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+      fail(base::make_error(Code::kTimeout, {},
+                            "{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
+                            peer_.text(), request->text()));
+    if (now - since < yield) base::yield_thread();
+    else {
+      std::vector<pollfd> watched;
+      watch(watched);
+      wait_for_any(watched, deadline);
+    }
+  }
+}
 
 void NetConnection::require_no_error() const {
   if (error_) throw Error(*error_);
@@ -17,12 +78,24 @@ void NetConnection::fail(Error error) {
   throw Error(*error_);
 }
 
-NetRequest* NetConnection::take_request(std::span<std::byte> bytes) {
-  NetRequest& next = request(begun_);
-  if (!next.done) return nullptr;
-  next = {bytes, false, 0};
-  ++begun_;
-  return &next;
+void NetConnection::check_part(const NetPart& part) const {
+  const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
+  const bool inside = part.data >= room.data() && part.data + part.bytes <= room.data() + room.size();
+  if (part.bytes == 0 || (part.memory && inside)) return;
+  base::fail(Code::kInvalidValue, {},
+             "{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
+             "register_memory first, and hand what it gave with each part",
+             peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
+}
+
+NetRequest* NetConnection::take_request(NetRequest::Kind kind) {
+  if (free_.empty()) return nullptr;
+  NetRequest* request = free_.back();
+  free_.pop_back();
+  request->kind = kind;
+  request->done = false;
+  request->count = 0;
+  return request;
 }
 
 }  // namespace slip::transport

@@ -1,17 +1,16 @@
-// The interface of network transports; the proxy (proxy.hpp) is its user. A connection carries messages in one
-// direction, from a sender to a receiver. They arrive in the order in which they were sent. The interface has six
-// virtual functions; destroying an object closes it. TCP is the only implementation so far.
+// The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
+// connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
+// nine virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
 //
-// A connection has no thread. start() does not block: it returns a request. Bytes move only while a thread calls
-// start() or progress(). One thread at a time may use a connection. The connection keeps its first error: every later
-// call throws that error again. It names the rank and the address of the peer.
+// A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
+// while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
+// its first error: every later call throws that error again. It names the rank and the address of the peer.
 #pragma once
 
 #include <poll.h>
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,14 +26,16 @@ namespace slip::transport {
 inline constexpr std::size_t kNetHandleBytes = 128;
 using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a listener: plain data that ranks exchange
 
+inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messages that one irecv can receive
 inline constexpr int kNetMaxSockets = 16;            // per connection
-inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be under way
+inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
 
 struct NetOptions {
-  int rank = 0;      // this process's rank: the peer's errors name it
-  int channel = 0;   // number of the connection: the sender passes it to the receiver, see NetPeer
-  Secret key{};      // authenticates the connection: sender and receiver need the same key
-  std::string host;  // host name or address to listen at
+  int rank = 0;           // this process's rank: the peer's errors name it
+  int channel = 0;        // number of the connection: the sender passes it to the receiver, see NetPeer
+  Secret key{};           // authenticates the connection: sender and receiver need the same key
+  std::string host;       // host name or address to listen at; empty: chosen by `interface`
+  std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
   // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
   // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
   int sockets = 1;                                    // number of sockets; large messages are striped over them
@@ -42,12 +43,35 @@ struct NetOptions {
   std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
 };
 
-// A message that is sent or received. The connection owns the requests and uses them in turn: a request keeps its
-// values until kNetMaxRequests more have begun.
+// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
+class NetMemory {
+ public:
+  explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  virtual ~NetMemory() = default;
+  NetMemory(const NetMemory&) = delete;
+  NetMemory& operator=(const NetMemory&) = delete;
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+struct NetPart {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;  // for a receive: the maximum length of the message
+  int tag = 0;
+  const NetMemory* memory = nullptr;  // the registered memory that contains the bytes
+};
+
+// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done.
 struct NetRequest {
-  std::span<std::byte> bytes;  // for a receive: room for the message
-  bool done = true;
-  std::size_t moved = 0;  // the length of the message; set when it is done
+  enum class Kind { kSend, kReceive, kFlush };
+  Kind kind = Kind::kSend;
+  bool done = false;
+  std::size_t count = 0;  // number of parts that are used
+  std::array<NetPart, kNetMaxParts> parts;
+  std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
+  std::string text() const;                       // "a receive with tag 3 (at most 100 bytes)"
 };
 
 struct NetPeer {
@@ -60,39 +84,63 @@ struct NetPeer {
 class NetConnection {
  public:
   virtual ~NetConnection() = default;
-  NetConnection() = default;
+  NetConnection();
   NetConnection(const NetConnection&) = delete;
   NetConnection& operator=(const NetConnection&) = delete;
 
-  // Begins to send these bytes, or to receive a message into them. Null: kNetMaxRequests are under way; call progress()
-  // and try again. A send is done when the caller may overwrite the bytes. The peer may not have received them yet.
-  // `more`: another send follows at once, so that one system call can send both.
-  virtual NetRequest* start(std::span<std::byte> bytes, bool more) = 0;
+  // The default serves networks for which the kernel copies the bytes.
+  virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
   virtual void watch(std::vector<pollfd>& all) const = 0;
 
+  // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
+  // bytes of each part.
+  bool test(NetRequest* request, std::span<std::size_t> moved = {});
+  // Spins, then yields, then sleeps in poll. Its errors name the peer's rank.
+  void wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved = {});
+
   const NetPeer& peer() const { return peer_; }
 
  protected:
-  void require_no_error() const;                         // throws the error, if there was one
-  [[noreturn]] void fail(Error error);                   // stores the error for later calls and throws it
-  NetRequest* take_request(std::span<std::byte> bytes);  // null: kNetMaxRequests are under way
-  NetRequest& request(std::uint64_t number) { return requests_[number % kNetMaxRequests]; }
+  void require_no_error() const;        // throws the error, if there was one
+  [[noreturn]] void fail(Error error);  // stores the error for later calls and throws it
+  void check_part(const NetPart& part) const;
+  NetRequest* take_request(NetRequest::Kind kind);  // null: all requests are in use
 
   NetPeer peer_;
-  std::uint64_t begun_ = 0;  // requests so far; they are numbered from 0
+  std::vector<NetRequest> requests_ = std::vector<NetRequest>(kNetMaxRequests);
+  std::size_t index_of(const NetRequest* request) const { return static_cast<std::size_t>(request - requests_.data()); }
 
  private:
   std::optional<Error> error_;
-  std::vector<NetRequest> requests_ = std::vector<NetRequest>(kNetMaxRequests);
+  std::vector<NetRequest*> free_;
+};
+
+class NetSender : public NetConnection {
+ public:
+  // Null: all requests are in use; call progress() and try again. A send is done when the caller may overwrite the
+  // bytes. The peer may not have received them yet. `more`: another send follows at once, so that one system call can
+  // send both.
+  virtual NetRequest* isend(const NetPart& part, bool more) = 0;
+  NetRequest* isend(const NetPart& part) { return isend(part, false); }
+};
+
+class NetReceiver : public NetConnection {
+ public:
+  // A message is matched with the oldest part that has its tag and no message yet. Null: all requests are in use.
+  virtual NetRequest* irecv(std::span<const NetPart> parts) = 0;
+  // The request is done when a device that reads the memory, for example a GPU, sees the received bytes of these parts.
+  virtual NetRequest* flush(std::span<const NetPart> parts) = 0;
 };
 
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  // Does not wait: returns null if no rank has connected. Connections that do not authenticate with the key are closed.
-  virtual std::unique_ptr<NetConnection> accept() = 0;
+  // Connections that do not authenticate with the key are closed. With a null deadline accept() does not wait: it
+  // returns null if no rank has connected.
+  virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
+  std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
 
  protected:
@@ -103,9 +151,9 @@ class Net {
  public:
   virtual ~Net() = default;
   virtual std::unique_ptr<NetListener> listen(const NetOptions& options) const = 0;
-  // The sender's end. Returns without waiting until the peer calls accept().
-  virtual std::unique_ptr<NetConnection> connect(const NetHandle& handle, const NetOptions& options,
-                                                 const Deadline& deadline) const = 0;
+  // Returns without waiting until the peer calls accept().
+  virtual std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
+                                             const Deadline& deadline) const = 0;
 };
 
 const Net& net_tcp();

@@ -11,12 +11,22 @@
 
 namespace slip::transport {
 namespace {
+constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
+constexpr double kYieldUs = 300;     // then it sleeps in poll
 constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+constexpr std::uintptr_t kPageBytes = 4096;
+// Registrations of a connection; exceeded only while more are in use at once.
+constexpr std::size_t kMaxRegistered = 16;
 }  // namespace
 
-ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetConnection> connection)
-    : proxy_(proxy), connection_(std::move(connection)) {
+ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender)
+    : proxy_(proxy), connection_(std::move(sender)), sender_(static_cast<NetSender*>(connection_.get())) {
+  proxy_.add(this);
+}
+
+ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver)
+    : proxy_(proxy), connection_(std::move(receiver)), sender_(nullptr) {
   proxy_.add(this);
 }
 
@@ -30,9 +40,52 @@ bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
   head_.store(head + 1, std::memory_order_release);  // release: a thread that sees the new head sees the entry
   if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
-  base::full_fence();  // orders the head before the proxy's asleep_: the proxy sets asleep_, then reads the head
-  if (busy() && !driven_.load(std::memory_order_relaxed)) proxy_.wake();  // relaxed: a hint
+  base::full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
+  if (!busy()) return true;
+  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
+  else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.wake();
   return true;
+}
+
+void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks();
+  begin_drive();
+  while (done() < count) {
+    const bool moved_some = try_drive();
+    const bool aborted = deadline.abort && deadline.abort->is_set();
+    const std::uint64_t now = base::ticks();
+    if (moved_some) since = now;
+    if (!failed() && !aborted && now - since < spin) continue;
+    const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
+    if (failed() || ((aborted || late) && done() < count)) {
+      end_drive();
+      if (failed()) throw Error(*error_);
+      base::fail(aborted ? Code::kAborted : Code::kTimeout, {}, "{}: {} {} of {} are done: {}", peer().text(), done(),
+                 sender_ ? "sends" : "receives", count,
+                 aborted ? "the wait was aborted" : "it did not come before the deadline");
+    }
+    if (now - since < yield) base::yield_thread();
+    else sleep(deadline);
+  }
+  end_drive();
+}
+
+// Sleeps until the connection can move bytes, an operation was posted, or another thread moved bytes.
+void ProxyConnection::sleep(const Deadline& deadline) {
+  std::vector<pollfd> watched;
+  sleeping_.store(true, std::memory_order_relaxed);
+  base::full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
+  lock_.lock();
+  const bool unstarted = started_ < head_.load(std::memory_order_acquire);
+  connection_->watch(watched);
+  lock_.unlock();
+  const std::uint64_t known = done();
+  watched.push_back({wake_up_.descriptor(), POLLIN, 0});
+  if (!unstarted && !failed() && known == done()) wait_for_any(watched, deadline.within(kLookAgainNs));
+  sleeping_.store(false, std::memory_order_relaxed);
+  wake_up_.drain();
 }
 
 void ProxyConnection::end_drive() {
@@ -52,7 +105,10 @@ bool ProxyConnection::try_drive() {
     moved_some = true;
   }
   lock_.unlock();
-  return moved_some;
+  if (!moved_some) return false;
+  base::full_fence();  // orders done_ before sleeping_: a sleeping thread sets its flag, then reads done_
+  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
+  return true;
 }
 
 bool ProxyConnection::drive_and_notify() {
@@ -86,18 +142,48 @@ bool ProxyConnection::watch(std::vector<pollfd>& all) {
 bool ProxyConnection::move() {
   bool moved_some = false;
   const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: sees the entries before this head
-  for (; started_ < head; ++started_) {
-    Entry& one = entry(started_);
-    one.request = connection_->start(one.bytes, started_ + 1 < head);
-    if (!one.request) break;
-  }
+  while (started_ < head && start(entry(started_), started_ + 1 < head)) ++started_;
   std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
   if (done < started_ && !entry(done).request->done) moved_some = connection_->progress();
   const std::uint64_t before = done;
-  while (done < started_ && entry(done).request->done) ++done;
-  // release: a thread that sees the count sees the bytes and NetRequest::moved.
+  while (done < started_ && entry(done).request->done) {
+    Entry& one = entry(done);
+    std::size_t moved = one.bytes.size();
+    connection_->test(one.request, std::span(&moved, sender_ ? 0 : 1));
+    one.moved = moved;
+    ++done;
+  }
+  // release: a thread that sees the count sees the bytes and `moved`.
   if (done != before) done_.store(done, std::memory_order_release);
   return moved_some || done != before;
+}
+
+bool ProxyConnection::start(Entry& one, bool more) {
+  const NetPart part{one.bytes.data(), one.bytes.size(), 0, registered(one.bytes)};
+  one.request =
+      sender_ ? sender_->isend(part, more) : static_cast<NetReceiver&>(*connection_).irecv(std::span(&part, 1));
+  return one.request != nullptr;
+}
+
+const NetMemory* ProxyConnection::registered(std::span<std::byte> bytes) {
+  if (bytes.empty()) return nullptr;
+  const std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
+  Registered* oldest = nullptr;
+  for (Registered& one : registered_) {
+    const std::span<std::byte> its = one.memory->bytes();
+    if (bytes.data() >= its.data() && bytes.data() + bytes.size() <= its.data() + its.size()) {
+      one.last_used = started_;
+      return one.memory.get();
+    }
+    if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
+  }
+  if (!oldest || registered_.size() < kMaxRegistered) oldest = &registered_.emplace_back();
+  // Register whole pages: later operations will probably use the neighbouring bytes.
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) + kPageBytes - 1) / kPageBytes * kPageBytes;
+  *oldest = {connection_->register_memory({reinterpret_cast<std::byte*>(begin), end - begin}), started_};
+  return oldest->memory.get();
 }
 
 Proxy::Proxy() {

@@ -30,15 +30,16 @@ class ProxyConnection {
  public:
   static constexpr std::uint64_t kDepth = 64;  // maximum number of operations that are posted and not done
 
-  ProxyConnection(Proxy& proxy, std::unique_ptr<NetConnection> connection);
+  ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender);
+  ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
   ~ProxyConnection();
   ProxyConnection(const ProxyConnection&) = delete;
   ProxyConnection& operator=(const ProxyConnection&) = delete;
 
   // Posts an operation that sends these bytes, or receives at most bytes.size() bytes into them. False: the ring is
-  // full. `next` says what the caller does next. kPost: it posts another operation, so that one system call can move
-  // the bytes of both.
-  enum class Next { kCompute, kPost };
+  // full. `next` says what the caller does next. kWait: it waits for the operation, so the proxy need not be woken.
+  // kPost: it posts another operation, so that one system call can move the bytes of both.
+  enum class Next { kCompute, kWait, kPost };
   bool post(std::span<std::byte> bytes, Next next = Next::kCompute);
   std::uint64_t posted() const {
     return head_.load(std::memory_order_relaxed);
@@ -47,7 +48,10 @@ class ProxyConnection {
   // acquire: a thread that sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
   // Bytes that an operation sent or received. The operation must be done and among the last kDepth ones.
-  std::size_t moved(std::uint64_t operation) const { return ring_[operation % kDepth].request->moved; }
+  std::size_t moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
+
+  // Waits until `count` operations are done. Spins, yields, then sleeps in poll; throws the connection's error.
+  void wait(std::uint64_t count, const Deadline& deadline);
 
   // For a thread that waits for several connections: between begin_drive() and end_drive() the proxy does not drive
   // this one.
@@ -68,24 +72,38 @@ class ProxyConnection {
   friend class Proxy;
   struct Entry {
     std::span<std::byte> bytes;     // written by the posting thread before the head
-    NetRequest* request = nullptr;  // written under lock_ before done_
+    std::size_t moved = 0;          // written under lock_ before done_
+    NetRequest* request = nullptr;  // under lock_
   };
 
   Entry& entry(std::uint64_t operation) { return ring_[operation % kDepth]; }
   bool busy() const { return done() < head_.load(std::memory_order_acquire) && !failed(); }
   // acquire: pairs with the release after error_ was written.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Memory that is registered with the network. It stays registered, so that later operations on the same bytes need
+  // not register them again.
+  struct Registered {
+    std::unique_ptr<NetMemory> memory;
+    std::uint64_t last_used = 0;  // number of the last operation that used it
+  };
 
   bool try_drive();  // as drive(), but stores the error instead of throwing it
   bool drive_and_notify();
   bool move() SLIP_REQUIRES(lock_);
+  bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
+  const NetMemory* registered(std::span<std::byte> bytes) SLIP_REQUIRES(lock_);
+  void sleep(const Deadline& deadline);
 
   Proxy& proxy_;
-  const std::unique_ptr<NetConnection> connection_;
+  const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
+  NetSender* const sender_;                          // null: this connection receives
+  std::vector<Registered> registered_ SLIP_GUARDED_BY(lock_);
   base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
-  std::atomic<bool> driven_{false};  // a waiting thread drives this connection: a hint for the proxy
+  std::atomic<bool> driven_{false};    // a waiting thread drives this connection: a hint for the proxy
+  std::atomic<bool> sleeping_{false};  // the driving thread sleeps in poll
+  WakeUp wake_up_;
   alignas(64) base::SpinLock lock_;
   std::uint64_t started_ SLIP_GUARDED_BY(lock_) = 0;  // number of operations that were passed to connection_
   std::atomic<std::uint64_t> done_{0};

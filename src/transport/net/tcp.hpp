@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <list>
 
 #include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
@@ -23,7 +24,7 @@ namespace slip::transport {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
-inline constexpr std::uint32_t kTcpVersion = 4;
+inline constexpr std::uint32_t kTcpVersion = 3;
 
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};
@@ -52,15 +53,19 @@ struct TcpGreeting {
 };
 
 struct TcpHeader {
-  static constexpr std::uint64_t kMark = 0x6d736732;
+  static constexpr std::uint32_t kMark = 0x6d736731;
   std::uint64_t bytes = 0;
-  std::uint64_t mark = kMark;
+  std::int32_t tag = 0;
+  std::uint32_t mark = kMark;
 };
 static_assert(sizeof(TcpHeader) == 16);
 
 // The receiver's error message: a message is larger than the receive that was posted for it. A receiver never sends
 // anything else.
 struct TcpTooLarge {
+  static constexpr std::uint32_t kMark = 0x62696731;
+  std::uint32_t mark = kMark;
+  std::int32_t tag = 0;
   std::uint64_t bytes = 0, room = 0;
 };
 
@@ -139,87 +144,128 @@ class ZeroCopy {
   std::array<std::size_t, kMax> messages_{};
 };
 
-class TcpSender final : public NetConnection {
+// If a message has no matching receive yet, but receives with other tags are posted, the receiver buffers it. This is
+// the limit of all buffered bytes. If no receive is posted, the receiver reads nothing, and TCP's flow control stops
+// the sender.
+inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
+
+class TcpSender final : public NetSender {
  public:
   TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
-  NetRequest* start(std::span<std::byte> bytes, bool more) override;
+  using NetSender::isend;
+  NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
   void watch(std::vector<pollfd>& all) const override;
 
  private:
-  // A message that is being sent. It has the same number as its request.
+  static constexpr std::size_t kNone = kNetMaxRequests;
+  // A message that is being sent. It has the same index as its request.
   struct OutMessage {
     TcpHeader header;
+    std::size_t next = kNone;
     std::size_t sockets_left = 0;    // sockets that have not yet moved on to the next message
     std::uint32_t notices_left = 0;  // MSG_ZEROCOPY notifications to come: the kernel may read the bytes until then
   };
   struct Outgoing {
     Socket socket;
-    std::uint64_t at = 0;  // number of the message that this socket sends; begun_: none
-    std::size_t sent = 0;  // bytes of that message that this socket has sent, including the header
-    bool held = false;     // the message waits for the next one, so that one system call sends both
+    std::size_t at = kNone;  // index of the message that this socket sends
+    std::size_t sent = 0;    // bytes of that message that this socket has sent, including the header
+    bool held = false;       // the message waits for the next one, so that one system call sends both
     ZeroCopy zero_copy;
   };
 
-  OutMessage& message(std::uint64_t number) { return messages_[number % kNetMaxRequests]; }
   std::size_t head_bytes(const Outgoing& out) const { return &out == sockets_.data() ? sizeof(TcpHeader) : 0; }
-  std::size_t bytes_by(const Outgoing& out, std::uint64_t number);
+  std::size_t bytes_by(const Outgoing& out, std::size_t message) const;
   bool push(Outgoing& out);
-  std::size_t gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy);
+  std::size_t gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const;
   void advance(Outgoing& out, std::size_t bytes);
   void pass(Outgoing& out);
   void read_answer();
   bool settle_notices(Outgoing& out);
-  void finish_if_done(std::uint64_t number);
+  void finish_if_done(std::size_t message);
   [[noreturn]] void fail_lost(int error);
 
   Stripes stripes_;
   std::size_t zero_copy_from_;
   std::vector<Outgoing> sockets_;
   std::vector<OutMessage> messages_{kNetMaxRequests};
+  std::size_t last_ = kNone;
   std::size_t under_way_ = 0;
   std::array<std::byte, sizeof(TcpTooLarge)> answer_{};
   std::size_t answered_ = 0;
 };
 
-class TcpReceiver final : public NetConnection {
+class TcpReceiver final : public NetReceiver {
  public:
   TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
-  NetRequest* start(std::span<std::byte> bytes, bool more) override;
+  NetRequest* irecv(std::span<const NetPart> parts) override;
+  NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
   void watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
-  // A message whose header has arrived. It has the same number as its request.
+  static constexpr std::size_t kMaxArrivals = 64;
+  struct Unexpected {
+    TcpHeader header;
+    std::vector<std::byte> bytes;
+    NetRequest* request = nullptr;  // the matching receive, if it was posted while the message was still arriving
+    std::size_t part = 0;
+    bool whole = false;
+  };
+  // A message whose header has arrived, and the destination of its bytes.
   struct Arrival {
+    std::byte* to = nullptr;
     std::size_t bytes = 0, sockets_left = 0;
+    NetRequest* request = nullptr;
+    std::size_t part = 0;
+    Unexpected* unexpected = nullptr;
   };
   struct Incoming {
     Socket socket;
-    std::uint64_t at = 0;              // number of the message whose bytes this socket receives
+    std::uint64_t at = 0;              // number of the arrival whose bytes this socket receives
     std::size_t received = 0;          // bytes of that message that this socket has received
     mutable std::size_t wakes_at = 1;  // the socket's present SO_RCVLOWAT
   };
+  struct Posted {
+    NetRequest* request = nullptr;
+    std::size_t unfinished = 0;  // parts that are not complete
+    std::uint32_t open = 0;      // bit i: part i has no message yet
+  };
 
   enum class Reading { kSocket, kInboxOnly };
-  Arrival& arrival(std::uint64_t number) { return arrivals_[number % kNetMaxRequests]; }
+  Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMaxArrivals]; }
+  const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
   std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
   bool is_first(const Incoming& in) const { return &in == sockets_.data(); }
+  // Bytes of its current message that socket `index` has not received yet.
+  std::size_t missing(std::size_t index) const;
   bool pull(Incoming& in, Reading reading);
   bool pull_data(Incoming& in, Reading& reading);
   bool read_into_inbox(Reading& reading);
   std::size_t receive(Incoming& in, std::span<const iovec> pieces);
   bool take_header();
   void pass(Incoming& in);
+  bool match(const TcpHeader& header, Arrival& into);
+  void buffer_unexpected(const TcpHeader& header, Arrival& into);
+  bool match_unexpected(NetRequest* request, std::size_t part);
+  void deliver(Unexpected& unexpected);
+  void check_room(const TcpHeader& header, const NetPart& part);
+  void finish_part(NetRequest* request, std::size_t part, std::size_t bytes);
   [[noreturn]] void fail_lost(int error);
 
   Stripes stripes_;
   std::vector<Incoming> sockets_;
-  std::vector<Arrival> arrivals_{kNetMaxRequests};
-  std::uint64_t arrived_ = 0, finished_ = 0;  // messages whose header has arrived, and complete ones
+  std::array<Arrival, kMaxArrivals> arrivals_;
+  std::uint64_t arrived_ = 0, finished_ = 0;
   std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
   std::size_t inbox_begin_ = 0, inbox_end_ = 0;
+  std::vector<std::size_t> order_;  // indices of the posted requests, the oldest first; reserved: kNetMaxRequests
+  std::vector<Posted> posted_{kNetMaxRequests};
+  std::size_t waiting_ = 0;           // posted parts that have no message yet
+  std::size_t unfinished_ = 0;        // parts that are not complete
+  std::list<Unexpected> unexpected_;  // buffered messages that had no matching receive when their header arrived
+  std::size_t unexpected_bytes_ = 0;
 };
 
 }  // namespace slip::transport

@@ -1,10 +1,13 @@
 // Establishes TCP connections. The sender opens all sockets of a connection and writes a greeting on each. The listener
 // sends no answer, so connect() never waits for accept().
+#include <fmt/format.h>
+
 #include <cstring>
 #include <list>
 #include <set>
 
 #include "base/clock.hpp"
+#include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sha256.hpp"
 #include "transport/bootstrap/secret.hpp"
@@ -18,6 +21,8 @@ namespace {
 // The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
 // network may deliver the greeting late.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 // Size of the send buffer between ranks of one host: small, so that the bytes are still in the CPU caches when the peer
 // receives them. Measured: two ranks exchanged 2 MiB over plain sockets in 545 to 580 us with the kernel's choice of 4
 // MiB, and in 420 to 460 us with this size.
@@ -26,8 +31,9 @@ constexpr int kAheadBytes = 512 << 10;
 class TcpListener final : public NetListener {
  public:
   explicit TcpListener(const NetOptions& options) {
-    const SocketAddress at = resolve(options.host, 0).front();
-    listener_ = Socket::listen(at);
+    const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+    const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
+    listener_ = Socket::listen(at.with_port(0));
     key_ = options.key;
     contact_.salt = random_secret();
     contact_.address = at.with_port(listener_.local().port()).wire();
@@ -35,10 +41,14 @@ class TcpListener final : public NetListener {
     std::memcpy(handle_.data(), &contact_, sizeof(contact_));
   }
 
-  std::unique_ptr<NetConnection> accept() override {
-    accept_all();
-    read_greetings();
-    return complete_connection();
+  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
+    for (;;) {
+      accept_all();
+      read_greetings();
+      if (auto line = complete_connection()) return line;
+      if (!deadline) return nullptr;
+      wait(*deadline);
+    }
   }
 
  private:
@@ -63,7 +73,8 @@ class TcpListener final : public NetListener {
       read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
       if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
     }
-    if (error != 0) drop_one_unproven(pending_);
+    out_of_descriptors_ = error != 0;
+    if (out_of_descriptors_) drop_one_unproven(pending_);
   }
 
   // False: the peer is not a rank of this job.
@@ -92,7 +103,7 @@ class TcpListener final : public NetListener {
     pending_.remove_if([this](Pending& one) { return !read_greeting(one); });
   }
 
-  std::unique_ptr<NetConnection> complete_connection() {
+  std::unique_ptr<NetReceiver> complete_connection() {
     for (const Pending& first : pending_) {
       if (!first.greeted() || first.greeting.index != 0) continue;
       const TcpGreeting said = first.greeting;
@@ -116,11 +127,32 @@ class TcpListener final : public NetListener {
     return nullptr;
   }
 
+  void wait(const Deadline& deadline) const {
+    std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
+    std::size_t silent = 0;
+    for (const Pending& one : pending_) {
+      if (one.greeted()) continue;
+      ++silent;
+      watched.push_back({one.socket.descriptor(), POLLIN, 0});
+    }
+    const std::string what =
+        fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
+    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+      base::fail(Code::kTimeout, {},
+                 "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
+                 "belong to connections whose other sockets have not come",
+                 what, silent, pending_.size() - silent);
+    if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
+    wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
+  }
+
   Socket listener_;
   TcpHandle contact_;
   Secret key_{};
   std::list<Pending> pending_;
   std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and socket index of all accepted greetings
+  bool out_of_descriptors_ = false;
 };
 
 TcpHandle read_handle(const NetHandle& handle) {
@@ -140,8 +172,8 @@ class TcpNet final : public Net {
     return std::make_unique<TcpListener>(options);
   }
 
-  std::unique_ptr<NetConnection> connect(const NetHandle& handle, const NetOptions& options,
-                                         const Deadline& deadline) const override {
+  std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
+                                     const Deadline& deadline) const override {
     if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
       base::fail(Code::kInvalidValue, {},
                  "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "

@@ -1,3 +1,4 @@
+
 #include <algorithm>
 #include <cstring>
 
@@ -19,20 +20,45 @@ TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t 
     acknowledge_later(socket);
     sockets_.push_back({std::move(socket), 0, 0});
   }
+  order_.reserve(kNetMaxRequests);
 }
 
-NetRequest* TcpReceiver::start(std::span<std::byte> bytes, bool) {
+NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   require_no_error();
-  NetRequest* const request = take_request(bytes);
-  if (request && inbox_bytes() > 0) {
+  if (parts.empty() || parts.size() > kNetMaxParts)
+    base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts);
+  for (const NetPart& part : parts) check_part(part);
+  NetRequest* request = take_request(NetRequest::Kind::kReceive);
+  if (!request) return nullptr;
+  request->count = parts.size();
+  std::copy(parts.begin(), parts.end(), request->parts.begin());
+  const std::size_t index = index_of(request);
+  posted_[index] = {request, parts.size(), 0};
+  unfinished_ += parts.size();
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (match_unexpected(request, part)) continue;
+    posted_[index].open |= 1U << part;
+    ++waiting_;
+  }
+  if (posted_[index].open != 0) order_.push_back(index);
+  if (inbox_bytes() > 0) {
     for (Incoming& in : sockets_) static_cast<void>(pull(in, Reading::kInboxOnly));
   }
   return request;
 }
 
+// Nothing to do: the CPU itself wrote the bytes, so they are visible.
+NetRequest* TcpReceiver::flush(std::span<const NetPart> parts) {
+  require_no_error();
+  for (const NetPart& part : parts) check_part(part);
+  NetRequest* request = take_request(NetRequest::Kind::kFlush);
+  if (request) request->done = true;
+  return request;
+}
+
 bool TcpReceiver::progress() {
   require_no_error();
-  if (finished_ == begun_) return false;
+  if (unfinished_ == 0) return false;
   bool went = false;
   for (Incoming& in : sockets_) went = pull(in, Reading::kSocket) || went;
   return went;
@@ -56,13 +82,14 @@ bool TcpReceiver::pull(Incoming& in, Reading reading) {
 // Takes bytes of the socket's current message. False: no more have arrived.
 bool TcpReceiver::pull_data(Incoming& in, Reading& reading) {
   const auto index = static_cast<std::size_t>(&in - sockets_.data());
-  const std::size_t message_bytes = arrival(in.at).bytes, total = stripes_.on(index, message_bytes);
+  const Arrival& into = arrival(in.at);
+  const std::size_t total = stripes_.on(index, into.bytes);
   if (in.received == total) {
     pass(in);
     return true;
   }
-  const Stripes::Piece piece = stripes_.piece(index, message_bytes, in.received);
-  std::byte* to = request(in.at).bytes.data() + piece.offset;
+  const Stripes::Piece piece = stripes_.piece(index, into.bytes, in.received);
+  std::byte* to = into.to + piece.offset;
   std::size_t bytes = 0;
   if (is_first(in) && inbox_bytes() > 0) {
     bytes = std::min(piece.bytes, inbox_bytes());
@@ -88,7 +115,7 @@ bool TcpReceiver::pull_data(Incoming& in, Reading& reading) {
 }
 
 bool TcpReceiver::read_into_inbox(Reading& reading) {
-  if (reading == Reading::kInboxOnly || inbox_bytes() >= sizeof(TcpHeader) || arrived_ == begun_) return false;
+  if (reading == Reading::kInboxOnly || inbox_bytes() >= sizeof(TcpHeader) || waiting_ == 0) return false;
   std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, inbox_bytes());
   inbox_end_ = inbox_bytes();
   inbox_begin_ = 0;
@@ -107,51 +134,123 @@ std::size_t TcpReceiver::receive(Incoming& in, std::span<const iovec> pieces) {
   return moved.bytes;
 }
 
-// False: the header is not complete, or no receive is posted.
+// False: the header is not complete, no receive is posted, or too many messages are arriving.
 bool TcpReceiver::take_header() {
-  if (inbox_bytes() < sizeof(TcpHeader) || arrived_ == begun_) return false;
+  if (inbox_bytes() < sizeof(TcpHeader) || waiting_ == 0 || arrived_ - finished_ == kMaxArrivals) return false;
   TcpHeader header;
   std::memcpy(&header, inbox_.data() + inbox_begin_, sizeof(header));
   if (header.mark != TcpHeader::kMark)
     fail(
         base::make_error(Code::kIo, {}, "{} sent what is no message: both sides must be of one version", peer_.text()));
-  const std::size_t room = request(arrived_).bytes.size();
-  if (header.bytes > room) {
-    const TcpTooLarge refusal{.bytes = header.bytes, .room = room};
-    static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
-    fail(base::make_error(Code::kInvalidValue, {},
-                          "{} sent {} bytes, and the receive has room for {}; both sides must agree on sizes",
-                          peer_.text(), header.bytes, room));
-  }
-  arrival(arrived_) = {header.bytes, sockets_.size()};
+  Arrival& into = arrival(arrived_);
+  into = {};
+  into.bytes = header.bytes;
+  into.sockets_left = sockets_.size();
+  if (!match(header, into)) buffer_unexpected(header, into);
   inbox_begin_ += sizeof(header);
   ++arrived_;
   return true;
 }
 
-// Every socket passes every message in order, so the messages are complete in order, too.
+bool TcpReceiver::match(const TcpHeader& header, Arrival& into) {
+  for (std::size_t place = 0; place < order_.size(); ++place) {
+    Posted& posted = posted_[order_[place]];
+    for (std::size_t part = 0; part < posted.request->count; ++part) {
+      const NetPart& one = posted.request->parts[part];
+      if (!(posted.open >> part & 1U) || one.tag != header.tag) continue;
+      check_room(header, one);
+      posted.open &= ~(1U << part);
+      --waiting_;
+      into.to = one.data;
+      into.request = posted.request;
+      into.part = part;
+      if (posted.open == 0) order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(place));
+      return true;
+    }
+  }
+  return false;
+}
+
+void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
+  if (header.bytes <= part.bytes) return;
+  const TcpTooLarge refusal{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
+  static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
+  fail(base::make_error(Code::kInvalidValue, {},
+                        "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
+                        peer_.text(), header.bytes, header.tag, part.bytes));
+}
+
+// Called when the posted receives have other tags: their messages come after this one, so this one must be read first.
+void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
+  if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
+    fail(base::make_error(Code::kOutOfMemory, {},
+                          "{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
+                          "wait already: at most {} are kept; post receives in the order of the sends",
+                          peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes));
+  unexpected_bytes_ += header.bytes;
+  Unexpected& unexpected = unexpected_.emplace_back();
+  unexpected.header = header;
+  unexpected.bytes.resize(header.bytes);
+  into.to = unexpected.bytes.data();
+  into.unexpected = &unexpected;
+}
+
+// True: a buffered message matches this part.
+bool TcpReceiver::match_unexpected(NetRequest* request, std::size_t part) {
+  for (Unexpected& unexpected : unexpected_) {
+    if (unexpected.request || unexpected.header.tag != request->parts[part].tag) continue;
+    check_room(unexpected.header, request->parts[part]);
+    unexpected.request = request;
+    unexpected.part = part;
+    if (unexpected.whole) deliver(unexpected);
+    return true;
+  }
+  return false;
+}
+
+void TcpReceiver::deliver(Unexpected& unexpected) {
+  std::copy(unexpected.bytes.begin(), unexpected.bytes.end(), unexpected.request->parts[unexpected.part].data);
+  finish_part(unexpected.request, unexpected.part, unexpected.bytes.size());
+  unexpected_bytes_ -= unexpected.bytes.size();
+  unexpected_.remove_if([&](const Unexpected& one) { return &one == &unexpected; });
+}
+
 void TcpReceiver::pass(Incoming& in) {
-  const std::uint64_t number = in.at++;
+  Arrival& one = arrival(in.at);
+  ++in.at;
   in.received = 0;
-  if (--arrival(number).sockets_left > 0) return;
-  request(number).moved = arrival(number).bytes;
-  request(number).done = true;
-  ++finished_;
+  if (--one.sockets_left > 0) return;
+  if (one.unexpected) {
+    one.unexpected->whole = true;
+    if (one.unexpected->request) deliver(*one.unexpected);
+  } else {
+    finish_part(one.request, one.part, one.bytes);
+  }
+  while (finished_ < arrived_ && arrival(finished_).sockets_left == 0) ++finished_;
+}
+
+void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t bytes) {
+  request->moved[part] = bytes;
+  --unfinished_;
+  if (--posted_[index_of(request)].unfinished == 0) request->done = true;
 }
 
 void TcpReceiver::fail_lost(int error) {
   fail(base::make_error(Code::kRankLost, {},
                         "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
-                        begun_ - finished_, reason_text(error)));
+                        unfinished_, reason_text(error)));
+}
+
+std::size_t TcpReceiver::missing(std::size_t index) const {
+  const Incoming& one = sockets_[index];
+  return one.at < arrived_ ? stripes_.on(index, arrival(one.at).bytes) - one.received : 0;
 }
 
 void TcpReceiver::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     const Incoming& in = sockets_[i];
-    if (in.at == arrived_ && (i > 0 || arrived_ == begun_)) continue;
-    const std::size_t left =
-        in.at < arrived_ ? stripes_.on(i, arrivals_[in.at % kNetMaxRequests].bytes) - in.received : 0;
-    const std::size_t wakes_at = left < kWakeMinBytes ? 1 : std::min(left, kWakeBytes);
+    if (in.at == arrived_ && (i > 0 || waiting_ == 0)) continue;
+    const std::size_t left = missing(i), wakes_at = left < kWakeMinBytes ? 1 : std::min(left, kWakeBytes);
     if (wakes_at != in.wakes_at) wake_at(in.socket, in.wakes_at = wakes_at);
     all.push_back({in.socket.descriptor(), POLLIN, 0});
   }

@@ -1,3 +1,4 @@
+
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -29,21 +30,28 @@ TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stri
     : stripes_{sockets.size(), stripe_bytes}, zero_copy_from_(zero_copy_from) {
   peer_ = std::move(peer);
   for (Socket& socket : sockets) {
-    sockets_.push_back({std::move(socket), 0, 0, false, {}});
+    sockets_.push_back({std::move(socket), kNone, 0, false, {}});
     if (zero_copy_from_ > 0) sockets_.back().zero_copy.enable(sockets_.back().socket.descriptor());
   }
 }
 
-NetRequest* TcpSender::start(std::span<std::byte> bytes, bool more) {
+NetRequest* TcpSender::isend(const NetPart& part, bool more) {
   require_no_error();
-  const std::uint64_t number = begun_;
-  NetRequest* const request = take_request(bytes);
+  check_part(part);
+  NetRequest* request = take_request(NetRequest::Kind::kSend);
   if (!request) return nullptr;
-  message(number) = {.header = {.bytes = bytes.size()}, .sockets_left = sockets_.size()};
+  request->count = 1;
+  request->parts[0] = part;
+  const std::size_t index = index_of(request);
+  OutMessage& message = messages_[index];
+  message = {.header = {.bytes = part.bytes, .tag = part.tag}, .sockets_left = sockets_.size()};
+  if (last_ != kNone) messages_[last_].next = index;
+  last_ = index;
   ++under_way_;
   for (Outgoing& out : sockets_) {
-    if (out.at == number) {  // otherwise the socket still sends an earlier message
-      if (bytes_by(out, number) == 0) pass(out);
+    if (out.at == kNone) {  // otherwise the socket still sends an earlier message
+      out.at = index;
+      if (bytes_by(out, index) == 0) pass(out);
       else out.held = true;
     }
     if (!more && std::exchange(out.held, false)) static_cast<void>(push(out));
@@ -62,15 +70,15 @@ bool TcpSender::progress() {
   return went;
 }
 
-std::size_t TcpSender::bytes_by(const Outgoing& out, std::uint64_t number) {
+std::size_t TcpSender::bytes_by(const Outgoing& out, std::size_t message) const {
   const auto index = static_cast<std::size_t>(&out - sockets_.data());
-  return head_bytes(out) + stripes_.on(index, message(number).header.bytes);
+  return head_bytes(out) + stripes_.on(index, messages_[message].header.bytes);
 }
 
 // Sends over this socket what the kernel takes without blocking. False: nothing.
 bool TcpSender::push(Outgoing& out) {
   std::size_t turn = 0;
-  while (out.at < begun_ && turn < kTurnBytes) {
+  while (out.at != kNone && turn < kTurnBytes) {
     std::array<iovec, kMaxPieces> pieces;
     bool zero_copy = false;
     const std::size_t count = gather(out, pieces, zero_copy);
@@ -87,7 +95,7 @@ bool TcpSender::push(Outgoing& out) {
     if (moved.ended) fail_lost(moved.error);
     if (zero_copy && moved.bytes > 0) {
       out.zero_copy.sent(out.at);
-      ++message(out.at).notices_left;
+      ++messages_[out.at].notices_left;
     }
     advance(out, moved.bytes);
     turn += moved.bytes;
@@ -98,22 +106,23 @@ bool TcpSender::push(Outgoing& out) {
 
 // Fills `pieces` with the headers and data of as many messages as one system call can send. A zero-copy message is sent
 // alone.
-std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) {
+std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const {
   const auto index = static_cast<std::size_t>(&out - sockets_.data());
   const std::size_t head = head_bytes(out);
   std::size_t count = 0, sent = out.sent;
-  for (std::uint64_t at = out.at; at < begun_ && count + 2 <= pieces.size(); ++at, sent = 0) {
-    TcpHeader& header = message(at).header;
+  for (std::size_t at = out.at; at != kNone && count + 2 <= pieces.size(); at = messages_[at].next, sent = 0) {
+    const TcpHeader& header = messages_[at].header;
     const bool pinned = zero_copy_from_ > 0 && header.bytes >= zero_copy_from_ && out.zero_copy.possible();
     if (pinned && count > 0) break;
     if (sent < head) {
-      pieces[count++] = {reinterpret_cast<std::byte*>(&header) + sent, head - sent};
+      auto* from = reinterpret_cast<std::byte*>(const_cast<TcpHeader*>(&header));
+      pieces[count++] = {from + sent, head - sent};
       sent = head;
     }
     const std::size_t end = head + stripes_.on(index, header.bytes);
     while (sent < end && count < pieces.size()) {
       const Stripes::Piece piece = stripes_.piece(index, header.bytes, sent - head);
-      pieces[count++] = {request(at).bytes.data() + piece.offset, piece.bytes};
+      pieces[count++] = {requests_[at].parts[0].data + piece.offset, piece.bytes};
       sent += piece.bytes;
     }
     zero_copy = pinned;
@@ -131,7 +140,7 @@ void TcpSender::advance(Outgoing& out, std::size_t bytes) {
     }
     bytes -= rest;
     pass(out);
-    if (out.at == begun_) return;
+    if (out.at == kNone) return;
   }
 }
 
@@ -139,24 +148,26 @@ void TcpSender::advance(Outgoing& out, std::size_t bytes) {
 // is reused before all sockets have passed its message.
 void TcpSender::pass(Outgoing& out) {
   do {
-    const std::uint64_t number = out.at++;
+    const std::size_t message = out.at;
+    out.at = messages_[message].next;
     out.sent = 0;
-    --message(number).sockets_left;
-    finish_if_done(number);
-  } while (out.at < begun_ && bytes_by(out, out.at) == 0);
+    --messages_[message].sockets_left;
+    finish_if_done(message);
+  } while (out.at != kNone && bytes_by(out, out.at) == 0);
 }
 
-void TcpSender::finish_if_done(std::uint64_t number) {
-  if (message(number).sockets_left > 0 || message(number).notices_left > 0) return;
-  request(number).moved = request(number).bytes.size();
-  request(number).done = true;
+void TcpSender::finish_if_done(std::size_t message) {
+  if (messages_[message].sockets_left > 0) return;
+  if (last_ == message) last_ = kNone;
+  if (messages_[message].notices_left > 0) return;
+  requests_[message].done = true;
   --under_way_;
 }
 
 bool TcpSender::settle_notices(Outgoing& out) {
-  return out.zero_copy.settle(out.socket.descriptor(), [this](std::uint64_t number) {
-    --message(number).notices_left;
-    finish_if_done(number);
+  return out.zero_copy.outstanding() && out.zero_copy.settle(out.socket.descriptor(), [this](std::size_t message) {
+    --messages_[message].notices_left;
+    finish_if_done(message);
   });
 }
 
@@ -169,8 +180,9 @@ void TcpSender::read_answer() {
     TcpTooLarge refusal;
     std::memcpy(&refusal, answer_.data(), sizeof(refusal));
     fail(base::make_error(Code::kInvalidValue, {},
-                          "{} has room for {} bytes only: {} bytes were sent; both sides must agree on sizes",
-                          peer_.text(), refusal.room, refusal.bytes));
+                          "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
+                          "sizes",
+                          peer_.text(), refusal.room, refusal.bytes, refusal.tag));
   }
   if (!moved.ended || under_way_ == 0) return;
   fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
