@@ -260,7 +260,7 @@ void Proxy::sleep() {
       one->lock_.unlock();
     }
   }
-  if (!unstarted) wait_for_any(watched, kLookAgainNs);
+  if (!unstarted) wait_for_any(watched, Deadline{}.within(kLookAgainNs));
   asleep_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }

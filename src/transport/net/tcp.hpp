@@ -101,6 +101,7 @@ class ZeroCopy {
     enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
   }
   bool possible() const { return enabled_ && outstanding_ < kMax; }
+  bool outstanding() const { return outstanding_ > 0; }
 
   void sent(std::size_t message) {
     messages_[next_++ % kMax] = message;

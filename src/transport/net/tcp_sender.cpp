@@ -196,7 +196,7 @@ void TcpSender::fail_lost(int error) {
 
 void TcpSender::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at < begun_ ? POLLOUT : 0);
+    const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
     all.push_back({sockets_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
 }

@@ -97,6 +97,13 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   }
 }
 
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
+  std::vector<pollfd> all(watched.begin(), watched.end());
+  all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
+  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+}
+
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
   const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
   const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
@@ -134,7 +141,7 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
 
-static int connect_error(const Socket& socket) {
+int connect_error(const Socket& socket) {
   int error = 0;
   socklen_t bytes = sizeof(error);
   ::getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
@@ -263,9 +270,9 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
     if (error == EINPROGRESS) pending.push_back(i);
   }
   while (!pending.empty()) {
-    std::vector<pollfd> watched{{deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
+    std::vector<pollfd> watched;
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
-    poll_until(watched, deadline.at_ns);
+    wait_for_any(watched, deadline);
     if (deadline.abort && deadline.abort->is_set()) base::fail(Code::kAborted, {}, "connecting to others was aborted");
     const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     std::erase_if(pending, [&](std::size_t i) {

@@ -31,7 +31,10 @@ enum class Waited { kReady, kTimeout, kAborted };
 
 // Waits until poll(2) reports one of the events for the descriptor. An error of the descriptor counts as ready.
 Waited wait_for(int descriptor, short events, const Deadline& deadline);
-// Waits until one of several descriptors is ready, or the time limit is over. Allocates nothing.
+// Waits until one of several descriptors is ready; the caller must find out which one. Also returns at the deadline,
+// and when aborted.
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
+// The same with a time limit instead of a deadline. Allocates nothing.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the time passed
 // Calls poll(2) once, until the time at the latest; 0: no limit. Ignores its errors: the caller polls again.
@@ -81,6 +84,7 @@ class Socket {
 };
 
 std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
+int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
 bool stays_on_host(const Socket& socket);  // both ends are on one host
 // For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
 // bytes over plain sockets took 3.63 us one way with it and 4.15 us without.
