@@ -140,7 +140,7 @@ std::vector<JsonFields> JsonFields::objects(const char* key) {
 
 void JsonFields::finish() const {
   for (const auto& [key, value] : object_.items()) {
-    if (std::find(taken_.begin(), taken_.end(), key) == taken_.end())
+    if (std::ranges::find(taken_, key) == taken_.end())
       refuse(short_text(Json(key)).c_str(), value, "no such field is known");
   }
 }

@@ -5,7 +5,6 @@
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {

@@ -99,7 +99,7 @@ void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
   const base::LockGuard lock(mutex_);
   Frontier& last = branch(stream).last;
   for (const std::uint32_t node : marks_.at(mark_number)) {
-    if (std::find(last.begin(), last.end(), node) == last.end()) last.push_back(node);
+    if (std::ranges::find(last, node) == last.end()) last.push_back(node);
   }
 }
 
@@ -118,7 +118,7 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
   for (const auto& [id, capture] : all.captures) {
     Capture& each = *capture;
     const base::LockGuard own(each.mutex_);
-    if (!each.invalid_ && std::any_of(each.branches_.begin(), each.branches_.end(), reached)) each.invalid_ = why;
+    if (!each.invalid_ && std::ranges::any_of(each.branches_, reached)) each.invalid_ = why;
   }
 }
 

@@ -6,7 +6,6 @@
 #include "base/slab.hpp"
 #include "base/terminal.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 

@@ -9,7 +9,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -224,7 +223,7 @@ void Device::sync(Here here) const { runtime::wait_for(*core_, nullptr, runtime:
 bool Device::can_access_peer(const Device& peer) const {
   if (core_->native && peer.core_->native) {
     const auto& reachable = core_->reachable;
-    return core_ != peer.core_ && std::find(reachable.begin(), reachable.end(), peer.core_->ordinal) != reachable.end();
+    return core_ != peer.core_ && std::ranges::find(reachable, peer.core_->ordinal) != reachable.end();
   }
   const std::string_view own = core_->info.name, other = peer.core_->info.name;
   return core_ != peer.core_ && own.substr(0, own.find(':')) == other.substr(0, other.find(':'));
@@ -235,7 +234,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
   if (!can_access_peer(peer))
     base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
   const base::LockGuard lock(core_->mutex);
-  if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
+  if (std::ranges::find(core_->peers, peer.id()) != core_->peers.end())
     base::fail(Code::kPeerAccessAlreadyEnabled, here, "device {} to device {}", id(), peer.id());
   core_->peers.push_back(peer.id());
 }

@@ -1,10 +1,6 @@
-#include "runtime/exit.hpp"
-
-#include <algorithm>
-#include <atomic>
+// Process exit and fork. See runtime/core.hpp.
 #include <cstdlib>
 #include <new>
-#include <vector>
 
 #include "base/fork_mutex.hpp"
 #include "base/thread.hpp"

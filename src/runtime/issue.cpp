@@ -4,7 +4,6 @@
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 

@@ -11,7 +11,6 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exit.hpp"
 #include "slip/error.hpp"
 
 namespace slip::runtime {

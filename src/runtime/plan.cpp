@@ -62,8 +62,8 @@ std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& ma
 
 // Returns whether the device of `main` can compile this plan: it compiles plans, and all streams of the plan are on it.
 bool Plan::Launches::compiles_for(const runtime::StreamState& main) const {
-  return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
-                                              [&main](const auto& device) { return device.lock().get() == main.core; });
+  return main.compiles_plans() &&
+         std::ranges::all_of(devices, [&main](const auto& device) { return device.lock().get() == main.core; });
 }
 
 // The host waits for a launch that failed, because a wait for it in a stream would make the next launch fail, too.
@@ -230,8 +230,7 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   runtime::require_stream(main, here);
   // Observers must see each op, so with an observer the compiled plan is not used.
   // An exchange is enqueued anew by each launch, because each is another call of its communicator.
-  const bool exchanges =
-      std::any_of(nodes_.begin(), nodes_.end(), [](const PlanNode& node) { return node.exchange != nullptr; });
+  const bool exchanges = std::ranges::any_of(nodes_, [](const PlanNode& node) { return node.exchange != nullptr; });
   if (!exchanges && launches_->compiles_for(main) && !runtime::observed() && run_compiled(main, bindings, here)) return;
   run_op_by_op(main, bind(main, bindings, here), here);
 }

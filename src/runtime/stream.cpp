@@ -29,7 +29,7 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
                "kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device", kernel.text(),
                block.name.text());
   const base::LockGuard lock(core.mutex);
-  if (std::find(core.peers.begin(), core.peers.end(), block.core->id) != core.peers.end()) return;
+  if (std::ranges::find(core.peers, block.core->id) != core.peers.end()) return;
   base::fail(Code::kPeerAccessNotEnabled, here,
              "kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first", kernel.text(), core.id,
              block.name.text(), block.core->id);

@@ -138,7 +138,7 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view en
     if (name.ends_with(ending)) result.push_back(std::move(name));
   }
   if (error) base::fail(Code::kIo, here, "cannot list '{}': {}", folder, error.message());
-  std::sort(result.begin(), result.end());
+  std::ranges::sort(result);
   return result;
 }
 

@@ -139,7 +139,7 @@ TopoPath TopoPaths::between(int from, int to) const {
     path.links.push_back(link);
     node = from_[static_cast<std::size_t>(link)];
   }
-  std::reverse(path.links.begin(), path.links.end());
+  std::ranges::reverse(path.links);
   return path;
 }
 

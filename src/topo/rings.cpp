@@ -121,8 +121,8 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
   for (std::size_t top = 0; top < system.nodes.size(); ++top) {
     const std::vector<char> inside = below(system, static_cast<int>(top));
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
-    const auto within = static_cast<std::size_t>(std::count_if(members.nodes.begin(), members.nodes.end(), is_inside));
-    const bool no_port = std::none_of(system.nets.begin(), system.nets.end(), is_inside);
+    const auto within = static_cast<std::size_t>(std::ranges::count_if(members.nodes, is_inside));
+    const bool no_port = std::ranges::none_of(system.nets, is_inside);
     if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside);
   }
   if (ports_ > 0) {
@@ -131,7 +131,7 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
     add_cut(system, links_of, inside);
   }
   // Equal cuts give the same bound.
-  std::sort(cuts_.begin(), cuts_.end());
+  std::ranges::sort(cuts_);
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
 }
 
@@ -148,7 +148,7 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
         all.push_back({capacity_[static_cast<std::size_t>(link)], type == PathType::kPxb ? PathType::kPix : type});
     }
   }
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   Cut& cut = cuts_.emplace_back();
   for (const Exit& exit : all) {
     if (!cut.empty() && cut.back().capacity == exit.capacity && cut.back().from == exit.from) ++cut.back().links;
@@ -173,7 +173,7 @@ bool MachineRoutes::joined(PathType limit) const {
   }
   if (reached < count_) return false;
   const auto usable = [&](const Route& each) { return each.type <= limit; };
-  return ports_ == 0 || (std::any_of(in_.begin(), in_.end(), usable) && std::any_of(out_.begin(), out_.end(), usable));
+  return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
 }
 
 int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_channels) const {
@@ -340,16 +340,14 @@ class RingSearch {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
     for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
       const auto limit = static_cast<PathType>(type);
-      if (!std::all_of(kinds_.begin(), kinds_.end(), [&](const MachineRoutes& routes) { return routes.joined(limit); }))
-        continue;
+      if (!std::ranges::all_of(kinds_, [&](const MachineRoutes& routes) { return routes.joined(limit); })) continue;
       for (const std::int64_t each : rates) {
         if (improve(each, limit)) rate = each;
       }
     }
     for (std::vector<RingSegment>& rings : best_) {
       // Sorts by port, so that a channel uses the same rail: the port with the same number on every machine.
-      std::stable_sort(rings.begin(), rings.end(),
-                       [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
+      std::ranges::stable_sort(rings, [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }
     return std::move(best_);
   }

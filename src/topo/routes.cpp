@@ -39,9 +39,8 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
     return std::tuple(paths.type(device, net), -paths.gbps(device, net));
   };
   std::vector<int> ranks = fabric.ranks_of(node);
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return distance(a) < distance(b); });
-  const auto equal =
-      std::count_if(ranks.begin(), ranks.end(), [&](int r) { return distance(r) == distance(ranks[0]); });
+  std::ranges::stable_sort(ranks, [&](int a, int b) { return distance(a) < distance(b); });
+  const auto equal = std::ranges::count_if(ranks, [&](int r) { return distance(r) == distance(ranks[0]); });
   return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
 }
 
@@ -69,7 +68,7 @@ double uplink_gbps(const TopoSystem& system, int node) {
 }
 
 bool holds_net(const TopoSystem& system, int top) {
-  return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
+  return std::ranges::any_of(system.nets, [&](int net) { return below_cpu(system, net) == top; });
 }
 
 // The rate in GB/s at which the GPUs exchange data with a net through the CPU's memory. All bytes pass the uplink of
@@ -134,7 +133,7 @@ class SwitchRelief {
   bool gains(int node, int net) {
     const auto [known, fresh] = reliefs_.try_emplace(fabric_.system(node).xml);
     if (fresh) known->second = relieve_nics(fabric_.system(node));
-    return std::any_of(known->second.begin(), known->second.end(), [&](const Relief& one) { return one.net == net; });
+    return std::ranges::any_of(known->second, [&](const Relief& one) { return one.net == net; });
   }
 
   const Fabric& fabric_;
@@ -188,7 +187,7 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
 
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
   const Fabric fabric(cluster, here);
-  if (std::find(fabric.used_nodes().begin(), fabric.used_nodes().end(), from_node) == fabric.used_nodes().end())
+  if (std::ranges::find(fabric.used_nodes(), from_node) == fabric.used_nodes().end())
     base::fail(Code::kInvalidValue, here, "no ranks on node {}", from_node);
   for (const int node : fabric.used_nodes()) {
     if (fabric.system(node).nets.empty())

@@ -148,7 +148,7 @@ class GraphBuilder {
     const std::optional<double> gbps = topo::pci_gbps(speed, lanes);
     if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', from 0.1 to 512");
     const auto holds = [&](const char* name) {
-      return std::any_of(pci.children.begin(), pci.children.end(), [&](const XmlElement& e) { return e.name == name; });
+      return std::ranges::any_of(pci.children, [&](const XmlElement& e) { return e.name == name; });
     };
     // Published files leave out <gpu> and <nic>, which NCCL adds at run time. Then the PCI class decides.
     const bool leaf = !holds("pci");
@@ -307,7 +307,7 @@ class GraphBuilder {
     for (const int id : nodes) {
       TopoNode& node = system_.nodes[static_cast<std::size_t>(id)];
       if (node.index < 0) {
-        while (std::find(taken.begin(), taken.end(), next) != taken.end()) ++next;
+        while (std::ranges::find(taken, next) != taken.end()) ++next;
         node.index = next++;
       }
       node.name = node.name.empty() ? fmt::format("{} {}", what, node.index) : fmt::format("{} {}", what, node.name);
@@ -323,8 +323,8 @@ class GraphBuilder {
       return system_.nodes[static_cast<std::size_t>(a)].index < system_.nodes[static_cast<std::size_t>(b)].index;
     };
     system_.devices = !gpus.empty() ? gpus : !cores_.empty() ? cores_ : cpus_;
-    std::sort(system_.devices.begin(), system_.devices.end(), by_index);
-    std::sort(system_.nets.begin(), system_.nets.end(), by_index);
+    std::ranges::sort(system_.devices, by_index);
+    std::ranges::sort(system_.nets, by_index);
   }
 
   const std::string& file_;

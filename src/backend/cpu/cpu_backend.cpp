@@ -221,13 +221,13 @@ bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std:
     settle_pending(*lane);
     ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
   }
-  return std::all_of(ends.begin(), ends.end(), [&](const Point& end) {
+  return std::ranges::all_of(ends, [&](const Point& end) {
     return executor_->wait(static_cast<Lane&>(*end.stream), end.position, deadline_ns);
   });
 }
 
 runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores) {
-  if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
+  if (!rest.empty() && !std::ranges::all_of(rest, [](char c) { return c >= '0' && c <= '9'; }))
     base::fail(Code::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
   runtime::Backends result;
   for (runtime::DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));

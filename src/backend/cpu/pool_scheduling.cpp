@@ -8,7 +8,6 @@
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
 #include "base/team.hpp"
-#include "runtime/exit.hpp"
 
 namespace slip::backend {
 namespace {
@@ -250,8 +249,8 @@ bool Pool::work_left() const {
 }
 
 bool Pool::any_local() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
+  return std::ranges::any_of(
+      workers_, [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
 }
 
 Lane* Pool::sleep_for_work(Worker& self) {

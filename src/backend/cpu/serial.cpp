@@ -7,7 +7,6 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/strict.hpp"
 #include "base/clock.hpp"
-#include "runtime/exit.hpp"
 
 namespace slip::backend {
 namespace {
@@ -69,7 +68,7 @@ bool Serial::run_ready() {
   const base::LockGuard drive(drive_);
   while (step()) {}
   const base::LockGuard lanes(lanes_mutex_);
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane* lane) {
+  return std::ranges::any_of(lanes_, [](const Lane* lane) {
     return lane->done.load(std::memory_order_relaxed) != lane->published.load(std::memory_order_relaxed);
   });
 }
@@ -106,12 +105,12 @@ Lane* Serial::choose() {
       PackedOp& op = op_at(lane, lane.head);
       return op.kind == OpKind::kWait ? 0 : op.number;
     };
-    return *std::min_element(ready_.begin(), ready_.end(), [&](Lane* a, Lane* b) { return order(*a) < order(*b); });
+    return *std::ranges::min_element(ready_, [&](Lane* a, Lane* b) { return order(*a) < order(*b); });
   }
   // With a probability of one half, a preferred stream continues, so that it runs far ahead of the others. Uniform
   // choices alone would rarely do that.
   if (random_() % 8 == 0) preferred_ = ready_[random_() % ready_.size()];
-  if (random_() % 2 == 0 && std::find(ready_.begin(), ready_.end(), preferred_) != ready_.end()) return preferred_;
+  if (random_() % 2 == 0 && std::ranges::find(ready_, preferred_) != ready_.end()) return preferred_;
   return ready_[random_() % ready_.size()];
 }
 

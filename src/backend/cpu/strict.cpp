@@ -112,9 +112,8 @@ bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
   const std::span<const Piece> touched(pieces(op), std::size_t{op.reads} + op.writes);
-  return std::any_of(touched.begin(), touched.end(), [&state](const Piece& piece) {
-    return std::any_of(state.regions.begin(), state.regions.end(),
-                       [&piece](const Region& region) { return contains(region, piece.data); });
+  return std::ranges::any_of(touched, [&state](const Piece& piece) {
+    return std::ranges::any_of(state.regions, [&piece](const Region& region) { return contains(region, piece.data); });
   });
 }
 

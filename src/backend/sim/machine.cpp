@@ -148,8 +148,8 @@ void Machine::close_device(SimDevice& device) {
     stream->core = nullptr;
     stream->machine.store(nullptr, std::memory_order_release);
   }
-  const bool drained = std::all_of(device.streams.begin(), device.streams.end(),
-                                   [](const SimStream* stream) { return stream->commands.empty(); });
+  const bool drained =
+      std::ranges::all_of(device.streams, [](const SimStream* stream) { return stream->commands.empty(); });
   if (!drained) return;  // this happens only if the process exits: the streams are not reused
   // A drained stream may still be in `runnable_` or `held_`. Remove it from both, because a new stream reuses the
   // state.

@@ -11,7 +11,6 @@
 #include "backend/sim/links.hpp"
 #include "backend/sim/ring.hpp"
 #include "backend/sim/timers.hpp"
-#include "backend/sim/topology.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 

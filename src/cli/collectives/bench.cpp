@@ -148,7 +148,7 @@ int run_threads(const BenchOptions& wanted, const BenchWork& work) {
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
-  return *std::max_element(results.begin(), results.end());
+  return *std::ranges::max_element(results);
 }
 
 // The command line of this program. The ranks get the same one: with the variables of a launcher they do not start

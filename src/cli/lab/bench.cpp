@@ -9,6 +9,7 @@
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/pace.hpp"
+#include "watch/analysis/engine_use.hpp"
 
 namespace slip::cli {
 namespace {
@@ -163,36 +164,16 @@ std::string order_of(std::vector<TraceSpan> spans) {
   return text + apart;
 }
 
-namespace {
-
-using Interval = std::pair<Picos, Picos>;
-
-std::vector<Interval> merged(std::span<const TraceSpan> spans, const SpanFilter& filter) {
-  std::vector<Interval> all;
-  for (const TraceSpan& span : spans) {
-    if (span.run && filter(span)) all.emplace_back(span.started, span.ended);
-  }
-  std::ranges::sort(all);
-  std::vector<Interval> result;
-  for (const Interval& each : all) {
-    if (!result.empty() && each.first <= result.back().second)
-      result.back().second = std::max(result.back().second, each.second);
-    else result.push_back(each);
-  }
-  return result;
-}
-
-}  // namespace
-
 Cover cover(std::span<const TraceSpan> spans, const SpanFilter& of, const SpanFilter& by) {
-  const std::vector<Interval> covering = merged(spans, by);
-  Cover result;
-  for (const Interval& each : merged(spans, of)) {
-    result.busy += each.second - each.first;
-    for (const Interval& other : covering)
-      result.covered += std::max<Picos>(0, std::min(each.second, other.second) - std::max(each.first, other.first));
-  }
-  return result;
+  const auto times = [&](const SpanFilter& filter) {
+    std::vector<std::vector<watch::Interval>> all;
+    for (const TraceSpan& span : spans) {
+      if (span.run && filter(span)) all.push_back({{span.started, span.ended}});
+    }
+    return watch::union_of(std::move(all));
+  };
+  const std::vector<watch::Interval> covered = times(of);
+  return {watch::total_time(covered), watch::overlap_time(covered, times(by))};
 }
 
 SpanFilter named(std::string_view prefix) {

@@ -24,10 +24,8 @@ constexpr Case kCases[] = {
 
 constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};
 
-struct Outcome {
-  Run run;
+struct Outcome : SlotsRun {
   int edges = 0;  // of the five, how many held in the run
-  bool ok = false;
 };
 
 // How many of the five edges held in the run: the first op ended before the second one started.
@@ -37,17 +35,6 @@ int edges_kept(const Run& run) {
   int kept = 0;
   for (const auto& pair : kPairs) kept += run.span(pair[0]).ended <= run.span(pair[1]).started ? 1 : 0;
   return kept;
-}
-
-Outcome run_case(const Bench& bench, const Case& wanted, std::size_t size, const Work& add) {
-  const Device device = bench.open({.compute_workers = 1});
-  TwoSlots program(device, size, add);
-  Outcome outcome;
-  outcome.run = bench.measure(
-      device, program.streams(), [&] { program.issue(wanted.use); }, [&] { program.prepare(); });
-  outcome.edges = edges_kept(outcome.run);
-  outcome.ok = program.ok();
-  return outcome;
 }
 
 Table edges_table(int seeds, std::vector<int>& wrong) {
@@ -77,8 +64,8 @@ void lab_events(const Bench& bench, Report& report) {
                    "exposed=exposed_ps", "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const Case& each : kCases) {
-    seen.push_back(run_case(bench, each, size, add));
-    const Outcome& outcome = seen.back();
+    Outcome& outcome = seen.emplace_back(Outcome{run_two_slots(bench, each.use, size, add)});
+    outcome.edges = edges_kept(outcome.run);
     const Figures& figures = outcome.run.figures;
     table.row({word(each.name), number(each.events), number(outcome.edges),
                yes_no(together(outcome.run.span("L1"), outcome.run.span("A1"))), time(figures.total),

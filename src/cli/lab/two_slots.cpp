@@ -99,6 +99,14 @@ bool TwoSlots::ok() const {
   return std::ranges::all_of(output_.host_read<float>(), [](float value) { return value == 115.0F; });
 }
 
+SlotsRun run_two_slots(const Bench& bench, EventUse use, std::size_t bytes, const Work& add) {
+  const Device device = bench.open({.compute_workers = 1});
+  TwoSlots program(device, bytes, add);
+  Run run = bench.measure(
+      device, program.streams(), [&] { program.issue(use); }, [&] { program.prepare(); });
+  return {std::move(run), program.ok()};
+}
+
 int wrong_without_edge(int seeds, int edge) {
   return wrong_in_random_orders(seeds, [&](const Device& device) {
     TwoSlots program(device, 4096, {});

@@ -48,6 +48,13 @@ class TwoSlots {
   Buffer input_, output_;
 };
 
+// Measures the program on a device of its own.
+struct SlotsRun {
+  Run run;
+  bool ok = false;
+};
+SlotsRun run_two_slots(const Bench& bench, EventUse use, std::size_t bytes, const Work& add);
+
 // Number of wrong results in `seeds` random orders of the four-layer program without the edge.
 int wrong_without_edge(int seeds, int edge);
 

@@ -213,8 +213,8 @@ class Picture {
     std::set<std::vector<int>> drawn;
     heading("Rings", bottom_ + 36);
     double y = bottom_ + 66;
-    const auto here = static_cast<std::size_t>(
-        std::count_if(cluster_.ranks.begin(), cluster_.ranks.end(), [](const RankPlace& p) { return p.node == 0; }));
+    const auto here =
+        static_cast<std::size_t>(std::ranges::count_if(cluster_.ranks, [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
       // The part of the ring on the first machine, and the port where it leaves.

@@ -44,8 +44,8 @@ class TreeText {
  private:
   void line(const std::string& branch, const std::string& name, const std::string& facts) {
     // A box character has three bytes and one column.
-    const auto wide = static_cast<std::size_t>(
-        std::count_if(branch.begin(), branch.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    const auto wide =
+        static_cast<std::size_t>(std::ranges::count_if(branch, [](char c) { return (c & 0xC0) != 0x80; }));
     const std::size_t used = wide + name.size();
     const std::string gap(used < 34 ? 34 - used : 2, ' ');
     out_ += facts.empty() ? fmt::format("{}{}\n", branch, name) : fmt::format("{}{}{}{}\n", branch, name, gap, facts);

@@ -115,12 +115,9 @@ Finding three_events(const Bench& bench) {
   Picos total[4] = {};
   bool ok = true;
   for (const EventUse use : {EventUse::kThree, EventUse::kTwo, EventUse::kTwoWaitAtOnce, EventUse::kOneWaitAtOnce}) {
-    const Device device = bench.open({.compute_workers = 1});
-    TwoSlots program(device, weight_bytes(bench), add);
-    const Run run = bench.measure(
-        device, program.streams(), [&] { program.issue(use); }, [&] { program.prepare(); });
-    total[static_cast<int>(use)] = run.figures.total;
-    ok &= program.ok();
+    const SlotsRun seen = run_two_slots(bench, use, weight_bytes(bench), add);
+    total[static_cast<int>(use)] = seen.run.figures.total;
+    ok &= seen.ok;
   }
   const auto about = [&](int i) { return static_cast<double>(total[i]) < 1.05 * static_cast<double>(total[0]); };
   return {"four layers in two slots, with three events, two, and one whose waits stand right behind its records",
