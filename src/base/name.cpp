@@ -2,7 +2,7 @@
 
 #include <unordered_set>
 
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip::base {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "base/clock.hpp"
+#include "base/thread.hpp"
 
 namespace slip::base {
 
@@ -35,6 +36,63 @@ void Parker::unpark() {
     token_ = true;
   }
   condition_.notify_one();
+}
+
+// The list of all ForkMutexes. Constant-initialised and trivially destroyed, so that ForkMutexes of static lifetime may
+// be created and destroyed in any order.
+struct ForkMutexes {
+  static void before_fork() SLIP_NO_THREAD_SAFETY_ANALYSIS;  // returns with every lock held
+  static void after_fork() SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  static bool lock_all() SLIP_REQUIRES(mutex);
+  static void unlock_until(const ForkMutex* end) SLIP_REQUIRES(mutex);
+
+  static constinit inline Mutex mutex;
+  static constinit inline ForkMutex* first SLIP_GUARDED_BY(mutex) = nullptr;
+  static constinit inline bool installed SLIP_GUARDED_BY(mutex) = false;
+};
+
+// Takes all locks or none: threads may take them in any order, so waiting for one lock while holding another could
+// deadlock.
+bool ForkMutexes::lock_all() {
+  for (ForkMutex* each = first; each; each = each->next_) {
+    if (each->mutex_.try_lock()) continue;
+    unlock_until(each);
+    return false;
+  }
+  return true;
+}
+
+void ForkMutexes::unlock_until(const ForkMutex* end) {
+  for (ForkMutex* each = first; each != end; each = each->next_) each->mutex_.unlock();
+}
+
+void ForkMutexes::before_fork() {
+  for (Backoff backoff;; backoff.pause()) {
+    mutex.lock();
+    if (lock_all()) return;
+    mutex.unlock();
+  }
+}
+
+void ForkMutexes::after_fork() {
+  unlock_until(nullptr);
+  mutex.unlock();
+}
+
+ForkMutex::ForkMutex() {
+  const LockGuard lock(ForkMutexes::mutex);
+  next_ = ForkMutexes::first;
+  ForkMutexes::first = this;
+  if (ForkMutexes::installed) return;
+  ForkMutexes::installed = true;
+  at_fork(ForkMutexes::before_fork, ForkMutexes::after_fork, ForkMutexes::after_fork);
+}
+
+ForkMutex::~ForkMutex() {
+  const LockGuard lock(ForkMutexes::mutex);
+  ForkMutex** link = &ForkMutexes::first;
+  while (*link != this) link = &(*link)->next_;
+  *link = next_;
 }
 
 }  // namespace slip::base

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip::runtime {

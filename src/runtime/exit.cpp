@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"

@@ -7,7 +7,6 @@
 
 #include "base/biased_lock.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"

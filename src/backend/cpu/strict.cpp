@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip::backend {

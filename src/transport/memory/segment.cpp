@@ -14,7 +14,7 @@
 
 #include "base/error_text.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"
 

@@ -7,7 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/fork_mutex.hpp"
+#include "base/sync.hpp"
 
 namespace slip::transport {
 namespace {
