@@ -1,7 +1,5 @@
 #include "base/json_fields.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 

@@ -1,7 +1,5 @@
 #include "base/json_reader.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>

@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "base/fail.hpp"
-#include "slip/error.hpp"
 
 namespace slip::base {
 namespace {

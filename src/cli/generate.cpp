@@ -7,7 +7,6 @@
 
 #include "backend/sim/description.hpp"
 #include "cli/commands.hpp"
-#include "cli/help.hpp"
 #include "cli/lab/lab.hpp"
 
 namespace slip::cli {

@@ -1,6 +1,4 @@
 // `slip help COMMAND`, `slip --version`, and the suggestions for mistyped words.
-#include "cli/help.hpp"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -9,7 +9,6 @@
 
 #include "base/terminal.hpp"
 #include "cli/commands.hpp"
-#include "cli/help.hpp"
 #include "cli/text.hpp"
 #include "slip/error.hpp"
 

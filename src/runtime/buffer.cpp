@@ -1,7 +1,5 @@
 #include "slip/buffer.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "runtime/core.hpp"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip::runtime {

@@ -1,7 +1,5 @@
 #include "runtime/core.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 #include "base/slab.hpp"
 #include "base/terminal.hpp"

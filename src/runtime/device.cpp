@@ -1,7 +1,5 @@
 #include "slip/device.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <unordered_map>

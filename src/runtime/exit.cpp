@@ -2,7 +2,6 @@
 #include <cstdlib>
 #include <new>
 
-#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"

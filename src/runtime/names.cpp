@@ -1,5 +1,4 @@
 // Names of enumerators, and the checked accessors of kernel arguments and ranges.
-#include <fmt/format.h>
 
 #include "base/fail.hpp"
 #include "slip/buffer.hpp"

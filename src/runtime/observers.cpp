@@ -7,10 +7,8 @@
 
 #include "base/biased_lock.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
-#include "slip/error.hpp"
 
 namespace slip::runtime {
 

@@ -1,7 +1,5 @@
 #include "slip/plan.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

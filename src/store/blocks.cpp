@@ -22,10 +22,6 @@ std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t by
 
 }  // namespace
 
-std::uint64_t ReadRange::blocks(std::size_t block_bytes) const {
-  return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
-}
-
 ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes)
     : offset_(std::max(range.offset, (range.offset / block_bytes + index) * block_bytes)),
       bytes_(static_cast<std::size_t>(std::min(range.offset + range.bytes, (offset_ / block_bytes + 1) * block_bytes) -
@@ -104,8 +100,6 @@ bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
   block.have(got);
   return block.bytes() == 0;
 }
-
-void BlockIo::took_cached(std::size_t bytes) { cached_.fetch_add(bytes, std::memory_order_relaxed); }
 
 std::int64_t BlockIo::allowed(const ReadRange& range, const ReadBlock& block) const {
   const auto most = static_cast<std::int64_t>(block.next_bytes());

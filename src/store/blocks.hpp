@@ -72,7 +72,9 @@ struct ReadRange : ReadRequest {
   std::byte* target = nullptr;
 
   bool direct() const { return descriptor != file->descriptor(); }
-  std::uint64_t blocks(std::size_t block_bytes) const;
+  std::uint64_t blocks(std::size_t block_bytes) const {
+    return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
+  }
 };
 
 class ReadBlock {
@@ -124,7 +126,7 @@ class BlockIo {
 
   // Copies the part of the block that is in the page cache. True: that was the whole block.
   bool take_cached(const ReadRange& range, ReadBlock& block);
-  void took_cached(std::size_t bytes);
+  void took_cached(std::size_t bytes) { cached_.fetch_add(bytes, std::memory_order_relaxed); }
   // How many bytes the next system call for this block may request, or minus errno.
   std::int64_t allowed(const ReadRange& range, const ReadBlock& block) const;
   // Counts a block that was read from the disk.

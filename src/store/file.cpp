@@ -1,7 +1,6 @@
 #include "store/file.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>

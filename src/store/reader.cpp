@@ -1,6 +1,5 @@
 #include "store/reader.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,8 +246,6 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
 
 BlockReader::BlockReader(const ReaderOptions& options, Here here) : state_(std::make_unique<State>(options, here)) {}
 BlockReader::~BlockReader() = default;
-
-std::size_t BlockReader::lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
 
 std::size_t BlockReader::room(const File& file, std::uint64_t offset, std::size_t bytes) {
   const std::size_t alignment = file.direct_alignment();

@@ -22,7 +22,7 @@ class BlockReader {
   // A range is read without a copy if the memory has room for the alignment: the memory is aligned to
   // file.direct_alignment() and has room() bytes. Then the first requested byte is at memory + lead(), and all of the
   // room may be overwritten.
-  static std::size_t lead(const File& file, std::uint64_t offset);
+  static std::size_t lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
   // Returns where the first requested byte is: as above if it fits, otherwise at the start of the landing. With a

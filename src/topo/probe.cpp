@@ -2,8 +2,6 @@
 // document has no NVLinks; sm_of() knows the compute capability of some GPUs.
 #include "topo/probe.hpp"
 
-#include <fmt/format.h>
-
 #ifdef SLIP_HAS_HWLOC
 #include <hwloc.h>
 #endif

@@ -1,7 +1,5 @@
 #include "topo/xml.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -220,10 +218,6 @@ const std::string* XmlElement::find(std::string_view attribute) const {
     if (key == attribute) return &value;
   }
   return nullptr;
-}
-
-void XmlElement::set(std::string_view attribute, std::string value) {
-  attributes.emplace_back(std::string(attribute), std::move(value));
 }
 
 XmlElement parse_xml(std::string_view text, const std::string& file, Here here) {

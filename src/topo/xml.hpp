@@ -21,7 +21,7 @@ struct XmlElement {
   int line = 0;
 
   const std::string* find(std::string_view attribute) const;
-  void set(std::string_view attribute, std::string value);
+  void set(std::string_view attribute, std::string value) { attributes.emplace_back(attribute, std::move(value)); }
 };
 
 inline constexpr int kMaxDepth = 64;               // nested elements; a PCI tree has about ten levels

@@ -1,6 +1,5 @@
 #include "backend/cpu/cpu_backend.hpp"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -364,6 +364,4 @@ void Pool::release_engine(LaneRunner& self) {
   if (Lane* lane = engines_[static_cast<std::size_t>(engine)].release(engine)) make_ready(self, *lane);
 }
 
-bool Pool::engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
-
 }  // namespace slip::backend

@@ -93,7 +93,7 @@ class Pool final : public Executor, public base::Subscriber {
   // Engines (pool.cpp).
   bool hold_engine(LaneRunner& self, Lane& lane, Engine engine);
   void release_engine(LaneRunner& self);
-  bool engine_wanted(Engine engine) const;
+  bool engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
 
   // Which thread searches, sleeps or is woken (pool_scheduling.cpp).
   Lane* next(Worker& self);

@@ -1,6 +1,5 @@
 #include "backend/cpu/strict.hpp"
 
-#include <fmt/format.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip::backend {

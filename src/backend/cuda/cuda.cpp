@@ -1,7 +1,5 @@
 #include "backend/cuda/cuda.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>

@@ -1,7 +1,5 @@
 #include "backend/sim/description.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -10,7 +8,6 @@
 #include "base/fail.hpp"
 #include "base/json_fields.hpp"
 #include "base/quantity_text.hpp"
-#include "slip/error.hpp"
 
 namespace slip::sim {
 

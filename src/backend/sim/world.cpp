@@ -1,6 +1,5 @@
 #include "backend/sim/world.hpp"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

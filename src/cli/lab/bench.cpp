@@ -89,12 +89,6 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
   if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
 }
 
-Device Bench::open(const DeviceOptions& options) const { return Device::open(options_.device, options); }
-
-std::vector<Device> Bench::open_all(int count, const DeviceOptions& options) const {
-  return Device::open_all(options_.device, count, options);
-}
-
 Picos Bench::upload_time(std::uint64_t bytes) const {
   const Device device = open();
   const Buffer to = device.alloc(bytes);

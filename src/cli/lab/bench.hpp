@@ -72,8 +72,7 @@ class Bench {
   // its timeline would contain the messages of a thousand devices, which take minutes to record.
   const std::optional<flow::ClusterCost>& cluster() const { return cluster_; }
 
-  Device open(const DeviceOptions& options = {}) const;
-  std::vector<Device> open_all(int count, const DeviceOptions& options = {}) const;
+  Device open(const DeviceOptions& options = {}) const { return Device::open(options_.device, options); }
 
   // Time of one upload of pinned memory on an idle device.
   Picos upload_time(std::uint64_t bytes) const;

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "cli/commands.hpp"
-#include "cli/help.hpp"
 #include "cli/lab/bench.hpp"
 
 namespace slip::cli {
@@ -28,8 +27,6 @@ void Report::show(Table table) {
   print(fmt::format("\n{}", table.text()));
   keep(std::move(table));
 }
-
-void Report::keep(Table table) { tables_.push_back(std::move(table)); }
 
 void Report::print(std::string_view text) const {
   fmt::print("{}", text);

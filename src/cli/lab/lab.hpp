@@ -28,9 +28,9 @@ class Report {
  public:
   explicit Report(std::string name) : name_(std::move(name)) {}
 
-  void ask(std::string_view text);  // the question, and what to watch
-  void show(Table table);           // prints and keeps it
-  void keep(Table table);           // keeps it for --json only
+  void ask(std::string_view text);                                 // the question, and what to watch
+  void show(Table table);                                          // prints and keeps it
+  void keep(Table table) { tables_.push_back(std::move(table)); }  // for --json only
   void print(std::string_view text) const;
   void conclude(std::string_view text);  // derived from this run's figures; see borne_out()
 

@@ -147,8 +147,6 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
-WeightSource Engine::source() const { return WeightSource::files(folder_, {}); }
-
 std::uint64_t Engine::free_bytes() const {
   const MemoryInfo memory = open_device(device_name_).memory();
   return static_cast<std::uint64_t>(kUsable * static_cast<double>(memory.total - memory.used));
@@ -159,8 +157,6 @@ WeightsPlan Engine::plan() const {
   wanted.free_memory = free_bytes();
   return plan_weights(graph_, costs_, wanted, {});
 }
-
-WeightsPlan Engine::resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
 
 Device Engine::open(const WeightsPlan& plan) const {
   return open_device(device_name_, {.memory_limit = plan.budget.value_or(0)});

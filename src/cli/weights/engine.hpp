@@ -41,10 +41,11 @@ class Engine {
   const Costs& costs() const { return costs_; }
   bool simulated() const { return device_name_.starts_with("sim:"); }
   bool has_weights() const { return !folder_.empty(); }
-  WeightSource source() const;
-  WeightsPlan plan() const;           // with the user's options
-  WeightsPlan resident_plan() const;  // all weights on the device
-  std::uint64_t free_bytes() const;   // device memory that a plan may use
+  WeightSource source() const { return WeightSource::files(folder_, {}); }
+  WeightsPlan plan() const;  // with the user's options
+  // All weights on the device.
+  WeightsPlan resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
+  std::uint64_t free_bytes() const;  // device memory that a plan may use
   // Opens the device with the plan's memory as its limit.
   Device open(const WeightsPlan& plan) const;
 

@@ -1,5 +1,4 @@
 // `slip run MODEL`: runs a model within a memory budget and compares the run with its prediction.
-#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

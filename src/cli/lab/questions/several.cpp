@@ -19,7 +19,7 @@ std::string outcome_of(const std::function<void()>& call) {
 }
 
 Finding across_devices(const Bench& bench) {
-  const std::vector<Device> devices = bench.open_all(2);
+  const std::vector<Device> devices = Device::open_all(bench.options().device, 2);
   const Stream first = devices[0].stream(kNonBlocking), second = devices[1].stream(kNonBlocking);
   const Work work = bench.work(bench.kernel_time());
   const Run run = bench.measure(devices[1], {first}, [&] {
@@ -47,7 +47,7 @@ class Ring {
  public:
   static constexpr std::size_t kRanks = 4, kBytes = 8 << 20;
 
-  explicit Ring(const Bench& bench) : devices_(bench.open_all(kRanks)) {
+  explicit Ring(const Bench& bench) : devices_(Device::open_all(bench.options().device, kRanks)) {
     for (const Device& device : devices_) {
       data_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "data"));
       arrived_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "arrived"));
