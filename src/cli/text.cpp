@@ -112,15 +112,14 @@ struct Shown {
   std::size_t index, width;
   bool right;
 };
-using Lines = std::vector<std::string>;
 
 bool is_number(const Cell& cell) {
   return std::holds_alternative<std::int64_t>(cell.value) || std::holds_alternative<double>(cell.value);
 }
 
 // Breaks lines between words, or within a word that is too long.
-Lines wrapped(std::string_view text, std::size_t width) {
-  Lines lines;
+std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines;
   while (text.size() > width) {
     std::size_t end = text.rfind(' ', width);
     if (end == std::string_view::npos || end == 0) end = width;
@@ -168,7 +167,7 @@ std::vector<std::vector<Shown>> split(const std::vector<Shown>& columns, std::si
 // One row; it has as many lines as its longest cell.
 template <class Text>
 std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
-  std::vector<Lines> cells;
+  std::vector<std::vector<std::string>> cells;
   std::size_t height = 1;
   for (const Shown& column : columns) {
     cells.push_back(wrapped(text_of(column.index), column.width));

@@ -2,9 +2,12 @@
 // results. The same table is printed, aligned to the width of the terminal, and written by --json.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -32,6 +35,17 @@ std::string paragraph(std::string_view text, std::size_t indent = 0, std::string
 
 // Escapes &, <, > and quotes for HTML and SVG.
 std::string html_text(std::string_view text);
+
+// Text that is formatted line by line: the base of pictures in SVG.
+class Lines {
+ protected:
+  template <class... Values>
+  void put(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
+    out_ += '\n';
+  }
+  std::string out_;
+};
 
 // One cell: the printed text, and its value for --json.
 struct Cell {

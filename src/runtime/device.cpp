@@ -141,18 +141,18 @@ Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) con
 
 Stream Device::stream(const StreamOptions& options, Here here) const {
   const auto& [name, flags, priority] = options;
-  runtime::require_usable(*core_, here);
+  require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     base::fail(Code::kInvalidValue, here, "stream flags {} (rule 17)", static_cast<int>(flags));
   const int clamped = std::clamp(priority, core_->info.max_priority, core_->info.min_priority);
-  runtime::StreamState* state = slip::runtime::open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
+  StreamState* state = open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
 Stream Device::adopt(CUstream_st* native, Here here) const {
-  runtime::require_usable(*core_, here);
+  require_usable(*core_, here);
   if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
-  runtime::StreamState* state = slip::runtime::open_stream(*core_, {.adopted = native});
+  StreamState* state = open_stream(*core_, {.adopted = native});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
@@ -161,11 +161,11 @@ Stream Stream::adopt(const Device& device, CUstream_st* native, Here here) { ret
 StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->last_id}; }
 
 StreamRef Device::per_thread_stream() const {
-  runtime::require_usable(*core_, {});
+  require_usable(*core_, {});
   auto& entry = per_thread().streams[core_->id];
   if (!entry.state) {
     entry.core = core_;
-    entry.state = slip::runtime::open_stream(*core_, {});
+    entry.state = open_stream(*core_, {});
     entry.id = entry.state->last_id;
   }
   return {entry.state, entry.id};
@@ -176,47 +176,45 @@ StreamRef Device::default_stream() const {
 }
 
 Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) const {
-  runtime::require_usable(*core_, here);
+  require_usable(*core_, here);
   if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
   if (core_->options.legacy_implicit_sync && kind != MemoryKind::kPageable)
-    runtime::wait_for(*core_, nullptr, runtime::kEverything, 0, here);
+    wait_for(*core_, nullptr, kEverything, 0, here);
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
     core_->pool->trim(0);  // first returns the memory that the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
-  if (!fits) runtime::raise_out_of_memory(*core_, bytes, name, here);
-  runtime::Block* block = runtime::take_block(core_.get(), kind, nullptr, bytes, name);
+  if (!fits) raise_out_of_memory(*core_, bytes, name, here);
+  Block* block = take_block(core_.get(), kind, nullptr, bytes, name);
   try {
     block->data = static_cast<std::byte*>(core_->backend->allocate(kind, bytes));
   } catch (...) {
-    runtime::drop_block(block);
+    drop_block(block);
     if (counted) core_->memory.release(bytes);
     throw;
   }
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (runtime::observed_by(block->audience)) runtime::notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 
 Buffer Device::wrap(void* data, std::size_t bytes, MemoryKind kind, Name name, Here here) const {
   if (!data || bytes == 0) base::fail(Code::kInvalidValue, here, "wrap of {} bytes at {}", bytes, data);
-  runtime::Block* block = runtime::take_block(core_.get(), kind, data, bytes, name);
+  Block* block = take_block(core_.get(), kind, data, bytes, name);
   block->owned = false;
   return Buffer(core_, block);
 }
 
-void Device::copy(Range to, Range from, Here here) const {
-  runtime::copy_sync(*default_stream().state(here), to, from, here);
-}
+void Device::copy(Range to, Range from, Here here) const { copy_sync(*default_stream().state(here), to, from, here); }
 
 void Device::fill(Range to, unsigned char value, Here here) const {
-  runtime::fill_sync(*default_stream().state(here), to, value, here);
+  fill_sync(*default_stream().state(here), to, value, here);
 }
 
-void Device::sync(Here here) const { runtime::wait_for(*core_, nullptr, runtime::kEverything, 0, here); }
+void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
 
 bool Device::can_access_peer(const Device& peer) const {
   if (core_->native && peer.core_->native) {
@@ -228,7 +226,7 @@ bool Device::can_access_peer(const Device& peer) const {
 }
 
 void Device::enable_peer_access(const Device& peer, Here here) const {
-  runtime::require_usable(*core_, here);
+  require_usable(*core_, here);
   if (!can_access_peer(peer))
     base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
   const base::LockGuard lock(core_->mutex);
@@ -238,7 +236,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
 }
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
-  runtime::require_usable(*core_, here);
+  require_usable(*core_, here);
   const base::LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
     base::fail(Code::kPeerAccessNotEnabled, here, "device {} to device {}", id(), peer.id());
@@ -251,8 +249,7 @@ const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
 
 Picos Device::now() const {
-  if (core_->forked)
-    runtime::raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
+  if (core_->forked) raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
   return core_->backend->now();
 }
 

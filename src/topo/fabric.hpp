@@ -13,6 +13,7 @@ namespace slip::topo {
 
 // The nodes and links of the graph of one machine.
 inline const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+double link_gbps(const TopoSystem& system, int from, int to);        // 0: no link
 PathType type_of(const TopoSystem& system, const TopoLink& link);    // the nearest type of a path that uses the link
 std::vector<std::vector<int>> links_from(const TopoSystem& system);  // the links that begin at each node
 

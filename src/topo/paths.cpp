@@ -19,6 +19,12 @@ bool passes(TopoKind kind) {
 
 }  // namespace
 
+double topo::link_gbps(const TopoSystem& system, int from, int to) {
+  const auto found =
+      std::ranges::find_if(system.links, [&](const TopoLink& link) { return link.from == from && link.to == to; });
+  return found == system.links.end() ? 0 : found->gbps;
+}
+
 PathType topo::type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {

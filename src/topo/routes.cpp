@@ -61,10 +61,7 @@ int below_cpu(const TopoSystem& system, int node) {
 }
 
 double uplink_gbps(const TopoSystem& system, int node) {
-  for (const TopoLink& link : system.links) {
-    if (link.from == node && link.to == node_at(system, node).parent) return link.gbps;
-  }
-  return 0;
+  return topo::link_gbps(system, node, node_at(system, node).parent);
 }
 
 bool holds_net(const TopoSystem& system, int top) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 
 #include "cli/collectives/measure.hpp"
@@ -50,7 +49,7 @@ class Scale {
   double low_, high_, from_, to_;
 };
 
-class Plot {
+class Plot : Lines {
  public:
   Plot(std::string title, std::string unit, Series apart, Series in_place, Series predicted)
       : title_(std::move(title)),
@@ -76,12 +75,6 @@ class Plot {
   }
 
  private:
-  template <typename... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-    out_ += '\n';
-  }
-
   Scale bounds(double Point::*of, double from, double to) const {
     double least = std::numeric_limits<double>::max(), most = 0;
     for (const Series* series : {&apart_, &in_place_, &predicted_}) {
@@ -143,7 +136,6 @@ class Plot {
   const std::string title_, unit_;
   const Series apart_, in_place_, predicted_;
   const Scale across_, up_;
-  std::string out_;
 };
 
 // `value_of` returns the value of a row; rows without a value, or with 0, have no point: a single rank has no bus

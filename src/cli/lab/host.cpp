@@ -16,27 +16,18 @@ struct Seen {
   bool pending = false;  // the default stream still had work when the call returned
 };
 
-class Timer {
- public:
-  explicit Timer(const Device& device) : device_(device) {}
-  void call(std::string text, const std::function<void()>& body) {
-    const Picos start = device_.now();
-    body();
-    const Picos took = device_.now() - start;
-    seen_.push_back({std::move(text), took, !device_.default_stream().query()});
-  }
-  const std::vector<Seen>& seen() const { return seen_; }
-
- private:
-  const Device& device_;
-  std::vector<Seen> seen_;
-};
-
 struct Program {
   std::string title;
   std::vector<Seen> calls;
   Picos kernel = 0;
   bool ok = false;
+
+  void call(const Device& device, std::string text, const std::function<void()>& body) {
+    const Picos start = device.now();
+    body();
+    const Picos took = device.now() - start;
+    calls.push_back({std::move(text), took, !device.default_stream().query()});
+  }
 };
 
 // increment: copy up, kernel, copy down, all in the default stream with pageable memory.
@@ -48,13 +39,12 @@ Program increment(const Bench& bench, std::size_t size, Picos kernel) {
   Program program{fmt::format("increment, {}", base::format_bytes(size)), {}, kernel, false};
   for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {  // on cpu the first run maps the pages
     std::ranges::fill(a.host_write<float>(), 1.0F);
-    Timer timer(device);
-    timer.call("copy(d_a, a)", [&] { device.copy(d_a, a); });
-    timer.call("launch increment", [&] {
+    program.calls.clear();
+    program.call(device, "copy(d_a, a)", [&] { device.copy(d_a, a); });
+    program.call(device, "launch increment", [&] {
       device.default_stream().launch(kScale, {{d_a}, {d_a}, {work.pace, 1.0F, 1.0F}}, work.cost);
     });
-    timer.call("copy(a, d_a)", [&] { device.copy(a, d_a); });
-    program.calls = timer.seen();
+    program.call(device, "copy(a, d_a)", [&] { device.copy(a, d_a); });
   }
   program.ok = std::ranges::all_of(a.host_read<float>(), [](float value) { return value == 2.0F; });
   return program;
@@ -71,14 +61,13 @@ Program saxpy(const Bench& bench, std::size_t size, Picos kernel) {
   for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {
     std::ranges::fill(x.host_write<float>(), 1.0F);
     std::ranges::fill(y.host_write<float>(), 2.0F);
-    Timer timer(device);
-    timer.call("copy(d_x, x)", [&] { device.copy(d_x, x); });
-    timer.call("copy(d_y, y)", [&] { device.copy(d_y, y); });
-    timer.call("launch saxpy", [&] {
+    program.calls.clear();
+    program.call(device, "copy(d_x, x)", [&] { device.copy(d_x, x); });
+    program.call(device, "copy(d_y, y)", [&] { device.copy(d_y, y); });
+    program.call(device, "launch saxpy", [&] {
       device.default_stream().launch(kSaxpy, {{d_x, d_y}, {d_y}, {work.pace, 2.0F}}, work.cost);
     });
-    timer.call("copy(y, d_y)", [&] { device.copy(y, d_y); });
-    program.calls = timer.seen();
+    program.call(device, "copy(y, d_y)", [&] { device.copy(y, d_y); });
   }
   program.ok = std::ranges::all_of(y.host_read<float>(), [](float value) { return value == 4.0F; });
   return program;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <set>
 
 #include "cli/text.hpp"
@@ -37,7 +36,7 @@ Style style_of(TopoKind kind) {
 
 double thickness(double gbps) { return std::clamp(std::sqrt(gbps) * 0.62, 1.0, 11.0); }
 
-class Picture {
+class Picture : Lines {
  public:
   Picture(const Cluster& cluster, const ChannelPlan& plan)
       : cluster_(cluster), plan_(plan), system_(cluster.nodes.front()), place_(system_.nodes.size()) {}
@@ -64,11 +63,6 @@ class Picture {
     bool shown = false;
   };
 
-  template <typename... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-    out_ += '\n';
-  }
   Place& place(int id) { return place_[static_cast<std::size_t>(id)]; }
   const TopoNode& node(int id) const { return topo::node_at(system_, id); }
   static bool is_leaf(TopoKind kind) {
@@ -201,11 +195,8 @@ class Picture {
   // The rate shown in a node: of a port itself, otherwise of the link to its parent.
   std::string facts_of(int id) const {
     const int net = node(id).kind == TopoKind::kNic ? net_of(id) : -1;
-    for (const TopoLink& link : system_.links) {
-      const bool wanted = net >= 0 ? link.from == id && link.to == net : link.from == id && link.to == node(id).parent;
-      if (wanted && link.gbps < 1000) return gbps_text(link.gbps);
-    }
-    return {};
+    const double gbps = topo::link_gbps(system_, id, net >= 0 ? net : node(id).parent);
+    return gbps > 0 && gbps < 1000 ? gbps_text(gbps) : std::string();
   }
 
   // Each ring has its own line below the devices.
@@ -304,7 +295,6 @@ class Picture {
   const TopoSystem& system_;
   std::vector<Place> place_;
   std::vector<std::vector<int>> below_;
-  std::string out_;
   double width_ = 0, leaves_ = 0, bottom_ = 0;
   int deepest_ = 1;
 };

@@ -16,13 +16,6 @@ constexpr int kShownBranches = 12;  // limit of similar children shown per node
 
 using topo::node_at;
 
-double rate_between(const TopoSystem& system, int from, int to) {
-  for (const TopoLink& link : system.links) {
-    if (link.from == from && link.to == to) return link.gbps;
-  }
-  return 0;
-}
-
 class TreeText {
  public:
   explicit TreeText(const TopoSystem& system) : system_(system), below_(system.nodes.size()) {
@@ -67,7 +60,7 @@ class TreeText {
 
   std::string facts(int id, int parent) const {
     const TopoNode& node = node_at(system_, id);
-    std::string text = gbps_text(rate_between(system_, id, parent));
+    std::string text = gbps_text(topo::link_gbps(system_, id, parent));
     if (node.kind == TopoKind::kGpu) text += fmt::format("  {}", node.bus_id);
     if (node.kind == TopoKind::kGpu && node.sm > 0) text += fmt::format("  sm {}", node.sm);
     for (const TopoLink& link : system_.links) {
