@@ -93,9 +93,6 @@ std::optional<std::uint64_t> parse_quantity(std::string_view text, Dimension dim
   return std::nullopt;
 }
 
-namespace {
-
-// Writes the value with the largest unit that needs no fraction: "3900 ns".
 std::string write_quantity(std::uint64_t value, Dimension dimension) {
   const Scale scale = scale_of(dimension);
   std::size_t best = 0;
@@ -107,6 +104,8 @@ std::string write_quantity(std::uint64_t value, Dimension dimension) {
 }
 
 // --- Fields of descriptions. ---
+
+namespace {
 
 // These ranges, and those in the header, admit any real machine. Within them the arithmetic of arithmetic.hpp does not
 // overflow.

@@ -92,6 +92,8 @@ enum class Dimension : std::uint8_t { kBytes, kBytesPerSecond, kFlops, kTime };
 // Returns bytes, bytes per second, operations per second or picoseconds. Returns nullopt if the text is no such
 // quantity, no whole number of these, or too large for 64 bits.
 std::optional<std::uint64_t> parse_quantity(std::string_view text, Dimension dimension);
+// Writes the value with the largest unit that needs no fraction: "3900 ns".
+std::string write_quantity(std::uint64_t value, Dimension dimension);
 
 // Throws kInvalidValue for the first field that is out of range or inconsistent, and names it with its value.
 void validate(const Description& description);

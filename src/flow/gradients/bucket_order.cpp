@@ -1,3 +1,4 @@
+// The order of calls with the least lateness. plan_buckets uses it.
 #include <algorithm>
 #include <limits>
 #include <numeric>

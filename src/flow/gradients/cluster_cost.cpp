@@ -1,3 +1,4 @@
+// The cost of reducing gradients on a cluster, by simulation.
 #include <algorithm>
 #include <cmath>
 

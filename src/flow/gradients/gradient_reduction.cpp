@@ -1,3 +1,4 @@
+// GradientReduction: the reduction of a bucket, and the measurement of its cost.
 #include <algorithm>
 
 #include "base/clock.hpp"

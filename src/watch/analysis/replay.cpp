@@ -1,3 +1,4 @@
+// Replays a recorded run without some of its waits, or with other durations.
 #include <algorithm>
 
 #include "watch/analysis/starts.hpp"

@@ -1,3 +1,4 @@
+// FixFinder: the edges that a racy program lacks.
 #include <algorithm>
 
 #include "watch/race/program_order.hpp"

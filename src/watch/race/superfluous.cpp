@@ -1,3 +1,4 @@
+// Finds the waits and barriers of a trace that no conflict needs, and the time that they cost.
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,3 +1,4 @@
+// Finds the races of a whole trace, and which fixes can be left out.
 #include "watch/race/race_check.hpp"
 #include "watch/race/trace_checks.hpp"
 

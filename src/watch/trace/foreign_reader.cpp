@@ -1,3 +1,4 @@
+// ForeignReader: Chrome traces of other programs.
 #include <fmt/format.h>
 
 #include <algorithm>
