@@ -2,7 +2,10 @@
 #include <sys/resource.h>
 #include <sys/un.h>
 
+#include <optional>
+
 #include "base/clock.hpp"
+#include "base/thread.hpp"
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/processes.hpp"
@@ -56,13 +59,14 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
       const Child other([&]() -> std::string {
         if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
         std::byte byte{};
-        const auto guest = poll_for([&]() -> std::unique_ptr<transport::Socket> {
+        std::optional<transport::Socket> guest;
+        for (const transport::Deadline deadline = long_enough(); !guest && base::now_ns() < deadline.at_ns;) {
           try {
-            return std::make_unique<transport::Socket>(transport::Socket::connect(place_of(id), long_enough()));
+            guest = transport::Socket::connect(place_of(id), deadline);
           } catch (const Error&) {  // rank 0 does not listen yet
-            return nullptr;
+            base::yield_thread();
           }
-        });
+        }
         if (!guest) return "found no listener";
         try {
           guest->recv({&byte, 1}, long_enough());
