@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/clock.hpp"
-#include "base/thread.hpp"
+#include "base/sync.hpp"
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/processes.hpp"
