@@ -17,14 +17,23 @@ bool PassHistory::is_new_order(const UseOrder& planned, const UseOrder& order) {
 
 void PassHistory::measure(std::size_t uses, StreamRef stream) {
   if (state_ != State::kIdle) return;
-  uses_ = 0;
-  spans_.reserve(uses);
-  for (Span& span : spans_) span.ended = false;
-  while (spans_.size() < uses) {  // each event is recorded once, so that nothing is allocated in the step
-    Span& span = spans_.emplace_back();
-    stream.record(span.begin);
-    stream.record(span.end);
+  if (spans_.size() < uses) {
+    spans_.resize(uses);
+    for (Span& span : spans_) {
+      stream.record(span.begin);
+      stream.record(span.end);
+    }
   }
+  try {
+    for (const Span& span : spans_) {
+      if (!span.begin.query() || !span.end.query()) return;
+    }
+  } catch (const Error&) {  // a stream that recorded some of them has failed: make new ones in the next step
+    spans_.clear();
+    return;
+  }
+  for (Span& span : spans_) span.ended = false;
+  uses_ = 0;
   state_ = State::kRecording;
 }
 

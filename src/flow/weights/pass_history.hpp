@@ -19,7 +19,8 @@ class PassHistory {
   // A step ended with this order. Returns true if the same order, different from the planned one, came twice in a row.
   bool is_new_order(const UseOrder& planned, const UseOrder& order);
 
-  // Measures the uses of the next step, unless a measurement is under way. `stream` is any stream of the device.
+  // Measures the uses of the next step, unless a measurement is under way. Before that, each event is recorded once in
+  // `stream`, any stream of the device: when these records are reached, a later step is measured without an allocation.
   void measure(std::size_t uses, StreamRef stream);
   void begin_use(std::uint32_t use, StreamRef stream);
   void end_use(std::uint32_t use, StreamRef stream);

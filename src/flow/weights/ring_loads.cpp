@@ -123,9 +123,9 @@ RingEntry& RingLoads::replace(Range to, std::uint32_t group, LoadCounts::Loads& 
   make_free(begin, end);
   if (const RingEntry* const surplus = contents_->surplus(position_)) make_free(surplus->begin, surplus->end);
   loader_.issue(stream_, to, group, nullptr);
-  const Event loaded = stream_.record();
+  stream_.record(last_load_);
   RingEntry& entry = contents_->add(begin, end, group);
-  entry.loaded = loaded;
+  entry.loaded = last_load_;
   ++counted.count;
   counted.bytes += to.bytes;
   entry.load = counts_.planned.count + counts_.on_demand.count;

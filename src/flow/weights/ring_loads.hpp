@@ -100,6 +100,8 @@ class RingLoads {
   void end_use(RingEntry& entry, StreamRef stream);
 
   StreamRef stream() const { return stream_; }
+  // StreamedGroups only.
+  const Event& last_load() const { return last_load_; }
   const LoadCounts& counts() const { return counts_; }
 
  private:
@@ -128,6 +130,7 @@ class RingLoads {
   std::uint64_t base_, position_;
   Cursor cursor_;
   LoadCounts counts_;
+  Event last_load_;
   std::vector<Waited> waited_;   // the streams that used the ring last
   std::size_t oldest_wait_ = 0;  // in waited_: replaced next
 };

@@ -16,6 +16,7 @@ StallClock::StallClock(StreamRef stream) {
     stream.record(span.before);
     stream.record(span.after);
   }
+  stream.sync();  // the memory of an event can be used again only when its record has been reached
 }
 
 StallClock::Span* StallClock::free_span() {

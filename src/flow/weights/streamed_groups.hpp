@@ -18,7 +18,7 @@ namespace slip::flow {
 // all events are in use, a wait is not measured.
 class StallClock {
  public:
-  explicit StallClock(StreamRef stream);  // records each event once, so that nothing is allocated later
+  explicit StallClock(StreamRef stream);  // records each event once and waits, so that nothing is allocated later
   // `wait` makes `stream` wait.
   template <class Wait>
   void measure(StreamRef stream, const Wait& wait) {
@@ -65,6 +65,7 @@ class StreamedGroups {
   std::uint32_t release(std::uint32_t group, StreamRef stream, Here here);
 
   StreamRef stream() const { return loads_.stream(); }
+  const Event& last_load() const { return loads_.last_load(); }
   const LoadCounts& counts() const { return loads_.counts(); }
   bool has_open_uses() const { return !open_.empty(); }
   Picos stalled() { return stalls_.total(); }

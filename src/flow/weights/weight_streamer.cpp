@@ -178,7 +178,7 @@ void WeightStreamer::State::end_step() {
 void WeightStreamer::State::begin(WeightPass next, Here here) {
   pass(next, here);
   if (!groups) plan(here);
-  groups->stream().query(here);  // throws the error of a load; does not wait
+  groups->last_load().query(here);  // throws the error of a load; does not wait
   end_step();
   if (current) histories[*current].follower = next.index;
   flow::StreamedPass& one = *passes[next.index];
