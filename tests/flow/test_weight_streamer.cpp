@@ -235,6 +235,29 @@ TEST(WeightStreamer, AnOrderThatComesOnceIsNotLearned) {
   EXPECT_NE(streamer.report().text().find("6 planned uses passed over"), std::string::npos) << streamer.report().text();
 }
 
+// A use that differs from the plan costs its own load and no others: the plan goes on behind it.
+TEST(WeightStreamer, OneDifferentUseCostsOneLoad) {
+  const Weights weights(8, std::vector<std::uint32_t>(1024, 3));
+  for (const std::uint64_t places : {1, 3}) {
+    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = places});
+    StreamerOptions options = with_budget(places * 4096);
+    options.ring = places * 4096;
+    options.stream_all = true;
+    WeightStreamer streamer(device, test::from_callback(weights), options);
+    const WeightPass pass = streamer.add_pass("all", test::uses_of(test::in_order(8), 1'000));
+    StreamedProgram program(device, weights);
+    program.step(streamer, pass, test::in_order(8));
+    program.step(streamer, pass, {0, 1, 2, 4, 5, 6, 7});
+    EXPECT_EQ(streamer.report().on_demand.count, 0u) << "a use that is passed over needs no load on demand";
+    program.step(streamer, pass, test::in_order(8));
+    program.step(streamer, pass, {0, 1, 2, 3, 4, 0, 5, 6, 7});
+    program.step(streamer, pass, test::in_order(8));
+    EXPECT_LE(streamer.report().on_demand.count, places == 1 ? 1u : 2u) << streamer.report().text();
+    EXPECT_GE(streamer.report().on_demand.count, 1u);
+    EXPECT_TRUE(program.right());
+  }
+}
+
 // A program that holds two groups at a time: once this is known, no load is on demand.
 TEST(WeightStreamer, UsesThatOverlapAreLearned) {
   const Weights weights = test::random_groups(6, 10, 10'000);

@@ -15,6 +15,7 @@
 namespace slip::flow {
 namespace {
 
+const Name kFreePlaceName("free place");  // made once: a Name looks up its text, and that allocates
 constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large allocations
 
 std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
@@ -305,7 +306,7 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
       if (used) read_ahead_->stream.wait(*used);
       read_ahead_->loads.put(read_ahead_->issued, target_of(to, index));
       read_ahead_->stream.write_value(read_ahead_->free_places, static_cast<std::uint32_t>(++read_ahead_->issued),
-                                      "free place");
+                                      kFreePlaceName);
       issue_read(stream, to, index, group.name);
       break;
     case LoadPath::kReadThenCopy:

@@ -84,8 +84,9 @@ const RingEntry* RingContents::unused_in(std::uint64_t begin, std::uint64_t end)
   return newest;
 }
 
-void RingContents::erase(std::uint64_t begin, std::uint64_t end) {
+bool RingContents::erase(std::uint64_t begin, std::uint64_t end, std::uint64_t position) {
   const std::span<const Place> found = places_in(begin, end);
+  const bool needed = !is_free(begin, end, position);
   for (const Place& place : found) {
     RingEntry& entry = entries_[place.entry];
     if (newest_[entry.group] == place.entry) newest_[entry.group] = kNone;
@@ -95,6 +96,7 @@ void RingContents::erase(std::uint64_t begin, std::uint64_t end) {
   }
   const auto first = places_.begin() + (found.data() - places_.data());
   places_.erase(first, first + static_cast<std::ptrdiff_t>(found.size()));
+  return needed;
 }
 
 RingEntry& RingContents::add(std::uint64_t begin, std::uint64_t end, std::uint32_t group) {

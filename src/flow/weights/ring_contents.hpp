@@ -51,7 +51,8 @@ class RingContents {
   std::span<const RingEntry::Used> uses_in(std::uint64_t begin, std::uint64_t end);
   // The newest entry in [begin, end) that no use has read; null: none.
   const RingEntry* unused_in(std::uint64_t begin, std::uint64_t end) const;
-  void erase(std::uint64_t begin, std::uint64_t end);  // all entries in [begin, end)
+  // Erases all entries in [begin, end). Returns true if the plan has uses of one of them from `position` on.
+  bool erase(std::uint64_t begin, std::uint64_t end, std::uint64_t position);
   // Adds an entry. There must be none in [begin, end).
   RingEntry& add(std::uint64_t begin, std::uint64_t end, std::uint32_t group);
   // If the table has no free entry: one that no use needs, to be erased first. Otherwise null.

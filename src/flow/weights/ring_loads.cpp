@@ -1,6 +1,7 @@
 #include "flow/weights/ring_loads.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "flow/weights/weight_groups.hpp"
 
@@ -117,7 +118,7 @@ RingEntry& RingLoads::replace(Range to, std::uint32_t group, LoadCounts::Loads& 
     }
     // A load that no use waited for is ordered before this one in stream_, but not in the loader's own streams.
     if (const RingEntry* const unused = contents_->unused_in(begin, end)) loader_.wait(unused->loaded);
-    contents_->erase(begin, end);
+    if (contents_->erase(begin, end, position_)) must_go_back_ = true;
   };
   const std::uint64_t begin = to.offset - ring_.offset, end = begin + aligned(to.bytes);
   make_free(begin, end);
@@ -174,8 +175,17 @@ void RingLoads::load(Use& use, std::uint32_t group, std::uint64_t bytes, StreamR
     if (!at) return;
     use.entry = &replace(ring_.slice(*at, bytes), group, counts_.on_demand);
     use.on_demand = true;
+    if (std::exchange(must_go_back_, false)) go_back();
   }
   use.must_wait = use.entry->load > waited_of(stream).load;
+}
+
+// The load on demand has replaced groups that the plan still has uses for. The cursor goes back to the first load with
+// a use that is still to come, so that they are loaded again in the order of the plan. Loads that are in their place
+// are omitted.
+void RingLoads::go_back() {
+  cursor_ = {};
+  while (cursor_.load < pass_->loads.size() && base_ + pass_->loads[cursor_.load].last_use < position_) ++cursor_.load;
 }
 
 void RingLoads::begin_use(const Use& use, StreamRef stream) {

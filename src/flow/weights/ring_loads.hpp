@@ -119,6 +119,7 @@ class RingLoads {
   bool is_there(const PlannedLoad& load);
   void issue_planned(PlannedLoad& load);
   RingEntry& replace(Range to, std::uint32_t group, LoadCounts::Loads& counted);
+  void go_back();
   Waited& waited_of(StreamRef stream);
 
   const Range ring_;
@@ -131,6 +132,7 @@ class RingLoads {
   Cursor cursor_;
   LoadCounts counts_;
   Event last_load_;
+  bool must_go_back_ = false;    // a load has replaced a group that the plan still has a use for
   std::vector<Waited> waited_;   // the streams that used the ring last
   std::size_t oldest_wait_ = 0;  // in waited_: replaced next
 };

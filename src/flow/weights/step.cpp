@@ -11,6 +11,9 @@
 namespace slip::flow {
 namespace {
 
+// Made once: a Name looks up its text, and that allocates.
+const Name kInputName("input"), kOutputName("output");
+
 Buffer alloc_some(const Device& device, std::uint64_t bytes, Name name) {
   return bytes > 0 ? device.alloc(bytes, MemoryKind::kDevice, name) : Buffer();
 }
@@ -119,7 +122,7 @@ void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> 
     outputs_begin = std::min(outputs_begin, values_[output.value.index].first_writer);
   if (!inputs.empty()) {
     host_.inputs.wait(host_.inputs_used);
-    for (const HostValue& input : inputs) host_.inputs.copy(range_of(input.value), input.host, "input");
+    for (const HostValue& input : inputs) host_.inputs.copy(range_of(input.value), input.host, kInputName);
     host_.inputs.record(host_.inputs_taken);
     compute_.wait(host_.inputs_taken);
   }
@@ -137,7 +140,7 @@ void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> 
   if (!outputs.empty()) {
     compute_.record(host_.outputs_made);
     host_.outputs.wait(host_.outputs_made);
-    for (const HostValue& output : outputs) host_.outputs.copy(output.host, range_of(output.value), "output");
+    for (const HostValue& output : outputs) host_.outputs.copy(output.host, range_of(output.value), kOutputName);
     host_.outputs.record(host_.outputs_there);
   }
   loads_.begin(table_, table_);

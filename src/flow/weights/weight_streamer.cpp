@@ -243,7 +243,8 @@ const Costs& WeightStreamer::costs_of(WeightPass pass, Here here) const {
 
 std::string WeightStreamer::describe(WeightPass pass, Here here) const {
   const flow::StreamedPass& one = state_->planned_pass(pass, here);
-  return fmt::format("pass           {}\n", one.name()) + slip::describe(one.plan(), one.graph(), one.costs());
+  const char* const times = one.times_known() ? "" : " (the times of its kernels are not known: taken as 0)";
+  return fmt::format("pass           {}{}\n", one.name(), times) + slip::describe(one.plan(), one.graph(), one.costs());
 }
 
 WeightsProof WeightStreamer::verify(WeightPass pass, Here here) const {
