@@ -21,6 +21,8 @@ class Loader;
 
 namespace slip {
 
+class GroupSource;
+
 // Where the bytes of the weights come from.
 class WeightSource {
  public:
@@ -39,6 +41,7 @@ class WeightSource {
 
  private:
   friend class flow::Loader;
+  friend class GroupSource;
   friend Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here);
   std::shared_ptr<const TensorFiles> files_;
   Memory memory_;

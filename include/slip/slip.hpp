@@ -35,4 +35,5 @@
 #include "slip/trace.hpp"
 #include "slip/unique_id.hpp"
 #include "slip/verify.hpp"
+#include "slip/weight_streamer.hpp"
 #include "slip/weights.hpp"

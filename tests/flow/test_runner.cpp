@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "flow/allocations.hpp"
 #include "flow/stacks.hpp"
 #include "slip/runner.hpp"
 #include "support/share.hpp"
@@ -167,6 +168,22 @@ TEST(Runner, RunsInVirtualTime) {
   const Device device = Device::open("sim:h200");
   Runner runner(device, chain.graph, plan, from_callback(weights));
   expect_right(runner, chain, weights, "sim");
+}
+
+// From memory: for a read from a file the cpu device itself allocates, as for every host function.
+TEST(Runner, AStepAllocatesNothing) {
+  const Chain chain = small_chain(3, 30);
+  const Weights weights = test::random_weights(chain, 3);
+  const WeightsPlan plan = plan_with(chain, 0.2);
+  ASSERT_FALSE(plan.loads.empty());
+  const Device device = Device::open("cpu");
+  Runner runner(device, chain.graph, plan, from_memory(weights));
+  runner.step();
+  runner.sync();
+  const std::uint64_t before = test::allocations();
+  runner.step();
+  EXPECT_EQ(test::allocations() - before, 0u);
+  runner.sync();
 }
 
 TEST(Runner, WhatItDeclaresIsWhatItTouches) {

@@ -15,7 +15,14 @@
 namespace slip::flow {
 namespace {
 
+const Name kFreePlaceName("free place");  // made once: a Name looks up its text, and that allocates
 constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large allocations
+
+std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
+                                     Here here) {
+  if (source) source->check(graph, here);
+  return std::vector<WeightSource>(plan.units.size(), source ? *source : WeightSource());
+}
 
 }  // namespace
 
@@ -27,51 +34,54 @@ StagedReads::StagedReads(const Device& device, std::uint64_t max_bytes, SlotMemo
       memory_(device.alloc(slots == SlotMemory::kOwn ? kSlots * slot_stride_ : max_bytes, MemoryKind::kPinned,
                            "read slots", here)) {}
 
-Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
-               Range ring, Options options, Here here)
-    : device_(device),
-      graph_(graph),
-      plan_(plan),
-      source_(source ? *source : WeightSource()),
-      ring_(ring),
-      options_(options) {
-  if (source) source->check(graph, here);
-  if (source_.files_ && options.purpose == Purpose::kRun) {
+Loader::Loader(const Device& device, LoadedGroups groups, Range ring, Options options, Here here)
+    : device_(device), all_(std::move(groups)), ring_(ring), options_(options) {
+  const auto from_files = [](const WeightSource& source) { return source.files_ != nullptr; };
+  const bool any_files = std::ranges::any_of(all_.sources, from_files);
+  if (any_files && options.purpose == Purpose::kRun) {
     store::ReaderOptions reads;
     reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
     reads.between_loops = options.direct_reads;
     reader_ = std::make_unique<store::BlockReader>(reads, here);
   }
-  const std::vector<Name> names = load_names(plan, graph);
+  const std::vector<Name> names = load_names(all_.groups, all_.values);
   std::uint64_t largest_read = 0;
-  for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
+  bool reads_into_ring = false;
+  for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
     Group group = make_group(i, here);
     group.name = names[i];
     group.read_name = fmt::format("read {}", names[i].text());
-    if (group.path == LoadPath::kReadThenCopy && !plan.units[i].resident)
-      largest_read = std::max(largest_read, plan.units[i].bytes);
+    if (!all_.groups[i].resident) {
+      if (group.path == LoadPath::kReadThenCopy) largest_read = std::max(largest_read, all_.groups[i].bytes);
+      reads_into_ring = reads_into_ring || group.path == LoadPath::kReadIntoRing;
+    }
     groups_.push_back(std::move(group));
   }
   keep_in_pinned_memory(here);
   if (largest_read > 0)
     staged_ = std::make_unique<StagedReads>(device, largest_read, StagedReads::SlotMemory::kOwn, here);
-  if (source_.files_ && options.direct_reads && !plan.loads.empty()) {
-    read_ahead_ = std::make_unique<ReadAhead>(
-        ReadAhead{.stream = device.stream("free places", StreamFlags::kNonBlocking, 0, here),
-                  .free_places = device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "free places", here),
-                  .next = {}});
-    *read_ahead_->free_places.host_write<std::uint32_t>(here).begin() = 0;
-  }
+  if (reads_into_ring) read_ahead_ = std::make_unique<ReadAhead>(device, here);
+}
+
+Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
+               Range ring, Options options, Here here)
+    : Loader(device, {plan.units, graph.values(), one_source(graph, plan, source, here)}, ring, options, here) {}
+
+Loader::ReadAhead::ReadAhead(const Device& device, Here here)
+    : stream(device.stream("free places", StreamFlags::kNonBlocking, 0, here)),
+      free_places(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "free places", here)) {
+  *free_places.host_write<std::uint32_t>(here).begin() = 0;
 }
 
 Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
-  const WeightGroup& planned = plan_.units[index];
+  const WeightGroup& planned = all_.groups[index];
+  const WeightSource& source = all_.sources[index];
   Group group;
-  if (source_.files_) {
+  if (source.files_) {
     for (const WeightGroup::Part& part : planned.parts) {
-      const TensorInfo& tensor = source_.files_->at(graph_[part.bytes.value].name, here);
+      const TensorInfo& tensor = source.files_->at(value_of(part).name, here);
       const bool last = &part == &planned.parts.back();
-      group.parts.push_back({.file = &file_of(*source_.files_, tensor, here),
+      group.parts.push_back({.file = &file_of(*source.files_, tensor, here),
                              .offset = tensor.offset + part.bytes.offset,
                              .bytes = part.bytes.bytes,
                              .at = part.offset,
@@ -79,9 +89,9 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
     }
     if (options_.direct_reads) group.path = LoadPath::kReadIntoRing;
     else if (planned.from_disk) group.path = LoadPath::kReadThenCopy;
-  } else if (source_.memory_) {
-    if (options_.direct_reads || source_.memory_kind_ == MemoryKind::kPinned) group.path = LoadPath::kCopyParts;
-  } else if (!source_.fill_ && planned.from_disk) {  // a proof without a source
+  } else if (source.memory_) {
+    if (options_.direct_reads || source.memory_kind_ == MemoryKind::kPinned) group.path = LoadPath::kCopyParts;
+  } else if (!source.fill_ && planned.from_disk) {  // a proof without a source
     group.path = LoadPath::kReadThenCopy;
   }
   return group;
@@ -98,30 +108,34 @@ void Loader::keep_in_pinned_memory(Here here) {
     host_.push_back(device_.alloc(in_block, MemoryKind::kPinned, "weights in host memory", here));
     std::uint64_t at = 0;
     for (const std::uint32_t index : members) {
-      groups_[index].pinned = host_.back().slice(at, plan_.units[index].bytes);
+      groups_[index].pinned = host_.back().slice(at, all_.groups[index].bytes);
       if (proves) continue;
       fill(index, runtime::address(groups_[index].pinned));
-      at += aligned(plan_.units[index].bytes);
+      at += aligned(all_.groups[index].bytes);
     }
     members.clear();
     in_block = 0;
   };
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
-    if (plan_.units[i].resident) continue;
+    if (all_.groups[i].resident) continue;
     if (groups_[i].path == LoadPath::kCopyParts) wrap_program_memory(i, here);
     if (groups_[i].path != LoadPath::kCopy) continue;
-    if (!proves && in_block + plan_.units[i].bytes > kBlockBytes) close_block();
+    if (!proves && in_block + all_.groups[i].bytes > kBlockBytes) close_block();
     members.push_back(i);
-    in_block = proves ? std::max(in_block, plan_.units[i].bytes) : in_block + aligned(plan_.units[i].bytes);
+    in_block = proves ? std::max(in_block, all_.groups[i].bytes) : in_block + aligned(all_.groups[i].bytes);
   }
   close_block();
 }
 
 void Loader::wrap_program_memory(std::uint32_t index, Here here) {
-  for (const WeightGroup::Part& part : plan_.units[index].parts) {
-    const GraphValue& weight = graph_[part.bytes.value];
+  if (!all_.pinned.empty() && all_.pinned[index].block) {
+    groups_[index].memory = {all_.pinned[index]};
+    return;
+  }
+  for (const WeightGroup::Part& part : all_.groups[index].parts) {
+    const GraphValue& weight = value_of(part);
     // The const_cast is safe: loads only read this memory.
-    auto* data = const_cast<std::byte*>(source_.memory_(weight).data()) + part.bytes.offset;
+    auto* data = const_cast<std::byte*>(all_.sources[index].memory_(weight).data()) + part.bytes.offset;
     host_.push_back(device_.wrap(data, part.bytes.bytes, MemoryKind::kPinned, weight.name, here));
     groups_[index].memory.push_back(host_.back());
   }
@@ -130,18 +144,20 @@ void Loader::wrap_program_memory(std::uint32_t index, Here here) {
 void Loader::fill(std::uint32_t index, std::byte* into) {
   for (const FilePart& part : groups_[index].parts)
     reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
-  if (source_.files_) return;
-  for (const WeightGroup::Part& part : plan_.units[index].parts) {
-    const GraphValue& weight = graph_[part.bytes.value];
+  const WeightSource& source = all_.sources[index];
+  if (source.files_) return;
+  for (const WeightGroup::Part& part : all_.groups[index].parts) {
+    const GraphValue& weight = value_of(part);
     const std::span<std::byte> there(into + part.offset, part.bytes.bytes);
-    if (source_.fill_) source_.fill_(weight, part.bytes.offset, there);
-    else std::memcpy(there.data(), source_.memory_(weight).data() + part.bytes.offset, there.size());
+    if (source.fill_) source.fill_(weight, part.bytes.offset, there);
+    else std::memcpy(there.data(), source.memory_(weight).data() + part.bytes.offset, there.size());
   }
 }
 
 // A direct read writes whole pages, at the same offset in a page as in the file. If the part has room for these pages,
 // it is read there; otherwise the reader copies it to `place`.
-store::Landing Loader::landing_of(const FilePart& part, std::byte* place) {
+store::Landing Loader::landing_of(const FilePart& part, std::byte* place) const {
+  if (options_.exact_places) return {place, part.bytes};
   const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(place) % part.file->direct_alignment();
   if (skipped + store::BlockReader::room(*part.file, part.offset, part.bytes) > part.room_bytes)
     return {place, part.bytes};
@@ -164,17 +180,17 @@ std::vector<StreamRef> Loader::streams() const {
   return streams;
 }
 
-void Loader::fill_resident(const Buffer& resident, Here here) {
+void Loader::fill_resident(Range resident, Here here) {
   std::uint64_t largest = 0;
-  for (const WeightGroup& group : plan_.units) largest = group.resident ? std::max(largest, group.bytes) : largest;
+  for (const WeightGroup& group : all_.groups) largest = group.resident ? std::max(largest, group.bytes) : largest;
   if (largest == 0) return;
   const Stream stream = device_.stream(StreamFlags::kNonBlocking, 0, here);
   Buffer staging[2];
   for (Buffer& buffer : staging) buffer = device_.alloc(largest, MemoryKind::kPinned, "staging", here);
   Event copied[2];
   std::size_t turn = 0;
-  for (std::uint32_t i = 0; i < plan_.units.size(); ++i) {
-    const WeightGroup& group = plan_.units[i];
+  for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
+    const WeightGroup& group = all_.groups[i];
     if (!group.resident) continue;
     copied[turn].sync(here);
     {
@@ -190,7 +206,7 @@ void Loader::fill_resident(const Buffer& resident, Here here) {
 
 // The lambda is at most two pointers large, so that std::function stores it without an allocation.
 void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name) {
-  const ReadTarget target{index, static_cast<std::uint32_t>(to.offset / kAlignment)};
+  const ReadTarget target = target_of(to, index);
   const auto function = [this, target] {
     if (groups_[target.group].path == LoadPath::kReadIntoRing) read_next_load(target);
     else fill(target.group, address_of(target));
@@ -214,7 +230,7 @@ void Loader::read_next_load(ReadTarget target) {
   const std::uint64_t load = ahead.begun++;
   const std::vector<FilePart>& parts = groups_[target.group].parts;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (ahead.next.load == load && ahead.next.part == i) pass(ahead.next);
+    if (ahead.next.load == load && ahead.next.part == i) pass_part(target.group);
     const FilePart& part = parts[i];
     reader_->read({part.file, part.offset, part.bytes, landing_of(part, address_of(target) + part.at)},
                   [this] { return next_request(); });
@@ -225,28 +241,57 @@ void Loader::read_next_load(ReadTarget target) {
 std::optional<store::ReadRequest> Loader::next_request() {
   ReadAhead& ahead = *read_ahead_;
   // acquire: the counter is written after the op that used this place before has ended, so that op no longer reads it.
+  // It is also written after the slot of the load in ahead.loads.
   const std::uint32_t free =
       std::atomic_ref(*reinterpret_cast<std::uint32_t*>(runtime::address(ahead.free_places.range())))
           .load(std::memory_order_acquire);
   // The counter wraps around; the difference is never as large as half of its range.
   if (static_cast<std::int32_t>(free - static_cast<std::uint32_t>(ahead.next.load)) <= 0) return std::nullopt;
-  const WeightLoad& load = plan_.loads[ahead.next.load % plan_.loads.size()];
-  const FilePart& part = groups_[load.unit].parts[ahead.next.part];
-  pass(ahead.next);
-  return store::ReadRequest{part.file, part.offset, part.bytes,
-                            landing_of(part, runtime::address(ring_) + load.offset + part.at)};
+  const std::optional<ReadTarget> target = ahead.loads.take(ahead.next.load);
+  if (!target) return std::nullopt;
+  const FilePart& part = groups_[target->group].parts[ahead.next.part];
+  pass_part(target->group);
+  return store::ReadRequest{part.file, part.offset, part.bytes, landing_of(part, address_of(*target) + part.at)};
 }
 
-// Makes the part after `part` the next one to request.
-void Loader::pass(LoadPart part) {
-  const std::uint32_t group = plan_.loads[part.load % plan_.loads.size()].unit;
-  const bool last = part.part + 1 == groups_[group].parts.size();
-  read_ahead_->next = last ? LoadPart{part.load + 1, 0} : LoadPart{part.load, part.part + 1};
+// Makes the part after ahead.next, a part of `group`, the next one to request.
+void Loader::pass_part(std::uint32_t group) {
+  LoadPart& next = read_ahead_->next;
+  const bool last = next.part + 1 == groups_[group].parts.size();
+  next = last ? LoadPart{next.load + 1, 0} : LoadPart{next.load, next.part + 1};
+}
+
+// A sequence lock: `number` is 0 while `target` changes. One thread writes.
+void Loader::IssuedLoads::put(std::uint64_t load, ReadTarget target) {
+  Slot& slot = slots_[load % kSlots];
+  slot.number.store(0, std::memory_order_relaxed);
+  // The fence orders the 0 before the new target: a reader that sees the target also sees that the number changed.
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.target.store(std::uint64_t{target.group} << 32 | target.at, std::memory_order_relaxed);
+  slot.number.store(load + 1, std::memory_order_release);  // release: a reader of this number gets this target
+}
+
+std::optional<Loader::ReadTarget> Loader::IssuedLoads::take(std::uint64_t load) const {
+  const Slot& slot = slots_[load % kSlots];
+  if (slot.number.load(std::memory_order_acquire) != load + 1) return std::nullopt;
+  const std::uint64_t target = slot.target.load(std::memory_order_relaxed);
+  // The fence orders both loads: if the target is a later one, the second load of the number sees its 0, or more.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (slot.number.load(std::memory_order_relaxed) != load + 1) return std::nullopt;
+  return ReadTarget{static_cast<std::uint32_t>(target >> 32), static_cast<std::uint32_t>(target)};
+}
+
+// The memory that reads of this group go to.
+Range Loader::whole_of(std::uint32_t group) const {
+  return groups_[group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
+}
+
+Loader::ReadTarget Loader::target_of(Range to, std::uint32_t group) const {
+  return {group, static_cast<std::uint32_t>((to.offset - whole_of(group).offset) / kAlignment)};
 }
 
 std::byte* Loader::address_of(ReadTarget target) const {
-  const Range whole = groups_[target.group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
-  return runtime::address(whole) + std::uint64_t{target.at} * kAlignment;
+  return runtime::address(whole_of(target.group)) + std::uint64_t{target.at} * kAlignment;
 }
 
 void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event* used) {
@@ -255,18 +300,24 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
     case LoadPath::kCopy: stream.copy(to.slice(0, group.pinned.bytes), group.pinned, group.name); break;
     case LoadPath::kCopyParts:
       for (std::size_t i = 0; i < group.memory.size(); ++i)
-        stream.copy(to.slice(plan_.units[index].parts[i].offset, group.memory[i].bytes), group.memory[i], group.name);
+        stream.copy(to.slice(all_.groups[index].parts[i].offset, group.memory[i].bytes), group.memory[i], group.name);
       break;
     case LoadPath::kReadIntoRing:
       if (used) read_ahead_->stream.wait(*used);
-      read_ahead_->stream.write_value(read_ahead_->free_places, ++read_ahead_->issued, "free place");
+      read_ahead_->loads.put(read_ahead_->issued, target_of(to, index));
+      read_ahead_->stream.write_value(read_ahead_->free_places, static_cast<std::uint32_t>(++read_ahead_->issued),
+                                      kFreePlaceName);
       issue_read(stream, to, index, group.name);
       break;
     case LoadPath::kReadThenCopy:
-      staged_->issue(stream, to.slice(0, plan_.units[index].bytes), group.name,
+      staged_->issue(stream, to.slice(0, all_.groups[index].bytes), group.name,
                      [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); });
       break;
   }
+}
+
+void Loader::wait(const Event& event) {
+  if (read_ahead_) read_ahead_->stream.wait(event);
 }
 
 }  // namespace slip::flow

@@ -1,11 +1,12 @@
-// Loader: brings the bytes of weight groups to the device. The runner uses it, and verify_weights, which proves the
-// order of the ops that it issues.
+// Loader: brings the bytes of weight groups to the device. The runner and the streamer use it, and verify_weights,
+// which proves the order of the ops that it issues.
 //
 // Groups in host memory are copied. Groups in files are read straight into the ring if device memory is host memory
 // (cpu). Otherwise they are read into pinned slots, and one slot is copied to the device while the next ones are read.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -55,6 +56,14 @@ class StagedReads {
   std::size_t next_ = 0;
 };
 
+// The weight groups that a Loader loads. The groups and values must live as long as the loader.
+struct LoadedGroups {
+  const std::vector<WeightGroup>& groups;
+  std::span<const GraphValue> values;  // parts of groups are bytes of these values
+  std::vector<WeightSource> sources;   // by group
+  std::vector<Range> pinned = {};      // by group: pinned memory of the program; empty: the source decides for all
+};
+
 class Loader final : public GroupLoader {
  public:
   enum class Purpose : unsigned char {
@@ -63,20 +72,25 @@ class Loader final : public GroupLoader {
   };
   struct Options {
     bool direct_reads = false;  // device memory is host memory: reads go straight into the ring
+    // Every part has its planned place: shift() is 0. A direct read may need another copy then.
+    bool exact_places = false;
     Purpose purpose = Purpose::kRun;
   };
 
-  // Groups are loaded into `ring`. For a proof `source` may be null. Then groups come from pinned memory or, if the
-  // plan leaves them on disk, from staged reads.
+  // Groups are loaded into `ring`. In a proof a group's source may be empty: then it comes from pinned memory or, if
+  // the plan leaves it on disk, from staged reads.
+  Loader(const Device& device, LoadedGroups groups, Range ring, Options options, Here here);
+  // For the groups of a plan, all from one source, which may be null in a proof.
   Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
          Options options, Here here);
 
   // Loads the resident groups and waits for them.
-  void fill_resident(const Buffer& resident, Here here);
+  void fill_resident(Range resident, Here here);
   // Allocates nothing.
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;
   // Direct reads put a part where the disk can write it without another copy.
   std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const override;
+  void wait(const Event& event) override;
   // The loader's own streams, beside the one that issue() gets.
   std::vector<StreamRef> streams() const;
 
@@ -104,22 +118,42 @@ class Loader final : public GroupLoader {
   // A group, and the destination of its read, in 8 bytes: so the host function that captures it fits in two pointers.
   struct ReadTarget {
     std::uint32_t group = 0;
-    std::uint32_t at = 0;  // in the ring or in the slots, in multiples of kAlignment
+    std::uint32_t at = 0;  // in the ring or in the slots (whole_of), in multiples of kAlignment
   };
-  // A part of a load; loads are numbered from the first step on.
+  // A part of a load; loads are numbered from the first one on.
   struct LoadPart {
     std::uint64_t load = 0;
     std::size_t part = 0;
+  };
+  // The issued loads that may be read ahead, in a table of fixed size. The issuing thread writes a slot before it
+  // issues the op that counts the load's place as free. A host function reads the slot after it has read that count.
+  // The issuing thread may be far ahead and overwrite the slot meanwhile; then take() returns nothing, and the load is
+  // read when its own host function runs.
+  class IssuedLoads {
+   public:
+    void put(std::uint64_t load, ReadTarget target);
+    std::optional<ReadTarget> take(std::uint64_t load) const;
+
+   private:
+    static constexpr std::size_t kSlots = 1024;
+    struct Slot {
+      std::atomic<std::uint64_t> number = 0;  // 1 + number of the load; 0 while it is written
+      std::atomic<std::uint64_t> target = 0;
+    };
+    std::array<Slot, kSlots> slots_;
   };
   // kReadIntoRing: while one load is read, the reader begins the next ones if their place in the ring is free. A
   // separate stream, which waits for no load, counts the free places in pinned memory.
   struct ReadAhead {
     Stream stream;
     Buffer free_places;        // a 32-bit counter: loads whose place in the ring is free
-    std::uint32_t issued = 0;  // issued loads: the counter has this value when all their places are free
+    std::uint64_t issued = 0;  // issued loads: the counter has this value when all their places are free
+    IssuedLoads loads = {};
     // Only the host functions that read use the members below, and they run one at a time.
     std::uint64_t begun = 0;  // number of loads whose host function has begun
     LoadPart next;            // the first part that was not requested from the reader yet
+
+    ReadAhead(const Device& device, Here here);
   };
 
   Group make_group(std::uint32_t index, Here here) const;
@@ -129,14 +163,15 @@ class Loader final : public GroupLoader {
   void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name);
   void read_next_load(ReadTarget target);
   std::optional<store::ReadRequest> next_request();
-  void pass(LoadPart part);
+  void pass_part(std::uint32_t group);
+  Range whole_of(std::uint32_t group) const;
+  ReadTarget target_of(Range to, std::uint32_t group) const;
   std::byte* address_of(ReadTarget target) const;
-  static store::Landing landing_of(const FilePart& part, std::byte* place);
+  store::Landing landing_of(const FilePart& part, std::byte* place) const;
+  const GraphValue& value_of(const WeightGroup::Part& part) const { return all_.values[part.bytes.value.index]; }
 
   const Device device_;
-  const Graph& graph_;
-  const WeightsPlan& plan_;
-  const WeightSource source_;
+  const LoadedGroups all_;
   const Range ring_;
   const Options options_;
   std::vector<Group> groups_;

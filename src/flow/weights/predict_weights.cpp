@@ -13,8 +13,6 @@
 namespace slip::flow {
 namespace {
 
-constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later steps repeat the third
-
 // A device with these costs and no other ones.
 sim::Description description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
   const auto ppm = [](double share) { return static_cast<std::uint32_t>(share * 1e6 + 0.5); };
@@ -36,7 +34,7 @@ sim::Description description_of(const Costs& costs, double kernel_slowdown, std:
 class SimulatedLoader final : public GroupLoader {
  public:
   SimulatedLoader(const Device& device, const WeightsPlan& plan, const Graph& graph)
-      : plan_(plan), names_(load_names(plan, graph)) {
+      : plan_(plan), names_(load_names(plan.units, graph.values())) {
     std::uint64_t largest = 1;
     for (const WeightGroup& group : plan.units) largest = std::max(largest, group.bytes + group.room);
     weights_ = device.alloc(largest, MemoryKind::kPinned, "weights");
@@ -88,8 +86,8 @@ struct SimulatedDevice {
   std::vector<Buffer> host;
   std::vector<HostValue> inputs, outputs;
 
-  SimulatedDevice(const WeightsPlan& plan, const Graph& graph, const sim::Description& description, Here here)
-      : device(sim::open_device(description, {.run_functions = false}, here)), memory(device, plan) {
+  SimulatedDevice(const WeightsPlan& plan, const Graph& graph, Device simulated)
+      : device(std::move(simulated)), memory(device, plan) {
     for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
       const GraphValue& value = graph.values()[i];
       if (value.role != ValueRole::kInput && !value.output) continue;
@@ -99,8 +97,7 @@ struct SimulatedDevice {
   }
 };
 
-std::uint64_t memory_for(const WeightsPlan& plan) {
-  const std::uint64_t bytes = plan.device_bytes();
+std::uint64_t memory_for(std::uint64_t bytes) {
   return bytes > UINT64_MAX / 4 ? bytes : std::max<std::uint64_t>(2 * bytes, 1 << 24);
 }
 
@@ -143,29 +140,36 @@ WeightsProof prove(const WeightsPlan& plan, const Graph& graph, const WeightSour
                    Here here) {
   WeightsProof proof;
   capture_weights(
-      plan, graph,
-      [&](const Plan& captured) {
-        const Verification verification = verify(captured);
-        proof.verdict = verification.verdict;
-        proof.text = verification.text(captured);
-        proof.steps = kProvenSteps;
-        proof.ops = captured.nodes().size();
-        for (const PlanNode& node : captured.nodes()) proof.waits += node.waits.size();
-        proof.superfluous = verification.superfluous.size();
-      },
-      source, direct_reads, here);
+      plan, graph, [&](const Plan& captured) { proof = prove_captured(captured, kProvenSteps); }, source, direct_reads,
+      here);
   return proof;
 }
 
 }  // namespace
 
+Device open_proof_device(std::uint64_t bytes, Here here) {
+  Costs any;
+  any.load = {1e9, 0};
+  return sim::open_device(description_of(any, 0, memory_for(bytes)), {.run_functions = false}, here);
+}
+
+WeightsProof prove_captured(const Plan& captured, int steps) {
+  const Verification verification = verify(captured);
+  WeightsProof proof;
+  proof.verdict = verification.verdict;
+  proof.text = verification.text(captured);
+  proof.steps = steps;
+  proof.ops = captured.nodes().size();
+  for (const PlanNode& node : captured.nodes()) proof.waits += node.waits.size();
+  proof.superfluous = verification.superfluous.size();
+  return proof;
+}
+
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
                      const WeightSource* source, bool direct_reads, Here here) {
   check_plan(plan, graph, here);
   const runtime::PrivateScope proving;  // keeps these ops out of the program's trace
-  Costs any;
-  any.load = {1e9, 0};
-  SimulatedDevice sim(plan, graph, description_of(any, 0, memory_for(plan)), here);
+  SimulatedDevice sim(plan, graph, open_proof_device(plan.device_bytes(), here));
   Loader loader(sim.device, graph, plan, source, sim.memory.ring,
                 {.direct_reads = direct_reads, .purpose = Loader::Purpose::kProve}, here);
   Steps steps(sim.device, graph, plan, sim.memory, loader);
@@ -203,7 +207,9 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   // Keeps the simulated ops out of the program's trace, and the program's ops out of the prediction.
   PredictedTrace trace;
   const runtime::PrivateScope predicting(&trace);
-  SimulatedDevice sim(plan, graph, description_of(costs, kernel_slowdown, memory_for(plan)), here);
+  SimulatedDevice sim(plan, graph,
+                      sim::open_device(description_of(costs, kernel_slowdown, memory_for(plan.device_bytes())),
+                                       {.run_functions = false}, here));
   SimulatedLoader loader(sim.device, plan, graph);
   Steps simulated(sim.device, graph, plan, sim.memory, loader);
   std::vector<Cost> times;

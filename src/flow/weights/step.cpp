@@ -11,6 +11,9 @@
 namespace slip::flow {
 namespace {
 
+// Made once: a Name looks up its text, and that allocates.
+const Name kInputName("input"), kOutputName("output");
+
 Buffer alloc_some(const Device& device, std::uint64_t bytes, Name name) {
   return bytes > 0 ? device.alloc(bytes, MemoryKind::kDevice, name) : Buffer();
 }
@@ -28,11 +31,13 @@ Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, 
       plan_(plan),
       loader_(loader),
       compute_(device.stream("compute", StreamFlags::kNonBlocking)),
-      load_(device.stream("loads", StreamFlags::kNonBlocking)),
+      table_(make_pass_table(plan, memory.ring, graph.ops().size())),
+      loads_(device, memory.ring, loader, nullptr),
       host_{.inputs = device.stream("inputs", StreamFlags::kNonBlocking),
             .outputs = device.stream("outputs", StreamFlags::kNonBlocking)} {
   place(memory);
   prepare_launches(memory);
+  loads_.begin(table_, table_);
 }
 
 void Steps::set_costs(std::span<const Cost> costs) {
@@ -45,17 +50,9 @@ void Steps::place(const WeightsMemory& memory) {
   for (std::uint32_t i = 0; i < values_.size(); ++i) {
     if (placed[i]) values_[i].range = memory.activations.slice(plan_.value_offsets[i], graph_.values()[i].bytes);
   }
-  for (const WeightLoad& load : plan_.loads) {
-    const WeightGroup& group = plan_.units[load.unit];
-    loads_.push_back({memory.ring.slice(load.offset, group.bytes + group.room), {}});
-  }
-  while (first_ahead_ < plan_.loads.size() &&
-         (plan_.loads[first_ahead_].after_op == kNoOp || plan_.loads[first_ahead_].step_before))
-    ++first_ahead_;
 }
 
 void Steps::prepare_launches(const WeightsMemory& memory) {
-  std::uint32_t loads = 0;
   const WeightIndex index(graph_, plan_);
   for (std::uint32_t i = 0; i < graph_.ops().size(); ++i) {
     const GraphOp& op = graph_.ops()[i];
@@ -75,12 +72,7 @@ void Steps::prepare_launches(const WeightsMemory& memory) {
       launch.writes.push_back(value.range.slice(write.offset, write.bytes));
       if (value.first_writer == kNoOp) value.first_writer = i;
     }
-    while (loads < plan_.loads.size() && plan_.loads[loads].first_op <= i) ++loads;
-    launch.loads = loads;
     launches_.push_back(std::move(launch));
-  }
-  for (const WeightLoad& load : plan_.loads) {
-    if (load.after_op != kNoOp) launches_[load.after_op].marks = true;
   }
 }
 
@@ -107,7 +99,8 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
       const WeightLoad& load = plan_.loads[k];
       if (op < load.first_op || load.last_op < op) continue;
       const auto number = static_cast<std::size_t>(part - group.parts.data());
-      return loads_[k].to.slice(within + loader_.shift(loads_[k].to, i, number), bytes.bytes);
+      const Range to = table_.loads[k].to;
+      return to.slice(within + loader_.shift(to, i, number), bytes.bytes);
     }
   }
   throw Error(Code::kInvalidValue,
@@ -117,19 +110,6 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
 }
 
 Range Steps::range_of(Value value) const { return values_[value.index].range; }
-
-// Issues the loads of the current step before number `up_to`. Each waits for the last op that used its place in the
-// ring.
-void Steps::issue_loads(std::uint32_t up_to) {
-  for (; issued_ < up_to; ++issued_) {
-    const WeightLoad& load = plan_.loads[issued_];
-    PlacedLoad& placed = loads_[issued_];
-    const Event* const used = load.after_op == kNoOp ? nullptr : &launches_[load.after_op].used;
-    if (used) load_.wait(*used);
-    loader_.issue(load_, placed.to, load.unit, used);
-    load_.record(placed.loaded);
-  }
-}
 
 void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs) {
   std::uint32_t inputs_end = kNoOp;     // the last op that reads an input
@@ -142,38 +122,36 @@ void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> 
     outputs_begin = std::min(outputs_begin, values_[output.value.index].first_writer);
   if (!inputs.empty()) {
     host_.inputs.wait(host_.inputs_used);
-    for (const HostValue& input : inputs) host_.inputs.copy(range_of(input.value), input.host, "input");
+    for (const HostValue& input : inputs) host_.inputs.copy(range_of(input.value), input.host, kInputName);
     host_.inputs.record(host_.inputs_taken);
     compute_.wait(host_.inputs_taken);
   }
   for (std::uint32_t i = 0; i < launches_.size(); ++i) {
     Launch& launch = launches_[i];
-    if (issued_ < launch.loads) issue_loads(launch.loads);
-    if (launch.loads > 0 && (i == 0 || launches_[i - 1].loads < launch.loads))
-      compute_.wait(loads_[launch.loads - 1].loaded);
+    loads_.before_use(i, compute_);
     if (i == outputs_begin) compute_.wait(host_.outputs_there);
     compute_.launch(
         *launch.kernel,
         {.reads = launch.reads, .writes = launch.writes, .scalars = graph_.ops()[i].scalars, .name = launch.name},
         launch.cost);
-    if (launch.marks) compute_.record(launch.used);
+    loads_.after_use(i, compute_);
     if (i == inputs_end) compute_.record(host_.inputs_used);
   }
   if (!outputs.empty()) {
     compute_.record(host_.outputs_made);
     host_.outputs.wait(host_.outputs_made);
-    for (const HostValue& output : outputs) host_.outputs.copy(output.host, range_of(output.value), "output");
+    for (const HostValue& output : outputs) host_.outputs.copy(output.host, range_of(output.value), kOutputName);
     host_.outputs.record(host_.outputs_there);
   }
-  issued_ = 0;
-  issue_loads(first_ahead_);
+  loads_.begin(table_, table_);
+  loads_.issue_ahead();
 }
 
-std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
+std::vector<Name> load_names(const std::vector<WeightGroup>& groups, std::span<const GraphValue> values) {
   std::vector<Name> names;
-  for (const WeightGroup& group : plan.units) {
+  for (const WeightGroup& group : groups) {
     const ValueBytes& first = group.parts.front().bytes;
-    const GraphValue& weight = graph[first.value];
+    const GraphValue& weight = values[first.value.index];
     const std::string part = first.bytes == weight.bytes ? "" : fmt::format("+{}", first.offset);
     const std::string more = group.parts.size() > 1 ? fmt::format(" and {} more", group.parts.size() - 1) : "";
     names.emplace_back(fmt::format("load {}{}{}", weight.name, part, more));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "flow/weights/ring_loads.hpp"
 #include "slip/device.hpp"
 #include "slip/plan.hpp"
 #include "slip/weights.hpp"
@@ -21,18 +22,6 @@ namespace slip::flow {
 struct WeightsMemory {
   Buffer resident, ring, activations;
   WeightsMemory(const Device& device, const WeightsPlan& plan);
-};
-
-// Issues the loads of a plan, in the plan's order, step after step. The runner and the proof use Loader (loader.hpp);
-// a prediction uses a loader that only takes time.
-class GroupLoader {
- public:
-  virtual ~GroupLoader() = default;
-  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is the event recorded
-  // after the last op that read this place; null: no op read it. `stream` waits for it already.
-  virtual void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) = 0;
-  // Bytes between the planned place of a part and the place where this loader puts it.
-  virtual std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const = 0;
 };
 
 // Host memory of an input or output, for one step.
@@ -55,7 +44,7 @@ class Steps {
   void issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs);
 
   StreamRef compute() const { return compute_; }
-  std::vector<StreamRef> others() const { return {load_, host_.inputs, host_.outputs}; }
+  std::vector<StreamRef> others() const { return {loads_.stream(), host_.inputs, host_.outputs}; }
   // Recorded after the copies of the last issued step's inputs, and of its outputs.
   const Event& inputs_taken() const { return host_.inputs_taken; }
   const Event& outputs_there() const { return host_.outputs_there; }
@@ -67,17 +56,10 @@ class Steps {
     const Kernel* kernel = nullptr;
     std::vector<Range> reads, writes;
     Cost cost;
-    std::uint32_t loads = 0;  // loads of a step that this op and the ops before it need
-    bool marks = false;       // some load waits for `used`
-    Event used;               // recorded after this op
   };
   struct PlacedValue {
     Range range;                                              // none for weights
     std::uint32_t last_reader = kNoOp, first_writer = kNoOp;  // ops
-  };
-  struct PlacedLoad {
-    Range to;      // in the ring
-    Event loaded;  // recorded after the load
   };
   // Copies between the host and the device. The host's memory of an input may be written again after inputs_taken.
   struct HostCopies {
@@ -93,28 +75,32 @@ class Steps {
   void prepare_launches(const WeightsMemory& memory);
   Range weight_range(const WeightIndex& index, const WeightsMemory& memory, const ValueBytes& bytes,
                      std::uint32_t op) const;
-  void issue_loads(std::uint32_t up_to);
 
   const Graph& graph_;
   const WeightsPlan& plan_;
   GroupLoader& loader_;
-  Stream compute_, load_;
+  Stream compute_;
+  PassTable table_;  // its uses are the ops
+  RingLoads loads_;
   HostCopies host_;
   std::vector<Launch> launches_;     // by op
   std::vector<PlacedValue> values_;  // by graph value
-  std::vector<PlacedLoad> loads_;    // by load of the plan
-  std::uint32_t first_ahead_ = 0;    // first loads that wait for no op of their own step: issued a step earlier
-  std::uint32_t issued_ = 0;         // number of issued loads of the current step
 };
 
 // Names of the loads in traces, by weight group.
-std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph);
+std::vector<Name> load_names(const std::vector<WeightGroup>& groups, std::span<const GraphValue> values);
 
 // Captures some steps of the plan on a simulated device, with the runner's Loader, and calls `look` with the captured
 // ops. `source` null: weights in pinned memory or, if the plan says so, in files. `direct_reads`: files are read
 // straight into device memory, as on the cpu device.
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
                      const WeightSource* source = nullptr, bool direct_reads = false, Here here = Here::at());
+
+// A simulated device for a proof, with `bytes` of memory and more. No op accesses the bytes.
+Device open_proof_device(std::uint64_t bytes, Here here);
+// The proof of the captured ops of a few steps.
+WeightsProof prove_captured(const Plan& captured, int steps);
+inline constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later ones are the same
 
 // The ops of a graph in a trace, step after step.
 std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t compute_stream);

@@ -7,8 +7,6 @@
 namespace slip::flow {
 namespace {
 
-constexpr std::uint32_t kNear = 8;  // in ops: uses this close share a load, and small weights this close share a group
-
 // A piece of one weight and the ops that use it. Pieces never overlap.
 struct UsedBytes {
   ValueBytes bytes;
@@ -57,7 +55,7 @@ std::vector<UsedBytes> pieces_of(const Graph& graph) {
 }
 
 bool may_join(const WeightGroup& group, const UsedBytes& piece, std::uint64_t small) {
-  return (group.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - group.ops.front() <= kNear;
+  return (group.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - group.ops.front() <= kNearOps;
 }
 
 struct RingRange {
@@ -92,12 +90,12 @@ std::vector<WeightGroup> make_weight_groups(const Graph& graph) {
   return groups;
 }
 
-std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups) {
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups, std::uint32_t near) {
   std::vector<WeightLoad> loads;
   for (std::uint32_t index = 0; index < groups.size(); ++index) {
     for (const std::uint32_t op : groups[index].ops) {
-      const bool near = !loads.empty() && loads.back().unit == index && op - loads.back().last_op <= kNear;
-      if (!near) loads.push_back({.unit = index, .first_op = op, .last_op = op});
+      const bool shared = !loads.empty() && loads.back().unit == index && op - loads.back().last_op <= near;
+      if (!shared) loads.push_back({.unit = index, .first_op = op, .last_op = op});
       loads.back().last_op = op;
     }
   }

@@ -23,8 +23,11 @@ inline constexpr std::uint64_t kLandingRoom = 3 * 4096;
 // (GraphOptions::join_bytes).
 std::vector<WeightGroup> make_weight_groups(const Graph& graph);
 
-// The loads of one step with all groups streamed, in the order of use. Their offsets in the ring are not set.
-std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups);
+inline constexpr std::uint32_t kNearOps = 8;  // uses this close share a load, and small weights this close a group
+
+// The loads of one step with all groups streamed, in the order of use. Their offsets in the ring are not set. Uses of a
+// group that are at most `near` ops apart share a load.
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups, std::uint32_t near = kNearOps);
 
 // The part of the group that holds these bytes of a weight; null if no part does.
 const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes);

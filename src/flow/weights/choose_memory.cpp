@@ -1,0 +1,170 @@
+// choose_memory() of streamed_pass.hpp: which groups of a WeightStreamer stay on the device, and how large the ring is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/fail.hpp"
+#include "base/quantity_text.hpp"
+#include "flow/weights/streamed_pass.hpp"
+#include "flow/weights/weight_groups.hpp"
+
+namespace slip::flow {
+namespace {
+
+// The memory of one choice; offsets of resident groups are set at the end.
+struct MemoryChoice {
+  std::vector<char> resident;  // by group
+  std::uint64_t ring = 0;
+};
+
+class MemoryChooser {
+ public:
+  MemoryChooser(const std::vector<std::unique_ptr<StreamedPass>>& passes, const GroupCatalog& catalog,
+                std::uint64_t budget, const StreamerOptions& options)
+      : passes_(passes), catalog_(catalog), budget_(budget / kAlignment * kAlignment), options_(options) {
+    for (std::uint32_t i = 0; i < catalog.size(); ++i) {
+      all_ += bytes(i);
+      if (bytes(i) > bytes(largest_)) largest_ = i;
+    }
+  }
+
+  std::uint64_t bytes(std::uint32_t group) const { return aligned(catalog_[group].bytes); }
+  std::uint32_t largest() const { return largest_; }
+  // A ring for the largest group carries any order: with one use at a time, each load waits for the use before it.
+  std::uint64_t smallest() const {
+    const std::uint64_t ring = std::max(bytes(largest_), aligned(options_.ring.value_or(0)));
+    return options_.stream_all ? ring : std::min(all_, ring);
+  }
+
+  // `budget` is at least smallest().
+  MemoryChoice choose() const {
+    if (all_ <= budget_ && !options_.stream_all) return {std::vector<char>(catalog_.size(), 1), 0};
+    const std::uint64_t ring = options_.ring ? smallest() : std::min(budget_, std::max(all_, smallest()));
+    MemoryChoice choice = choice_of_leader().value_or(MemoryChoice{std::vector<char>(catalog_.size(), 0), ring});
+    keep_more(choice);
+    return choice;
+  }
+
+ private:
+  WeightsOptions options_with(std::uint64_t budget, std::optional<std::uint64_t> ring) const {
+    return {.budget = budget,
+            .host_memory = UINT64_MAX,
+            .ring = ring,
+            .stream_all = options_.stream_all,
+            .search_effort = options_.search_effort};
+  }
+
+  // Nothing if this pass cannot be planned: then everything is streamed.
+  static std::optional<WeightsPlan> try_plan(const StreamedPass& pass, const WeightsOptions& options) {
+    if (pass.order().empty()) return std::nullopt;
+    try {
+      return plan_weights(pass.graph(), pass.costs(), options);
+    } catch (const Error& error) {
+      if (error.code() != Code::kOutOfMemory) throw;
+      return std::nullopt;
+    }
+  }
+
+  MemoryChoice choice_of(const StreamedPass& pass, const WeightsPlan& plan) const {
+    MemoryChoice choice{std::vector<char>(catalog_.size(), 0), plan.ring_bytes};
+    for (const WeightGroup& unit : plan.units)
+      choice.resident[pass.group_of_value(unit.parts.front().bytes.value)] = unit.resident ? 1 : 0;
+    return choice;
+  }
+  std::uint64_t resident_bytes(const MemoryChoice& choice) const {
+    std::uint64_t sum = 0;
+    for (std::uint32_t i = 0; i < catalog_.size(); ++i) sum += choice.resident[i] ? bytes(i) : 0;
+    return sum;
+  }
+  std::uint64_t largest_streamed(const MemoryChoice& choice) const {
+    std::uint64_t most = 0;
+    for (std::uint32_t i = 0; i < catalog_.size(); ++i) most = std::max(most, choice.resident[i] ? 0 : bytes(i));
+    return most;
+  }
+
+  // The choice for the pass with the longest exposed loads. The ring must also carry the groups of the other passes.
+  std::optional<MemoryChoice> choice_of_leader() const {
+    const StreamedPass* leader = nullptr;
+    std::optional<WeightsPlan> plan;
+    for (const auto& pass : passes_) {
+      std::optional<WeightsPlan> own = try_plan(*pass, options_with(budget_, options_.ring));
+      if (!own || (plan && own->step - own->compute <= plan->step - plan->compute)) continue;
+      leader = pass.get();
+      plan = std::move(own);
+    }
+    if (!leader) return std::nullopt;
+    MemoryChoice choice = choice_of(*leader, *plan);
+    const std::uint64_t needed = largest_streamed(choice);
+    if (choice.ring >= needed) return choice;
+    const std::uint64_t left = budget_ - resident_bytes(choice);
+    if (plan->loads.empty() && left >= needed) {
+      choice.ring = needed;
+      return choice;
+    }
+    // Again, with a ring for the largest group or, if the pass streams nothing, with less memory for it.
+    plan = plan->loads.empty() ? try_plan(*leader, options_with(budget_ - std::min(budget_, bytes(largest_)), {}))
+                               : try_plan(*leader, options_with(budget_, bytes(largest_)));
+    if (!plan) return std::nullopt;
+    choice = choice_of(*leader, *plan);
+    choice.ring = std::max(choice.ring, largest_streamed(choice));
+    return resident_bytes(choice) + choice.ring <= budget_ ? std::optional(choice) : std::nullopt;
+  }
+
+  // Memory that is left over keeps further groups, in their order.
+  void keep_more(MemoryChoice& choice) const {
+    if (options_.stream_all) return;
+    std::uint64_t left = budget_ - std::min(budget_, resident_bytes(choice) + choice.ring);
+    for (std::uint32_t i = 0; i < catalog_.size(); ++i) {
+      if (choice.resident[i] || bytes(i) > left) continue;
+      choice.resident[i] = 1;
+      left -= bytes(i);
+    }
+  }
+
+  const std::vector<std::unique_ptr<StreamedPass>>& passes_;
+  const GroupCatalog& catalog_;
+  const std::uint64_t budget_;
+  const StreamerOptions& options_;
+  std::uint64_t all_ = 0;
+  std::uint32_t largest_ = 0;
+};
+
+}  // namespace
+
+StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& passes, GroupCatalog& catalog,
+                             std::uint64_t budget, const StreamerOptions& options, Here here) {
+  const MemoryChooser chooser(passes, catalog, budget, options);
+  if (budget < chooser.smallest())
+    base::fail(Code::kOutOfMemory, here,
+               "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}); the largest group, "
+               "'{}', takes {} bytes of it",
+               budget, base::format_bytes(budget), chooser.smallest(), base::format_bytes(chooser.smallest()),
+               catalog.name(chooser.largest()), catalog[chooser.largest()].bytes);
+  const MemoryChoice choice = chooser.choose();
+  StreamerMemory memory{.resident_bytes = 0, .ring_bytes = choice.ring};
+  for (std::uint32_t i = 0; i < catalog.size(); ++i) {
+    if (!choice.resident[i]) continue;
+    catalog.place_resident(i, memory.resident_bytes);
+    memory.resident_bytes += chooser.bytes(i);
+  }
+  return memory;
+}
+
+std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes,
+                                  const StreamerOptions& options, Here here) {
+  std::uint64_t budget = 0;
+  for (const auto& pass : passes) {
+    if (pass->order().empty()) continue;
+    const WeightsPlan plan = plan_weights(pass->graph(), pass->costs(),
+                                          {.slowdown = options.slowdown,
+                                           .ring = options.ring,
+                                           .stream_all = options.stream_all,
+                                           .search_effort = options.search_effort},
+                                          here);
+    budget = std::max(budget, *plan.budget);
+  }
+  return budget;
+}
+
+}  // namespace slip::flow

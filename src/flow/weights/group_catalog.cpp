@@ -1,0 +1,108 @@
+#include "flow/weights/group_catalog.hpp"
+
+#include <fmt/format.h>
+
+#include "base/fail.hpp"
+#include "flow/weights/weight_groups.hpp"
+#include "runtime/core.hpp"
+
+namespace slip::flow {
+
+GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) {
+  if (groups.empty()) throw Error(Code::kInvalidValue, "a streamer without groups of weights", here);
+  for (const StreamedGroup& group : groups) {
+    const auto index = static_cast<std::uint32_t>(groups_.size());
+    if (group.name.empty()) base::fail(Code::kInvalidValue, here, "group {} of the streamer has no name", index);
+    if (!by_name_.emplace(group.name, index).second)
+      base::fail(Code::kInvalidValue, here, "two groups of the streamer have the name '{}'", group.name);
+    WeightGroup& made = groups_.emplace_back();
+    for (const GraphValue& part : group.source.parts_) {
+      const Value value{static_cast<std::uint32_t>(values_.size())};
+      const std::uint64_t offset = aligned(made.bytes);
+      made.parts.push_back({{value, 0, part.bytes}, offset});
+      made.bytes = offset + part.bytes;
+      values_.push_back(part);
+      if (part.name.empty()) values_.back().name = group.name;
+    }
+    if (made.bytes == 0) base::fail(Code::kInvalidValue, here, "group '{}' has no bytes", group.name);
+    names_.push_back(group.name);
+    sources_.push_back(group.source.source_);
+    pinned_.push_back(group.source.pinned_);
+    of_files_.push_back(!group.source.parts_.front().name.empty());
+  }
+}
+
+std::uint32_t GroupCatalog::find(std::string_view name, Here here) const {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) return found->second;
+  base::fail(Code::kInvalidValue, here, "the streamer has no group '{}'; it has {} groups, from '{}' to '{}'", name,
+             names_.size(), names_.front(), names_.back());
+}
+
+void GroupCatalog::check(std::uint32_t group, Here here) const {
+  if (group >= names_.size())
+    base::fail(Code::kInvalidValue, here, "the streamer has no group {}: it has {} groups", group, names_.size());
+}
+
+void GroupCatalog::clear_places() {
+  for (WeightGroup& group : groups_) group.resident = group.from_disk = false;
+}
+
+void GroupCatalog::place_resident(std::uint32_t group, std::uint64_t offset) {
+  groups_[group].resident = true;
+  groups_[group].offset = offset;
+}
+
+LoadedGroups GroupCatalog::loaded() const { return {groups_, values_, sources_, pinned_}; }
+
+// A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
+LoadedGroups GroupCatalog::proven() const { return {groups_, values_, sources_}; }
+
+}  // namespace slip::flow
+
+namespace slip {
+
+GroupSource GroupSource::pinned(Range memory, Here here) {
+  if (!memory.block || memory.bytes == 0) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
+  const std::byte* const data = runtime::address(memory);
+  GroupSource source;
+  source.source_ = WeightSource::memory(
+      [data, bytes = memory.bytes](const GraphValue&) { return std::span<const std::byte>(data, bytes); },
+      MemoryKind::kPinned);
+  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {memory.bytes}, .bytes = memory.bytes}};
+  source.pinned_ = memory;
+  return source;
+}
+
+GroupSource GroupSource::memory(std::span<const std::byte> memory, Here here) {
+  if (memory.empty()) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
+  GroupSource source;
+  source.source_ = WeightSource::memory([memory](const GraphValue&) { return memory; });
+  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {memory.size()}, .bytes = memory.size()}};
+  return source;
+}
+
+GroupSource GroupSource::tensors(const WeightSource& files, const std::vector<std::string>& names, Here here) {
+  if (!files.files_)
+    throw Error(Code::kInvalidValue, "tensors of a source that is not WeightSource::files: there are none", here);
+  GroupSource source;
+  source.source_ = files;
+  for (const std::string& name : names) {
+    const TensorInfo& tensor = files.files_->at(name, here);
+    source.parts_.push_back(
+        {.name = name, .type = tensor.type, .shape = tensor.shape, .role = ValueRole::kWeight, .bytes = tensor.bytes});
+  }
+  return source;
+}
+
+GroupSource GroupSource::callback(std::uint64_t bytes, Fill fill, Here here) {
+  if (!fill || bytes == 0)
+    throw Error(Code::kInvalidValue, "a group of weights of 0 bytes, or without a function", here);
+  GroupSource source;
+  source.source_ = WeightSource::callback([fill = std::move(fill)](const GraphValue&, std::uint64_t offset,
+                                                                   std::span<std::byte> into) { fill(offset, into); });
+  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {bytes}, .bytes = bytes}};
+  return source;
+}
+
+}  // namespace slip

@@ -1,0 +1,45 @@
+// PassHistory: what the program did in the last steps of a pass: the order of its uses, which pass followed, and the
+// times of its uses if the program gave none.
+//
+// One thread at a time. Between begin() and the end of a step nothing is allocated.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "flow/weights/streamed_pass.hpp"
+
+namespace slip::flow {
+
+class PassHistory {
+ public:
+  std::uint32_t follower = 0;  // the pass that followed last time
+
+  void reserve(std::size_t uses) { earlier_.reserve(uses); }
+  // A step ended with this order. Returns true if the same order, different from the planned one, came twice in a row.
+  bool is_new_order(const UseOrder& planned, const UseOrder& order);
+
+  // Measures the uses of the next step, unless a measurement is under way. Before that, each event is recorded once in
+  // `stream`, any stream of the device: when these records are reached, a later step is measured without an allocation.
+  void measure(std::size_t uses, StreamRef stream);
+  void begin_use(std::uint32_t use, StreamRef stream);
+  void end_use(std::uint32_t use, StreamRef stream);
+  // `planned`: the step had the planned order; otherwise its times are dropped.
+  void end_step(bool planned);
+  void drop_times();  // the planned order has changed
+  // The times of the uses, once, when all of them have ended. Never waits.
+  std::optional<std::vector<Picos>> take_times();
+
+ private:
+  enum class State : unsigned char { kIdle, kRecording, kPending };
+  struct Span {
+    TimedEvent begin, end;
+    bool ended = false;
+  };
+  UseOrder earlier_;  // of the last step, if it differed from the planned one
+  State state_ = State::kIdle;
+  std::size_t uses_ = 0;
+  std::vector<Span> spans_;  // by use
+};
+
+}  // namespace slip::flow

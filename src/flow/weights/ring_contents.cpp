@@ -1,0 +1,138 @@
+#include "flow/weights/ring_contents.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace slip::flow {
+namespace {
+
+constexpr std::uint32_t kNone = ~std::uint32_t{0};
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+// Of each group there is one newest entry, and rarely an older one: twice as many entries suffice nearly always. If the
+// table is full, the owner erases an entry early (surplus()).
+RingContents::RingContents(std::uint64_t bytes, std::size_t groups, std::size_t max_open)
+    : bytes_(bytes), entries_(2 * groups + max_open + 2), newest_(groups, kNone) {
+  free_.reserve(entries_.size());
+  places_.reserve(entries_.size());
+  uses_.reserve(entries_.size() * RingEntry::kStreams);
+  for (std::size_t i = entries_.size(); i > 0; --i) free_.push_back(static_cast<std::uint32_t>(i - 1));
+}
+
+RingEntry* RingContents::find(std::uint32_t group) {
+  return newest_[group] == kNone ? nullptr : &entries_[newest_[group]];
+}
+
+std::span<const RingContents::Place> RingContents::places_in(std::uint64_t begin, std::uint64_t end) const {
+  // Entries do not overlap, so their ends ascend, too.
+  const auto first = std::ranges::upper_bound(places_, begin, {}, &Place::end);
+  const auto last = std::ranges::lower_bound(first, places_.end(), end, {}, &Place::begin);
+  return {first, last};
+}
+
+bool RingContents::is_free(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
+  return std::ranges::none_of(places_in(begin, end),
+                              [&](const Place& place) { return entries_[place.entry].is_needed(position); });
+}
+
+// The first planned use of any entry in [begin, end), from `position` on; 0 if a use there has not ended.
+std::uint64_t RingContents::next_use_in(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
+  std::uint64_t next = kNever;
+  for (const Place& place : places_in(begin, end)) {
+    const RingEntry& entry = entries_[place.entry];
+    if (entry.open > 0) return 0;
+    if (entry.last_use >= position) next = std::min(next, std::max(entry.first_use, position));
+  }
+  return next;
+}
+
+std::optional<std::uint64_t> RingContents::place_for(std::uint64_t bytes, std::uint64_t position) const {
+  // A place can be moved down until it meets the end of an entry or of the ring: no other places are worth a try.
+  std::optional<std::uint64_t> best;
+  std::uint64_t best_next = 0;
+  const auto offer = [&](std::uint64_t begin) {
+    if (begin > bytes_ || bytes > bytes_ - begin) return;
+    const std::uint64_t next = next_use_in(begin, begin + bytes, position);
+    if (next > best_next) best = begin, best_next = next;
+  };
+  offer(0);
+  for (const Place& place : places_) offer(place.end);
+  return best;
+}
+
+std::span<const RingEntry::Used> RingContents::uses_in(std::uint64_t begin, std::uint64_t end) {
+  uses_.clear();
+  for (const Place& place : places_in(begin, end)) {
+    const RingEntry& entry = entries_[place.entry];
+    for (const RingEntry::Used& used : std::span(entry.used).first(entry.streams)) {
+      const auto same = std::ranges::find(uses_, used.stream, &RingEntry::Used::stream);
+      if (same == uses_.end()) uses_.push_back(used);
+      else if (same->event.point().position < used.event.point().position) *same = used;
+    }
+  }
+  return uses_;
+}
+
+const RingEntry* RingContents::unused_in(std::uint64_t begin, std::uint64_t end) const {
+  const RingEntry* newest = nullptr;
+  for (const Place& place : places_in(begin, end)) {
+    const RingEntry& entry = entries_[place.entry];
+    if (entry.streams == 0 && (!newest || entry.load > newest->load)) newest = &entry;
+  }
+  return newest;
+}
+
+bool RingContents::erase(std::uint64_t begin, std::uint64_t end, std::uint64_t position) {
+  const std::span<const Place> found = places_in(begin, end);
+  const bool needed = !is_free(begin, end, position);
+  for (const Place& place : found) {
+    RingEntry& entry = entries_[place.entry];
+    if (newest_[entry.group] == place.entry) newest_[entry.group] = kNone;
+    for (RingEntry::Used& used : entry.used) used = {};
+    entry.loaded = {};
+    free_.push_back(place.entry);
+  }
+  const auto first = places_.begin() + (found.data() - places_.data());
+  places_.erase(first, first + static_cast<std::ptrdiff_t>(found.size()));
+  return needed;
+}
+
+RingEntry& RingContents::add(std::uint64_t begin, std::uint64_t end, std::uint32_t group) {
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  places_.insert(std::ranges::lower_bound(places_, begin, {}, &Place::begin), {begin, end, index});
+  newest_[group] = index;
+  entries_[index] = {.begin = begin, .end = end, .group = group};
+  return entries_[index];
+}
+
+const RingEntry* RingContents::surplus(std::uint64_t position) const {
+  if (!free_.empty()) return nullptr;
+  const RingEntry* best = nullptr;
+  for (const Place& place : places_) {
+    const RingEntry& entry = entries_[place.entry];
+    if (entry.open > 0) continue;
+    if (!best || (best->is_needed(position) && !entry.is_needed(position))) best = &entry;
+  }
+  return best;
+}
+
+bool RingContents::note_use(RingEntry& entry, std::uint64_t stream, const Event& event) {
+  const std::span<RingEntry::Used> noted = std::span(entry.used).first(entry.streams);
+  const auto same = std::ranges::find(noted, stream, &RingEntry::Used::stream);
+  if (same != noted.end()) {
+    same->event = event;
+    return true;
+  }
+  if (entry.streams == RingEntry::kStreams) return false;
+  entry.used[entry.streams++] = {stream, event};
+  return true;
+}
+
+void RingContents::forget_planned_uses() {
+  for (const Place& place : places_) entries_[place.entry].first_use = entries_[place.entry].last_use = 0;
+}
+
+}  // namespace slip::flow

@@ -1,0 +1,215 @@
+#include "flow/weights/ring_loads.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "flow/weights/weight_groups.hpp"
+
+namespace slip::flow {
+namespace {
+
+constexpr std::size_t kWaitingStreams = 16;  // a stream beyond these waits for some loads twice
+
+}  // namespace
+
+PassTable make_pass_table(const WeightsPlan& plan, Range ring, std::size_t uses) {
+  PassTable table;
+  table.uses.resize(uses);
+  for (const WeightLoad& load : plan.loads) {
+    const WeightGroup& group = plan.units[load.unit];
+    table.loads.push_back({.to = ring.slice(load.offset, group.bytes + group.room),
+                           .group = load.unit,
+                           .first_use = load.first_op,
+                           .last_use = load.last_op,
+                           .after_use = load.after_op,
+                           .step_before = load.step_before});
+    if (load.after_op != kNoOp) table.uses[load.after_op].marks = true;
+  }
+  std::uint32_t loads = 0;
+  for (std::uint32_t i = 0; i < uses; ++i) {
+    while (loads < plan.loads.size() && plan.loads[loads].first_op <= i) ++loads;
+    table.uses[i].loads = loads;
+  }
+  return table;
+}
+
+RingLoads::RingLoads(const Device& device, Range ring, GroupLoader& loader, std::unique_ptr<RingContents> contents)
+    : ring_(ring),
+      loader_(loader),
+      stream_(device.stream("loads", StreamFlags::kNonBlocking)),
+      contents_(std::move(contents)),
+      base_(1),  // 0 means that the plan has no use
+      position_(1),
+      waited_(contents_ ? kWaitingStreams : 0) {}
+
+void RingLoads::begin(PassTable& pass, PassTable& after) {
+  const bool expected = cursor_.ahead && after_ == &pass;
+  if (pass_) base_ += pass_->uses.size();
+  if (expected) cursor_.ahead = false;
+  else forget_plan();
+  position_ = base_;
+  pass_ = &pass;
+  after_ = &after;
+}
+
+void RingLoads::forget_plan() {
+  cursor_ = {};
+  if (contents_) contents_->forget_planned_uses();
+}
+
+void RingLoads::issue_ahead() {
+  for (;;) {
+    if (cursor_.load == table().loads.size()) {
+      // Steps has one event for each load of a step, so it goes no further than this step.
+      if (!contents_ || cursor_.ahead) return;
+      cursor_ = {.load = 0, .ahead = true};
+      continue;
+    }
+    PlannedLoad& load = table().loads[cursor_.load];
+    if (!contents_ || !is_there(load)) {
+      if (!may_issue(load)) return;
+      issue_planned(load);
+    }
+    ++cursor_.load;
+  }
+}
+
+bool RingLoads::may_issue(const PlannedLoad& load) const {
+  if (!contents_) return load.after_use == kNoOp || load.step_before || base_ + load.after_use < position_;
+  const std::uint64_t begin = load.to.offset - ring_.offset;
+  return contents_->is_free(begin, begin + aligned(load.to.bytes), position_);
+}
+
+// True if this load can be omitted: its uses have been passed over, or its group lies in its place already. If the uses
+// of the load have begun, the group may also lie in another place, since it was loaded on demand. A group that is
+// needed later is loaded to its planned place even so: elsewhere it would block loads that the plan has before its use.
+bool RingLoads::is_there(const PlannedLoad& load) {
+  if (base() + load.last_use < position_) return true;
+  RingEntry* const entry = contents_->find(load.group);
+  if (!entry) return false;
+  const std::uint64_t first = base() + load.first_use;
+  if (entry->begin != load.to.offset - ring_.offset && first >= position_) return false;
+  if (entry->last_use < position_) entry->first_use = first;
+  entry->last_use = base() + load.last_use;
+  return true;
+}
+
+void RingLoads::issue_planned(PlannedLoad& load) {
+  if (contents_) {
+    const std::uint64_t first = base() + load.first_use, last = base() + load.last_use;
+    RingEntry& entry = replace(load.to, load.group, counts_.planned);
+    entry.first_use = first;
+    entry.last_use = last;
+    return;
+  }
+  const Event* const used = load.after_use == kNoOp ? nullptr : &pass_->uses[load.after_use].used;
+  if (used) stream_.wait(*used);
+  loader_.issue(stream_, load.to, load.group, used);
+  stream_.record(load.loaded);
+}
+
+// Loads a group over whatever lies in `to`. If a call throws, no entry is left that is not loaded. The waits come
+// before the entries are erased: from then on the order of the stream of loads covers their uses.
+RingEntry& RingLoads::replace(Range to, std::uint32_t group, LoadCounts::Loads& counted) {
+  const auto make_free = [this](std::uint64_t begin, std::uint64_t end) {
+    for (const RingEntry::Used& used : contents_->uses_in(begin, end)) {
+      stream_.wait(used.event);
+      loader_.wait(used.event);
+    }
+    // A load that no use waited for is ordered before this one in stream_, but not in the loader's own streams.
+    if (const RingEntry* const unused = contents_->unused_in(begin, end)) loader_.wait(unused->loaded);
+    if (contents_->erase(begin, end, position_)) must_go_back_ = true;
+  };
+  const std::uint64_t begin = to.offset - ring_.offset, end = begin + aligned(to.bytes);
+  make_free(begin, end);
+  if (const RingEntry* const surplus = contents_->surplus(position_)) make_free(surplus->begin, surplus->end);
+  loader_.issue(stream_, to, group, nullptr);
+  stream_.record(last_load_);
+  RingEntry& entry = contents_->add(begin, end, group);
+  entry.loaded = last_load_;
+  ++counted.count;
+  counted.bytes += to.bytes;
+  entry.load = counts_.planned.count + counts_.on_demand.count;
+  return entry;
+}
+
+void RingLoads::before_use(std::uint32_t use, StreamRef stream) {
+  const std::uint32_t loads = pass_->uses[use].loads;
+  for (; cursor_.load < loads; ++cursor_.load) issue_planned(pass_->loads[cursor_.load]);
+  // The loads run in order: the last one of this use covers the others.
+  if (loads > 0 && (use == 0 || pass_->uses[use - 1].loads < loads)) stream.wait(pass_->loads[loads - 1].loaded);
+}
+
+void RingLoads::after_use(std::uint32_t use, StreamRef stream) {
+  PlannedUse& planned = pass_->uses[use];
+  if (planned.marks) stream.record(planned.used);
+  position_ = base_ + use + 1;
+}
+
+RingLoads::Use RingLoads::next_use(std::uint32_t group) {
+  Use use;
+  const auto from = static_cast<std::uint32_t>(position_ - base_);
+  for (std::uint32_t i = from; i < pass_->uses.size(); ++i) {
+    if (pass_->uses[i].group != group) continue;
+    use.planned = i;
+    use.skipped = i - from;
+    position_ = base_ + i;
+    break;
+  }
+  return use;
+}
+
+void RingLoads::load(Use& use, std::uint32_t group, std::uint64_t bytes, StreamRef stream) {
+  use.entry = contents_->find(group);
+  if (!use.entry && use.planned != kNoOp && !cursor_.ahead) {
+    for (; cursor_.load < pass_->uses[use.planned].loads; ++cursor_.load) {
+      PlannedLoad& load = pass_->loads[cursor_.load];
+      if (is_there(load)) continue;
+      if (!may_issue(load)) break;
+      issue_planned(load);
+    }
+    use.entry = contents_->find(group);
+  }
+  if (!use.entry) {
+    const std::optional<std::uint64_t> at = contents_->place_for(aligned(bytes), position_);
+    if (!at) return;
+    use.entry = &replace(ring_.slice(*at, bytes), group, counts_.on_demand);
+    use.on_demand = true;
+    if (std::exchange(must_go_back_, false)) go_back();
+  }
+  use.must_wait = use.entry->load > waited_of(stream).load;
+}
+
+// The load on demand has replaced groups that the plan still has uses for. The cursor goes back to the first load with
+// a use that is still to come, so that they are loaded again in the order of the plan. Loads that are in their place
+// are omitted.
+void RingLoads::go_back() {
+  cursor_ = {};
+  while (cursor_.load < pass_->loads.size() && base_ + pass_->loads[cursor_.load].last_use < position_) ++cursor_.load;
+}
+
+void RingLoads::begin_use(const Use& use, StreamRef stream) {
+  if (use.planned != kNoOp) position_ = base_ + use.planned + 1;
+  if (!use.entry) return;
+  ++use.entry->open;
+  if (use.must_wait) waited_of(stream).load = use.entry->load;
+}
+
+void RingLoads::end_use(RingEntry& entry, StreamRef stream) {
+  const Event used = stream.record();
+  if (!RingContents::note_use(entry, stream.id(), used)) {  // too many streams: all later loads wait
+    stream_.wait(used);
+    loader_.wait(used);
+  }
+  --entry.open;
+}
+
+RingLoads::Waited& RingLoads::waited_of(StreamRef stream) {
+  const auto known = std::ranges::find(waited_, stream.id(), &Waited::stream);
+  if (known != waited_.end()) return *known;
+  Waited& oldest = waited_[oldest_wait_++ % waited_.size()];
+  oldest = {.stream = stream.id(), .load = 0};
+  return oldest;
+}
+
+}  // namespace slip::flow

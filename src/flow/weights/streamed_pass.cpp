@@ -1,0 +1,143 @@
+#include "flow/weights/streamed_pass.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "flow/costs/op_memory.hpp"
+#include "flow/weights/recurrence.hpp"
+#include "flow/weights/weight_groups.hpp"
+
+namespace slip::flow {
+namespace {
+
+const Kernel kUse{"use of weights", [](const Args&) {}};
+
+}  // namespace
+
+void UseLog::reserve(std::size_t uses) {
+  max_uses_ = std::max(max_uses_, uses);
+  order_.reserve(max_uses_);
+}
+
+void UseLog::clear() {
+  order_.clear();
+  overflow_ = false;
+}
+
+std::uint32_t UseLog::add(std::uint32_t group) {
+  const auto use = static_cast<std::uint32_t>(order_.size());
+  if (order_.size() == max_uses_) overflow_ = true;
+  else order_.push_back({group, use});
+  return use;
+}
+
+void UseLog::end(std::uint32_t use) {
+  if (use < order_.size()) order_[use].last = static_cast<std::uint32_t>(order_.size() - 1);
+}
+
+StreamedPass::StreamedPass(std::string name, UseOrder order, std::vector<Picos> times, const GroupCatalog& catalog,
+                           const Costs& links)
+    : name_(std::move(name)), order_(std::move(order)), times_(std::move(times)), costs_(links) {
+  make_graph(catalog);
+}
+
+bool StreamedPass::times_known() const {
+  return std::ranges::all_of(times_, [](Picos time) { return time > 0; });
+}
+
+void StreamedPass::set_links(const Costs& links) {
+  costs_.device = links.device;
+  costs_.load = links.load;
+  costs_.read = links.read;
+}
+
+void StreamedPass::change_order(const UseOrder& order, const GroupCatalog& catalog) {
+  std::map<std::uint32_t, Picos> known;  // by group
+  for (std::size_t i = 0; i < order_.size(); ++i) known.emplace(order_[i].group, times_[i]);
+  order_ = order;
+  times_.clear();
+  for (const OrderedUse& use : order_) times_.push_back(known.contains(use.group) ? known[use.group] : 0);
+  make_graph(catalog);
+}
+
+void StreamedPass::change_times(const std::vector<Picos>& times, const GroupCatalog& catalog) {
+  times_ = times;
+  make_graph(catalog);
+}
+
+// The flops of an op are a number that identifies its time, so that Costs finds its sample.
+void StreamedPass::make_graph(const GroupCatalog& catalog) {
+  graph_ = Graph({.join_bytes = 0});
+  groups_.clear();
+  costs_.samples.clear();
+  std::map<std::uint32_t, Value> values;  // by group
+  std::map<std::uint32_t, int> uses;      // by group
+  std::map<Picos, std::uint64_t> number;  // by time
+  std::vector<std::uint32_t> open;        // uses
+  for (std::uint32_t i = 0; i < order_.size(); ++i) {
+    const std::uint32_t group = order_[i].group;
+    if (!values.contains(group)) {
+      values.emplace(group, graph_.weight(catalog.name(group), DataType::kU8, {catalog[group].bytes}));
+      groups_.push_back(group);
+    }
+    std::erase_if(open, [&](std::uint32_t use) { return order_[use].last < i; });
+    open.push_back(i);
+    const Picos time = std::max<Picos>(times_[i], 1);
+    GraphOp op{.name = catalog.name(group), .kernel = &kUse};
+    if (const int before = uses[group]++; before > 0) op.name += fmt::format(" (use {})", before + 1);
+    op.cost.flops = number.emplace(time, number.size() + 1).first->second;
+    std::vector<std::uint32_t> read;
+    for (const std::uint32_t use : open) read.push_back(order_[use].group);
+    std::ranges::sort(read);
+    read.erase(std::unique(read.begin(), read.end()), read.end());
+    for (const std::uint32_t one : read) op.reads.push_back(graph_.all_of(values.at(one)));
+    const CostSample sample = sample_of(graph_, op, time);
+    const auto same = [&](const CostSample& other) { return same_size(sample, other); };
+    if (std::ranges::none_of(costs_.samples, same)) costs_.samples.push_back(sample);
+    graph_.add_op(std::move(op));
+  }
+}
+
+void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memory) {
+  WeightsPlan made;
+  made.units = make_weight_groups(graph_);
+  made.value_offsets.assign(graph_.values().size(), 0);
+  made.resident_bytes = memory.resident_bytes;
+  made.ring_bytes = memory.ring_bytes;
+  for (WeightGroup& unit : made.units) {
+    const WeightGroup& group = catalog[groups_[unit.parts.front().bytes.value.index]];
+    unit.resident = group.resident;
+    unit.offset = group.resident ? group.offset : 0;
+    unit.from_disk = group.from_disk;
+  }
+  // Uses of a group that are near each other share a load. If the ring is too small for that, each has its own.
+  for (const std::uint32_t near : {kNearOps, std::uint32_t{1}}) {
+    made.loads = make_loads(made.units, near);
+    std::erase_if(made.loads, [&](const WeightLoad& load) { return made.units[load.unit].resident; });
+    if (lay_ring(made.units, made.loads, memory.ring_bytes)) break;
+    made.loads.clear();  // nothing is planned: uses that do not fit at the same time are loaded on demand
+  }
+  const StepCosts step_costs = step_costs_of(graph_, costs_, made.units);
+  const auto rounded = [](double time) { return static_cast<Picos>(std::llround(std::min(time, 9e18))); };
+  double compute = 0, loading = 0;
+  for (const double op : step_costs.ops) compute += op;
+  for (const WeightLoad& load : made.loads) {
+    made.streamed_bytes += made.units[load.unit].bytes;
+    loading += step_costs.loads[load.unit];
+  }
+  made.step = made.bound = order_.empty() ? 0 : rounded(steady_step_of(step_costs, made.loads).step);
+  made.compute = rounded(compute);
+  made.loading = rounded(loading);
+  plan_ = std::move(made);
+}
+
+void StreamedPass::make_table(Range ring) {
+  table_ = make_pass_table(plan_, ring, order_.size());
+  for (PlannedLoad& load : table_.loads) load.group = group_of(load.group);
+  for (std::size_t i = 0; i < order_.size(); ++i) table_.uses[i].group = order_[i].group;
+}
+
+}  // namespace slip::flow

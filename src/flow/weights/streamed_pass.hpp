@@ -1,0 +1,97 @@
+// StreamedPass: one pass of a WeightStreamer: its order of uses as a graph, its plan, and the order that the program
+// really has. plan_passes() plans all passes over one memory.
+//
+// A pass is a Graph without activations: each use is an op, each group a weight. An op reads the group of its use and
+// the groups of earlier uses that have not ended, so that the plan keeps them. So plan_weights, predict_weights and the
+// plan as data work for it unchanged.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "flow/weights/group_catalog.hpp"
+#include "flow/weights/ring_loads.hpp"
+
+namespace slip::flow {
+
+// A use of a step: `last` is the number of the last use that began before this one ended.
+struct OrderedUse {
+  std::uint32_t group = 0;
+  std::uint32_t last = 0;
+  friend bool operator==(const OrderedUse&, const OrderedUse&) = default;
+};
+using UseOrder = std::vector<OrderedUse>;
+
+// Memory that all passes share.
+struct StreamerMemory {
+  std::uint64_t resident_bytes = 0, ring_bytes = 0;
+  std::uint64_t bytes() const { return resident_bytes + ring_bytes; }
+};
+
+// The order of the uses of the current step. After reserve() nothing is allocated.
+class UseLog {
+ public:
+  void reserve(std::size_t uses);
+  void clear();
+  std::uint32_t add(std::uint32_t group);  // returns the number of the use
+  void end(std::uint32_t use);
+  bool complete() const { return !overflow_; }  // false: the step had more uses than reserve() allowed
+  const UseOrder& order() const { return order_; }
+  std::size_t max_uses() const { return max_uses_; }
+
+ private:
+  UseOrder order_;
+  std::size_t max_uses_ = 0;
+  bool overflow_ = false;
+};
+
+class StreamedPass {
+ public:
+  // `times` by use; 0: unknown.
+  StreamedPass(std::string name, UseOrder order, std::vector<Picos> times, const GroupCatalog& catalog,
+               const Costs& links);
+
+  const std::string& name() const { return name_; }
+  const UseOrder& order() const { return order_; }
+  const Graph& graph() const { return graph_; }
+  const Costs& costs() const { return costs_; }
+  const WeightsPlan& plan() const { return plan_; }
+  PassTable& table() { return table_; }
+  bool times_known() const;
+
+  void set_links(const Costs& links);  // the costs of loads
+  // Plans the loads of the streamed groups, in a ring of a given size.
+  void plan(const GroupCatalog& catalog, const StreamerMemory& memory);
+  void make_table(Range ring);
+  // Replaces the order of uses. The times of known uses are kept. Needs plan() and make_table() after it.
+  void change_order(const UseOrder& order, const GroupCatalog& catalog);
+  void change_times(const std::vector<Picos>& times, const GroupCatalog& catalog);
+  // The group of each weight group of the plan.
+  std::uint32_t group_of(std::uint32_t unit) const {
+    return groups_[plan_.units[unit].parts.front().bytes.value.index];
+  }
+  std::uint32_t group_of_value(Value value) const { return groups_[value.index]; }
+
+ private:
+  void make_graph(const GroupCatalog& catalog);
+
+  std::string name_;
+  UseOrder order_;
+  std::vector<Picos> times_;
+  Graph graph_;
+  std::vector<std::uint32_t> groups_;  // by value of the graph
+  Costs costs_;
+  WeightsPlan plan_;
+  PassTable table_;
+};
+
+// Chooses the resident groups and the ring for all passes, and marks them in the catalog. The pass with the longest
+// exposed loads decides. Throws kOutOfMemory if `budget` is too small. Does not plan the passes themselves.
+StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& passes, GroupCatalog& catalog,
+                             std::uint64_t budget, const StreamerOptions& options, Here here);
+
+// With StreamerOptions::slowdown: the smallest budget with which no pass is slower.
+std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes,
+                                  const StreamerOptions& options, Here here);
+
+}  // namespace slip::flow
