@@ -38,6 +38,11 @@ void Notifier::add(SlipWorkPtr work) {
   pthread_setname_np(thread_.native_handle(), "slip futures");
 }
 
+bool Notifier::is_this_thread() const {
+  const std::lock_guard lock(queue_->mutex);  // guards thread_, too
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
 void Notifier::run(Queue& queue) {
   for (;;) {
     SlipWorkPtr work;
@@ -165,6 +170,8 @@ bool SlipWork::wait(Milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> SlipWork::getFuture() {
+  // A callback may wait for the future, and then its own thread cannot complete it.
+  if (notifier_->is_this_thread()) settle();
   std::unique_lock lock(mutex_);
   if (future_) return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));

@@ -25,6 +25,7 @@ class Notifier {
   explicit Notifier(const Device& device);
   ~Notifier();
   void add(SlipWorkPtr work);
+  bool is_this_thread() const;  // whether the caller is a callback of a future
 
  private:
   struct Queue;

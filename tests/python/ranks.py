@@ -6,14 +6,16 @@ import os
 import tempfile
 import time
 import traceback
+import warnings
 
-DEADLINE_S = 180   # for all ranks of one program, on a busy machine
+DEADLINE_S = int(os.environ.get("DEADLINE_S", "180"))   # for all ranks of one program, on a busy machine
 
 
 def _rank_main(connection, program, rank, size, options):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")   # torch's, about functions that may be deprecated
     try:
         if options["init"]:
             dist.init_process_group(options["backend"], init_method=options["init"], rank=rank, world_size=size,
