@@ -35,6 +35,14 @@ void Line::issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqu
   work.issued(in_flight_.back().event);
 }
 
+bool Line::is_idle() const {
+  try {
+    return stream_.query({});
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
 std::vector<Line::InFlight> Line::take_finished() {
   std::vector<InFlight> finished;
   const auto is_finished = [](const Event& event) {

@@ -22,7 +22,7 @@ class Line {
   SlipWorkPtr make(SlipWork::Call call) const;
   // Calls `enqueue`, which enqueues the ops of the work. Afterwards staged results are copied to their tensors.
   void issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqueue);
-  bool is_idle() const { return stream_.query({}); }
+  bool is_idle() const;  // no op is unfinished; also if the stream has failed, because then none runs
 
  private:
   // An op in the stream, and the tensors that it uses. The caller may drop the work before it is complete.

@@ -21,7 +21,7 @@ def _rank_main(connection, program, rank, size, options):
             dist.init_process_group(options["backend"], init_method=options["init"], rank=rank, world_size=size,
                                     timeout=datetime.timedelta(seconds=options["timeout_s"]))
         value = program(rank, size, *options["args"])
-        if dist.is_initialized() and options["destroys"]:
+        if dist.is_initialized():
             dist.destroy_process_group()
         connection.send((True, value))
     except BaseException:   # pylint: disable=broad-except
@@ -30,7 +30,7 @@ def _rank_main(connection, program, rank, size, options):
     os._exit(0)   # no handlers of the parent process
 
 
-def run_ranks(test, size, program, *args, backend="slip", init="file", timeout_s=60, killed=(), destroys=True):
+def run_ranks(test, size, program, *args, backend="slip", init="file", timeout_s=60, killed=()):
     """Runs program(rank, size, *args) in `size` processes and returns their results.
 
     Fails the test if a rank raises. The ranks in `killed` must end without a result. init: "file", another
@@ -38,7 +38,7 @@ def run_ranks(test, size, program, *args, backend="slip", init="file", timeout_s
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         options = {"backend": backend, "init": f"file://{folder}/store" if init == "file" else init, "args": args,
-                   "timeout_s": timeout_s, "destroys": destroys}
+                   "timeout_s": timeout_s}
         ranks = []
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)

@@ -493,16 +493,16 @@ class Ddp(unittest.TestCase):
 class Failures(unittest.TestCase):
     def test_killed_rank(self):
         for size, lost in ((2, 1), (4, 2), (4, 0)):
-            run_ranks(self, size, killed, lost, killed=[lost], destroys=False)
+            run_ranks(self, size, killed, lost, killed=[lost])
 
     def test_killed_sender(self):
-        run_ranks(self, 2, killed_sender, killed=[1], destroys=False)
+        run_ranks(self, 2, killed_sender, killed=[1])
 
     def test_absent_rank(self):
-        run_ranks(self, 2, absent, timeout_s=2, destroys=False)
+        run_ranks(self, 2, absent, timeout_s=2)
 
     def test_different_calls(self):
-        run_ranks(self, 2, different_calls, destroys=False)
+        run_ranks(self, 2, different_calls)
 
 
 if __name__ == "__main__":
