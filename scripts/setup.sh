@@ -37,6 +37,10 @@ test_packages=(
   'nodejs|any:node|want|drives the browser in these tests'
   'npm|any:npm|want|fetches playwright-core for these tests'
   'openmpi-bin|any:mpirun|want|starts ranks in the tests of launchers'
+  'python3-torch|py:torch|want|the tests of the backend of torch.distributed'
+  'libtorch-dev|hdr:torch/csrc/distributed/c10d/Work.hpp|want|builds that backend'
+  'pybind11-dev|hdr:pybind11/pybind11.h|want|builds it, too'
+  'python3-dev|cmd:python3-config|want|builds it, too'
 )
 tidy_packages=(
   'clang|cmd:clang++|need|the compiler with thread-safety analysis'
@@ -78,6 +82,7 @@ installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == i
 usable() {
   case "$1" in
     cmd:* | any:*) command -v "${1#*:}" >/dev/null ;;
+    py:*) /usr/bin/python3 -c "import ${1#py:}" >/dev/null 2>&1 ;;
     hdr:*) echo "#include <${1#hdr:}>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
   esac
 }
