@@ -30,6 +30,9 @@ build_packages=(
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
+  'python3-dev|cmd:python3-config|want|the Python package: headers of the interpreter'
+  'pybind11-dev|cmd:pybind11-config|want|the Python package: C++ for Python'
+  'python3-numpy|py:numpy|want|arrays in the tests of the Python package'
   'pkg-config|cmd:pkg-config|want|the test of the installed pkg-config file'
 )
 test_packages=(
@@ -78,6 +81,7 @@ installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == i
 usable() {
   case "$1" in
     cmd:* | any:*) command -v "${1#*:}" >/dev/null ;;
+    py:*) python3 -c "import ${1#py:}" 2>/dev/null ;;
     hdr:*) echo "#include <${1#hdr:}>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
   esac
 }
