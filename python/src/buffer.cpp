@@ -176,10 +176,13 @@ std::shared_ptr<BufferObject> find_buffer(const void* address) {
 void BufferObject::let_go() {
   if (!handle) return;
   forget(*this);
-  const bool later = inside_callback();
+  if (inside_callback() && !closing()) {
+    device->dropped.emplace_back(std::move(wrapped), std::move(*handle));
+    handle.reset();
+    return;
+  }
   retire(handle);
-  if (later && wrapped) keep_for_later(std::move(wrapped));  // after the handle, whose ops may use the memory
-  wrapped.reset();
+  wrapped.reset();  // after the handle, whose ops may use the memory
 }
 
 const Buffer& BufferObject::get() const {
@@ -220,16 +223,19 @@ Format format_of(const py::object& dtype) {
 }
 
 py::object array_of(View view) {
-  static PyObject* const kConvert = [] {
-    py::object convert;
+  // Under the GIL, and not initialised by a static guard: the import gives the GIL up, and a thread that then has the
+  // GIL would wait for the guard for ever.
+  static PyObject* convert = nullptr;
+  if (!convert) {
+    py::object found;
     try {
-      convert = py::module_::import("numpy").attr("asarray");
+      found = py::module_::import("numpy").attr("asarray");
     } catch (py::error_already_set&) {
-      convert = py::module_::import("builtins").attr("memoryview");
+      found = py::module_::import("builtins").attr("memoryview");
     }
-    return convert.release().ptr();
-  }();
-  return py::reinterpret_borrow<py::object>(kConvert)(py::cast(std::move(view)));
+    if (!convert) convert = found.release().ptr();
+  }
+  return py::reinterpret_borrow<py::object>(convert)(py::cast(std::move(view)));
 }
 
 const char* in_text(MemoryKind kind) {

@@ -147,10 +147,10 @@ void Call::run() const {
 void Call::run(const Args& args) const {
   guarded([&](const py::object& function) {
     py::list arguments;
-    std::size_t format = 0;
+    std::size_t operand = 0;
     const auto add = [&](const std::byte* data, std::size_t bytes, bool writable) {
-      arguments.append(
-          array_of({find_buffer(data), const_cast<std::byte*>(data), bytes, formats_.at(format++), writable}));
+      arguments.append(array_of(
+          {find_buffer(data), const_cast<std::byte*>(data), bytes, operands_.at(operand++)->format, writable}));
     };
     for (std::size_t i = 0; i < args.reads(); ++i)
       add(args.in<std::byte>(i).data(), args.in<std::byte>(i).size(), false);

@@ -9,13 +9,13 @@
 
 namespace slip::python {
 
-// A Python function with the types of its arguments, for one launch or one op of a plan. Reference-counted: an op that
+// A Python function with its operands, for one launch or one op of a plan. Reference-counted: an op that
 // waits to run holds one reference and gives it back after its run. (An op that never runs, because its stream failed,
 // keeps it.) The last reference takes the GIL.
 class Call {
  public:
-  Call(py::object function, std::vector<Format> formats, std::vector<bool> reals)
-      : function_(function.release().ptr()), formats_(std::move(formats)), reals_(std::move(reals)) {}
+  Call(py::object function, std::vector<std::shared_ptr<BufferObject>> operands, std::vector<bool> reals)
+      : function_(function.release().ptr()), operands_(std::move(operands)), reals_(std::move(reals)) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -32,8 +32,8 @@ class Call {
   void guarded(const Body& body) const;
 
   PyObject* const function_;
-  const std::vector<Format> formats_;  // of the reads, then of the writes
-  const std::vector<bool> reals_;      // of the scalars: true for float, false for int
+  const std::vector<std::shared_ptr<BufferObject>> operands_;  // of the reads, then of the writes
+  const std::vector<bool> reals_;                              // of the scalars: true for float, false for int
   std::atomic<int> users_{1};
 };
 

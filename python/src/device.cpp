@@ -90,15 +90,22 @@ std::shared_ptr<StreamObject> open_stream(const std::shared_ptr<DeviceObject>& s
 
 std::shared_ptr<BufferObject> alloc(const std::shared_ptr<DeviceObject>& self, std::size_t count,
                                     const py::object& dtype, const std::string& kind, const std::string& name) {
-  destroy_kept();
   Format format = format_of(dtype);
   const auto size = static_cast<std::size_t>(format.bytes);
   if (count > SIZE_MAX / size) throw py::value_error("the size in bytes does not fit in 64 bits");
   const MemoryKind memory = kind_of(kind);
   const Here here = caller();
   const Device& device = self->get();
-  Buffer buffer = unlocked([&] { return device.alloc(count * size, memory, Name(name), here); });
-  return make_buffer(self, std::move(buffer), std::move(format));
+  const auto take = [&] { return unlocked([&] { return device.alloc(count * size, memory, Name(name), here); }); };
+  std::optional<Buffer> buffer;
+  try {
+    buffer.emplace(take());
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfMemory || self->dropped.empty()) throw;
+    self->free_dropped();
+    buffer.emplace(take());
+  }
+  return make_buffer(self, std::move(*buffer), std::move(format));
 }
 
 std::shared_ptr<BufferObject> wrap(const std::shared_ptr<DeviceObject>& self, const py::object& memory,
@@ -177,6 +184,20 @@ py::dict memory_of(const DeviceObject& self) {
 
 }  // namespace
 
+DeviceObject::~DeviceObject() {
+  auto last = std::make_unique<decltype(dropped)>(std::move(dropped));
+  if (closing()) static_cast<void>(last.release());
+  else if (inside_callback()) keep_for_later(std::shared_ptr<decltype(dropped)>(std::move(last)));
+  else unlocked([&] { last.reset(); });
+  retire(handle);
+}
+
+void DeviceObject::free_dropped() {
+  if (dropped.empty() || inside_callback()) return;
+  auto all = std::exchange(dropped, {});
+  unlocked([&] { all.clear(); });
+}
+
 const Device& DeviceObject::get() const {
   if (!handle) throw Error(Code::kInvalidHandle, "the device was closed", caller());
   return *handle;
@@ -205,7 +226,6 @@ void wait_in_slices(std::optional<double> seconds, const char* what,
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(50);
   constexpr double kForever = 1e9;  // 31 years
-  destroy_kept();
   if (seconds && !(*seconds >= 0)) throw py::value_error("a timeout is at least 0 seconds");
   const auto limit = std::chrono::duration<double>(std::min(seconds.value_or(kForever), kForever));
   const auto deadline = Clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(limit);
@@ -222,7 +242,10 @@ void wait_in_slices(std::optional<double> seconds, const char* what,
     });
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();  // Ctrl-C, also one that a callback met
     if (error) std::rethrow_exception(error);
-    if (done) return;
+    if (done) {
+      destroy_kept();
+      return;
+    }
     if (left <= std::chrono::nanoseconds(0))
       throw Error(Code::kTimeout, std::string(what) + ": not done after " + std::to_string(*seconds) + " s", caller());
   }
@@ -275,10 +298,11 @@ void bind_device(py::module_& module) {
           py::arg("to"), py::arg("source"), "Copies, and returns when the copy is done.")
       .def(
           "sync",
-          [](const DeviceObject& self, std::optional<double> timeout) {
+          [](DeviceObject& self, std::optional<double> timeout) {
             const Here here = caller();
             const Device device = self.get();
             wait_in_slices(timeout, "sync of the device", [&](auto limit) { return device.sync_for(limit, here); });
+            self.free_dropped();
           },
           py::arg("timeout") = py::none(), "Waits for all streams. Raises Timeout after `timeout` seconds.")
       .def(

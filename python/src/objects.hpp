@@ -92,8 +92,13 @@ struct DeviceObject {
   std::vector<std::weak_ptr<StreamObject>> streams;
   std::vector<std::weak_ptr<BufferObject>> buffers;
 
-  ~DeviceObject() { retire(handle); }
+  // Buffers that were dropped inside of callbacks, with the memory that they wrap. Freed when the device is
+  // synchronised or full: freeing waits for all its work.
+  std::vector<std::pair<std::shared_ptr<void>, Buffer>> dropped;
+
+  ~DeviceObject();
   const Device& get() const;  // throws if it was closed
+  void free_dropped();
 };
 
 struct BufferObject {

@@ -13,6 +13,15 @@ std::vector<Range> ranges_of(const std::vector<RangeObject>& objects) {
   return ranges;
 }
 
+std::vector<std::shared_ptr<BufferObject>> buffers_of(const std::vector<RangeObject>& reads,
+                                                      const std::vector<RangeObject>& writes) {
+  std::vector<std::shared_ptr<BufferObject>> buffers;
+  for (const auto* list : {&reads, &writes}) {
+    for (const RangeObject& each : *list) buffers.push_back(each.buffer);
+  }
+  return buffers;
+}
+
 Cost cost_of(std::uint64_t bytes, std::uint64_t flops, double width, Picos time_ps) {
   return {.bytes = bytes, .flops = flops, .width = width, .time = time_ps};
 }
@@ -62,15 +71,11 @@ void launch(const StreamObject& self, const py::object& kernel, const py::object
     return;
   }
   require_callable(kernel);
-  std::vector<Format> formats;
-  for (const auto* list : {&in, &out}) {
-    for (const RangeObject& each : *list) formats.push_back(each.buffer->format);
-  }
   std::vector<bool> reals;
   std::vector<Scalar> values = scalars_of(scalars, reals);
   const Name label = name_of(name, kernel);
   const Kernel& python = python_kernel(label);
-  auto* const call = new Call(kernel, std::move(formats), std::move(reals));
+  auto* const call = new Call(kernel, buffers_of(in, out), std::move(reals));
   values[0] = Scalar(call);
   const Operands operands{.reads = in_ranges, .writes = out_ranges, .scalars = values, .name = label};
   const bool capturing = stream.capturing();
@@ -98,7 +103,7 @@ void host(const StreamObject& self, const py::object& function, const py::object
   const std::vector<Range> in_ranges = ranges_of(in), out_ranges = ranges_of(out);
   const CaptureRefs refs(stream, in, out);
   const Operands touches{.reads = in_ranges, .writes = out_ranges, .name = name_of(name, function)};
-  const std::shared_ptr<Call> call(new Call(function, {}, {}), [](Call* each) { each->release(); });
+  const std::shared_ptr<Call> call(new Call(function, buffers_of(in, out), {}), [](Call* each) { each->release(); });
   unlocked([&] { stream.host([call] { call->run(); }, touches, {.time = time_ps}, here); });
 }
 

@@ -12,7 +12,7 @@ SIM = """sim:{"name": "plain", "memory": "1 GB", "queues": 8,
   "compute": {"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", "launch": "0 us", "copy_slowdown_ppm": 0},
   "copies": {"engines": 2, "in": "1 GB/s", "out": "1 GB/s", "both": "2 GB/s", "pageable": "1 GB/s", "latency": "0 us"},
   "host": {"launch": "0 us", "copy": "0 us", "fill": "0 us", "function": "0 us", "record": "0 us", "timed_record": "0 us",
-           "wait": "0 us", "value": "0 us", "query": "0 us", "sync": "0 us", "callback": "0 us"}}"""
+           "wait": "0 us", "value": "0 us", "query": "1 ps", "sync": "0 us", "callback": "0 us"}}"""
 US = 1_000_000  # picoseconds
 
 

@@ -119,18 +119,18 @@ class Times(unittest.TestCase):
     def test_simulated_times_are_exact(self):
         with slip.Device(SIM) as device:
             stream, other = device.stream("a", blocking=False), device.stream("b", blocking=False)
-            pinned, memory = device.alloc(50_000, kind="pinned"), device.alloc(50_000)
+            pinned, memory, apart = device.alloc(50_000, kind="pinned"), device.alloc(50_000), device.alloc(8)
             start = stream.record(timed=True)
             stream.copy(memory, pinned)                                   # 50000 bytes at 1 byte/ns
             copied = stream.record(timed=True)
-            stream.launch("layer", reads=[memory], time_ps=70 * US)       # a kernel without a function
+            stream.launch("layer", reads=[memory], time_ps=70 * US, width=0.5)   # a kernel without a function
             end = stream.record(timed=True)
-            other.launch("beside", writes=[device.alloc(8)], time_ps=200 * US, width=0.5)
+            other.launch("beside", writes=[apart], time_ps=200 * US, width=0.5)
             device.sync(LIMIT)
+            self.assertEqual(device.now_ps(), 200 * US)
             self.assertEqual(copied.elapsed_ns(start), 50_000)
             self.assertEqual(end.elapsed_ns(copied), 70_000)
             self.assertEqual(start.elapsed_time(end), 0.12)
-            self.assertEqual(device.now_ps(), 200 * US)
 
     def test_a_kernel_without_a_function_needs_virtual_time(self):
         with slip.Device("cpu") as device, device.stream() as stream:

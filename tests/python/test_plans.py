@@ -124,11 +124,12 @@ class Plans(unittest.TestCase):
     def test_predict_gives_exact_times_and_runs_nothing(self):
         with slip.Device("cpu") as device:
             _, plan, _, out = capture_pair(device)
+            np.asarray(out)[:] = 7
             prediction = slip.predict(plan, SIM)
             self.assertEqual(prediction.time_ps, 35 * US)   # thrice (30 us) beside twice, then add (5 us)
             self.assertEqual({span.name: span.duration_ps for span in prediction.trace.spans if span.kind == "kernel"},
                              {"twice": 10 * US, "thrice": 30 * US, "add": 5 * US})
-            self.assertEqual(np.asarray(out)[0], 0)
+            self.assertEqual(np.asarray(out)[0], 7)
             self.assertEqual(error_of(lambda: slip.predict(plan, "cpu")).code, "invalid device")
 
 
@@ -195,10 +196,11 @@ class Checks(unittest.TestCase):
     def test_a_superfluous_wait_has_a_cost(self):
         with slip.Device(SIM) as device, slip.trace() as run:
             a, b = device.stream("a", blocking=False), device.stream("b", blocking=False)
-            first, second = device.alloc(8, name="first"), device.alloc(8, name="second")
-            a.launch("long", writes=[first], time_ps=100 * US, width=0.5)
+            first, second = device.alloc(100_000, name="first"), device.alloc(8, name="second")
+            pinned = device.alloc(100_000, kind="pinned")
+            a.copy(first, pinned, "long")   # 100 us
             b.wait(a)
-            b.launch("apart", writes=[second], time_ps=100 * US, width=0.5)
+            b.launch("apart", writes=[second], time_ps=100 * US)
             device.sync(LIMIT)
             found = run.check()
         self.assertEqual([(wait.after.name, wait.before.name, wait.cost_ps) for wait in found.superfluous],
@@ -293,13 +295,13 @@ class Ranks(unittest.TestCase):
         with slip.Communicator(device) as comm, device.stream() as stream:
             self.assertEqual((comm.rank, comm.nranks), (0, 1))
             a, b = (device.alloc(1, "i4", kind="pinned") for _ in range(2))
-            np.asarray(a)[:] = 5
+            np.asarray(a)[:], np.asarray(b)[:] = 5, 7
             with self.assertRaisesRegex(RuntimeError, "mine"), slip.group():
                 comm.send(a, 0, stream)
                 comm.recv(b, 0, stream)
                 raise RuntimeError("mine")
             stream.sync(LIMIT)
-            self.assertEqual(np.asarray(b)[0], 0)
+            self.assertEqual(np.asarray(b)[0], 7)
 
 
 if __name__ == "__main__":
