@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import slipstream as slip
 
@@ -35,6 +36,16 @@ class Gate:
 
     def __exit__(self, *raised):
         self.open()
+
+
+def eventually(condition):
+    """Whether the condition holds before the limit. A worker may give a function back just after its op is done."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def run_script(text, **options):

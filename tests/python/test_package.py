@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,20 @@ class Wheel(unittest.TestCase):
                 "with device.stream() as stream: stream.fill(device.alloc(8), 1)\n"
                 "print(slip.__version__, slip.__file__)", env={**os.environ, "PYTHONPATH": target}, cwd=folder)
             self.assertEqual((code, out.split()), (0, [slip.__version__, f"{target}/slipstream/__init__.py"]), errors)
+
+
+class Docs(unittest.TestCase):
+    def blocks(self, name):
+        page = Path(__file__).resolve().parent.parent.parent / name
+        return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+    def test_the_examples_of_the_docs_run(self):
+        first, second = self.blocks("docs/python.md")[:2]
+        for text in (self.blocks("README.md")[0], f"{first}\nother = device.alloc(1000, 'f4')\n{second}"):
+            with tempfile.TemporaryDirectory() as folder:
+                code, out, errors = run_script(text + "\ncompute.sync(60)\n", cwd=folder)
+            self.assertEqual(code, 0, errors)
+            self.assertIn("proven", out)
 
 
 class WithoutNumpy(unittest.TestCase):
