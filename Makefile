@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help configure build run test bench package format tidy odr clean setup
+.PHONY: help configure build run test bench package python format tidy odr clean setup
 
 help:
 	@printf '%s\n' \
@@ -13,6 +13,7 @@ help:
 	  '  make bench             build and run the benchmarks; results in build/bench/*.json' \
 	  '  make bench ONLY=area   one of them (a folder of bench/); QUICK=1: few samples' \
 	  '  make package           build a .deb and a tarball with program, library and docs; in build/' \
+	  '  make python            build the Python package as a wheel; in build/' \
 	  '  make format            lay out all C++ with clang-format 14' \
 	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
 	  '  make odr               link with -flto -Werror=odr: finds types of the same name that differ' \
@@ -45,6 +46,10 @@ package: configure
 	@cmake --build --preset release --target slip slip_cli slip_texts
 	@cpack --config build/release/CPackConfig.cmake
 	@ls -1 build/*.deb build/*.tar.gz
+
+python: setup
+	@cmake --preset release --log-level=NOTICE -DSLIP_PYTHON=ON
+	@cmake --build --preset release --target slip_wheel
 
 format: setup
 	@format=$$(command -v clang-format-14 || command -v clang-format); \

@@ -3,7 +3,7 @@
 
 usage: scripts/check_sizes.py [ROOT]
 
-Files are counted in src/, include/, tests/, bench/ and examples/; functions in src/ and include/. There is
+Files are counted in src/, include/, tests/, bench/, examples/ and python/; functions in src/ and include/. There is
 no C++ parser here: a function is a brace block at namespace or class level whose head has a parameter
 list. Counted are the lines from its opening to its closing brace.
 
@@ -171,7 +171,7 @@ def member_of(declaration, class_name):
 def check(root):
     root = Path(root).resolve()
     faults = []
-    for folder in ("src", "include", "tests", "bench", "examples"):
+    for folder in ("src", "include", "tests", "bench", "examples", "python"):
         for path in cpp_files(root / folder):
             name = path.relative_to(root).as_posix()
             text = path.read_text(encoding="utf-8")

@@ -30,6 +30,9 @@ build_packages=(
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
+  'python3-dev|cmd:python3-config|want|the Python package: headers of the interpreter'
+  'pybind11-dev|cmd:pybind11-config|want|the Python package: C++ for Python'
+  'python3-numpy|py:numpy|want|arrays in the tests of the Python package'
   'pkg-config|cmd:pkg-config|want|the test of the installed pkg-config file'
 )
 test_packages=(

@@ -4,6 +4,7 @@
 // refers to docs/semantics.md.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -95,6 +96,7 @@ class Device {
   Stream stream(Name name, StreamFlags flags = StreamFlags::kBlocking, int priority = 0, Here here = Here::at()) const;
   Stream stream(const StreamOptions& options, Here here = Here::at()) const;
   Stream adopt(CUstream_st* native, Here here = Here::at()) const;  // see Stream::adopt
+  Stream adopt(CUstream_st* native, Name name, Here here = Here::at()) const;
   StreamRef legacy_stream() const;
   StreamRef per_thread_stream() const;
   StreamRef default_stream() const;  // the legacy or the per-thread one, by DeviceOptions::default_stream
@@ -108,6 +110,7 @@ class Device {
   void copy(Range to, Range from, Here here = Here::at()) const;
   void fill(Range to, unsigned char value, Here here = Here::at()) const;
   void sync(Here here = Here::at()) const;
+  bool sync_for(std::chrono::nanoseconds limit, Here here = Here::at()) const;  // false: not done after `limit`
 
   bool can_access_peer(const Device& peer) const;
   void enable_peer_access(const Device& peer, Here here = Here::at()) const;

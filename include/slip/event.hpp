@@ -45,6 +45,7 @@ class Event {
   bool query(Here here = Here::at()) const;
   // Blocks the host until the work before the point is done. Throws the work's error.
   void sync(Here here = Here::at()) const;
+  bool sync_for(std::chrono::nanoseconds limit, Here here = Here::at()) const;  // false: not reached after `limit`
 
   bool recorded() const { return point_.stream != nullptr; }
   Point point() const { return point_; }

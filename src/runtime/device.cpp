@@ -4,6 +4,7 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "runtime/core.hpp"
@@ -149,10 +150,12 @@ Stream Device::stream(const StreamOptions& options, Here here) const {
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
-Stream Device::adopt(CUstream_st* native, Here here) const {
+Stream Device::adopt(CUstream_st* native, Here here) const { return adopt(native, Name(), here); }
+
+Stream Device::adopt(CUstream_st* native, Name name, Here here) const {
   require_usable(*core_, here);
   if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
-  StreamState* state = open_stream(*core_, {.adopted = native});
+  StreamState* state = open_stream(*core_, {.name = name, .adopted = native});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
@@ -215,6 +218,10 @@ void Device::fill(Range to, unsigned char value, Here here) const {
 }
 
 void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
+
+bool Device::sync_for(std::chrono::nanoseconds limit, Here here) const {
+  return wait_for(*core_, nullptr, kEverything, base::deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
+}
 
 bool Device::can_access_peer(const Device& peer) const {
   if (core_->native && peer.core_->native) {

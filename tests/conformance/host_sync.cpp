@@ -30,6 +30,20 @@ TEST_P(HostSync, Rule21_DeviceSyncWaitsForAllStreamsOfAllThreads) {
   EXPECT_TRUE(sync.ends());
 }
 
+TEST_P(HostSync, WaitsWithALimitEndAtIt) {
+  const Device device = open();
+  const Stream stream = device.stream();
+  Gate gate(device);
+  gate.hold(stream);
+  const Event event = stream.record();
+  EXPECT_FALSE(device.sync_for(std::chrono::milliseconds(2)));
+  EXPECT_FALSE(event.sync_for(std::chrono::milliseconds(2)));
+  gate.open();
+  EXPECT_TRUE(event.sync_for(std::chrono::seconds(30)));
+  EXPECT_TRUE(device.sync_for(std::chrono::seconds(30)));
+  EXPECT_TRUE(Event().sync_for(std::chrono::nanoseconds(1))) << "never recorded: nothing to wait for (rule 51)";
+}
+
 TEST_P(HostSync, Rule22_DeviceSyncReportsWhatFailedBefore) {
   SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();

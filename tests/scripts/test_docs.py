@@ -7,7 +7,7 @@ from support import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A path in backticks begins with one of these folders, or with a folder of src/ or include/.
-TOPS = {"bench", "cmake", "docs", "examples", "include", "scripts", "src", "tests", "web"}
+TOPS = {"bench", "cmake", "docs", "examples", "include", "python", "scripts", "src", "tests", "web"}
 FOLDERS = {path.name: base for base in (ROOT / "include", ROOT / "src") for path in base.iterdir() if path.is_dir()}
 
 

@@ -1,0 +1,24 @@
+// Plan, and what a capture keeps.
+#pragma once
+
+#include "objects.hpp"
+
+namespace slip::python {
+
+// A plan with the buffers that its ops use. Each op of a Python kernel holds a reference to its Call.
+struct PlanObject {
+  std::optional<Plan> plan;  // empty: not captured yet
+  std::vector<std::shared_ptr<BufferObject>> buffers;
+
+  ~PlanObject();
+  Plan& get();  // throws if nothing was captured
+};
+
+// Keeps the operands of an op until the capture that the op belongs to becomes a plan. Does nothing if the stream does
+// not capture.
+class CaptureRefs {
+ public:
+  CaptureRefs(const StreamRef& stream, const std::vector<RangeObject>& reads, const std::vector<RangeObject>& writes);
+};
+
+}  // namespace slip::python
