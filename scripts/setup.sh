@@ -42,8 +42,6 @@ test_packages=(
   'openmpi-bin|any:mpirun|want|starts ranks in the tests of launchers'
   'python3-torch|py:torch|want|the tests of the backend of torch.distributed'
   'libtorch-dev|hdr:torch/csrc/distributed/c10d/Work.hpp|want|builds that backend'
-  'pybind11-dev|hdr:pybind11/pybind11.h|want|builds it, too'
-  'python3-dev|cmd:python3-config|want|builds it, too'
 )
 tidy_packages=(
   'clang|cmd:clang++|need|the compiler with thread-safety analysis'

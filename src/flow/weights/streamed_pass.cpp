@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "flow/costs/op_memory.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/weights/recurrence.hpp"
 #include "flow/weights/weight_groups.hpp"
 
