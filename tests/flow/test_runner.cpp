@@ -176,7 +176,7 @@ TEST(Runner, AStepAllocatesNothing) {
   const Weights weights = test::random_weights(chain, 3);
   const WeightsPlan plan = plan_with(chain, 0.2);
   ASSERT_FALSE(plan.loads.empty());
-  const Device device = Device::open("cpu");
+  const Device device = Device::open("cpu", {.policy = Policy::kSingle});  // starts no worker in the step
   Runner runner(device, chain.graph, plan, from_memory(weights));
   runner.step();
   runner.sync();

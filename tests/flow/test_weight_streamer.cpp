@@ -338,7 +338,7 @@ TEST(WeightStreamer, StepsAllocateNothing) {
   const Weights weights = test::random_groups(9, 12, 3'000);
   const Order skips{0, 1, 4, 2, 2, 11, 7, 0};
   for (const bool learn : {false, true}) {
-    const Device device = Device::open("cpu");
+    const Device device = Device::open("cpu", {.policy = Policy::kSingle});  // starts no worker in a step
     StreamerOptions options = part_of(weights, 0.2);
     options.learn = learn;
     WeightStreamer streamer(device, test::from_callback(weights), options);

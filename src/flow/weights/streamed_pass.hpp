@@ -6,6 +6,7 @@
 // plan as data work for it unchanged.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
