@@ -1,6 +1,6 @@
 #include "backend/cuda/check.hpp"
 
-#include <fmt/format.h>
+#include "base/fail.hpp"
 
 namespace slip::backend {
 
@@ -61,6 +61,14 @@ void raise_out_of_memory(std::size_t bytes, int device, std::string_view what, H
   static_cast<void>(cudaMemGetInfo(&free, &total));
   base::fail(Code::kOutOfMemory, here, "cuda:{}: asked for {} bytes ({}): {} free of {}", device, bytes, what, free,
              total);
+}
+
+void* find_driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
+    base::fail(Code::kUnsupported, {}, "the CUDA driver has no {}", name);
+  return found;
 }
 
 }  // namespace slip::backend

@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "base/fail.hpp"
+#include "slip/error.hpp"
 
 namespace slip::backend {
 
@@ -26,14 +26,12 @@ inline void check(cudaError_t status, const char* call, int device, std::string_
     raise_cuda(status, call, device, op, here);
 }
 
-// A function of the CUDA driver, looked up at run time, so that the program starts without a driver.
+// A function of the CUDA driver, looked up at run time, so that the program starts without a driver. Throws
+// kUnsupported if the driver has no such function.
+void* find_driver_function(const char* name);
 template <class Function>
 Function* driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
-    base::fail(Code::kUnsupported, {}, "the CUDA driver has no {}", name);
-  return reinterpret_cast<Function*>(found);
+  return reinterpret_cast<Function*>(find_driver_function(name));
 }
 
 }  // namespace slip::backend
