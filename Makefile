@@ -37,7 +37,7 @@ run: configure
 test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
-	@ctest --preset release -j2 --output-on-failure
+	@ctest --preset release --output-on-failure
 
 bench: build
 	@scripts/bench.sh $(ONLY)

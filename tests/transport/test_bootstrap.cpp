@@ -126,7 +126,7 @@ TEST(BootstrapDeadlines, SayThatAnIdServesOnce) {
       fails([&] { transport::Bootstrap again(id, 1, 0, within(seconds(30))); }, Code::kIo, {"an id serves once"}));
 }
 
-TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
+TEST(BootstrapDeadlines, NameTheRanksThatHaveNotJoined) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(5, [&](int rank) {
     transport::Bootstrap bootstrap(id, 5, rank, within(seconds(30)));

@@ -30,7 +30,7 @@ TEST_P(BadValues, OverlappingCopies) {
   const auto copy = [&](std::size_t to, std::size_t from, std::size_t bytes) {
     return [&, to, from, bytes] { stream.copy(buffer.slice(to, bytes), buffer.slice(from, bytes)); };
   };
-  EXPECT_TRUE(fails(copy(10, 0, 20), Code::kInvalidValue, {"grid", "20 bytes", "from 0", "to 10"}));
+  EXPECT_TRUE(fails(copy(10, 0, 20), Code::kInvalidValue, {"grid", "20 bytes", "from offset 0", "to offset 10"}));
   EXPECT_TRUE(fails(copy(0, 19, 20), Code::kInvalidValue, {"grid"}));
   EXPECT_TRUE(fails(copy(0, 0, 100), Code::kInvalidValue, {"grid"}));
   EXPECT_NO_THROW(copy(0, 20, 20)());
