@@ -134,7 +134,7 @@ TEST(BootstrapDeadlines, NameTheRanksThatHaveNotJoined) {
       static_cast<void>(bootstrap.recv(0, 1));
     } else if (rank != 0) {  // joins, says so, and stays
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, milliseconds(1))); },
-                        Code::kTimeout, {"to gathering 2"}));
+                        Code::kTimeout, {"joined gathering 2"}));
       bootstrap.send(0, 2, {});
       static_cast<void>(bootstrap.recv(0, 1));
     } else {
