@@ -7,9 +7,13 @@ namespace {
 
 thread_local std::uint64_t calls = 0;
 
-void* allocate(std::size_t bytes) {
+void* try_allocate(std::size_t bytes) noexcept {
   ++calls;
-  if (void* const memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+  return std::malloc(bytes > 0 ? bytes : 1);
+}
+
+void* allocate(std::size_t bytes) {
+  if (void* const memory = try_allocate(bytes)) return memory;
   throw std::bad_alloc();
 }
 
@@ -17,6 +21,9 @@ void* allocate(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return allocate(bytes); }
 void* operator new[](std::size_t bytes) { return allocate(bytes); }
+// std::stable_sort uses this form, and frees the memory with the operators below.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return try_allocate(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return try_allocate(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
