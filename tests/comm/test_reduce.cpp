@@ -254,8 +254,10 @@ TEST(Reduce, KnownResults) {
 }
 
 TEST(Reduce, NothingToDoTouchesNothing) {
-  const void* const from[] = {nullptr, nullptr};
-  comm::reduce({}, nullptr, from, 0);
+  float one = 1, two = 2, out = 7;
+  const void* const from[] = {&one, &two};
+  comm::reduce({}, &out, from, 0);
+  EXPECT_EQ(out, 7);
 }
 
 TEST(Reduce, OpsHaveNames) {

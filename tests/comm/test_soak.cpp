@@ -182,7 +182,7 @@ class Rounds {
   std::array<std::atomic<int>, kMax> decided_{};
 };
 
-void run_random_programs(bool virtual_time) {
+void expect_random_programs_right(bool virtual_time) {
   std::mt19937 random(seed_of_run());
   const std::int64_t end = end_of_run();
   int programs = 0;
@@ -217,8 +217,8 @@ void run_random_programs(bool virtual_time) {
   std::printf("%d programs\n", programs);
 }
 
-TEST(Soak, RandomPrograms) { run_random_programs(false); }
-TEST(SoakInVirtualTime, RandomPrograms) { run_random_programs(true); }
+TEST(Soak, RandomPrograms) { expect_random_programs_right(false); }
+TEST(SoakInVirtualTime, RandomPrograms) { expect_random_programs_right(true); }
 
 // An endless program with the remaining ranks, until as few are left as the test expects.
 SLIP_CHILD(SoakWithLosses, GoOn) {

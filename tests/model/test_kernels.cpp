@@ -61,7 +61,7 @@ class Kernels : public testing::TestWithParam<KernelCase> {
     return loaded(type(), run_graph(graph, Device::open(GetParam().device), bytes).begin()->second);
   }
 
-  void compare(const Numbers& found, const std::function<Expected(std::size_t)>& expected) const {
+  void expect_close(const Numbers& found, const std::function<Expected(std::size_t)>& expected) const {
     const double of_result = type() == DataType::kBF16 ? 0x1p-8 : 0;
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < found.size() && wrong < 3; ++i) {
@@ -89,7 +89,7 @@ class Kernels : public testing::TestWithParam<KernelCase> {
     Graph graph({.part_bytes = part_bytes});
     const Value from = graph.input("x", type(), {tokens, in});
     graph.output(graph.linear("y", from, graph.weight("w", type(), {out, in})));
-    compare(run(graph, {{"x", x}, {"w", w}}), [&](std::size_t i) {
+    expect_close(run(graph, {{"x", x}, {"w", w}}), [&](std::size_t i) {
       const double *a = &x[i / out * in], *b = &w[i % out * in];
       double sum = 0, sizes = 0;
       for (std::size_t k = 0; k < in; ++k) sum += a[k] * b[k], sizes += std::abs(a[k] * b[k]);
@@ -121,18 +121,19 @@ TEST_P(Kernels, AddMultiplyBias) {
     for (const std::size_t columns : {1, 7, 256, 1031}) {
       const Numbers x = some(tokens * columns), w = some(tokens * columns), b = some(columns);
       const Shape whole = {tokens, columns};
-      compare(run_one(tokens, columns, [&](Graph& g, Value v) { return g.add("y", v, g.weight("w", type(), whole)); },
-                      {{"x", x}, {"w", w}}),
-              [&](std::size_t i) {
-                return Expected{x[i] + w[i], kUlp * std::abs(x[i] + w[i])};
-              });
-      compare(
+      expect_close(
+          run_one(tokens, columns, [&](Graph& g, Value v) { return g.add("y", v, g.weight("w", type(), whole)); },
+                  {{"x", x}, {"w", w}}),
+          [&](std::size_t i) {
+            return Expected{x[i] + w[i], kUlp * std::abs(x[i] + w[i])};
+          });
+      expect_close(
           run_one(tokens, columns, [&](Graph& g, Value v) { return g.multiply("y", v, g.weight("w", type(), whole)); },
                   {{"x", x}, {"w", w}}),
           [&](std::size_t i) {
             return Expected{x[i] * w[i], kUlp * std::abs(x[i] * w[i])};
           });
-      compare(
+      expect_close(
           run_one(tokens, columns, [&](Graph& g, Value v) { return g.bias("y", v, g.weight("b", type(), {columns})); },
                   {{"x", x}, {"b", b}}),
           [&](std::size_t i) {
@@ -147,20 +148,21 @@ TEST_P(Kernels, Activations) {
   for (const std::size_t tokens : kTokens) {
     for (const std::size_t columns : {1, 7, 256, 1031}) {
       const Numbers x = some(tokens * columns, 4);
-      compare(run_one(tokens, columns, [](Graph& g, Value v) { return g.relu("y", v); }, {{"x", x}}),
-              [&](std::size_t i) {
-                return Expected{std::max(x[i], 0.0), 0};
-              });
-      compare(run_one(tokens, columns, [](Graph& g, Value v) { return g.gelu("y", v); }, {{"x", x}}), [&](std::size_t
-                                                                                                              i) {
-        const double y = 0.5 * x[i] * std::erfc(-x[i] * M_SQRT1_2);
-        return Expected{y, std::abs(y) * kUlp * (16 + 4 * x[i] * x[i])};  // the argument's error grows with its square
-      });
-      compare(run_one(tokens, columns, [](Graph& g, Value v) { return g.silu("y", v); }, {{"x", x}}),
-              [&](std::size_t i) {
-                const double y = x[i] / (1 + std::exp(-x[i]));
-                return Expected{y, std::abs(y) * kUlp * 16};
-              });
+      expect_close(run_one(tokens, columns, [](Graph& g, Value v) { return g.relu("y", v); }, {{"x", x}}),
+                   [&](std::size_t i) {
+                     return Expected{std::max(x[i], 0.0), 0};
+                   });
+      expect_close(run_one(tokens, columns, [](Graph& g, Value v) { return g.gelu("y", v); }, {{"x", x}}),
+                   [&](std::size_t i) {
+                     const double y = 0.5 * x[i] * std::erfc(-x[i] * M_SQRT1_2);
+                     return Expected{
+                         y, std::abs(y) * kUlp * (16 + 4 * x[i] * x[i])};  // the argument's error grows with its square
+                   });
+      expect_close(run_one(tokens, columns, [](Graph& g, Value v) { return g.silu("y", v); }, {{"x", x}}),
+                   [&](std::size_t i) {
+                     const double y = x[i] / (1 + std::exp(-x[i]));
+                     return Expected{y, std::abs(y) * kUlp * 16};
+                   });
     }
   }
 }
@@ -179,14 +181,14 @@ TEST_P(Kernels, Norms) {
       for (std::size_t i = 0; i < x.size(); ++i) variance[i / columns] += std::pow(x[i] - mean[i / columns], 2) / count;
       const double rounding = kUlp * (16 + 2 * std::sqrt(count));
       const auto rms = [&](Graph& g, Value v) { return g.rms_norm("y", v, g.weight("w", type(), {columns}), epsilon); };
-      compare(run_one(tokens, columns, rms, {{"x", x}, {"w", w}}), [&](std::size_t i) {
+      expect_close(run_one(tokens, columns, rms, {{"x", x}, {"w", w}}), [&](std::size_t i) {
         const double y = x[i] / std::sqrt(square[i / columns] + epsilon) * w[i % columns];
         return Expected{y, std::abs(y) * rounding};
       });
       const auto layer = [&](Graph& g, Value v) {
         return g.layer_norm("y", v, g.weight("w", type(), {columns}), g.weight("b", type(), {columns}), epsilon);
       };
-      compare(run_one(tokens, columns, layer, {{"x", x}, {"w", w}, {"b", b}}), [&](std::size_t i) {
+      expect_close(run_one(tokens, columns, layer, {{"x", x}, {"w", w}, {"b", b}}), [&](std::size_t i) {
         const std::size_t row = i / columns;
         const double scale = std::abs(w[i % columns]) / std::sqrt(variance[row] + epsilon);
         const double y = (x[i] - mean[row]) / std::sqrt(variance[row] + epsilon) * w[i % columns] + b[i % columns];

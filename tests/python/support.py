@@ -1,5 +1,6 @@
 """Helpers of the tests of the Python package."""
 
+import os
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ def eventually(condition):
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.001)
+        os.sched_yield()
     return True
 
 

@@ -1,4 +1,4 @@
-"""The package itself: stubs, docstrings, the wheel, and life without numpy."""
+"""The package itself: type hints, docstrings, the wheel, and life without numpy."""
 
 import ast
 import os
@@ -19,8 +19,8 @@ def public(names):
     return {name for name in names if not name.startswith("__") or name in ("__enter__", "__exit__", "__len__", "__getitem__")}
 
 
-class Stubs(unittest.TestCase):
-    def test_the_stub_has_exactly_what_the_module_has(self):
+class TypeHints(unittest.TestCase):
+    def test_they_name_exactly_what_the_module_has(self):
         tree = ast.parse((FOLDER / "_core.pyi").read_text())
         classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -33,7 +33,7 @@ class Stubs(unittest.TestCase):
             declared = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
             self.assertEqual(public(declared), public(vars(getattr(core, name))), name)
 
-    def test_parameters_of_the_stub(self):
+    def test_they_have_the_parameters_of_the_module(self):
         tree = ast.parse((FOLDER / "_core.pyi").read_text())
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
             for function in (node for node in cls.body if isinstance(node, ast.FunctionDef)):

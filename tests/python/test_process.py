@@ -38,7 +38,7 @@ class Interrupts(Processes):
     def send():
         main = threading.main_thread()
         while sys._current_frames()[main.ident].f_code is not wait_here.__code__:
-            time.sleep(0.001)
+            os.sched_yield()
         signal.pthread_kill(main.ident, signal.SIGINT)
 
     def interrupted(wait):
@@ -78,7 +78,7 @@ class Interrupts(Processes):
     def wait_for_the_signal():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         for _ in range(1000):
-            time.sleep(0.001)
+            os.sched_yield()
 
     stream.host(wait_for_the_signal)
     try:

@@ -26,7 +26,7 @@ std::string read_around(store::BlockReader& reader, const store::File& file, uns
   return "right";
 }
 
-void read_by_threads(const store::ReaderOptions& options, bool one_reader) {
+void expect_right_by_threads(const store::ReaderOptions& options, bool one_reader) {
   const NumberedFile content(std::size_t{8} << 20);
   const store::File file = store::File::open(content.path());
   content.forget(0, std::size_t{4} << 20);
@@ -51,7 +51,7 @@ TEST(ReaderThreads, ShareOne) {
       store::ReaderOptions options;
       options.disk = disk;
       options.cache = cache;
-      read_by_threads(options, true);
+      expect_right_by_threads(options, true);
     }
   }
 }
@@ -61,7 +61,7 @@ TEST(ReaderThreads, HaveOneEach) {
        {store::ReaderOptions::Disk::kBest, store::ReaderOptions::Disk::kThreads}) {
     store::ReaderOptions options;
     options.disk = disk;
-    read_by_threads(options, false);
+    expect_right_by_threads(options, false);
   }
 }
 
