@@ -15,7 +15,7 @@ help:
 	  '  make package           build a .deb and a tarball with program, library and docs; in build/' \
 	  '  make python            build the Python package as a wheel; in build/' \
 	  '  make format            lay out all C++ with clang-format 14' \
-	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
+	  '  make tidy              check src/ with clang-tidy and the thread-safety analysis of clang' \
 	  '  make odr               link with -flto -Werror=odr: finds types of the same name that differ' \
 	  '  make clean             remove build/' \
 	  '' \
@@ -57,8 +57,7 @@ format: setup
 
 tidy:
 	@scripts/setup.sh tidy
-	@cmake --preset tidy --log-level=NOTICE
-	@cmake --build --preset tidy -- -k 0   # all findings, not the first only
+	@scripts/check_tidy.py
 
 odr: setup
 	@cmake --preset odr --log-level=NOTICE

@@ -14,7 +14,7 @@ endfunction()
 
 step("install" "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
 step("configure" "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${work}" -G "${GENERATOR}" "-DCMAKE_PREFIX_PATH=${prefix}"
-     "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_FLAGS=${FLAGS}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}")
+     "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}")
 step("build" "${CMAKE_COMMAND}" --build "${work}")
 step("run" "${work}/consumer")
 # The same program as pkg-config describes it.
@@ -29,8 +29,7 @@ if(PKG_CONFIG)
     message(FATAL_ERROR "pkg-config does not know slipstream")
   endif()
   separate_arguments(words UNIX_COMMAND "${words}")
-  separate_arguments(flags UNIX_COMMAND "${FLAGS}")
-  step("pkg-config: build" "${COMPILER}" -std=c++20 ${flags} "${CONSUMER}/main.cpp" -o "${work}/consumer-pc" ${words})
+  step("pkg-config: build" "${COMPILER}" -std=c++20 "${CONSUMER}/main.cpp" -o "${work}/consumer-pc" ${words})
   step("pkg-config: run" "${work}/consumer-pc")
 endif()
 foreach(file share/man/man1/slip.1 share/bash-completion/completions/slip share/zsh/site-functions/_slip

@@ -1,7 +1,7 @@
 # CUDA is compiled when it is wanted, found, and there is something to compile.
 #
 # CUDA code is known by its place: a *.cu file, or a path with a part called cuda or cuda_<something>
-# (src/backend/cuda/..., src/transport/cuda_ipc/..., src/comm/cuda_steps.cpp). scripts/check_layers.py
+# (src/backend/cuda/..., src/nccl/cuda_calls.cpp). scripts/check_layers.py
 # admits CUDA headers in these places only, so nothing else changes with the switch.
 set(SLIP_CUDA_PATH "/cuda(_[a-z0-9_]+)?[/.]|\\.cu$")
 set(SLIP_CUDA_FOUND OFF)

@@ -1,5 +1,6 @@
 # Read by ctest: asks a GoogleTest program for its suites and adds one test for each (see tests.cmake).
-# Takes program, area, labels, timeout, scratch, and whole: one test for the whole program instead.
+# Takes program, area, labels, one_thread (a pattern of suites without the label concurrency), timeout, scratch, and
+# whole: one test for the whole program instead.
 if(whole)
   add_test("${area}.all" "${program}" --gtest_brief=1)
   set_tests_properties("${area}.all" PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
@@ -30,6 +31,10 @@ list(REMOVE_DUPLICATES suites)
 
 foreach(suite IN LISTS suites)
   add_test("${area}.${suite}" "${program}" "--gtest_filter=${suite}.*" --gtest_brief=1)
+  set(of_suite ${labels})
+  if("${area}.${suite}" MATCHES "${one_thread}")
+    list(REMOVE_ITEM of_suite concurrency)
+  endif()
   set_tests_properties("${area}.${suite}" PROPERTIES
-    LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+    LABELS "${of_suite}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
 endforeach()

@@ -1,5 +1,20 @@
 # Headers that most sources include, compiled once for each kind of target: sources of the library compile in half of the
 # time. The tidy preset goes without, so that a source that forgets an include is found there.
+# SLIP_UNITY: the sources of a folder of the library are compiled as one, which takes a fifth less time. The builds with
+# sanitizers do so. In these folders no two sources define the same local name.
+option(SLIP_UNITY "Compile the sources of a folder together" OFF)
+if(SLIP_UNITY)
+  set(folders backend/cpu backend/sim comm/api comm/delegate comm/diagnose comm/host comm/link comm/placement comm/staged
+      flow/gradients flow/pipeline flow/weights runtime transport/job transport/ledger transport/socket
+      watch/analysis watch/page watch/trace)
+  set_target_properties(slip PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(folder IN LISTS folders)
+    file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp")
+    string(MAKE_C_IDENTIFIER "${folder}" group)
+    set_property(SOURCE ${sources} PROPERTY UNITY_GROUP ${group})
+  endforeach()
+endif()
+
 option(SLIP_PRECOMPILE "Compile common headers once" OFF)
 if(NOT SLIP_PRECOMPILE)
   return()

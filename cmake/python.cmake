@@ -2,7 +2,7 @@
 # (target slip_python). `slip_wheel` makes a wheel of it in build/.
 #
 # SLIP_PYTHON as SLIP_CUDA: AUTO (if Python's headers and pybind11 are found), ON or OFF. Another interpreter:
-# -DPython_EXECUTABLE=PATH.
+# -DPython_EXECUTABLE=PATH. pybind11 is its own package, or the copy that PyTorch brings.
 set(SLIP_PYTHON AUTO CACHE STRING "Python package: AUTO (if pybind11 is found), ON or OFF")
 set_property(CACHE SLIP_PYTHON PROPERTY STRINGS AUTO ON OFF)
 set(SLIP_PYTHON_FOUND OFF)
@@ -42,10 +42,19 @@ else()
     execute_process(COMMAND "${Python_EXECUTABLE}" -c "import pybind11; print(pybind11.get_cmake_dir())"
                     OUTPUT_VARIABLE hint OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     find_package(pybind11 2.10 QUIET CONFIG HINTS "${hint}")
+    if(pybind11_FOUND)
+      set(slip_pybind "${pybind11_INCLUDE_DIR}")
+      set(slip_pybind_version "pybind11 ${pybind11_VERSION}")
+    else()
+      execute_process(COMMAND "${Python_EXECUTABLE}" -c "import torch.utils.cpp_extension as e; print(';'.join(e.include_paths()))"
+                      OUTPUT_VARIABLE hint OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      find_path(slip_pybind pybind11/pybind11.h PATHS ${hint} NO_DEFAULT_PATH NO_CACHE)
+      set(slip_pybind_version "pybind11 of PyTorch")
+    endif()
   endif()
-  if(Python_FOUND AND pybind11_FOUND)
+  if(Python_FOUND AND slip_pybind)
     set(SLIP_PYTHON_FOUND ON)
-    set(slip_python_why "Python ${Python_VERSION}, ${Python_EXECUTABLE}, pybind11 ${pybind11_VERSION}")
+    set(slip_python_why "Python ${Python_VERSION}, ${Python_EXECUTABLE}, ${slip_pybind_version}")
   else()
     set(slip_python_why "no Python 3.9 with headers, or no pybind11")
     if(SLIP_PYTHON STREQUAL "ON")
@@ -59,9 +68,12 @@ if(NOT SLIP_PYTHON_FOUND)
 endif()
 
 file(GLOB slip_python_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/src/*.cpp")
-pybind11_add_module(slip_python MODULE NO_EXTRAS ${slip_python_sources})
+Python_add_library(slip_python MODULE WITH_SOABI ${slip_python_sources})
 set_target_properties(slip_python PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${SLIP_PYTHON_DIR}/slipstream"
+                      CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON   # as pybind11 requires
+                      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5   # nearly all of the time goes into pybind11's headers
                       CXX_CLANG_TIDY "")   # most findings would be in the macros of pybind11
+target_include_directories(slip_python SYSTEM PRIVATE "${slip_pybind}")
 target_link_libraries(slip_python PRIVATE slip slip_internal)
 # Nothing but PyInit__core is exported: another extension module with its own copy of the library must not mix with it.
 set(slip_python_exports "${PROJECT_SOURCE_DIR}/python/src/exports.map")

@@ -13,6 +13,11 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
 set(slip_concurrent_areas base backend comm conformance flow nccl races runtime store stress transport watch)
+# Suites of these areas that start no thread and take long under that sanitizer: it has nothing to find there.
+string(CONCAT slip_one_thread_suites
+  "^(comm\\.(Predict|MessagePlanOf|RelayPlans|FormationPlans|All/Reduce(Types|Bytes)|Every/(Message|Shared)Plans)|"
+  "flow\\.(ClusterCost|BucketPlan|PlanLimits|PlanWeights)|"
+  "watch\\.(Fixes|TraceReader|TraceReaderFuzz|TraceFile|TimeOrder|Replay))$")
 set(slip_special_areas support consumer fuzz scripts page)
 set(slip_timeout_none 240)   # seconds for one ctest entry
 set(slip_timeout_thread 1200)
@@ -66,6 +71,7 @@ function(slip_add_suites target area labels)
   file(GENERATE OUTPUT "${file}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
 set(area \"${area}\")
 set(labels \"${labels}\")
+set(one_thread [[${slip_one_thread_suites}]])
 set(timeout ${slip_test_timeout})
 set(whole $<STREQUAL:${SLIP_SANITIZE},address>)
 set(scratch \"${slip_test_scratch}\")
@@ -100,7 +106,11 @@ foreach(area IN LISTS slip_test_areas)
   slip_add_suites(test_${area} ${area} "${labels}")
 endforeach()
 
+# Many small sources, each in a namespace of its own: compiled together they take a tenth of the time.
+set_target_properties(test_races PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)
+
 # Programs that are right, all of them: the race checker has nothing to say.
+if(SLIP_SANITIZE STREQUAL "none")   # the sanitizers see the checker in tests/races and tests/watch
 add_test(NAME conformance.checked COMMAND test_conformance --gtest_brief=1 WORKING_DIRECTORY "${slip_test_scratch}")
 set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS conformance
                      TIMEOUT ${slip_test_timeout})
@@ -108,9 +118,15 @@ set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LAB
 add_test(NAME flow.checked COMMAND test_flow --gtest_brief=1 --gtest_filter=RandomGraphs.AreRight*
          WORKING_DIRECTORY "${slip_test_scratch}")
 set_tests_properties(flow.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS flow TIMEOUT ${slip_test_timeout})
+endif()
 
 # libnccl.so.2: its names, and a program made for NCCL, over host memory.
 enable_language(C)
+# A stand-in for NVIDIA's libnccl.so.2, which tests of SLIP_NCCL load.
+add_library(fake_nccl MODULE "${PROJECT_SOURCE_DIR}/tests/comm/fake_nccl.c")
+set_target_properties(fake_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+target_compile_definitions(test_comm PRIVATE SLIP_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+add_dependencies(test_comm fake_nccl slip_nccl)
 target_link_libraries(test_nccl PRIVATE slip_nccl)
 add_executable(nccl_client "${PROJECT_SOURCE_DIR}/tests/nccl/client.c")
 target_compile_options(nccl_client PRIVATE -Wall -Wextra)
@@ -140,7 +156,7 @@ endforeach()
 
 foreach(name IN LISTS slip_example_names)
   add_test(NAME examples.${name} COMMAND example_${name} WORKING_DIRECTORY "${slip_test_scratch}")
-  set_tests_properties(examples.${name} PROPERTIES LABELS examples TIMEOUT ${slip_test_timeout})
+  set_tests_properties(examples.${name} PROPERTIES LABELS examples TIMEOUT ${slip_test_timeout} SKIP_RETURN_CODE 77)
 endforeach()
 
 if(TARGET slip_cli)
@@ -183,12 +199,11 @@ if(SLIP_SANITIZE STREQUAL "none")
 endif()
 
 # The installed package serves a stranger's project.
-if(EXISTS "${PROJECT_SOURCE_DIR}/tests/consumer/CMakeLists.txt")
-  list(JOIN SLIP_SANITIZE_FLAGS " " flags)
+if(SLIP_SANITIZE STREQUAL "none")
   add_test(NAME consumer.find_package
            COMMAND "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}"
                    "-DCONSUMER=${PROJECT_SOURCE_DIR}/tests/consumer" "-DGENERATOR=${CMAKE_GENERATOR}"
-                   "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DFLAGS=${flags}" "-DBUILD_TYPE=${CMAKE_BUILD_TYPE}"
+                   "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DBUILD_TYPE=${CMAKE_BUILD_TYPE}"
                    -P "${PROJECT_SOURCE_DIR}/cmake/consumer.cmake")
   set_tests_properties(consumer.find_package PROPERTIES LABELS consumer TIMEOUT 600)
 endif()

@@ -28,8 +28,8 @@ HEADER_HOMES = [
     ("CUDA header",
      r"(cuda|cublas|cudnn|cufft|curand|nvrtc|nvml|nvToolsExt|driver_types|device_launch|cooperative_groups|mma\.h)"
      r"|(nvtx3|cub|thrust|cuda)/",
-     r"(backend|model)/cuda/|transport/cuda_ipc|comm/(.*/)?cuda[_./]|nccl/(cuda_|nccl\.h$)",
-     "backend/cuda, model/cuda, transport/cuda_ipc, comm/cuda*, nccl/cuda_*, nccl/nccl.h"),
+     r"(backend|model)/cuda/|(comm|flow)/(.*/)?cuda[_./]|nccl/(cuda_|nccl\.h$)",
+     "backend/cuda, model/cuda, comm/cuda*, flow/cuda*, nccl/cuda_*, nccl/nccl.h"),
     ("network or shared-memory header",
      r"(sys/(socket|un|epoll|shm|ipc)|netinet/.*|arpa/inet|netdb|net/if.*|ifaddrs|poll|sys/poll|infiniband/.*)\.h$",
      r"transport/", "transport"),

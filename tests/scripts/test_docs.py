@@ -1,11 +1,11 @@
-"""The pages of docs/ and both READMEs name only files, folders and headings that exist."""
+"""The pages of docs/, both READMEs and CONTRIBUTING.md name only files, folders and headings that exist."""
 
 import re
 import unittest
 
 from support import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A path in backticks begins with one of these folders, or with a folder of src/ or include/.
 TOPS = {"bench", "cmake", "docs", "examples", "include", "python", "scripts", "src", "tests", "web"}
 FOLDERS = {path.name: base for base in (ROOT / "include", ROOT / "src") for path in base.iterdir() if path.is_dir()}
