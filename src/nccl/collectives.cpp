@@ -81,7 +81,7 @@ void set_op(CallRequest& call, ncclRedOp_t op, ncclDataType_t type) {
     case ncclAvg: call.how = average(call.type, call.comm->nranks()); return;
     default: break;
   }
-  const std::optional<PreMulOp> found = call.comm->ops().find(static_cast<int>(op));
+  const std::optional<PreMulOp> found = call.comm->tables().ops.find(static_cast<int>(op));
   if (!found)
     invalid_argument("op is {}: it is neither built in (0 to {}) nor an operator of this communicator",
                      static_cast<int>(op), ncclNumOps - 1);
@@ -112,21 +112,52 @@ struct Arguments {
   const char* root_name = nullptr;  // null: the call has no root
 };
 
+// The size of this rank's buffers, in blocks of `count` elements; 0: the call does not use the buffer.
+struct Blocks {
+  int from = 1, to = 1;
+};
+Blocks blocks_of(CallKind kind, bool is_root, int n) {
+  switch (kind) {
+    case CallKind::kAllReduce: return {1, 1};
+    case CallKind::kReduce: return {1, is_root ? 1 : 0};
+    case CallKind::kReduceScatter: return {n, 1};
+    case CallKind::kBroadcast: return {is_root ? 1 : 0, 1};
+    case CallKind::kAllGather: return {1, n};
+    case CallKind::kAllToAll: return {n, n};
+    case CallKind::kGather: return {1, is_root ? n : 0};
+    case CallKind::kScatter: return {is_root ? n : 0, 1};
+    case CallKind::kSend: return {1, 0};
+    case CallKind::kRecv: return {0, 1};
+  }
+  return {};
+}
+
+void set_ranges(CallRequest& call, const void* from, const void* to) {
+  const Comm& comm = *call.comm;
+  const std::size_t block = call.count * bytes_of(call.type);
+  const Blocks blocks = blocks_of(call.kind, call.root == comm.rank(), comm.nranks());
+  const auto range = [&](const void* pointer, int count, const char* name) {
+    return count == 0 ? Range{} : comm.device().range(pointer, block * static_cast<std::size_t>(count), name);
+  };
+  call.to = range(to, blocks.to, "recvbuff");
+  call.from = range(from, blocks.from, "sendbuff");
+}
+
 CallRequest checked(const Arguments& given) {
   CallRequest call{.kind = given.kind,
                    .function = given.function,
-                   .from = given.from,
-                   .to = given.to,
                    .count = given.count,
                    .root = given.root,
                    .stream = given.stream,
                    .comm = Pin::of(given.comm)};
   call.comm->require_ready();
+  if (call.comm->is_revoked()) invalid_usage("comm was revoked: split, shrink or destroy it");
   call.type = type_of(given.type);
   const int nranks = call.comm->nranks();
   require_count(given.count, call.type, nranks);
   if (given.root_name && (given.root < 0 || given.root >= nranks))
     invalid_argument("{} is {}: it must be 0 to {}", given.root_name, given.root, nranks - 1);
+  if (given.count > 0) set_ranges(call, given.from, given.to);
   return call;
 }
 
@@ -150,22 +181,9 @@ ncclResult_t run_reduction(const Arguments& given, ncclRedOp_t op) {
 
 double read_factor(const CallRequest& call, const StreamRef& stream) {
   std::uint64_t value = 0;
-  call.comm->values().read(call.comm->device(), call.device_factor, bytes_of(call.type), stream, &value);
+  call.comm->tables().values.read(call.comm->device(), call.device_factor, bytes_of(call.type), stream, &value);
   return scalar_of(call.type, &value);
 }
-
-// The buffers of a call on one rank.
-struct Buffers {
-  const CallRequest& call;
-  const std::size_t block;  // bytes
-  Range from(int blocks = 1) const { return range(call.from, blocks, "sendbuff"); }
-  Range to(int blocks = 1) const { return range(call.to, blocks, "recvbuff"); }
-
- private:
-  Range range(const void* pointer, int blocks, const char* name) const {
-    return call.comm->device().range(pointer, block * static_cast<std::size_t>(blocks), name);
-  }
-};
 
 }  // namespace
 
@@ -173,28 +191,20 @@ void issue(const CallRequest& call) {
   Comm& comm = *call.comm;
   Communicator& communicator = comm.communicator();
   const StreamRef stream = comm.stream(call.stream);
-  const Buffers buffers{call, call.count * bytes_of(call.type)};
-  const int n = comm.nranks(), root = call.root;
-  const bool is_root = root == comm.rank();
+  const int root = call.root;
   const Here here{call.function, 0};
   const ReduceSpec how = call.device_factor ? premul_sum(read_factor(call, stream)) : call.how;
   switch (call.kind) {
-    case CallKind::kAllReduce:
-      return communicator.all_reduce(buffers.to(), buffers.from(), call.type, how, stream, here);
-    case CallKind::kReduce:
-      return communicator.reduce(is_root ? buffers.to() : Range{}, buffers.from(), call.type, how, root, stream, here);
-    case CallKind::kReduceScatter:
-      return communicator.reduce_scatter(buffers.to(), buffers.from(n), call.type, how, stream, here);
-    case CallKind::kBroadcast:
-      return communicator.broadcast(buffers.to(), is_root ? buffers.from() : Range{}, root, stream, here);
-    case CallKind::kAllGather: return communicator.all_gather(buffers.to(n), buffers.from(), stream, here);
-    case CallKind::kAllToAll: return communicator.all_to_all(buffers.to(n), buffers.from(n), stream, here);
-    case CallKind::kGather:
-      return communicator.gather(is_root ? buffers.to(n) : Range{}, buffers.from(), root, stream, here);
-    case CallKind::kScatter:
-      return communicator.scatter(buffers.to(), is_root ? buffers.from(n) : Range{}, root, stream, here);
-    case CallKind::kSend: return communicator.send(buffers.from(), root, stream, here);
-    case CallKind::kRecv: return communicator.recv(buffers.to(), root, stream, here);
+    case CallKind::kAllReduce: return communicator.all_reduce(call.to, call.from, call.type, how, stream, here);
+    case CallKind::kReduce: return communicator.reduce(call.to, call.from, call.type, how, root, stream, here);
+    case CallKind::kReduceScatter: return communicator.reduce_scatter(call.to, call.from, call.type, how, stream, here);
+    case CallKind::kBroadcast: return communicator.broadcast(call.to, call.from, root, stream, here);
+    case CallKind::kAllGather: return communicator.all_gather(call.to, call.from, stream, here);
+    case CallKind::kAllToAll: return communicator.all_to_all(call.to, call.from, stream, here);
+    case CallKind::kGather: return communicator.gather(call.to, call.from, root, stream, here);
+    case CallKind::kScatter: return communicator.scatter(call.to, call.from, root, stream, here);
+    case CallKind::kSend: return communicator.send(call.from, root, stream, here);
+    case CallKind::kRecv: return communicator.recv(call.to, root, stream, here);
   }
 }
 
@@ -271,7 +281,7 @@ SLIP_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* sca
     if (residence == ncclScalarHostImmediate) made.factor = scalar_of(type, scalar);
     else if (residence == ncclScalarDevice) made.device_factor = scalar;
     else invalid_argument("residence is {}: it must be 0 or 1", static_cast<int>(residence));
-    *op = static_cast<ncclRedOp_t>(pin->ops().add(made));
+    *op = static_cast<ncclRedOp_t>(pin->tables().ops.add(made));
     return ncclSuccess;
   });
 }
@@ -281,7 +291,7 @@ SLIP_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
     const Pin pin = Pin::of(comm);
     if (static_cast<int>(op) >= 0 && op < ncclNumOps)
       invalid_argument("op {} is built in: it cannot be destroyed", static_cast<int>(op));
-    if (!pin->ops().remove(static_cast<int>(op)))
+    if (!pin->tables().ops.remove(static_cast<int>(op)))
       invalid_argument("op {} is no operator of this communicator", static_cast<int>(op));
     return ncclSuccess;
   });

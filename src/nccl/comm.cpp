@@ -36,17 +36,38 @@ void Comm::fail(const Outcome& outcome) {
   state_.store(outcome.result, std::memory_order_release);  // release: publishes the text
 }
 
+void Comm::begin_job() {
+  {
+    const base::LockGuard lock(lock_);
+    job_error_ = {};
+  }
+  jobs_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the thread is started afterwards
+}
+
+void Comm::end_job(const Outcome& outcome) {
+  if (outcome.result != ncclSuccess) {
+    const base::LockGuard lock(lock_);
+    if (job_error_.result == ncclSuccess) job_error_ = outcome;
+  }
+  jobs_.fetch_sub(1, std::memory_order_release);  // release: publishes what the call did
+}
+
 Outcome Comm::state() const {
   if (is_making()) return {ncclInProgress, {}};
   const auto result = static_cast<ncclResult_t>(state_.load(std::memory_order_acquire));  // acquire: see set(), fail()
   if (result != ncclSuccess) return {result, kept_error()};
+  {
+    const base::LockGuard lock(lock_);
+    if (job_error_.result != ncclSuccess) return job_error_;
+  }
+  if (is_revoked()) return {};  // as in NCCL: the calls have ended
   if (const std::optional<Error> error = communicator_->error())
     return {result_of(error->code()), base::bare_text(*error)};
   if (uses_gpus()) return {};
   const base::LockGuard lock(lock_);
   try {
-    for (const auto& [native, stream] : streams_) {
-      if (!stream.query()) return {ncclInProgress, {}};
+    for (const KnownStream& known : streams_) {
+      if (!known.stream.query()) return {ncclInProgress, {}};
     }
   } catch (const Error&) {
     return outcome_of_exception();
@@ -60,10 +81,16 @@ void Comm::require_ready() const {
   if (result == ncclSuccess && !is_busy) [[likely]]
     return;
   if (is_busy)
-    invalid_argument(
-        "the last non-blocking call of comm (rank {} of {}) is in progress: poll ncclCommGetAsyncError first", rank_,
-        nranks_);
+    // Without the ranks: init writes them meanwhile.
+    invalid_argument("the last non-blocking call of comm is in progress: poll ncclCommGetAsyncError first");
   throw ApiError(result, kept_error());
+}
+
+// Not Communicator::abort(): the other ranks would count this rank as lost, and shrink() would leave it out. An earlier
+// error has ended the calls already, and its text says more.
+void Comm::revoke() {
+  if (revoked_.exchange(true, std::memory_order_relaxed)) invalid_argument("comm was revoked before");
+  if (!communicator_->error()) communicator_->fail(Code::kAborted, fmt::format("rank {} called ncclCommRevoke", rank_));
 }
 
 void Comm::abort() noexcept {
@@ -73,16 +100,24 @@ void Comm::abort() noexcept {
   if (state_.load(std::memory_order_acquire) == ncclSuccess) communicator_->abort();
 }
 
+Stream Comm::adopt(CUstream_st* native) const {
+  return device_->device().adopt(native, Name(), NativeLifetime::kMayEnd);
+}
+
 StreamRef Comm::stream(CUstream_st* native) {
   CUstream_st* key = nullptr;
   if (uses_gpus()) key = native ? native : legacy_stream();
   else if (native) invalid_argument("stream {} without a GPU: it must be null", fmt::ptr(native));
   const base::LockGuard lock(lock_);
-  for (const auto& [known, stream] : streams_) {
-    if (known == key) return stream;
+  const std::uint64_t id = key ? stream_id(key) : 0;
+  for (KnownStream& known : streams_) {
+    if (known.native != key) continue;
+    // Another id: the caller destroyed the stream, and CUDA made a new one with the same handle.
+    if (id != 0 && known.id != id) known = {key, id, adopt(key)};
+    return known.stream;
   }
-  streams_.emplace_back(key, key ? device_->device().adopt(key) : device_->device().stream());
-  return streams_.back().second;
+  streams_.push_back({key, id, key ? adopt(key) : device_->device().stream()});
+  return streams_.back().stream;
 }
 
 ncclResult_t Comm::finish_calls() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,13 @@ class ValueReader {
   Buffer pinned_ SLIP_GUARDED_BY(mutex_);
 };
 
+// Each guards itself.
+struct CommTables {
+  ValueReader values;
+  PreMulOps ops;
+  Registrations registrations;
+};
+
 class Comm {
  public:
   Comm(std::shared_ptr<RankDevice> device, int gpu, int rank, int nranks, CommConfig config)
@@ -52,9 +60,10 @@ class Comm {
   void fail(const Outcome& outcome);
   // For split and shrink: rank() and nranks() are known only when the new communicator exists.
   void set_ranks(const Communicator& communicator);
-  // A non-blocking call runs between begin_job() and end_job(); meanwhile state() returns ncclInProgress.
-  void begin_job() { jobs_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the thread is started afterwards
-  void end_job() { jobs_.fetch_sub(1, std::memory_order_release); }    // release: publishes what the call did
+  // A non-blocking call runs between begin_job() and end_job(); meanwhile state() returns ncclInProgress, and
+  // afterwards the error of the call, until the next one begins. The communicator stays usable.
+  void begin_job();
+  void end_job(const Outcome& outcome = {});
 
   // Init has not ended, or a non-blocking call runs. acquire: see end_job(), set() and fail().
   bool is_making() const {
@@ -66,6 +75,10 @@ class Comm {
   // REQUIRES: require_ready().
   Communicator& communicator() { return *communicator_; }
   void abort() noexcept;
+  // Ends the unfinished calls of all ranks. Later calls of this rank are refused; split, shrink and destroy work.
+  // Throws ApiError if it was revoked before. REQUIRES: require_ready().
+  void revoke();
+  bool is_revoked() const { return revoked_.load(std::memory_order_relaxed); }  // relaxed: no other data belongs to it
 
   // The stream of a call. Host mode: this communicator's own stream, for a null `native`. With a GPU: `native` adopted.
   StreamRef stream(CUstream_st* native);
@@ -73,29 +86,35 @@ class Comm {
   // With a GPU calls are asynchronous, so it returns ncclSuccess.
   ncclResult_t finish_calls();
 
-  ValueReader& values() { return values_; }
-  PreMulOps& ops() { return ops_; }
-  Registrations& registrations() { return registrations_; }
+  CommTables& tables() { return tables_; }
 
   void keep_error(const std::string& text);
   std::string kept_error() const;
 
  private:
+  Stream adopt(CUstream_st* native) const;
+
   const std::shared_ptr<RankDevice> device_;
   const int gpu_;
   int rank_, nranks_;
   const CommConfig config_;
   std::atomic<int> state_{ncclInProgress};  // of init: ncclSuccess once communicator_ is set
   std::atomic<int> jobs_{0};
+  std::atomic<bool> revoked_{false};
   std::optional<Communicator> communicator_;  // constant once state_ is ncclSuccess
-  ValueReader values_;
-  PreMulOps ops_;
-  Registrations registrations_;
+  CommTables tables_;
   // Guards the members below. base::SpinLock: critical sections are short, and a program makes the calls of one
   // communicator from one thread at a time, so threads rarely wait for the lock.
   mutable base::SpinLock lock_;
   bool aborted_ SLIP_GUARDED_BY(lock_) = false;
-  std::vector<std::pair<CUstream_st*, Stream>> streams_ SLIP_GUARDED_BY(lock_);
+  Outcome job_error_ SLIP_GUARDED_BY(lock_) = {};
+  // A stream of the caller, who may destroy it at any time. The id of a CUDA stream is unique in the process.
+  struct KnownStream {
+    CUstream_st* native = nullptr;
+    std::uint64_t id = 0;
+    Stream stream;
+  };
+  std::vector<KnownStream> streams_ SLIP_GUARDED_BY(lock_);
   std::string error_ SLIP_GUARDED_BY(lock_);
 };
 

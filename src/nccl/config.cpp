@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
+#include <system_error>
 
 #include "base/env.hpp"
 #include "nccl/api.hpp"
@@ -27,6 +29,21 @@ std::chrono::milliseconds seconds_of(const char* variable, int default_seconds) 
   return std::chrono::seconds(value);
 }
 
+// Fields that the caller's version did not have are undefined. The size does not exclude all of them: the struct
+// of 2.14 ends with padding where cgaClusterSize is now, that of 2.18 where trafficClass is.
+void reset_newer_fields(ncclConfig_t& config) {
+  const ncclConfig_t undefined = NCCL_CONFIG_INITIALIZER;
+  const auto reset_before = [&](unsigned version, auto... fields) {
+    if (config.version < version) ((config.*fields = undefined.*fields), ...);
+  };
+  using C = ncclConfig_t;
+  reset_before(NCCL_VERSION(2, 17, 0), &C::cgaClusterSize, &C::minCTAs, &C::maxCTAs, &C::netName);
+  reset_before(NCCL_VERSION(2, 18, 0), &C::splitShare);
+  reset_before(NCCL_VERSION(2, 25, 0), &C::trafficClass);
+  reset_before(NCCL_VERSION(2, 27, 0), &C::collnetEnable, &C::CTAPolicy, &C::shrinkShare, &C::nvlsCTAs);
+  reset_before(NCCL_VERSION(2, 28, 0), &C::nChannelsPerNetPeer, &C::nvlinkCentricSched);
+}
+
 // The fields of the caller's struct; those beyond its size are undefined.
 ncclConfig_t fields_of(const ncclConfig_t* config) {
   ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
@@ -35,6 +52,7 @@ ncclConfig_t fields_of(const ncclConfig_t* config) {
     invalid_argument("config has size {}, magic {:#x}, version {}: it was not made by NCCL_CONFIG_INITIALIZER",
                      config->size, config->magic, config->version);
   std::memcpy(&result, config, std::min(config->size, sizeof(ncclConfig_t)));
+  reset_newer_fields(result);
   return result;
 }
 
@@ -62,10 +80,12 @@ void require_fields(const ncclConfig_t& config) {
     invalid_usage("config.netName is '{}': this library has the network 'Socket' only", config.netName);
 }
 
+bool blocks_by_default() { return base::env_text("NCCL_COMM_BLOCKING") != "0"; }
+
 CommConfig defaults() {
   CommConfig result;
-  result.blocking = base::env_text("NCCL_COMM_BLOCKING") != "0";
-  result.options.init_timeout = seconds_of("SLIP_NCCL_INIT_TIMEOUT", kInitSeconds);
+  result.blocking = blocks_by_default();
+  result.options.init_timeout = init_timeout();
   result.options.timeout = seconds_of("SLIP_NCCL_TIMEOUT", kCallSeconds);
   if (base::env().topo_file.empty()) result.options.topology = base::env_text("NCCL_TOPO_FILE");
   if (base::env().host_id.empty()) result.options.host = base::env_text("NCCL_HOSTID");
@@ -74,10 +94,13 @@ CommConfig defaults() {
 
 }  // namespace
 
+std::chrono::milliseconds init_timeout() { return seconds_of("SLIP_NCCL_INIT_TIMEOUT", kInitSeconds); }
+
 CommConfig read_config(const ncclConfig_t* config, const CommConfig& parent) {
   const ncclConfig_t fields = fields_of(config);
   require_fields(fields);
   CommConfig result = parent;
+  if (config) result.blocking = blocks_by_default();
   if (fields.blocking != NCCL_CONFIG_UNDEF_INT) result.blocking = fields.blocking == 1;
   if (fields.commName) result.options.name = fields.commName;
   return result;

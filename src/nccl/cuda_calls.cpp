@@ -34,6 +34,22 @@ void cuda_set_current_gpu(int gpu) noexcept {
   if (cudaSetDevice(gpu) != cudaSuccess) static_cast<void>(cudaGetLastError());  // it was current before: a lost GPU
 }
 
+std::uint64_t cuda_stream_id(CUstream_st* stream) {
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 12000
+  // While a stream captures, CUDA refuses calls such as cudaStreamGetFlags, and a refused call invalidates the capture.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone ||
+      cudaStreamGetId(stream, &id) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+#else
+  static_cast<void>(stream);
+#endif
+  return id;
+}
+
 PointerOwner cuda_owner_of(const void* pointer) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");

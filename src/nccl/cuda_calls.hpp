@@ -2,6 +2,10 @@
 // Compiled only with CUDA (SLIP_HAS_CUDA); gpus.cpp is the only user.
 #pragma once
 
+#include <cstdint>
+
+struct CUstream_st;
+
 namespace slip::nccl {
 
 int cuda_gpu_count() noexcept;  // 0 without a GPU or driver
@@ -12,6 +16,7 @@ struct PointerOwner {
   bool is_accessible = false;  // device, managed or pinned memory
   int gpu = -1;                // device memory: its GPU; -1: any GPU can access it
 };
+std::uint64_t cuda_stream_id(CUstream_st* stream);  // 0: not known, for instance while it captures
 PointerOwner cuda_owner_of(const void* pointer);
 
 }  // namespace slip::nccl

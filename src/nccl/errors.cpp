@@ -1,5 +1,7 @@
 // Result codes, the last error and NCCL_DEBUG.
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <new>
 
@@ -8,6 +10,7 @@
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "nccl/api.hpp"
+#include "nccl/debug_log.hpp"
 #include "nccl/group.hpp"
 #include "nccl/handle.hpp"
 
@@ -44,6 +47,11 @@ DebugLevel read_debug_level() {
   if (is("WARN")) return DebugLevel::kWarn;
   if (is("INFO") || is("ABORT") || is("TRACE")) return DebugLevel::kInfo;
   return DebugLevel::kNone;
+}
+
+DebugLog& debug_log() {
+  static auto* const kLog = new DebugLog;  // never destroyed: a thread may fail while the process exits
+  return *kLog;
 }
 
 constexpr int kUnread = -1;
@@ -116,7 +124,11 @@ DebugLevel debug_level() {
 
 bool debugs(DebugLevel level) { return debug_level() >= level; }
 
-void debug_line(std::string_view text) { base::log_line(fmt::format("NCCL {}", base::single_line_text(text))); }
+// As in NCCL, the line of NCCL_DEBUG=VERSION never goes to the file.
+void debug_line(std::string_view text) {
+  if (debugs(DebugLevel::kWarn)) debug_log().write(text);
+  else base::log_line(fmt::format("NCCL {}", base::single_line_text(text)));
+}
 
 void print_version_once() {
   static std::atomic<bool> printed{false};
@@ -125,6 +137,17 @@ void print_version_once() {
     debug_line(fmt::format("version {}.{}.{}, by Slipstream {}", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, SLIP_VERSION));
 }
 
+namespace {
+
+// An ELF note that tells this library from NVIDIA's (comm/delegate/nccl_library.cpp). Not a function: the library
+// exports NCCL's names only.
+struct OwnNote {
+  std::uint32_t name_bytes = sizeof("Slipstream"), content_bytes = 0, type = 1;
+  char name[12] = "Slipstream";
+};
+[[gnu::section(".note.slipstream"), gnu::used]] alignas(4) constinit const OwnNote kOwnNote;
+
+}  // namespace
 }  // namespace slip::nccl
 
 using namespace slip::nccl;
@@ -169,6 +192,7 @@ SLIP_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
 
 SLIP_NCCL_API(void, ncclResetDebugInit) {
   g_debug_level.store(kUnread, std::memory_order_relaxed);  // relaxed: see debug_level()
+  debug_log().reset();
 }
 
 // NCCL exports this name without a second one.

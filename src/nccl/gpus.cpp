@@ -20,6 +20,7 @@ int cuda_gpu_count() noexcept { return 0; }
 int cuda_current_gpu() { return 0; }
 void cuda_set_current_gpu(int) noexcept {}
 PointerOwner cuda_owner_of(const void*) { return {}; }
+std::uint64_t cuda_stream_id(CUstream_st*) { return 0; }
 #endif
 
 // The first page is never mapped, so that a null pointer with an offset is outside.
@@ -50,6 +51,8 @@ int gpu_count() {
 bool uses_gpus() { return gpu_count() > 0; }
 
 int current_gpu() { return uses_gpus() ? cuda_current_gpu() : 0; }
+
+std::uint64_t stream_id(CUstream_st* native) { return uses_gpus() ? cuda_stream_id(native) : 0; }
 
 void KeepCurrentGpu::restore() const noexcept { cuda_set_current_gpu(gpu_); }
 

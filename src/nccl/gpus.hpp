@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "slip/device.hpp"
 
@@ -12,6 +13,9 @@ namespace slip::nccl {
 bool uses_gpus();   // decided once per process
 int gpu_count();    // 0 in host mode
 int current_gpu();  // of this thread; 0 in host mode
+// The id of a CUDA stream; no other stream of this process ever has the same. 0: not known, before CUDA 12 or while the
+// stream captures.
+std::uint64_t stream_id(CUstream_st* native);
 
 // Restores the thread's current GPU: the cuda backend changes it. With one GPU there is nothing to restore.
 class KeepCurrentGpu {

@@ -46,18 +46,22 @@ Outcome run_body(const Job& job) {
 }
 
 void end_in_background(const Job& job, const Outcome& outcome) {
-  Comm* const failed = job.target ? &*job.target : &*job.parent;
   if (outcome.result != ncclSuccess) {
-    failed->fail(outcome);
+    if (job.out) job.target->fail(outcome);  // it was not made
     static_cast<void>(report(job.function, job.target ? job.target.handle() : job.parent.handle(), outcome));
   }
-  if (job.target) job.target->end_job();
-  if (job.parent) job.parent->end_job();
+  // An existing communicator reports the error and stays as it is: other ranks may shrink it with this one.
+  if (job.target) job.target->end_job(job.out ? Outcome() : outcome);
+  if (job.parent) job.parent->end_job(job.target ? Outcome() : outcome);
 }
 
-void start_in_background(Job&& job) {
+void begin(const Job& job) {
   if (job.target) job.target->begin_job();
   if (job.parent) job.parent->begin_job();
+}
+
+// REQUIRES: begin().
+void start_in_background(Job&& job) {
   const auto shared = std::make_shared<Job>(std::move(job));
   try {
     base::Thread thread;
@@ -73,6 +77,9 @@ ncclResult_t run_jobs(std::vector<Job>&& jobs) {
   std::vector<base::Thread> threads(jobs.size());
   std::vector<Outcome> outcomes(jobs.size());
   ncclResult_t result = ncclSuccess;
+  for (const Job& job : jobs) {  // before the first one starts: it may be of the same communicator, and fail at once
+    if (!job.blocking) begin(job);
+  }
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].blocking) {
       try {
@@ -190,6 +197,7 @@ ncclResult_t submit(Job&& job) {
     return ncclSuccess;
   }
   if (!job.blocking) {
+    begin(job);
     start_in_background(std::move(job));
     return ncclInProgress;
   }
@@ -229,13 +237,13 @@ SLIP_NCCL_API(ncclResult_t, ncclGroupEnd) {
 SLIP_NCCL_API(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo) {
   return run_api("ncclGroupSimulateEnd", nullptr, [&] {
     OpenGroup& group = require_open();
-    if (simInfo && (simInfo->magic != 0x74685283 || simInfo->size < sizeof(ncclSimInfo_t)))
-      invalid_argument("simInfo has size {} and magic {:#x}: it was not made by NCCL_SIM_INFO_INITIALIZER",
-                       simInfo->size, simInfo->magic);
     if (--group.depth > 0) return ncclSuccess;
     Taken taken(group);
     for (const Job& job : taken.jobs) withdraw(job);
     if (taken.error != ncclSuccess) return taken.error;
+    if (simInfo && (simInfo->magic != 0x74685283 || simInfo->size < sizeof(ncclSimInfo_t)))
+      invalid_argument("simInfo has size {} and magic {:#x}: it was not made by NCCL_SIM_INFO_INITIALIZER",
+                       simInfo->size, simInfo->magic);
     if (!taken.jobs.empty()) invalid_usage("a group that makes communicators cannot be simulated");
     double us = 0;
     for (const CallRequest& call : taken.calls) {  // the calls of one communicator; all communicators have the same

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "nccl/handle.hpp"
+#include "slip/range.hpp"
 #include "slip/reduction.hpp"
 
 namespace slip::nccl {
@@ -30,8 +31,7 @@ enum class CallKind : unsigned char {
 struct CallRequest {
   CallKind kind = CallKind::kAllReduce;
   const char* function = "";
-  const void* from = nullptr;
-  void* to = nullptr;
+  Range from = {}, to = {};  // empty: this rank has no such buffer
   std::size_t count = 0;
   DataType type = DataType::kF32;
   ReduceSpec how = ReduceOp::kSum;

@@ -1,7 +1,9 @@
 // Communicators: made, split, shrunk, queried and ended.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "base/sync.hpp"
 #include "nccl/api.hpp"
@@ -49,11 +51,11 @@ ncclResult_t init_rank(const char* function, ncclComm_t* out, const Membership& 
   print_version_once();
   const bool blocking = config.blocking;
   auto device = std::make_shared<RankDevice>(group.gpu);
-  require_new_id(group);
   Pin made = Pin::open(new Comm(std::move(device), group.gpu, group.rank, group.nranks, std::move(config)));
   *out = made.handle();
   Comm* const comm = &*made;
   return submit(Job{.function = function, .target = std::move(made), .out = out, .blocking = blocking, .body = [=] {
+                      require_new_id(group);  // not before: a group that is refused uses no id
                       comm->set(Communicator::init(group.id, group.nranks, group.rank, comm->device().device(),
                                                    comm->config().options));
                       print_made(function, *comm);
@@ -71,10 +73,10 @@ ncclResult_t init_rank(const char* function, ncclComm_t* out, int nranks, const 
   });
 }
 
-// A communicator that is made of `parent` by `make`.
+// A communicator that is made of `parent` by `make`. As in NCCL the parent decides whether this call blocks; the config
+// decides it for the calls of the new communicator.
 ncclResult_t derive(const char* function, Pin parent, ncclComm_t* out, CommConfig config,
                     const std::function<Communicator(Communicator&)>& make) {
-  const bool blocking = config.blocking;
   Comm* const from = &*parent;
   Pin made = Pin::open(new Comm(from->shared_device(), from->gpu(), from->rank(), from->nranks(), std::move(config)));
   *out = made.handle();
@@ -83,7 +85,7 @@ ncclResult_t derive(const char* function, Pin parent, ncclComm_t* out, CommConfi
                     .target = std::move(made),
                     .parent = std::move(parent),
                     .out = out,
-                    .blocking = blocking,
+                    .blocking = from->is_blocking(),
                     .body = [=] {
                       Communicator communicator = make(from->communicator());
                       comm->set_ranks(communicator);
@@ -106,11 +108,22 @@ std::vector<int> excluded_ranks(const int* list, int count, const Comm& comm) {
   return result;
 }
 
-// Ends the unfinished calls of all ranks. Not Communicator::abort(): the other ranks would count this rank as lost, and
-// shrink() would leave it out. An earlier error has ended the calls already, and its text says more.
-void revoke(Comm& comm, const char* function) {
-  if (comm.communicator().error()) return;
-  comm.communicator().fail(Code::kAborted, fmt::format("rank {} called {}", comm.rank(), function));
+// A revoked communicator has failed, so it cannot be split. A communicator of the same ranks takes its place: all ranks
+// call this, as they call split.
+Communicator split_revoked(Communicator& revoked, int color, int key, std::optional<Communicator>& made) {
+  Communicator whole = revoked.shrink();
+  if (whole.nranks() != revoked.nranks())
+    throw ApiError(ncclRemoteError, fmt::format("{} of the {} ranks are lost: call ncclCommShrink",
+                                                revoked.nranks() - whole.nranks(), revoked.nranks()));
+  made = whole.split(color, key);
+  return whole;
+}
+
+std::optional<Communicator> split(Comm& parent, int color, int key) {
+  if (!parent.is_revoked()) return parent.communicator().split(color, key);
+  std::optional<Communicator> made;
+  split_revoked(parent.communicator(), color, key, made).finalize();  // no rank leaves while others still split
+  return made;
 }
 
 template <class Value>
@@ -132,7 +145,7 @@ using namespace slip::nccl;
 SLIP_NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId* uniqueId) {
   return run_api("ncclGetUniqueId", nullptr, [&] {
     require_pointer(uniqueId, "uniqueId");
-    const slip::UniqueId id = slip::UniqueId::create();
+    const slip::UniqueId id = slip::UniqueId::create({.host = {}, .lifetime = init_timeout()});
     std::memcpy(uniqueId->internal, id.bytes().data(), NCCL_UNIQUE_ID_BYTES);
     return ncclSuccess;
   });
@@ -173,7 +186,8 @@ SLIP_NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const i
       if (gpu < 0 || (uses_gpus() && gpu >= gpu_count()))
         invalid_argument("rank {} on GPU {}: there are {}", i, gpu, gpu_count());
     }
-    const slip::UniqueId id = slip::UniqueId::create({.host = "127.0.0.1"});
+    const KeepCurrentGpu keep;
+    const slip::UniqueId id = slip::UniqueId::create({.host = "127.0.0.1", .lifetime = init_timeout()});
     for (int i = 0; i < ndev; ++i)
       static_cast<void>(init_rank(function, comm + i, {id, ndev, i, devlist ? devlist[i] : i}, read_config(nullptr)));
     return ncclSuccess;
@@ -193,13 +207,14 @@ SLIP_NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, 
       invalid_argument("color is {}: it must not be negative, or NCCL_SPLIT_NOCOLOR ({})", color, NCCL_SPLIT_NOCOLOR);
     const KeepCurrentGpu keep;
     CommConfig own = read_config(config, parent->config());
+    Comm* const from = &*parent;
     if (color != NCCL_SPLIT_NOCOLOR)
       return derive("ncclCommSplit", std::move(parent), newcomm, std::move(own),
-                    [=](slip::Communicator& from) { return *from.split(color, key); });
-    Comm* const from = &*parent;
-    return submit(Job{.function = "ncclCommSplit", .parent = std::move(parent), .blocking = own.blocking, .body = [=] {
-                        static_cast<void>(from->communicator().split(slip::kNoColor));
-                      }});
+                    [from, color, key](slip::Communicator&) { return *slip::nccl::split(*from, color, key); });
+    return submit(
+        Job{.function = "ncclCommSplit", .parent = std::move(parent), .blocking = from->is_blocking(), .body = [=] {
+              static_cast<void>(slip::nccl::split(*from, slip::kNoColor, 0));
+            }});
   });
 }
 
@@ -215,7 +230,9 @@ SLIP_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksLi
     const std::vector<int> excluded = excluded_ranks(excludeRanksList, excludeRanksCount, *parent);
     const KeepCurrentGpu keep;
     CommConfig own = read_config(config, parent->config());
-    if (shrinkFlags == NCCL_SHRINK_ABORT) revoke(*parent, "ncclCommShrink with NCCL_SHRINK_ABORT");
+    if (shrinkFlags == NCCL_SHRINK_ABORT && !parent->communicator().error())
+      parent->communicator().fail(slip::Code::kAborted,
+                                  fmt::format("rank {} called ncclCommShrink with NCCL_SHRINK_ABORT", parent->rank()));
     return derive("ncclCommShrink", std::move(parent), newcomm, std::move(own),
                   [=](slip::Communicator& from) { return from.shrink(excluded); });
   });
@@ -226,6 +243,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
   return run_api("ncclCommFinalize", comm, [&] {
     Pin pin = Pin::of(comm);
     pin->require_ready();
+    if (pin->is_revoked()) invalid_argument("comm was revoked: split, shrink or destroy it");
     const KeepCurrentGpu keep;
     Comm* const own = &*pin;
     return submit(
@@ -263,7 +281,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
     const Pin pin = Pin::of(comm);
     if (revokeFlags != NCCL_REVOKE_DEFAULT) invalid_argument("revokeFlags is {}: it must be 0", revokeFlags);
     pin->require_ready();
-    revoke(*pin, "ncclCommRevoke");
+    pin->revoke();
     return ncclSuccess;
   });
 }

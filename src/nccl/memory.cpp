@@ -70,7 +70,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buff,
     if (size == 0) invalid_argument("size is 0");
     const KeepCurrentGpu keep;
     static_cast<void>(pin->device().range(buff, size, "buff"));
-    *handle = pin->registrations().add();
+    *handle = pin->tables().registrations.add();
     return ncclSuccess;
   });
 }
@@ -78,7 +78,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buff,
 SLIP_NCCL_API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void* handle) {
   return run_api("ncclCommDeregister", comm, [&] {
     const Pin pin = Pin::of(comm);
-    if (!pin->registrations().remove(handle))
+    if (!pin->tables().registrations.remove(handle))
       invalid_argument("handle {} is no registration of this communicator", handle);
     return ncclSuccess;
   });

@@ -25,7 +25,7 @@ struct ncclGinBarrierHandle;
 struct ncclLLA2AHandle;
 struct ncclLsaBarrierHandle;
 struct ncclTeam {
-  int nRanks, rank, stride;
+  int ranks, rank, stride;
 };
 namespace {
 constexpr ncclTeam kNoTeam{0, -1, 0};  // the result of the refused functions that return a team, not an ncclResult_t

@@ -50,16 +50,25 @@ TEST(NcclAbi, VersionAndErrorStrings) {
     EXPECT_GT(std::strlen(ncclGetErrorString(static_cast<ncclResult_t>(i))), 4U);
 }
 
-// Callers compiled with 2.14 (one option), 2.18 (the options up to splitShare) and a later version with more fields.
+// Callers compiled with 2.14 (one option, then padding), 2.18 (the options up to splitShare) and a later version with
+// more fields.
 TEST(NcclAbi, ConfigsOfOtherVersions) {
   struct {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int more[4] = {1, 2, 3, 4};
   } caller;
-  for (const std::size_t size : {std::size_t{24}, std::size_t{48}, sizeof(caller)}) {
+  struct Version {
+    std::size_t size;
+    unsigned version;
+  };
+  for (const auto& [size, version] :
+       {Version{24, NCCL_VERSION(2, 14, 3)}, Version{48, NCCL_VERSION(2, 18, 1)}, Version{sizeof(caller), 29901}}) {
+    caller.config = NCCL_CONFIG_INITIALIZER;
     caller.config.size = size;
+    caller.config.version = version;
     caller.config.blocking = 1;
-    caller.config.nvlsCTAs = size < sizeof(ncclConfig_t) ? -7 : NCCL_CONFIG_UNDEF_INT;  // beyond the caller's struct
+    if (size == 24) caller.config.cgaClusterSize = -7;             // padding of the caller's struct
+    if (size < sizeof(ncclConfig_t)) caller.config.nvlsCTAs = -7;  // beyond it
     ncclUniqueId id;
     ncclComm_t comm = nullptr;
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);

@@ -124,6 +124,22 @@ TEST(NcclCalls, RefusedCallCancelsItsGroup) {
   for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
 }
 
+// A null buffer is found at the call, before anything is issued.
+TEST(NcclCalls, NullBufferCancelsItsGroup) {
+  with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
+    int value = 1, sum = 0;
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(&value, &sum, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_TRUE(failed(ncclReduce(&value, rank == 0 ? nullptr : &sum, 1, ncclInt32, ncclSum, rank, comm, nullptr),
+                       rank == 0 ? ncclInvalidArgument : ncclSuccess, {}));
+    EXPECT_TRUE(failed(ncclAllGather(nullptr, &sum, 1, ncclInt32, comm, nullptr), ncclInvalidArgument, {"sendbuff"}));
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+    EXPECT_EQ(sum, 0);
+    EXPECT_EQ(ncclReduce(&value, rank == 0 ? &sum : nullptr, 1, ncclInt32, ncclSum, 0, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(sum, rank == 0 ? 2 : 0);
+  });
+}
+
 TEST(NcclCalls, SimulatedGroup) {
   ncclComm_t comms[2];
   ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclSuccess);
@@ -137,8 +153,12 @@ TEST(NcclCalls, SimulatedGroup) {
   EXPECT_EQ(value[0], 1);
   ASSERT_EQ(ncclGroupStart(), ncclSuccess);
   info.magic = 1;
+  EXPECT_EQ(ncclAllReduce(&value[0], &value[0], 1, ncclInt32, ncclSum, comms[0], nullptr), ncclSuccess);
   EXPECT_EQ(ncclGroupSimulateEnd(&info), ncclInvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);  // the group is still open, and has failed
+  EXPECT_TRUE(failed(ncclGroupEnd(), ncclInvalidUsage, {"ncclGroupStart"}));  // the group has ended
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+  EXPECT_EQ(value[0], 1);
   for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
 }
 

@@ -1,11 +1,23 @@
 // How communicators begin and end, and what wrong arguments give.
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <span>
+#include <string>
 
 #include "nccl_ranks.hpp"
+#include "slip/unique_id.hpp"
 
 namespace slip {
 namespace {
@@ -36,6 +48,31 @@ TEST(NcclLife, SeveralRanksOfOneThreadInAGroup) {
   for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess);
   EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
   for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+// Connects to the root of the id and waits until it closes the connection. False: nobody listens.
+bool outlives_a_connection(const UniqueId& id, int timeout_ms) {
+  addrinfo* found = nullptr;
+  if (getaddrinfo(id.host().c_str(), std::to_string(id.port()).c_str(), nullptr, &found) != 0) return false;
+  pollfd client{::socket(found->ai_family, SOCK_STREAM, 0), POLLIN | POLLRDHUP, 0};
+  const bool connected = ::connect(client.fd, found->ai_addr, found->ai_addrlen) == 0;
+  if (connected) ::poll(&client, 1, timeout_ms);
+  ::close(client.fd);
+  freeaddrinfo(found);
+  return connected;
+}
+
+// The root of an id ends when no init can use it any more: not after the 600 s that are the default.
+TEST(NcclLife, TheIdIsValidForTheTimeoutOfInit) {
+  setenv("SLIP_NCCL_INIT_TIMEOUT", "1", 1);
+  ncclUniqueId id;
+  const ncclResult_t made = ncclGetUniqueId(&id);
+  unsetenv("SLIP_NCCL_INIT_TIMEOUT");
+  ASSERT_EQ(made, ncclSuccess);
+  const UniqueId own = UniqueId::from_bytes(std::as_bytes(std::span<const char, UniqueId::kBytes>(id.internal)));
+  constexpr int kGiveUpMs = 300'000;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(kGiveUpMs);
+  while (outlives_a_connection(own, kGiveUpMs)) ASSERT_LT(std::chrono::steady_clock::now(), give_up);
 }
 
 TEST(NcclLife, Split) {
@@ -93,18 +130,58 @@ TEST(NcclLife, ShrinkAfterAnAbort) {
   });
 }
 
+// %h and %p in the name; the file is opened anew after ncclResetDebugInit.
+TEST(NcclLife, DebugLinesGoToTheFileOfNcclDebugFile) {
+  const std::string folder = testing::TempDir() + "nccl-debug-" + std::to_string(::getpid());
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", (folder + ".%%.%p.log").c_str(), 1);
+  ncclResetDebugInit();
+  EXPECT_EQ(ncclGetUniqueId(nullptr), ncclInvalidArgument);
+  unsetenv("NCCL_DEBUG");
+  unsetenv("NCCL_DEBUG_FILE");
+  ncclResetDebugInit();
+  const std::string name = folder + ".%." + std::to_string(::getpid()) + ".log";
+  std::ifstream file(name);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(text.find("NCCL WARN ncclGetUniqueId: uniqueId is a null pointer\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(":" + std::to_string(::getpid()) + " NCCL "), std::string::npos) << text;
+  std::remove(name.c_str());
+}
+
 TEST(NcclLife, RevokeThenShrink) {
   with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
     EXPECT_EQ(ncclCommRevoke(comm, 3), ncclInvalidArgument);
     EXPECT_EQ(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclSuccess);
     int value = 1, excluded = 0;
-    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclRemoteError);
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclInvalidUsage);
     if (rank == 0) return;
     ncclComm_t rest = nullptr;
     ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess)
         << ncclGetLastError(comm);
     EXPECT_EQ(sum_of(rest, 1), 2);
     EXPECT_EQ(ncclCommDestroy(rest), ncclSuccess);
+  });
+}
+
+// The results are those of NCCL 2.28.9.
+TEST(NcclLife, RevokeThenSplit) {
+  with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
+    EXPECT_EQ(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclSuccess);
+    EXPECT_TRUE(failed(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclInvalidArgument, {"revoked before"}, comm));
+    ncclResult_t state = ncclInternalError;
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclSuccess);
+    EXPECT_TRUE(failed(ncclCommFinalize(comm), ncclInvalidArgument, {"was revoked"}, comm));
+    ncclComm_t some = comm;
+    const int color = rank == 1 ? NCCL_SPLIT_NOCOLOR : 0;
+    ASSERT_EQ(ncclCommSplit(comm, color, -rank, &some, nullptr), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_EQ(some == nullptr, rank == 1);
+    if (rank == 1) return;
+    int own = -1;
+    EXPECT_EQ(ncclCommUserRank(some, &own), ncclSuccess);
+    EXPECT_EQ(own, rank == 0 ? 1 : 0);
+    EXPECT_EQ(sum_of(some, rank + 1), 4);
+    EXPECT_EQ(ncclCommDestroy(some), ncclSuccess);
   });
 }
 
@@ -128,6 +205,61 @@ TEST(NcclLife, NonBlocking) {
         EXPECT_EQ(ncclCommFinalize(all), ncclInProgress);
         EXPECT_EQ(settled(all), ncclSuccess);
         EXPECT_EQ(ncclCommDestroy(all), ncclSuccess);
+      },
+      false);
+}
+
+// The parent decides whether split returns at once. The config decides it for the new communicator; without a config
+// the parent does.
+TEST(NcclLife, BlockingOfTheParentAndOfTheChild) {
+  const auto end = [](ncclComm_t comm, ncclResult_t expected) {
+    EXPECT_EQ(ncclCommFinalize(comm), expected);
+    EXPECT_EQ(settled(comm), ncclSuccess);
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  };
+  with_nccl_ranks(2, [&](int, ncclComm_t& comm) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t child = nullptr, none = nullptr;
+    ASSERT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclSuccess) << ncclGetLastError(comm);
+    end(child, ncclInProgress);
+    EXPECT_EQ(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, &config), ncclSuccess);
+    ASSERT_EQ(ncclCommShrink(comm, nullptr, 0, &child, &config, NCCL_SHRINK_DEFAULT), ncclSuccess);
+    end(child, ncclInProgress);
+  });
+  with_nccl_ranks(
+      2,
+      [&](int, ncclComm_t& comm) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        ncclComm_t child = nullptr;
+        ASSERT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInProgress);
+        EXPECT_EQ(settled(comm), ncclSuccess);
+        end(child, ncclSuccess);
+        ASSERT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInProgress);
+        EXPECT_EQ(settled(comm), ncclSuccess);
+        end(child, ncclInProgress);
+      },
+      false);
+}
+
+// Rank 2 aborts instead of joining the split. Its error is reported, and the others can still shrink.
+TEST(NcclLife, ShrinkAfterAFailedSplitWithoutColor) {
+  with_nccl_ranks(
+      3,
+      [](int rank, ncclComm_t& comm) {
+        if (rank == 2) {
+          EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+          comm = nullptr;
+          return;
+        }
+        ncclComm_t none = nullptr, rest = nullptr;
+        EXPECT_EQ(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), ncclInProgress);
+        EXPECT_EQ(settled(comm), ncclRemoteError);
+        int excluded = 2;
+        ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclInProgress)
+            << ncclGetLastError(comm);
+        EXPECT_EQ(settled(rest), ncclSuccess) << ncclGetLastError(rest);
+        EXPECT_EQ(ncclCommDestroy(rest), ncclSuccess);
       },
       false);
 }
@@ -163,6 +295,9 @@ TEST(NcclLife, AbortByAnotherThread) {
     int value = 1;
     std::thread caller(
         [&] { EXPECT_NE(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess); });
+    ncclResult_t state = ncclSuccess;
+    while (state == ncclSuccess) ASSERT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclInProgress);  // the call has begun
     EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
     caller.join();
     comm = nullptr;
@@ -225,6 +360,20 @@ TEST(NcclBadInput, Init) {
   ncclComm_t second = nullptr;
   EXPECT_TRUE(failed(ncclCommInitRank(&second, 1, id, 0), ncclInvalidUsage, {"already used by rank 0"}));
   EXPECT_EQ(second, nullptr);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+// The group is refused because of its second init, so the id of the first one is still unused.
+TEST(NcclBadInput, RefusedGroupUsesNoId) {
+  ncclUniqueId id;
+  ncclComm_t comm = nullptr, wrong = nullptr;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  EXPECT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  EXPECT_EQ(ncclCommInitRank(&wrong, 1, id, 1), ncclInvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+  EXPECT_EQ(comm, nullptr);
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess) << ncclGetLastError(nullptr);
   EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
 }
 
