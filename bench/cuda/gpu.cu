@@ -76,10 +76,6 @@ Recorded beside(Context& context, Pairs pairs, std::vector<double> judged) {
 const Kernel kCount{"count", nullptr, count_on_stream};
 const Kernel kBurn{"burn", nullptr, burn_on_stream};
 
-void check(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
-}
-
 void expect(bool holds, const std::string& otherwise) {
   if (!holds) throw std::runtime_error(otherwise);
 }

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "slip/device.hpp"
+#include "support/cuda_check.hpp"
 #include "support/harness.hpp"
 
 namespace slip::bench {
 
-// Throws std::runtime_error with the call and CUDA's text.
-void check(cudaError_t error, const char* call);
 void expect(bool holds, const std::string& otherwise);
 
 // Wraps the record function of a bar: without a GPU it gives no samples but the reason.

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""compare.py SLIP OUT.json [--quick] - all_reduce of two ranks on one GPU, in turns with the peers, medians:
+"""compare.py SLIP OUT.json [--quick] - collectives of two ranks on one GPU, in turns with the peers, medians:
 
     BAR gpu_ranks name ours peer ratio target ok|missed|skipped
+
+First all_reduce. Then the other collectives and sendrecv: their target is 1.5 times what the targets of all_reduce imply.
+One call of all_reduce moves 4 x size through the memory of the GPU (both ranks read and write their buffers); the others
+move the multiple that MOVED says; none needs to be faster than an all_reduce of 8 B.
 
 Ours: `slip bench all_reduce --device cuda:0` as threads, as processes under MPS, and as processes without it. Peers: NCCL,
 which runs two ranks on one GPU only if each pretends to be another host (NCCL_HOSTID), and Gloo, both through PyTorch.
@@ -25,23 +29,33 @@ SIZES = (8, 4 * MIB, 64 * MIB, 256 * MIB)
 TARGETS = {"processes": (60, 160, 250, 500), "mps": (10, 12, 900, 960), "threads": (8, None, None, 950)}
 
 
+MOVED = {"all_gather": 4, "reduce_scatter": 3, "all_to_all": 4, "broadcast": 4, "reduce": 3, "gather": 2, "scatter": 2,
+         "sendrecv": 4}   # bytes read and written by both ranks, in units of the size that the benchmark prints
+
+
 def calls_of(size, peer):
     if peer:
         return 20 if size <= 4 * MIB else 3
     return 300 if size <= 4 * MIB else 60
 
 
-def ours(slip, way, size):
-    """The time of a call in microseconds, out of place; every result is checked."""
-    command = [slip, "bench", "all_reduce", "--device", "cuda:0", "-n", "2", "-b", str(size), "-e", str(size),
-               "--iters", str(calls_of(size, False))]
+def measure(slip, way, op, begin, end, factor, calls):
+    """The time of a call in microseconds by size, out of place; every result is checked."""
+    command = [slip, "bench", op, "--device", "cuda:0", "-n", "2", "-b", str(begin), "-e", str(end), "-f", str(factor),
+               "--iters", str(calls)]
     if way == "threads":
         command.append("--threads")
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-    row = next(line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d+\s+F32", line))
-    if row[8] != "0" or row[12] != "0":
-        raise SystemExit(f"{way}, {size} B: wrong elements: {row}")
-    return float(row[5])
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d+\s+F32", line)]
+    for row in rows:
+        if row[8] != "0" or row[12] not in ("0", "-"):
+            raise SystemExit(f"{op}, {way}: wrong elements: {row}")
+    return {int(row[0]): float(row[5]) for row in rows}
+
+
+def ours(slip, way, size):
+    """The time of an all_reduce in microseconds."""
+    return measure(slip, way, "all_reduce", size, size, 2, calls_of(size, False))[size]
 
 
 def peer_main(backend, rank):
@@ -104,8 +118,35 @@ class Mps:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def implied(way, size, op):
+    """The time in microseconds that the targets of all_reduce imply for this collective. Between the sizes of the targets
+    it is interpolated."""
+    points = [(at, t if at <= 4 * MIB else at / t / 1e3) for at, t in zip(SIZES, TARGETS[way]) if t is not None]
+    for (low, fast), (high, slow) in zip(points, points[1:]):
+        if size <= high:
+            all_reduce = fast + (slow - fast) * (size - low) / (high - low)
+            return max(points[0][1], all_reduce * MOVED[op] / 4)
+    raise ValueError(size)
+
+
+def others(slip, way, rows, turns):
+    """Measures the other collectives, and returns the number of bars that are missed."""
+    missed = 0
+    for op in MOVED:
+        runs = [measure(slip, way, op, 8, 256 * MIB, 32, 40) for _ in range(turns)]
+        for size in sorted(runs[0]):
+            limit = implied(way, size, op)
+            us = statistics.median(run[size] for run in runs)
+            ok = us <= 1.5 * limit
+            missed += not ok
+            print(f"BAR gpu_ranks {op}_{way}_{label(size).replace(' ', '')} {us:.1f} {limit:.1f} {limit / us:.2f}x "
+                  f"<={1.5 * limit:.1f} {'ok' if ok else 'missed'}", flush=True)
+            rows.append({"op": op, "way": way, "bytes": size, "us": us, "implied_us": limit, "ok": ok})
+    return missed
+
+
 def label(size):
-    return f"{size} B" if size < KIB else f"{size // MIB} MiB"
+    return f"{size} B" if size < KIB else f"{size // KIB} KiB" if size < MIB else f"{size // MIB} MiB"
 
 
 def main():
@@ -143,6 +184,11 @@ def main():
             print(f"BAR gpu_ranks {way}_{label(size).replace(' ', '')} {value:.1f} {f'{other:.1f}' if other else '-'} {ratio} "
                   f"{'>=' if rate else '<='}{targets[i]} {'ok' if ok else 'missed'}", flush=True)
             rows.append({"way": way, "bytes": size, "us": us, "best_peer_us": best[i], "target": targets[i], "ok": ok})
+    for way in ("threads", "processes"):
+        missed += others(slip, way, rows, turns)
+    if has_mps:
+        with Mps():
+            missed += others(slip, "mps", rows, turns)
     with open(out, "w", encoding="utf-8") as file:
         json.dump({"rows": rows, "peers_us": peers}, file, indent=1)
     return 1 if missed else 0

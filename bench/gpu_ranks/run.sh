@@ -6,4 +6,9 @@ if ! { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }; the
   echo "BAR gpu_ranks all - - - - skipped (no GPU)"
   exit 0
 fi
-exec python3 bench/gpu_ranks/compare.py "${BUILD:-build/release}/slip" "$@"
+build=${BUILD:-build/release}
+status=0
+python3 bench/gpu_ranks/compare.py "$build/slip" "$@" || status=$?
+shift
+python3 bench/gpu_ranks/ddp.py "$build/slip" "$build/slipstream/libnccl.so.2" "$@" || status=$?
+exit "$status"

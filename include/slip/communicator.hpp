@@ -17,9 +17,9 @@
 // Capture. A call on a capturing stream becomes an op of the plan. Each launch of the plan is one call; the other ranks
 // match it by a launch or a call of their own. A launch after the communicator was destroyed is an error.
 //
-// Devices. All ranks use cpu devices, or all use cuda devices of one host (several ranks may share a GPU), or all use
+// Devices. All ranks use cpu devices, or all use cuda devices (several ranks may share a GPU), or all use
 // devices of one sim world (Device::open_all) in one process. On sim a call takes the time that the simulated links
-// need. The results have the same bits on all devices.
+// need. The results have the same bits on all devices, unless SLIP_NCCL hands the calls of GPUs to NVIDIA's NCCL.
 //
 // Bits. The same call gives the same bits in every run. Within one host, and everywhere with `deterministic`, values
 // are reduced in rank order. Then the bits do not depend on the size or the algorithm either.
@@ -70,8 +70,8 @@ struct CommunicatorOptions {
   Algorithm algorithm = Algorithm::kAuto;  // used for the calls it supports; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // the bits depend on the input only
-  // Number of parallel rings and trees that share the data of one call (NCCL's channels), 1 to 32. 0: derived from the
-  // hosts. Between the two limits the size of the call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
+  // Number of parallel rings and trees that share the data of one call (NCCL's channels), 1 to 32; 0: derived. On GPUs
+  // max_channels is the maximum number of its thread blocks on a rank. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
   int min_channels = 0, max_channels = 0;
   // Network only, per rank; the sender's value counts. Several sockets help if one connection cannot fill the wire.
   int sockets = 0;  // connections per peer, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
@@ -87,6 +87,11 @@ struct CommunicatorOptions {
   int topo_device = -1;   // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
   std::string name = {};  // per rank; "tp" names its ops "tp.all_reduce" in errors, reports and on the timeline
 };
+
+class Communicator;
+// What carries the calls of the communicator, for reports: "Slipstream", or "NCCL 2.28.9 (FILE)" if SLIP_NCCL handed
+// the ranks on GPUs to NVIDIA's library.
+std::string engine_of(const Communicator& communicator);
 
 inline constexpr int kNoColor = -1;  // split(): this rank gets no communicator
 
@@ -110,8 +115,9 @@ class Communicator {
   int nranks() const;
 
   // Memory that the other ranks of the host can access: a call with such buffers only needs no staging copies. All
-  // ranks call it in the same order and return when all have their memory. Each passes its own size, 0 for none. Ranks
-  // that are threads of one process do not need it. For ranks on several hosts it is ordinary memory.
+  // ranks call it in the same order and return when all have their memory; if one rank gets none, all throw
+  // kOutOfMemory. Each passes its own size, 0 for none. Ranks that are threads of one process do not need it. For ranks
+  // on several hosts, and for ranks on GPUs, it is ordinary memory.
   SharedBuffer allocate(std::size_t bytes, Name name = {}, Here here = Here::at());
 
   // `to` and `from` are pinned or device memory, and either the same range or disjoint. n is the number of ranks.
@@ -167,6 +173,7 @@ class Communicator {
 
  private:
   friend class comm::CallPredictor;
+  friend std::string engine_of(const Communicator& communicator);
   friend class Gradients;  // shares the state, so that the Communicator may be moved while gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);

@@ -97,6 +97,7 @@ class Device {
   Stream stream(const StreamOptions& options, Here here = Here::at()) const;
   Stream adopt(CUstream_st* native, Here here = Here::at()) const;  // see Stream::adopt
   Stream adopt(CUstream_st* native, Name name, Here here = Here::at()) const;
+  Stream adopt(CUstream_st* native, Name name, NativeLifetime lifetime, Here here = Here::at()) const;
   StreamRef legacy_stream() const;
   StreamRef per_thread_stream() const;
   StreamRef default_stream() const;  // the legacy or the per-thread one, by DeviceOptions::default_stream

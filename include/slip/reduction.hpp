@@ -14,6 +14,7 @@
 // - kAvg: the sum, then one division by the number of ranks, rounded as above. Integer averages round towards zero,
 //   after the sum has wrapped around. (NCCL multiplies each float by 1/ranks before adding, which rounds more often.)
 // - kPreMulSum: each rank's values times that rank's own factor, rounded to the type, then the sum.
+// - Calls that SLIP_NCCL hands to NVIDIA's NCCL have NCCL's arithmetic instead (docs/nccl.md).
 // - A single rank keeps its bits, unless they are divided or multiplied.
 #pragma once
 

@@ -28,6 +28,13 @@ enum class StreamFlags : unsigned char {
   kNonBlocking = 1,  // independent of the legacy stream
 };
 
+// Of a native stream that Device::adopt() wraps.
+enum class NativeLifetime : unsigned char {
+  kOutlives,  // it outlives the Stream
+  // Its owner may destroy it at any time; then nothing more is issued through the Stream. Each op records an event.
+  kMayEnd,
+};
+
 class StreamRef {
  public:
   StreamRef(std::nullptr_t) = delete;
@@ -105,7 +112,7 @@ class Stream : public StreamRef {
 
   // Wraps a native stream (cudaStream_t) that another owner, such as a framework, created. Work issued through either
   // handle stays in issue order. REQUIRES: the native stream outlives this object. Throws kUnsupported on devices
-  // without native streams.
+  // without native streams. Device::adopt with NativeLifetime::kMayEnd has no such requirement.
   static Stream adopt(const Device& device, CUstream_st* native, Here here = Here::at());
 
  private:

@@ -77,10 +77,12 @@ struct StreamerOptions {
   std::uint64_t search_effort = 2'000'000;  // as in WeightsOptions
 };
 
-// One use of a group. `time` is the time of its kernels; 0: unknown, it is measured in the first steps.
+// One use of a group. `time` is the time of its kernels; 0: unknown, it is measured in the first steps. `held` is the
+// number of later uses that begin before this one ends.
 struct GroupUse {
   std::string group;
   Picos time = 0;
+  std::uint32_t held = 0;
 };
 
 // A pass: one kind of step, such as the prefill or the generation of a token. Its number, by order of add_pass().
@@ -142,6 +144,8 @@ class WeightStreamer {
   std::uint32_t group(std::string_view name, Here here = Here::at()) const;
   // Where tensor number `tensor` of a group begins in its place.
   std::uint64_t offset(std::string_view group, std::size_t tensor, Here here = Here::at()) const;
+  // The place of a group that stays on the device, valid from plan() on, without acquire(). Empty: it is streamed.
+  std::optional<Range> resident(std::uint32_t group, Here here = Here::at()) const;
   static void* address(Range range);  // of an acquired place, for native calls
 
   void sync(Here here = Here::at());  // waits for the loads that were issued

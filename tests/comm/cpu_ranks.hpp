@@ -1,6 +1,7 @@
 // Ranks on cpu devices, each in a thread, and the expected results of their calls.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -20,8 +21,15 @@ inline Bytes values(DataType type, std::uint64_t elements, unsigned seed) {
   std::mt19937_64 random(seed);
   const std::size_t size = bytes_of(type);
   Bytes bytes(elements * size);
+  if (!is_float(type)) {
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t bits = random();
+      std::memcpy(bytes.data() + at, &bits, std::min(sizeof(bits), bytes.size() - at));
+    }
+    return bytes;
+  }
   for (std::uint64_t i = 0; i < elements; ++i) {
-    const std::uint64_t bits = is_float(type) ? encode(type, static_cast<double>(random() % 1000) / 64 - 7) : random();
+    const std::uint64_t bits = encode(type, static_cast<double>(random() % 1000) / 64 - 7);
     std::memcpy(bytes.data() + i * size, &bits, size);
   }
   return bytes;

@@ -74,7 +74,7 @@ Bytes part_of(const Bytes& bytes, std::size_t index, std::size_t size) {
 class Algorithms : public testing::TestWithParam<Case> {};
 
 // Odd sizes: one part, several parts, several chunks, and so few elements that some slices are empty.
-constexpr std::uint64_t kElements[] = {0, 1, 17, 1000, 300'003};
+constexpr std::uint64_t kElements[] = {0, 1, 17, 1000, test::kShare > 1 ? 140'003 : 300'003};
 
 // With a sanitizer large calls of many ranks take minutes, so there only two ranks make them.
 bool takes_minutes(const Case& of, std::uint64_t elements) {
@@ -141,7 +141,7 @@ TEST_P(Algorithms, Scale) {
   const auto n = static_cast<std::size_t>(GetParam().nranks);
   expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
     const auto me = static_cast<std::size_t>(rank.comm.rank());
-    for (const std::uint64_t elements : {17U, 300'001U}) {
+    for (const std::uint64_t elements : {17U, test::kShare > 1 ? 140'001U : 300'001U}) {
       if (takes_minutes(GetParam(), elements)) continue;
       for (const bool in_place : {false, true}) {
         std::vector<float> sums(elements, 0);
@@ -168,7 +168,7 @@ TEST_P(Algorithms, Scale) {
 
 TEST_P(Algorithms, Copy) {
   const auto n = static_cast<std::size_t>(GetParam().nranks);
-  for (const std::size_t bytes : {0U, 1U, 333U, 1'300'001U}) {
+  for (const std::size_t bytes : {0U, 1U, 333U, test::kShare > 1 ? 560'001U : 1'300'001U}) {
     if (takes_minutes(GetParam(), bytes)) continue;
     SCOPED_TRACE(testing::Message() << bytes << " bytes");
     std::vector<Bytes> sent, come;  // by rank: its blocks for the other ranks, and their blocks for it

@@ -7,6 +7,7 @@
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/predict.hpp"
 #include "slip/trace.hpp"
+#include "support/share.hpp"
 #include "world_ranks.hpp"
 
 namespace slip {
@@ -63,6 +64,7 @@ INSTANTIATE_TEST_SUITE_P(By, SimTimes,
 TEST_P(SimTimes, AreThoseOfTheRehearsal) {
   for (const double memory_gbps : {1e6, 500.0}) {
     for (const int count : {2, 5}) {
+      if (test::kShare > 1 && count > 2 && memory_gbps < 1e6) continue;
       WorldRanks ranks(sim_world(memory_gbps), count, with(GetParam()));
       for (const std::uint64_t bytes : {64U, 100'000U, 8U << 20}) {
         const double expected =

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -102,6 +103,24 @@ TEST_F(Cuda, AnAdoptedStreamStaysItsOwners) {
   EXPECT_EQ(cudaStreamQuery(theirs), cudaSuccess) << "it lives on";
   EXPECT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
   EXPECT_TRUE(fails([&] { Stream::adopt(*device, nullptr); }, Code::kInvalidHandle, {"null"}));
+}
+
+// Its work goes on after the native stream was destroyed, and others may wait for it. Nothing uses the handle any more.
+TEST_F(Cuda, AnAdoptedStreamMayEndBeforeTheStreamThatWrapsIt) {
+  const Stream other = device->stream(StreamFlags::kNonBlocking);
+  for (int round = 0; round < 20; ++round) {
+    cudaStream_t theirs = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&theirs, cudaStreamNonBlocking), cudaSuccess);
+    Stream stream = device->adopt(theirs, Name("theirs"), NativeLifetime::kMayEnd);
+    stream.launch(affine(), {.reads = {*a}, .writes = {*b}, .scalars = {4.0F, 0.0F}});
+    const Event done = stream.record();
+    ASSERT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
+    if (round % 2 == 0) other.wait(done);
+    else stream.sync();
+    device->sync();
+    stream = device->stream();  // closes the other one
+    EXPECT_TRUE(holds(*b, 4, 0));
+  }
 }
 
 TEST_F(Cuda, APlanRunsAsAGraphWithOtherBindings) {
@@ -275,6 +294,40 @@ TEST_F(Cuda, ATraceHasTheGpusTimes) {
 TEST_F(Cuda, AFaultIsStickyAndNamesTheOps) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(meet_a_fault(), testing::ExitedWithCode(0), "illegal memory access");
+}
+
+// Ends the process with status 0 if the number of hardware queues is that of the context, which another library made.
+[[noreturn]] void open_after_a_context() {
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (cudaFree(nullptr) != cudaSuccess) std::_Exit(2);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (!fails([] { Device::open("cuda:0", {.max_connections = 32}); }, Code::kInvalidValue,
+               {"max_connections 32", "8 hardware queues", "CUDA_DEVICE_MAX_CONNECTIONS=32"}))
+      std::_Exit(3);
+  }
+  for (const int queues : {8, 0}) {
+    if (Device::open("cuda:0", {.max_connections = queues}).info().queues != 8) std::_Exit(4);
+  }
+  std::_Exit(0);
+}
+
+// Ends the process with status 0 if the first open sets the number of hardware queues, and a later one cannot.
+[[noreturn]] void open_before_a_context() {
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  for (const int queues : {16, 0, 16}) {
+    if (Device::open("cuda:0", {.max_connections = queues}).info().queues != 16) std::_Exit(3);
+  }
+  const bool refused =
+      fails([] { Device::open("cuda:0", {.max_connections = 32}); }, Code::kInvalidValue, {"16 hardware queues"});
+  std::_Exit(refused ? 0 : 4);
+}
+
+// In processes of their own, which have no context yet.
+TEST(CudaQueues, AreThoseThatTheDriverHasRead) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(open_after_a_context(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(open_before_a_context(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -31,8 +31,6 @@
 namespace slip::test {
 
 inline constexpr int kLine = 3;  // the descriptor by which such a process talks with the test
-// The leak check takes seconds at every exit on aarch64; the test program itself has one.
-inline constexpr const char* kWithoutLeakCheck = "ASAN_OPTIONS=detect_leaks=0";
 
 inline std::string own_path() {
   std::array<char, 4096> path{};

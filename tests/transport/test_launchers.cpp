@@ -44,7 +44,7 @@ struct Outcome {
 };
 
 Outcome shell(const std::string& command) {
-  const std::string words = "export " + std::string(kWithoutLeakCheck) + "; ( " + command + " ) 2>&1";
+  const std::string words = "( " + command + " ) 2>&1";
   std::FILE* const pipe = ::popen(words.c_str(), "r");
   Outcome result;
   std::array<char, 4096> bytes;
@@ -171,8 +171,7 @@ class HeldPipe {
       ::close(ends[1]);
       // A shell that runs the tests in the background ignores the signal, and all of these would inherit that.
       ::signal(SIGINT, SIG_DFL);
-      ::execl("/usr/bin/env", "env", kWithoutLeakCheck, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c", command,
-              nullptr);
+      ::execl(SLIP_PROGRAM, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c", command, nullptr);
       ::_exit(99);
     }
     ::close(ends[1]);

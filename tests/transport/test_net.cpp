@@ -160,9 +160,12 @@ TEST_P(Nets, HaveAFixedPoolOfRequests) {
 
 TEST_P(Nets, FlushWhatWasReceived) {
   Ends ends(options());
-  Memory to(*ends.receiver, 64);
+  Memory from(*ends.sender, 64), to(*ends.receiver, 64);
+  from.fill(3);
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, irecv(*ends.receiver, to.part()));
   const transport::NetPart part = to.part();
   finish(*ends.sender, nullptr, *ends.receiver, ends.receiver->flush(std::span(&part, 1)));
+  EXPECT_EQ(to.bytes, from.bytes);
 }
 
 TEST_P(Nets, TakeOnlyRegisteredMemory) {

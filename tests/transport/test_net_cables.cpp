@@ -7,7 +7,7 @@ namespace slip::test {
 namespace {
 
 // End 0 sends to end 1 over a cable of this kind, and both check what came.
-void send_over(const std::string& discipline, std::size_t bytes, transport::NetOptions how = {}) {
+void expect_to_come_over(const std::string& discipline, std::size_t bytes, transport::NetOptions how = {}) {
   std::promise<transport::NetHandle> handle;
   bool shaped = true;
   const std::string reason = Cable::run([&](int end) {
@@ -34,23 +34,23 @@ void send_over(const std::string& discipline, std::size_t bytes, transport::NetO
   if (!shaped) GTEST_SKIP() << "sent over a plain cable: the tool tc cannot do '" << discipline << "' here";
 }
 
-TEST(Cables, CarryMessages) { send_over("", 8 << 20); }
-TEST(Cables, MayBeSlow) { send_over("tbf rate 400mbit burst 64kb latency 20ms", 4 << 20); }
+TEST(Cables, CarryMessages) { expect_to_come_over("", 8 << 20); }
+TEST(Cables, MayBeSlow) { expect_to_come_over("tbf rate 400mbit burst 64kb latency 20ms", 4 << 20); }
 // A queue of a few packets: what comes faster than they leave is dropped.
-TEST(Cables, MayDropPackets) { send_over("tbf rate 200mbit burst 4kb limit 6kb", 1 << 20); }
-TEST(Cables, MayLoseAndDelayPackets) { send_over("netem delay 1ms loss 2%", 1 << 20); }
+TEST(Cables, MayDropPackets) { expect_to_come_over("tbf rate 200mbit burst 4kb limit 6kb", 1 << 20); }
+TEST(Cables, MayLoseAndDelayPackets) { expect_to_come_over("netem delay 1ms loss 2%", 1 << 20); }
 
 TEST(Cables, ShareALineOfSeveralSockets) {
   transport::NetOptions options;
   options.sockets = 4;
   options.stripe_bytes = 64 << 10;
-  send_over("", 8 << 20, options);
+  expect_to_come_over("", 8 << 20, options);
 }
 
 TEST(Cables, SendWithoutCopies) {
   transport::NetOptions options;
   options.zero_copy_from = 10'000;
-  send_over("", 8 << 20, options);
+  expect_to_come_over("", 8 << 20, options);
 }
 
 // Both ends find it at their deadlines, and name the silent rank.

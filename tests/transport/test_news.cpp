@@ -84,6 +84,7 @@ class Said final : public transport::RankMonitor {
     const auto bytes = as_bytes(words_);
     return {bytes.begin(), bytes.end()};
   }
+  std::uint64_t calls() const override { return words_.size(); }
   std::atomic<int> looks{0};
 
  private:
@@ -114,6 +115,23 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
     }
     bootstrap.server().set_monitor(nullptr);
     bootstrap.barrier();
+  }));
+}
+
+// Over the ring, and with a rank in between.
+TEST(News, TheGoodbyeSaysHowManyCallsTheRankHadMade) {
+  const UniqueId id = local_id();
+  std::atomic<int> checked{0};
+  expect_no_errors(as_ranks(3, [&](int rank) {
+    transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
+    bootstrap.server().set_monitor(std::make_shared<Said>("12345"));
+    bootstrap.barrier();
+    if (rank == 1) return;
+    while (!bootstrap.failures().has_left(1)) std::this_thread::yield();
+    EXPECT_EQ(bootstrap.failures().calls_of_departed(1), 5U);
+    EXPECT_FALSE(bootstrap.failures().calls_of_departed(2 - rank));
+    checked.fetch_add(1);
+    while (checked.load() < 2) std::this_thread::yield();  // before that neither leaves
   }));
 }
 

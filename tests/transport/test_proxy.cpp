@@ -156,9 +156,14 @@ TEST(Proxies, CanBeClosedWithOperationsPosted) {
   transport::Proxy proxy;
   for (int i = 0; i < 20; ++i) {
     Proxied lines(proxy, 8 << 20);
-    lines.receiver->post(lines.in(0, 100));
-    lines.sender->post(lines.out(0, 8 << 20));
+    EXPECT_TRUE(lines.receiver->post(lines.in(0, 100)));
+    EXPECT_TRUE(lines.sender->post(lines.out(0, 8 << 20)));
   }
+  Proxied later(proxy, 1000);  // the proxy still moves what others post
+  EXPECT_TRUE(later.receiver->post(later.to));
+  EXPECT_TRUE(later.sender->post(later.from));
+  later.receiver->wait(1, long_deadline());
+  EXPECT_EQ(later.from, later.to);
 }
 
 TEST(Proxies, AreMadeAnewAfterAFork) {

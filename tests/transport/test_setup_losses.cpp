@@ -149,8 +149,8 @@ bool names(const std::string& report, int victim, int nranks) {
 }
 
 // Ends each rank in turn, at random steps, until it has no steps left.
-void lose_one(const std::string& call, const std::string& transport, const std::function<UniqueId()>& make_id,
-              int first = 1) {
+void expect_loss_is_named(const std::string& call, const std::string& transport,
+                          const std::function<UniqueId()>& make_id, int first = 1) {
   const unsigned seed = std::random_device()();
   std::mt19937 random(seed);
   const int nranks = 2 + static_cast<int>(random() % 3);
@@ -182,15 +182,15 @@ UniqueId id_by_hand() {
   return UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()) + "-" + std::to_string(++number));
 }
 
-TEST(SetupLosses, InsideAllocate) { lose_one("allocate", "auto", made_id); }
-TEST(SetupLosses, InsideSplit) { lose_one("split", "auto", made_id); }
-TEST(SetupLosses, InsideSplitOverTheNetwork) { lose_one("split", "net", made_id); }
+TEST(SetupLosses, InsideAllocate) { expect_loss_is_named("allocate", "auto", made_id); }
+TEST(SetupLosses, InsideSplit) { expect_loss_is_named("split", "auto", made_id); }
+TEST(SetupLosses, InsideSplitOverTheNetwork) { expect_loss_is_named("split", "net", made_id); }
 
 // The step with which a rank has said hello to the root: no rank knows of one that ends earlier.
 constexpr int kHello = 5;
-TEST(SetupLosses, InsideInit) { lose_one("init", "auto", made_id, kHello); }
-TEST(SetupLosses, InsideInitOverTheNetwork) { lose_one("init", "net", made_id, kHello); }
-TEST(SetupLosses, InsideInitWithTheRoot) { lose_one("init", "auto", id_by_hand, 3 * kHello); }
+TEST(SetupLosses, InsideInit) { expect_loss_is_named("init", "auto", made_id, kHello); }
+TEST(SetupLosses, InsideInitOverTheNetwork) { expect_loss_is_named("init", "net", made_id, kHello); }
+TEST(SetupLosses, InsideInitWithTheRoot) { expect_loss_is_named("init", "auto", id_by_hand, 3 * kHello); }
 
 // At these steps rank 0 ends before, between and behind the welcomes that its root sends. Ranks that have a welcome
 // find ranks without one gone, and must name rank 0 all the same.

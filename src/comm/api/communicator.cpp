@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <set>
 
 #include "base/error_text.hpp"
@@ -101,6 +102,28 @@ void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const
   parent.failures().on_trouble(nullptr, {});
 }
 
+// Memory that only this rank can access. As with shared memory, the ranks meet before they allocate, and return when
+// all have their memory. If one rank gets none, all ranks throw kOutOfMemory: none may wait for it later.
+Buffer allocate_ordinary(transport::Bootstrap& bootstrap, const transport::SetupCall& call, std::size_t bytes,
+                         Here here, const std::function<Buffer()>& alloc) {
+  const std::vector<std::uint64_t> wanted = bootstrap.all_gather(std::uint64_t{bytes}, call);
+  Buffer result;
+  std::string why;  // empty: this rank got its memory
+  try {
+    if (bytes > 0) result = alloc();
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfMemory) throw;
+    why = base::bare_text(error);
+  }
+  const std::vector<std::uint8_t> all = bootstrap.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != 1)
+      base::fail(Code::kOutOfMemory, here, "rank {} could not get {} bytes of memory{}{}", rank, wanted[rank],
+                 why.empty() ? "" : ": ", why);
+  }
+  return result;
+}
+
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -142,23 +165,9 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
   comm::check_options(options, nranks, here);
   const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
   std::vector<std::optional<Communicator>> made(devices.size());
-  std::vector<std::exception_ptr> errors(devices.size());
-  {
-    std::vector<base::Thread> threads(devices.size());
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      threads[i].start(fmt::format("slip-init-{}", i), [&, i] {
-        try {
-          made[i].emplace(init(id, nranks, static_cast<int>(i), devices[i], options, here));
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
-    }
-    for (base::Thread& thread : threads) thread.join();
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  base::run_threads("slip-init", devices.size(), [&](std::size_t i) {
+    made[i].emplace(init(id, nranks, static_cast<int>(i), devices[i], options, here));
+  });
   std::vector<Communicator> result;
   for (auto& one : made) result.push_back(std::move(*one));
   return result;
@@ -210,17 +219,17 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   const bool is_shared = state_->memory && !state_->memory->one_process() && !state_->gpu;
   try {
     const transport::SetupCall call = state_->bootstrap.begin(transport::SetupKind::kAllocate);
-    if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
-    else state_->bootstrap.barrier(call);  // the other branch synchronizes the ranks, so this one does, too
+    if (is_shared) {
+      result.part_ = state_->memory->allocate(bytes, call, here);
+    } else {
+      const MemoryKind kind = state_->gpu ? MemoryKind::kDevice : MemoryKind::kPinned;
+      result.buffer_ = allocate_ordinary(state_->bootstrap, call, bytes, here,
+                                         [&] { return state_->device.alloc(bytes, kind, name, here); });
+    }
   } catch (const Error& error) {
     if (error.code() != Code::kOutOfMemory)
       fail(error.code(), base::bare_text(error));  // out of memory: all ranks throw it
     throw;
-  }
-  if (!is_shared) {
-    const MemoryKind kind = state_->gpu ? MemoryKind::kDevice : MemoryKind::kPinned;
-    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, kind, name, here);
-    return result;
   }
   if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
   return result;
@@ -303,6 +312,11 @@ void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range
     recv(to[before], static_cast<int>(before), stream, here);
   }
   group.end();
+}
+
+std::string engine_of(const Communicator& communicator) {
+  const Communicator::State& state = communicator.state();
+  return state.gpu ? state.gpu->engine() : "Slipstream";
 }
 
 const char* algorithm_name(Algorithm algorithm) {

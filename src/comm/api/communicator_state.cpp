@@ -143,9 +143,10 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
             timeout_ns(),
             &monitor->history,
             sim != nullptr} {
+  if (gpu) gpu->limit_blocks(requested.max_channels);
   if (gpu)
     gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
-                ledger_slot, timeout_ns()});
+                ledger_slot, timeout_ns(), this, &calls});
 }
 
 Communicator::State::~State() {
@@ -153,18 +154,18 @@ Communicator::State::~State() {
 }
 
 comm::CallRun& Communicator::State::take_run() {
-  for (const auto& run : runs) {
+  for (const auto& run : runs_) {
     if (!base::load_acquire(run->free)) continue;       // acquire: the writes of the call that used it are visible
-    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex` takes a run
+    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex_` takes a run
     return *run;
   }
-  runs.push_back(std::make_unique<comm::CallRun>(calls));
-  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows this run
-  return *runs.back();
+  runs_.push_back(std::make_unique<comm::CallRun>(calls));
+  runs_.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows this run
+  return *runs_.back();
 }
 
 comm::SimRun& Communicator::State::sim_run_of(comm::CallRun& run) {
-  std::unique_ptr<comm::SimRun>& found = sim_runs[&run];
+  std::unique_ptr<comm::SimRun>& found = sim_runs_[&run];
   if (!found) found = std::make_unique<comm::SimRun>(*sim, calls, run);
   return *found;
 }
@@ -180,17 +181,11 @@ void Communicator::State::require_device(const runtime::DeviceCore& core, std::s
 void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) {
   static const comm::Call kBarrier;
   const comm::Call& call = moves_bytes() ? asked : kBarrier;
-  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
-    plan.emplace<comm::HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
+    plan.emplace<comm::HostProgramBuilder>(call, next_shared_, chunks_, bootstrap.rank(), bootstrap.nranks());
     return;
   }
-  const bool explain = base::debugs("tune");
-  const comm::ScheduleChoice choice = choice_of(call, explain);
-  if (explain && rank == 0 && explained.insert(choice.text).second) base::log_line(choice.text);
-  plan.emplace<comm::MessageProgramBuilder>(*choice.schedule,
-                                            comm::Task{call, rank, nranks, in_place, choice.chunk_bytes},
-                                            std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
+  plan.emplace<comm::MessageProgramBuilder>(plan_of(call, in_place, explained_));
 }
 
 std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
@@ -207,19 +202,19 @@ std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime
 }
 
 void Communicator::State::enqueued(const runtime::StreamState& stream, const Op& op) {
-  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed),
+  ledger_slot->enqueue(ticket_, stream.id.load(std::memory_order_relaxed),
                        op.cost.bytes);  // relaxed: the stream was checked before
-  ++ticket;
+  ++ticket_;
 }
 
 std::uint64_t Communicator::State::start_gpu_call(const Call& call, Op& op, runtime::StreamState& stream,
                                                   Submit& submit) {
   const std::byte* const input = op.reads.empty() ? nullptr : runtime::address(op.reads[0]);
   std::byte* const output = op.writes.empty() ? nullptr : runtime::address(op.writes[0]);
-  const std::uint64_t position = gpu->start_call({call, next, ticket, input, output}, op, stream, submit);
+  const std::uint64_t position = gpu->start_call({call, next_, ticket_, input, output}, op, stream, submit);
   enqueued(stream, op);
-  monitor->history.add(Signature::of(call, next), next);
-  ++next;
+  if (!gpu->runs_on_host()) monitor->history.add(Signature::of(call, next_), next_);
+  ++next_;
   return position;
 }
 
@@ -229,8 +224,9 @@ std::uint64_t Communicator::State::start_gpu_messages(std::vector<UserMessage>& 
   for (UserMessage& message : messages) {
     if (message.bytes > 0) message.data = runtime::address(*(message.out ? from : to)++);
   }
-  const std::uint64_t position = gpu->start_messages(messages, ticket, op, stream, submit);
+  const std::uint64_t position = gpu->start_messages(messages, ticket_, op, stream, submit);
   enqueued(stream, op);
+  if (gpu->runs_on_host()) return position;
   for (const UserMessage& message : messages) {  // finalize() compares the counts
     RunningState::MessageCount& count =
         (message.out ? calls.running.sent : calls.running.received)[static_cast<std::size_t>(message.rank)];
@@ -254,14 +250,14 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
   const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, ticket, next, output, input, hidden);
-  if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
+  run.prepare(call, ticket_, next_, output, input, hidden);
+  if (sim) sim_run_of(run).prepare(ticket_, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const comm::Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
-  monitor->history.add(signature, next);
-  ++next;
-  if (shared) ++next_shared;
-  chunks += filled;
+  monitor->history.add(signature, next_);
+  ++next_;
+  if (shared) ++next_shared_;
+  chunks_ += filled;
   return position;
 }
 
@@ -279,27 +275,27 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
     if (message.bytes > 0) message.data = runtime::address(range);
   }
   run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0);
-  if (sim) sim_run_of(run).prepare(ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
+  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket_, 0);
+  if (sim) sim_run_of(run).prepare(ticket_, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
 
 std::optional<Error> Communicator::State::error() const {
   const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: no other data is published with it
   if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
-  const std::lock_guard lock(error_mutex);
-  if (first_error) return first_error;
+  const std::lock_guard lock(error_mutex_);
+  if (first_error_) return first_error_;
   const std::optional<transport::Loss> loss = bootstrap.failures().first_loss();
   const std::optional<transport::RankFailure> reported = bootstrap.failures().failure();
   const auto text = [&](const std::string& what) {
     return fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), what);
   };
-  if (host && host->failed()) first_error = host->why();
-  else if (reported) first_error.emplace(reported->code, reported->text, Here{});
-  else if (aborted) first_error.emplace(Code::kAborted, text("aborted by this rank"), Here{});
-  else if (loss) first_error.emplace(loss->code(), text(loss->text()), Here{});
-  else first_error.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
-  return first_error;
+  if (host && host->failed()) first_error_ = host->why();
+  else if (reported) first_error_.emplace(reported->code, reported->text, Here{});
+  else if (aborted) first_error_.emplace(Code::kAborted, text("aborted by this rank"), Here{});
+  else if (loss) first_error_.emplace(loss->code(), text(loss->text()), Here{});
+  else first_error_.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
+  return first_error_;
 }
 
 void Communicator::State::require_usable(Here here) const {
@@ -308,7 +304,7 @@ void Communicator::State::require_usable(Here here) const {
 }
 
 void Communicator::State::require_not_finalized(Here here) const {
-  if (finalized.load(std::memory_order_relaxed))
+  if (finalized_.load(std::memory_order_relaxed))
     throw Error(Code::kInvalidHandle, "the communicator was finalized: it can only be destroyed", here);
 }
 
@@ -325,8 +321,8 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
 void Communicator::State::drain() {
   if (gpu) return gpu->drain();
   const auto busy = [&] {
-    const std::lock_guard lock(mutex);
-    for (const auto& run : runs) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& run : runs_) {
       if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call's writes are visible
     }
     return false;
@@ -375,30 +371,31 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
         .writes = std::span<const Range>(writes, written),
         .cost = {.bytes = in + out}};
   if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(mutex_);
   start_call(call, op, state, runtime::issue);
 }
 
-// Fills in `issued`. Throws if a message cannot be sent or received.
+// Fills in `issued_`. Throws if a message cannot be sent or received.
 void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Here here = messages.front().here;
-  for (auto* const ranges : {&issued.sent, &issued.received, &issued.own_sent, &issued.own_received}) ranges->clear();
-  issued.messages.clear();
+  for (auto* const ranges : {&issued_.sent, &issued_.received, &issued_.own_sent, &issued_.own_received})
+    ranges->clear();
+  issued_.messages.clear();
   for (const comm::PendingSendRecv& message : messages) {
     const Name name = message.out ? names.send : names.recv;
     if (message.rank < 0 || message.rank >= nranks)
       base::fail(Code::kInvalidValue, message.here, "{}: rank {} of {} ranks", name.text(), message.rank, nranks);
     if (message.range.bytes > 0) runtime::require_kernel_range(*state.core, message.range, name, message.here);
     if (message.rank == rank) {
-      (message.out ? issued.own_sent : issued.own_received).push_back(message.range);
+      (message.out ? issued_.own_sent : issued_.own_received).push_back(message.range);
       continue;
     }
-    if (message.range.bytes > 0) (message.out ? issued.sent : issued.received).push_back(message.range);
-    issued.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
+    if (message.range.bytes > 0) (message.out ? issued_.sent : issued_.received).push_back(message.range);
+    issued_.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
   }
-  comm::require_apart(issued.sent, issued.received, issued.sorted, here);
-  require_pairs(rank, issued.own_sent, issued.own_received, here);
+  comm::require_apart(issued_.sent, issued_.received, issued_.sorted, here);
+  require_pairs(rank, issued_.own_sent, issued_.own_received, here);
 }
 
 runtime::StreamState& Communicator::State::require_stream_for(std::span<const comm::PendingSendRecv> messages,
@@ -415,7 +412,7 @@ void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> 
   runtime::StreamState& state = require_stream_for(messages, stream);
   for (const comm::PendingSendRecv& message : messages)
     runtime::require_stream(*message.stream.state(message.here), message.here);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(mutex_);
   sort_messages(messages, state);
 }
 
@@ -423,32 +420,32 @@ void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> 
 void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
   runtime::StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(mutex_);
   sort_messages(messages, state);
-  for (std::size_t i = 0; i < issued.own_received.size(); ++i) {
-    const Range &from = issued.own_sent[i], &to = issued.own_received[i];
+  for (std::size_t i = 0; i < issued_.own_received.size(); ++i) {
+    const Range &from = issued_.own_sent[i], &to = issued_.own_received[i];
     if (to.bytes == 0) continue;
     if (gpu) stream.copy(to, from, names[Collective::kMessage], here);
     else stream.launch(own_message(), {.reads = {from}, .writes = {to}}, {.bytes = 2 * to.bytes}, here);
   }
-  if (issued.messages.empty()) return;
+  if (issued_.messages.empty()) return;
   std::uint64_t bytes = 0;
-  for (const comm::UserMessage& message : issued.messages) bytes += message.bytes;
+  for (const comm::UserMessage& message : issued_.messages) bytes += message.bytes;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
         .name = names[comm::Collective::kMessage],
         .here = here,
-        .reads = issued.sent,
-        .writes = issued.received,
+        .reads = issued_.sent,
+        .writes = issued_.received,
         .cost = {.bytes = bytes}};
   if (state.capture.load(std::memory_order_relaxed))
-    return capture(state, op, {.kind = comm::Collective::kMessage}, issued.messages);
+    return capture(state, op, {.kind = comm::Collective::kMessage}, issued_.messages);
   if (gpu) {
-    start_gpu_messages(issued.messages, op, state, runtime::issue);
+    start_gpu_messages(issued_.messages, op, state, runtime::issue);
     return;
   }
   comm::CallRun& run = take_run();
-  std::swap(run.messages, issued.messages);
+  std::swap(run.messages, issued_.messages);
   start_messages(run, op, state, runtime::issue);
 }
 
@@ -475,7 +472,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
   std::uint64_t enqueue(runtime::StreamState& stream, const Op& op) const override {
     const std::shared_ptr<State> comm = communicator(op.here);
     Op own = op;
-    const std::lock_guard lock(comm->mutex);
+    const std::lock_guard lock(comm->mutex_);
     if (call_.kind != comm::Collective::kMessage) return comm->start_call(call_, own, stream, runtime::enqueue);
     if (comm->gpu) {
       std::vector<comm::UserMessage> messages = messages_;
@@ -525,7 +522,7 @@ void Communicator::State::finalize(Here here) {
     fail(error.code(), text);  // so that later calls throw it, too
     throw Error(error.code(), text, here);
   }
-  finalized.store(true, std::memory_order_relaxed);
+  finalized_.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace slip

@@ -67,8 +67,8 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   void capture(runtime::StreamState& stream, const Op& op, const comm::Call& call,
                std::vector<comm::UserMessage> messages);
 
-  // The caller of the following functions holds `mutex`. `op` has its ranges; the start functions set its exchange. The
-  // caller of start_messages() has put the messages into the run; start_messages() sets their addresses.
+  // The caller of the following functions holds `mutex_`. `op` has its ranges; the start functions set its exchange.
+  // The caller of start_messages() has put the messages into the run; start_messages() sets their addresses.
   comm::CallRun& take_run();
   comm::SimRun& sim_run_of(comm::CallRun& run);
   bool moves_bytes() const { return !sim || device.options().run_functions; }
@@ -83,15 +83,15 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
                 const Op& op);  // notes the call in the ledger and counts its ticket
   void sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state);
 
-  // Guards the members up to `explained`. A thread holds it while it numbers and enqueues a call, so calls enter the
+  // Guards the members up to `explained_`. A thread holds it while it numbers and enqueues a call, so calls enter the
   // stream in the order of their numbers.
-  base::BiasedLock mutex;
-  std::uint64_t ticket = 1;       // of the next call of this rank; counts sends and receives, too
-  std::uint64_t next = 1;         // number of the next collective call, the same on all ranks
-  std::uint64_t next_shared = 1;  // number of the next call through shared memory
-  std::uint64_t chunks = 0;       // of all calls through shared memory so far
-  std::vector<std::unique_ptr<comm::CallRun>> runs;
-  std::map<const comm::CallRun*, std::unique_ptr<comm::SimRun>> sim_runs;
+  base::BiasedLock mutex_;
+  std::uint64_t ticket_ = 1;       // of the next call of this rank; counts sends and receives, too
+  std::uint64_t next_ = 1;         // number of the next collective call, the same on all ranks
+  std::uint64_t next_shared_ = 1;  // number of the next call through shared memory
+  std::uint64_t chunks_ = 0;       // of all calls through shared memory so far
+  std::vector<std::unique_ptr<comm::CallRun>> runs_;
+  std::map<const comm::CallRun*, std::unique_ptr<comm::SimRun>> sim_runs_;
   // The sends and receives of the present issue_messages(). The vectors keep their memory, so that it allocates
   // nothing.
   struct Issued {
@@ -99,12 +99,12 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
     std::vector<Range> own_sent, own_received;  // to and from this rank itself
     std::vector<comm::UserMessage> messages;
   };
-  Issued issued;
-  std::set<std::string> explained;  // SLIP_DEBUG=tune: the choices that were logged, so that each is logged once
+  Issued issued_;
+  std::set<std::string> explained_;  // SLIP_DEBUG=tune: the choices that were logged, so that each is logged once
 
-  std::atomic<bool> finalized{false};  // relaxed: no other data is published with it
-  mutable std::mutex error_mutex;
-  mutable std::optional<Error> first_error;  // guarded by error_mutex; never overwritten
+  std::atomic<bool> finalized_{false};  // relaxed: no other data is published with it
+  mutable std::mutex error_mutex_;
+  mutable std::optional<Error> first_error_;  // guarded by error_mutex_; never overwritten
 };
 
 }  // namespace slip

@@ -18,6 +18,9 @@
 
 namespace slip::comm {
 
+struct CallContext;
+struct RankConnections;
+
 // A call of this rank, with the addresses of its buffers.
 struct GpuCall {
   const Call& call;
@@ -33,6 +36,9 @@ struct GpuWatch {
   std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
   std::shared_ptr<transport::LedgerSlot> ledger;
   std::int64_t timeout_ns = 0;
+  // With them a thread can run calls on host memory, as calls of ranks on cpu devices.
+  const RankConnections* ranks = nullptr;
+  CallContext* calls = nullptr;
 };
 
 class GpuCalls {
@@ -40,11 +46,14 @@ class GpuCalls {
   using Submit = std::uint64_t(runtime::StreamState&, const Op&);
 
   virtual ~GpuCalls() = default;
+  // Before the first call, the same on all ranks: the maximum number of thread blocks of a call on each rank. 0: as
+  // many as are useful. Has no effect if calls have no kernels of their own.
+  virtual void limit_blocks(int /*max*/) {}
 
   // All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
   // are on GPUs and some are not, or if they cannot reach each other's memory.
   static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
-                                        std::span<const int> hosts, Here here);
+                                        std::span<const int> hosts, bool deterministic, Here here);
 
   // From now on a thread watches the calls: it ends those that cannot end otherwise, and reports why. Until stop().
   virtual void start(GpuWatch watch) = 0;
@@ -55,8 +64,13 @@ class GpuCalls {
   virtual std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) = 0;
   virtual std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                        runtime::StreamState& stream, Submit& submit) = 0;
+  // True: calls run as calls on host memory, in the order in which the streams reach them. That thread numbers them and
+  // adds them to the history, because a call in a CUDA graph runs once for each launch.
+  virtual bool runs_on_host() const { return false; }
   // Returns when all calls have ended, with or without success.
   virtual void drain() noexcept = 0;
+  // What carries the calls, for reports.
+  virtual std::string engine() const { return "Slipstream"; }
 };
 
 }  // namespace slip::comm

@@ -5,7 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "base/env.hpp"
 #include "base/error_text.hpp"
+#include "base/terminal.hpp"
 #include "comm/placement/rank_placement.hpp"
 
 namespace slip::comm {
@@ -105,7 +107,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.server().set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
-  gpu = comm::GpuCalls::meet(bootstrap, device, hosts, here);
+  gpu = comm::GpuCalls::meet(bootstrap, device, hosts, requested.deterministic, here);
 }
 
 std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
@@ -118,6 +120,15 @@ bool RankConnections::is_shared(const Call& call) const {
 
 ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const {
   return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
+}
+
+MessageProgramBuilder RankConnections::plan_of(const Call& call, bool in_place,
+                                               std::set<std::string>& explained) const {
+  const bool explain = base::debugs("tune");
+  const ScheduleChoice choice = choice_of(call, explain);
+  if (explain && bootstrap.rank() == 0 && explained.insert(choice.text).second) base::log_line(choice.text);
+  return {*choice.schedule, Task{call, bootstrap.rank(), bootstrap.nranks(), in_place, choice.chunk_bytes},
+          std::span(graphs).first(static_cast<std::size_t>(choice.channels))};
 }
 
 }  // namespace slip::comm

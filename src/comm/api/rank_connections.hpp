@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/api/gpu_calls.hpp"
@@ -15,6 +17,7 @@
 #include "comm/host/shared_host.hpp"
 #include "comm/host/shared_memory.hpp"
 #include "comm/link/links.hpp"
+#include "comm/plan/message_program.hpp"
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/sim_ranks.hpp"
 #include "slip/communicator.hpp"
@@ -32,6 +35,9 @@ struct RankConnections {
   std::uint64_t world() const { return device.info().world; }
   bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
   ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
+  // The plan of one of the other calls. `explained`: with SLIP_DEBUG=tune, the choices that were logged, so that each
+  // is logged once.
+  MessageProgramBuilder plan_of(const Call& call, bool in_place, std::set<std::string>& explained) const;
 
   const Device device;
   const CommunicatorOptions options;

@@ -15,31 +15,37 @@ void check_driver(CUresult status, const char* call, int gpu) {
 
 CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
-}  // namespace
-
-MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value) {
+// The driver reads the lower half of `value` in an operation on 32 bits.
+MemoryOperation write_of(CUstreamBatchMemOpType kind, const void* flag, std::uint64_t value) {
   MemoryOperation operation{};
-  operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.operation = kind;
   operation.writeValue.address = pointer(flag);
-  operation.writeValue.value = value;
-  return operation;
-}
-
-MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value) {
-  MemoryOperation operation{};
-  operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-  operation.writeValue.address = pointer(word);
   operation.writeValue.value64 = value;
   return operation;
 }
 
-MemoryOperation wait_for_one(const std::uint32_t* flag) {
+MemoryOperation wait_of(CUstreamBatchMemOpType kind, const void* flag, std::uint64_t value) {
   MemoryOperation operation{};
-  operation.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  operation.operation = kind;
   operation.waitValue.address = pointer(flag);
-  operation.waitValue.value = 1;
+  operation.waitValue.value64 = value;
   operation.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
   return operation;
+}
+
+}  // namespace
+
+MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value) {
+  return write_of(CU_STREAM_MEM_OP_WRITE_VALUE_32, flag, value);
+}
+MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value) {
+  return write_of(CU_STREAM_MEM_OP_WRITE_VALUE_64, word, value);
+}
+MemoryOperation wait_for_32(const std::uint32_t* flag, std::uint32_t value) {
+  return wait_of(CU_STREAM_MEM_OP_WAIT_VALUE_32, flag, value);
+}
+MemoryOperation wait_for_64(const std::uint64_t* word, std::uint64_t value) {
+  return wait_of(CU_STREAM_MEM_OP_WAIT_VALUE_64, word, value);
 }
 
 void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu) {

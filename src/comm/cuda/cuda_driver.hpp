@@ -14,7 +14,8 @@ using MemoryOperation = CUstreamBatchMemOpParams;
 
 MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value);
 MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value);
-MemoryOperation wait_for_one(const std::uint32_t* flag);  // until the flag is 1
+MemoryOperation wait_for_32(const std::uint32_t* flag, std::uint32_t value);  // until the flag has this value
+MemoryOperation wait_for_64(const std::uint64_t* word, std::uint64_t value);
 
 // Enqueues the operations in this order. Each write is visible to the system before the next one.
 void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu);

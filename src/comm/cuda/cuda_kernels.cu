@@ -67,11 +67,13 @@ __device__ void await_taken(const MessageParameters& p, const DeviceMessage& mes
 // `kind` of a signature: Collective::kMessage.
 constexpr std::uint64_t kMessageRest = std::uint64_t{9} << 60;
 
-// All threads of the block call it.
-__device__ void take_message(const MessageParameters& p, const DeviceMessage& message, int part) {
+// Copies a message that the other rank has posted, or, if ranks are time-sliced, writes one to the buffer that it has
+// offered. All threads of the block call it.
+__device__ void copy_message(const MessageParameters& p, const DeviceMessage& message, int part) {
   __shared__ std::uint64_t address;
   __shared__ bool good;
-  MessageSlot& here = p.control->messages[message.rank][p.mode == MeetingMode::kTogether ? part : 0];
+  const int offer = message.sends != 0 ? kReceiveOffer : kSendOffer;
+  MessageSlot& here = p.control->messages[message.rank][p.mode == MeetingMode::kTogether ? part : offer];
   std::uint32_t& received = p.control->received[message.rank][part];
   __syncthreads();  // the part before has been copied
   if (threadIdx.x == 0) {
@@ -88,7 +90,8 @@ __device__ void take_message(const MessageParameters& p, const DeviceMessage& me
   __syncthreads();
   if (good) {
     const PartOfMessage bytes(message.bytes, part, message.parts);
-    copy_bytes(message.address + bytes.begin, address + bytes.begin, bytes.bytes, {0, 1});
+    const std::uint64_t own = message.address + bytes.begin, other = address + bytes.begin;
+    copy_bytes(message.sends != 0 ? other : own, message.sends != 0 ? own : other, bytes.bytes, {0, 1});
   }
   __syncthreads();  // all threads have read the sender's buffer
   if (threadIdx.x != 0 || p.mode == MeetingMode::kLeader) return;
@@ -98,15 +101,17 @@ __device__ void take_message(const MessageParameters& p, const DeviceMessage& me
 
 // First this rank posts its sends, then it copies what it receives, then it waits until its sends were taken. So no
 // order of blocks, and no number of blocks, can make two ranks wait for each other. The i-th message of a pair belongs
-// to round i on both ranks.
+// to round i on both ranks. If ranks are time-sliced, memory operations have done the waiting, and the kernel only
+// copies.
 __global__ void __launch_bounds__(kThreads, 2) message_kernel(const __grid_constant__ MessageParameters p) {
   const bool together = p.mode == MeetingMode::kTogether;
   for (std::uint32_t round = 0; round < p.rounds; ++round) {
     if (together)
       for_each_part(p, round, true, [&](const DeviceMessage& message, int part) { post_message(p, message, part); });
-    for_each_part(p, round, false, [&](const DeviceMessage& message, int part) { take_message(p, message, part); });
+    for_each_part(p, round, false, [&](const DeviceMessage& message, int part) { copy_message(p, message, part); });
     if (together)
       for_each_part(p, round, true, [&](const DeviceMessage& message, int part) { await_taken(p, message, part); });
+    else for_each_part(p, round, true, [&](const DeviceMessage& message, int part) { copy_message(p, message, part); });
   }
   if (!together) return;
   __syncthreads();

@@ -76,9 +76,8 @@ struct alignas(64) RankPage {
   // microsecond.
   std::uint32_t begun;
   std::uint32_t collectives;
-  std::uint32_t receiving;  // time-sliced: this rank's stream waits for messages
-  std::uint32_t counted;    // a copy of RankControl::calls, which the watch thread makes at times
-  std::uint32_t unused2[12];
+  std::uint32_t counted;  // a copy of RankControl::calls, which the watch thread makes at times
+  std::uint32_t unused2[13];
   std::uint32_t finished;
   std::uint32_t unused3[15];
   // A kernel found another call on a peer. `state` is written last.
@@ -89,14 +88,16 @@ struct alignas(64) RankPage {
 };
 static_assert(sizeof(RankPage) == 5 * 64);
 
-// A mailbox of time-sliced ranks for messages from one rank to another, in pinned host memory.
+// The mailbox of time-sliced ranks for messages from one rank to another, in pinned host memory. Of the two ranks, the
+// worker copies the data in its kernel, and the other one offers its buffer. The box has one message at a time. Stream
+// memory operations write it, with values that are the same each time, so that a captured message can be replayed.
 struct alignas(64) MessageBox {
-  std::uint32_t posted;  // the sender sets it to 1, the receiver to 0
-  std::uint32_t unused0[15];
-  std::uint32_t taken;  // the receiver sets it to 1, the sender to 0
-  std::uint32_t unused1;
-  std::uint64_t address, bytes;  // in the receiver's process
-  std::uint64_t unused2[5];
+  std::uint64_t offered;   // bytes + 1 of the buffer that is offered; the worker sets it to 0
+  std::uint64_t expected;  // bytes + 1 of the message for which the worker's stream waits; 0: it does not wait
+  std::uint32_t copied;    // the number of the last message copied, as the worker's host counts
+  std::uint32_t unused0[11];
+  std::uint32_t in_use;  // 1: from the offer until the worker has copied
+  std::uint32_t unused1[15];
 };
 static_assert(sizeof(MessageBox) == 2 * 64);
 
@@ -140,19 +141,20 @@ struct CallParameters {
 
 // The sends and receives of one rank, as one kernel. Parts of a message go to different blocks.
 struct DeviceMessage {
-  std::uint64_t address = 0;  // a send: as an address of the receiver; a receive: of this rank
+  std::uint64_t address = 0;  // of this rank's buffer, as an address of the process whose kernel copies
   std::uint64_t bytes = 0;
   std::uint16_t rank = 0;
   std::uint16_t sends = 0;
   std::uint16_t round = 0;  // the number of earlier messages of the same direction with the same rank in this kernel
   std::uint16_t parts = 0;
 };
+// Time-sliced ranks: the part of RankControl::messages where a rank offers a buffer to the worker.
+inline constexpr int kSendOffer = 0, kReceiveOffer = 1;
 inline constexpr int kMaxKernelMessages = 64;
 
 struct MessageParameters {
   RankControl* control = nullptr;
   RankPage* pages = nullptr;
-  MessageBox* boxes = nullptr;  // time-sliced: of the pair (sender, receiver), see `mode`
   MeetingMode mode = MeetingMode::kTogether;
   std::int32_t rank = 0, nranks = 0;
   std::uint32_t messages = 0, rounds = 0;

@@ -1,4 +1,7 @@
-// CudaRanks: sends and receives. The receiver copies from the sender's buffer.
+// CudaRanks: sends and receives. A kernel of the receiver copies from the sender's buffer. Time-sliced ranks: see
+// SlicedMessages.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -20,7 +23,7 @@ std::uint16_t parts_of(std::uint64_t bytes) {
 
 std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                         runtime::StreamState& stream, Submit& submit) {
-  require_stream_of_device(stream, op.here);
+  order_.require_stream_of_device(stream, op.here);
   const DeviceScope scope(gpu_);
   MessageLaunch launch;
   std::map<std::pair<bool, int>, std::uint16_t> counts;
@@ -32,12 +35,14 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
                       .round = counts[{message.out, message.rank}]++,
                       .parts = parts_of(message.bytes)};
     bytes += message.bytes;
-    if (message.out && message.bytes > 0) {
+    const bool others_copy = sliced_ ? !sliced_->copies(message.rank, message.out) : message.out;
+    if (others_copy && message.bytes > 0) {
       const PeerMemory::Found own = peers_->find(message.data);
       if (!own.bases && own.unmappable_by < 0)
         throw Error(Code::kUnsupported,
-                    "send: the buffer is memory that other processes cannot map (from a memory pool or the host): use "
-                    "device memory of cudaMalloc",
+                    fmt::format("{}: the buffer is memory that other processes cannot map (from a memory pool or the "
+                                "host): use device memory of cudaMalloc",
+                                message.out ? "send" : "receive"),
                     op.here);
       Placed placed;
       place(message.data, message.bytes, false, 0, placed, op.here);
@@ -48,10 +53,10 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
     launch.rounds = std::max<std::uint32_t>(launch.rounds, one.round + 1U);
     launch.messages.push_back(one);
   }
-  order_after_last(stream, op.here);
   const std::uint64_t position =
-      enqueue(op, stream, submit, [&](cudaStream_t native) { put_messages(launch, native); });
-  watch_.note({ticket, Signature::of_message(bytes, 0), mode_ == MeetingMode::kTogether}, stream, position);
+      order_.enqueue(op, stream, submit, [&](cudaStream_t native) { put_messages(launch, native); });
+  watch_.note({ticket, Signature::of_message(bytes, 0), mode_ == MeetingMode::kTogether, order_.last_use()}, stream,
+              position);
   return position;
 }
 
@@ -68,52 +73,27 @@ void CudaRanks::launch_message_kernel(std::span<const DeviceMessage> messages, s
   int parts = 0;
   for (const DeviceMessage& message : messages) parts += message.parts;
   std::copy(messages.begin(), messages.end(), p.list);
-  backend::check(comm::launch_messages(p, std::clamp(parts, 1, max_blocks_), stream), "cudaLaunchKernel", gpu_);
+  backend::check(comm::launch_messages(p, std::clamp(parts, 1, launch_.max_blocks), stream), "cudaLaunchKernel", gpu_);
 }
 
-// If the messages do not fit into one kernel, each round has its own kernels. A round has at most one message in each
-// direction with each rank, so it always fits.
+// If the messages do not fit into one kernel, each round has its own. A round has at most one message in each direction
+// with each rank, so it always fits.
 void CudaRanks::put_messages(const MessageLaunch& launch, cudaStream_t stream) {
   static_assert(2 * kMaxGpuRanks <= kMaxKernelMessages);
-  if (mode_ == MeetingMode::kTogether && launch.messages.size() <= kMaxKernelMessages)
+  if (!sliced_ && launch.messages.size() <= kMaxKernelMessages)
     return launch_message_kernel(launch.messages, launch.rounds, stream);
-  for (std::uint32_t round = 0; round < launch.rounds; ++round) put_round(launch, round, stream);
-}
-
-void CudaRanks::put_round(const MessageLaunch& launch, std::uint32_t round, cudaStream_t stream) {
-  std::vector<DeviceMessage> messages;
-  std::vector<MemoryOperation> before, after;
-  RankPage& page = shared_.pages()[rank_];
-  for (DeviceMessage message : launch.messages) {
-    if (message.round != round) continue;
-    message.round = 0;
-    if (message.sends != 0) {
-      const MessageSlot& there = controls_.all[message.rank]->messages[rank_][0];
-      const MessageBox& box = shared_.box(rank_, message.rank);
-      before.insert(before.begin(), {write_64(&there.address, message.address), write_64(&there.bytes, message.bytes),
-                                     write_32(&box.posted, 1)});
-      after.push_back(wait_for_one(&box.taken));
-      after.push_back(write_32(&box.taken, 0));
+  for (std::uint32_t index = 0; index < launch.rounds; ++index) {
+    std::vector<DeviceMessage> round;
+    for (DeviceMessage message : launch.messages) {
+      if (message.round != index) continue;
+      message.round = 0;
+      round.push_back(message);
     }
-    messages.push_back(message);
+    if (sliced_)
+      sliced_->put_round(round, stream,
+                         [&](std::span<const DeviceMessage> copied) { launch_message_kernel(copied, 1, stream); });
+    else launch_message_kernel(round, 1, stream);
   }
-  if (mode_ == MeetingMode::kTogether) return launch_message_kernel(messages, 1, stream);
-  std::erase_if(messages, [](const DeviceMessage& message) { return message.sends != 0; });
-  std::vector<MemoryOperation> taken;
-  for (const DeviceMessage& message : messages) {
-    const MessageBox& box = shared_.box(message.rank, rank_);
-    before.push_back(write_32(&page.receiving, 1));
-    before.push_back(wait_for_one(&box.posted));
-    before.push_back(write_32(&box.posted, 0));
-    taken.push_back(write_32(&box.taken, 1));
-  }
-  put_memory_operations(stream, before, gpu_);
-  if (!messages.empty()) {
-    launch_message_kernel(messages, 1, stream);
-    taken.push_back(write_32(&page.receiving, 0));
-    put_memory_operations(stream, taken, gpu_);
-  }
-  put_memory_operations(stream, after, gpu_);
 }
 
 }  // namespace slip::comm

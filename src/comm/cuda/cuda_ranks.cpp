@@ -9,7 +9,6 @@
 #include "base/clock.hpp"
 #include "comm/plan/host_program.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exchange.hpp"
 
 namespace slip::comm {
 namespace {
@@ -27,6 +26,7 @@ class ControlPool {
     backend::check(cudaMemsetAsync(found->control, 0, bytes, found->stream), "cudaMemsetAsync", gpu);
     backend::check(cudaStreamSynchronize(found->stream), "cudaStreamSynchronize", gpu);
     return {found.release(), [](ControlMemory* memory) {
+              if (memory->retired) return;
               const base::LockGuard lock(mutex());
               idle().emplace_back(memory);
             }};
@@ -60,30 +60,6 @@ class ControlPool {
   }
 };
 
-// The op of a call: the backend calls put() while it enqueues the op.
-class PutExchange final : public runtime::Exchange {
- public:
-  explicit PutExchange(const std::function<void(cudaStream_t)>& put) : put_(put) {}
-  void put(CUstream_st* stream) override { put_(stream); }
-  bool advance(By) noexcept override { return true; }
-  bool can_advance() noexcept override { return true; }
-  std::int64_t began_ns() const noexcept override { return 0; }
-  void finish(const runtime::Failure*) override {}
-
- private:
-  const std::function<void(cudaStream_t)>& put_;
-};
-
-unsigned long long capture_of(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return status == cudaStreamCaptureStatusActive ? id : 0;
-}
-
 std::pair<std::uint64_t, std::uint64_t> shape_of(const Call& call) {
   const Signature signature = Signature::of(call, 0).without_number();
   return {signature.elements, signature.rest};
@@ -91,51 +67,41 @@ std::pair<std::uint64_t, std::uint64_t> shape_of(const Call& call) {
 
 }  // namespace
 
-std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const Device& device,
-                                          std::span<const int> hosts, Here here) {
+std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Here here) {
   if (bootstrap.nranks() > kMaxGpuRanks)
     throw Error(
         Code::kUnsupported,
         fmt::format("a communicator of {} ranks on GPUs: at most {} are possible", bootstrap.nranks(), kMaxGpuRanks),
         here);
-  const auto other = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>());
-  if (other != hosts.end())
-    throw Error(Code::kUnsupported,
-                fmt::format("ranks {} and {} of a communicator on GPUs are on different hosts: only ranks of one host "
-                            "are supported yet",
-                            other - hosts.begin(), other - hosts.begin() + 1),
-                here);
-  std::unique_ptr<CudaRanks> made(new CudaRanks(bootstrap, device, here));
+  std::unique_ptr<CudaRanks> made(new CudaRanks(bootstrap, device));
   made->connect(here);
   return made;
 }
 
-CudaRanks::CudaRanks(transport::Bootstrap& bootstrap, const Device& device, Here here)
-    : bootstrap_(bootstrap), device_(device), rank_(bootstrap.rank()), nranks_(bootstrap.nranks()) {
-  const std::string& name = device.info().name;  // "cuda" or "cuda:N"
-  const std::size_t colon = name.find(':');
-  gpu_ = colon == std::string::npos ? 0 : std::stoi(name.substr(colon + 1));
-  static_cast<void>(here);
-}
+CudaRanks::CudaRanks(transport::Bootstrap& bootstrap, const Device& device)
+    : bootstrap_(bootstrap),
+      rank_(bootstrap.rank()),
+      nranks_(bootstrap.nranks()),
+      gpu_(gpu_of(device)),
+      order_(device) {}
 
 void CudaRanks::connect(Here here) {
   const DeviceScope scope(gpu_);
   backend::check(load_kernels(), "cudaFuncGetAttributes", gpu_, "a communicator", here);
   shared_.share(bootstrap_, gpu_);
-  controls_.own = ControlPool::take(gpu_, ControlLayout::bytes(nranks_));
-  backend::check(cudaEventCreateWithFlags(&last_.event, cudaEventDisableTiming), "cudaEventCreateWithFlags", gpu_);
   GpuIdentity own;
   cudaDeviceProp properties{};
   backend::check(cudaGetDeviceProperties(&properties, gpu_), "cudaGetDeviceProperties", gpu_);
   std::memcpy(own.uuid, &properties.uuid, sizeof(own.uuid));
   own.multiprocessors = properties.multiProcessorCount;
   backend::check(cudaDeviceGetAttribute(&own.mps, cudaDevAttrMpsEnabled, gpu_), "cudaDeviceGetAttribute", gpu_);
-  backend::check(cudaIpcGetMemHandle(&own.control, controls_.own->control), "cudaIpcGetMemHandle", gpu_);
-  own.control_address = reinterpret_cast<std::uint64_t>(controls_.own->control);
-  own.keeper = reinterpret_cast<std::uint64_t>(&controls_.own);
-  std::vector<GpuIdentity> all = bootstrap_.all_gather(own);
-  choose_mode(all);
-  map_controls(all, here);
+  choose_mode(bootstrap_.all_gather(own));
+  controls_.own = ControlPool::take(gpu_, ControlLayout::bytes(nranks_));
+  ControlHandle handle;
+  backend::check(cudaIpcGetMemHandle(&handle.handle, controls_.own->control), "cudaIpcGetMemHandle", gpu_);
+  handle.address = reinterpret_cast<std::uint64_t>(controls_.own->control);
+  handle.keeper = reinterpret_cast<std::uint64_t>(&controls_.own);
+  map_controls(bootstrap_.all_gather(handle), here);
   bootstrap_.barrier();  // every rank of this process has copied the shared pointers of the others
 }
 
@@ -155,11 +121,16 @@ void CudaRanks::choose_mode(const std::vector<GpuIdentity>& all) {
   }
   // One block for each multiprocessor, shared by the ranks of a GPU. Two would fit; the other half is left to kernels
   // of the program and of other communicators.
-  max_blocks_ = mode_ == MeetingMode::kLeader ? multiprocessors : std::max(1, multiprocessors / on_one_gpu);
-  max_blocks_ = std::min(max_blocks_, kMaxBlocks);
+  launch_.max_blocks = mode_ == MeetingMode::kLeader ? multiprocessors : std::max(1, multiprocessors / on_one_gpu);
+  launch_.max_blocks = std::min(launch_.max_blocks, kMaxBlocks);
 }
 
-void CudaRanks::map_controls(std::vector<GpuIdentity>& all, Here here) {
+// The leader's kernel does the work of all ranks.
+void CudaRanks::limit_blocks(int max) {
+  if (max > 0) launch_.max_blocks = std::min(launch_.max_blocks, mode_ == MeetingMode::kLeader ? max * nranks_ : max);
+}
+
+void CudaRanks::map_controls(const std::vector<ControlHandle>& all, Here here) {
   const std::vector<transport::Placement>& places = bootstrap_.placements();
   PeerMemory::Setup setup{rank_, nranks_, gpu_, {}};
   RankControl table;
@@ -167,11 +138,11 @@ void CudaRanks::map_controls(std::vector<GpuIdentity>& all, Here here) {
     const auto index = static_cast<std::size_t>(rank);
     const bool same = same_process(places[index], places[static_cast<std::size_t>(rank_)]);
     setup.same_process.push_back(same);
-    void* address = reinterpret_cast<void*>(all[index].control_address);
+    void* address = reinterpret_cast<void*>(all[index].address);
     if (same) {
       controls_.kept.push_back(*reinterpret_cast<const std::shared_ptr<ControlMemory>*>(all[index].keeper));
     } else {
-      const cudaError_t status = cudaIpcOpenMemHandle(&address, all[index].control, cudaIpcMemLazyEnablePeerAccess);
+      const cudaError_t status = cudaIpcOpenMemHandle(&address, all[index].handle, cudaIpcMemLazyEnablePeerAccess);
       if (status != cudaSuccess)
         throw Error(
             Code::kUnsupported,
@@ -189,10 +160,15 @@ void CudaRanks::map_controls(std::vector<GpuIdentity>& all, Here here) {
   put_memory_operations(controls_.own->stream, none, gpu_);  // later ones need no setup of the stream
   backend::check(cudaStreamSynchronize(controls_.own->stream), "cudaStreamSynchronize", gpu_);
   peers_.emplace(std::move(setup), shared_.published());
+  if (mode_ == MeetingMode::kLeader)
+    sliced_.emplace(SlicedMessages::Setup{rank_, nranks_, gpu_, &shared_, controls_.all});
 }
 
 CudaRanks::~CudaRanks() {
   stop();
+  // A graph with captured calls may still exist. Its kernels write to the control memory, so no other communicator gets
+  // it.
+  if (controls_.own && order_.has_captured()) controls_.own->retired = true;
   try {
     const DeviceScope scope(gpu_);
     peers_.reset();
@@ -202,7 +178,6 @@ CudaRanks::~CudaRanks() {
     }
     for (const auto& [shape, program] : programs_.uploaded)
       static_cast<void>(cudaFree(const_cast<std::byte*>(program)));
-    if (last_.event) static_cast<void>(cudaEventDestroy(last_.event));
   } catch (const Error&) {  // the device is lost
   }
   static_cast<void>(cudaGetLastError());
@@ -216,48 +191,12 @@ void CudaRanks::stop() noexcept { watch_.stop(); }
 
 void CudaRanks::drain() noexcept { watch_.drain(); }
 
-void CudaRanks::require_stream_of_device(const runtime::StreamState& stream, Here here) const {
-  if (stream.core->native && stream.core->ordinal == static_cast<std::uint32_t>(gpu_)) return;
-  throw Error(Code::kInvalidDevice,
-              fmt::format("a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
-                          device_.info().label, stream.core->info.label),
-              here);
-}
-
-// The calls of a communicator run one after the other, also in different streams.
-void CudaRanks::order_after_last(runtime::StreamState& stream, Here here) {
-  cudaStream_t const native = stream.native();
-  const unsigned long long capture = capture_of(native);
-  if (last_.stream && last_.stream != &stream) {
-    if (capture == 0 && last_.capture == 0) {
-      stream.core->backend->submit(stream,
-                                   {.kind = OpKind::kWait, .here = here, .point = {last_.stream, last_.position}});
-    } else if (capture == last_.capture) {
-      backend::check(cudaEventRecord(last_.event, last_.native), "cudaEventRecord", gpu_);
-      backend::check(cudaStreamWaitEvent(native, last_.event, 0), "cudaStreamWaitEvent", gpu_);
-    }  // otherwise the program orders the launch of its graph and its other calls
-  }
-  last_.stream = &stream;
-  last_.capture = capture;
-  last_.native = native;
-}
-
-std::uint64_t CudaRanks::enqueue(Op& op, runtime::StreamState& stream, Submit& submit,
-                                 const std::function<void(cudaStream_t)>& put) {
-  PutExchange exchange(put);
-  op.exchange = &exchange;
-  last_.position = submit(stream, op);
-  op.exchange = nullptr;
-  return last_.position;
-}
-
 std::uint64_t CudaRanks::start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) {
-  require_stream_of_device(stream, op.here);
+  order_.require_stream_of_device(stream, op.here);
   const DeviceScope scope(gpu_);
   prepare(call, op.here);
-  order_after_last(stream, op.here);
-  const std::uint64_t position = enqueue(op, stream, submit, [this](cudaStream_t native) { put_call(native); });
-  watch_.note({call.ticket, Signature::of(call.call, call.number), true}, stream, position);
+  const std::uint64_t position = order_.enqueue(op, stream, submit, [this](cudaStream_t native) { put_call(native); });
+  watch_.note({call.ticket, Signature::of(call.call, call.number), true, order_.last_use()}, stream, position);
   return position;
 }
 
@@ -306,27 +245,32 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
   }
 }
 
+// Programs enter the tables only when they are complete: a call that fails here may be tried again.
 const DeviceProgram& CudaRanks::program_of(const Call& call) {
-  const auto [place, is_new] = programs_.built.try_emplace(shape_of(call));
-  if (is_new) {
-    const bool all = mode_ == MeetingMode::kLeader;
-    place->second = write_device_program(call, all ? 0 : rank_, all ? nranks_ : rank_ + 1, nranks_);
-  }
-  return place->second;
+  const auto found = programs_.built.find(shape_of(call));
+  if (found != programs_.built.end()) return found->second;
+  const bool all = mode_ == MeetingMode::kLeader;
+  return programs_.built
+      .emplace(shape_of(call), write_device_program(call, all ? 0 : rank_, all ? nranks_ : rank_ + 1, nranks_))
+      .first->second;
 }
 
 const std::byte* CudaRanks::upload(const Signature& shape, const DeviceProgram& program) {
-  const auto [place, is_new] = programs_.uploaded.try_emplace({shape.elements, shape.rest}, nullptr);
-  if (is_new) {
-    void* memory = nullptr;
-    backend::check(cudaMalloc(&memory, program.bytes.size()), "cudaMalloc", gpu_);
+  const std::pair<std::uint64_t, std::uint64_t> key{shape.elements, shape.rest};
+  if (const auto found = programs_.uploaded.find(key); found != programs_.uploaded.end()) return found->second;
+  void* memory = nullptr;
+  backend::check(cudaMalloc(&memory, program.bytes.size()), "cudaMalloc", gpu_);
+  try {
     backend::check(cudaMemcpyAsync(memory, program.bytes.data(), program.bytes.size(), cudaMemcpyHostToDevice,
                                    controls_.own->stream),
                    "cudaMemcpyAsync", gpu_);
     backend::check(cudaStreamSynchronize(controls_.own->stream), "cudaStreamSynchronize", gpu_);
-    place->second = static_cast<const std::byte*>(memory);
+    return programs_.uploaded.emplace(key, static_cast<const std::byte*>(memory)).first->second;
+  } catch (const std::exception&) {
+    static_cast<void>(cudaFree(memory));
+    static_cast<void>(cudaGetLastError());
+    throw;
   }
-  return place->second;
 }
 
 void CudaRanks::prepare(const GpuCall& asked, Here here) {
@@ -375,7 +319,7 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   p.program = fits ? nullptr : upload(shape, program);
   if (fits) std::copy(program.bytes.begin(), program.bytes.end(), p.inline_program);
   launch.kernel = reduces(call.kind) ? reduce_kernel_of(call.type) : copy_kernel();
-  launch.blocks = blocks_of_call(call, nranks_, mode_, max_blocks_);
+  launch.blocks = blocks_of_call(call, nranks_, mode_, launch_.max_blocks);
 }
 
 void CudaRanks::put_call(cudaStream_t stream) {
@@ -383,7 +327,8 @@ void CudaRanks::put_call(cudaStream_t stream) {
   if (launch.staged_input)
     backend::check(cudaMemcpyAsync(launch.staged_input, launch.input, launch.input_bytes, cudaMemcpyDefault, stream),
                    "cudaMemcpyAsync", gpu_);
-  if (mode_ == MeetingMode::kTogether) put_together(stream);
+  if (mode_ == MeetingMode::kTogether)
+    backend::check(comm::launch(launch.kernel, launch.parameters, launch.blocks, stream), "cudaLaunchKernel", gpu_);
   else if (is_leader()) put_by_leader(stream);
   else put_as_follower(stream);
   if (launch.staged_output)
@@ -391,14 +336,10 @@ void CudaRanks::put_call(cudaStream_t stream) {
                    "cudaMemcpyAsync", gpu_);
 }
 
-void CudaRanks::put_together(cudaStream_t stream) {
-  backend::check(launch(launch_.kernel, launch_.parameters, launch_.blocks, stream), "cudaLaunchKernel", gpu_);
-}
-
 void CudaRanks::put_by_leader(cudaStream_t stream) {
   RankPage* const pages = shared_.pages();
   std::vector<MemoryOperation> operations{write_32(&pages[rank_].arrived, 1)};
-  for (int rank = 1; rank < nranks_; ++rank) operations.push_back(wait_for_one(&pages[rank].arrived));
+  for (int rank = 1; rank < nranks_; ++rank) operations.push_back(wait_for_32(&pages[rank].arrived, 1));
   for (int rank = 0; rank < nranks_; ++rank) operations.push_back(write_32(&pages[rank].arrived, 0));
   put_memory_operations(stream, operations, gpu_);
   backend::check(launch(launch_.kernel, launch_.parameters, launch_.blocks, stream), "cudaLaunchKernel", gpu_);
@@ -418,7 +359,7 @@ void CudaRanks::put_as_follower(cudaStream_t stream) {
       write_64(&post.rest, p.own.rest),
       write_64(&post.scale, p.own.scale),
       write_32(&page.arrived, 1),
-      wait_for_one(&page.done),
+      wait_for_32(&page.done, 1),
       write_32(&page.done, 0),
   };
   put_memory_operations(stream, operations, gpu_);

@@ -22,6 +22,8 @@
 #include "comm/cuda/cuda_kernels.hpp"
 #include "comm/cuda/cuda_peers.hpp"
 #include "comm/cuda/cuda_program.hpp"
+#include "comm/cuda/cuda_sliced_messages.hpp"
+#include "comm/cuda/cuda_streams.hpp"
 #include "comm/cuda/cuda_watch.hpp"
 #include "transport/memory/segment.hpp"
 
@@ -33,6 +35,7 @@ struct ControlMemory {
   cudaStream_t stream = nullptr;
   int gpu = 0;
   std::size_t bytes = 0;
+  bool retired = false;  // work that still exists may write to it: it is never used again
 };
 
 // What every rank tells the others about its GPU.
@@ -40,29 +43,33 @@ struct GpuIdentity {
   char uuid[16] = {};
   int multiprocessors = 0;
   int mps = 0;
-  cudaIpcMemHandle_t control{};
-  std::uint64_t control_address = 0;  // in its own process
-  std::uint64_t keeper = 0;           // address of a std::shared_ptr<ControlMemory>, for ranks of the same process
+};
+
+// How the others reach a rank's control memory.
+struct ControlHandle {
+  cudaIpcMemHandle_t handle{};
+  std::uint64_t address = 0;  // in its own process
+  std::uint64_t keeper = 0;   // address of a std::shared_ptr<ControlMemory>, for ranks of the same process
 };
 
 class CudaRanks final : public GpuCalls {
  public:
-  static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
-                                        std::span<const int> hosts, Here here);
+  static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device, Here here);
   ~CudaRanks() override;
 
   void start(GpuWatch watch) override;
   void stop() noexcept override;
+  void limit_blocks(int max) override;
   std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) override;
   std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                runtime::StreamState& stream, Submit& submit) override;
   void drain() noexcept override;
 
  private:
-  CudaRanks(transport::Bootstrap& bootstrap, const Device& device, Here here);
+  CudaRanks(transport::Bootstrap& bootstrap, const Device& device);
   void connect(Here here);
   void choose_mode(const std::vector<GpuIdentity>& all);
-  void map_controls(std::vector<GpuIdentity>& all, Here here);
+  void map_controls(const std::vector<ControlHandle>& all, Here here);
 
   // A buffer of this rank as a call uses it: its own address, or that of staging memory if the other processes cannot
   // map it.
@@ -76,7 +83,7 @@ class CudaRanks final : public GpuCalls {
   struct Launch {
     CallKernel kernel = nullptr;
     CallParameters parameters;
-    int blocks = 1;
+    int blocks = 1, max_blocks = 1;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     std::uint64_t input_bytes = 0, output_bytes = 0;
@@ -86,7 +93,6 @@ class CudaRanks final : public GpuCalls {
   const std::byte* upload(const Signature& shape, const DeviceProgram& program);
   void prepare(const GpuCall& call, Here here);
   void put_call(cudaStream_t stream);
-  void put_together(cudaStream_t stream);
   void put_by_leader(cudaStream_t stream);
   void put_as_follower(cudaStream_t stream);
 
@@ -95,21 +101,13 @@ class CudaRanks final : public GpuCalls {
     std::uint32_t rounds = 0;
   };
   void put_messages(const MessageLaunch& launch, cudaStream_t stream);
-  void put_round(const MessageLaunch& launch, std::uint32_t round, cudaStream_t stream);
   void launch_message_kernel(std::span<const DeviceMessage> messages, std::uint32_t rounds, cudaStream_t stream);
 
-  void require_stream_of_device(const runtime::StreamState& stream, Here here) const;
-  void order_after_last(runtime::StreamState& stream, Here here);
-  std::uint64_t enqueue(Op& op, runtime::StreamState& stream, Submit& submit,
-                        const std::function<void(cudaStream_t)>& put);
   bool is_leader() const { return rank_ == 0; }
 
   transport::Bootstrap& bootstrap_;
-  const Device device_;
-  const int rank_, nranks_;
-  int gpu_ = 0;
+  const int rank_, nranks_, gpu_;
   MeetingMode mode_ = MeetingMode::kTogether;
-  int max_blocks_ = 1;
   SharedPages shared_;
   struct Controls {
     std::shared_ptr<ControlMemory> own;
@@ -119,6 +117,7 @@ class CudaRanks final : public GpuCalls {
   };
   Controls controls_;
   std::optional<PeerMemory> peers_;
+  std::optional<SlicedMessages> sliced_;  // kLeader only
   CudaWatch watch_;
 
   // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
@@ -133,14 +132,7 @@ class CudaRanks final : public GpuCalls {
     std::uint64_t bytes[2] = {};         // of the last one
   };
   StagingMemory staging_;
-  struct Last {
-    runtime::StreamState* stream = nullptr;
-    std::uint64_t position = 0;
-    unsigned long long capture = 0;  // id of the CUDA capture that the call is part of; 0: it ran
-    cudaStream_t native = nullptr;
-    cudaEvent_t event = nullptr;  // orders calls of one capture in different streams
-  };
-  Last last_;
+  CallOrder order_;
 };
 
 }  // namespace slip::comm

@@ -17,8 +17,6 @@ namespace slip::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-// The watch thread looks this often. A rank that uses memory for the first time waits for the look of its peers.
-constexpr std::int64_t kLookNs = 1'000'000;
 constexpr int kLooksPerCount = 16;  // looks for each copy of the count of calls
 
 // The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
@@ -32,10 +30,15 @@ class Registrations {
     ++counts()[data];  // only after a success: the next rank tries again
   }
   static void remove(void* data) noexcept {
-    const base::LockGuard lock(mutex());
-    const auto found = counts().find(data);
-    if (found == counts().end() || --found->second > 0) return;
-    counts().erase(found);
+    {
+      const base::LockGuard lock(mutex());
+      const auto found = counts().find(data);
+      if (found == counts().end() || --found->second > 0) return;
+      counts().erase(found);
+    }
+    // Not under the mutex: it may wait for kernels of other communicators, which may wait for a rank of this process
+    // that needs the mutex. No rank registers the range meanwhile: all ranks that share it have done so before init
+    // ends, and if init failed, it fails on all of them.
     static_cast<void>(cudaHostUnregister(data));
     static_cast<void>(cudaGetLastError());
   }
@@ -52,8 +55,14 @@ class Registrations {
 };
 
 // Host memory that kernels and memory operations of all ranks write. acquire: what the device wrote before is visible.
-std::uint32_t load(const std::uint32_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
-void store(std::uint32_t& word, std::uint32_t value) { __atomic_store_n(&word, value, __ATOMIC_RELEASE); }
+template <class Word>
+Word load(const Word& word) {
+  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+}
+template <class Word>
+void store(Word& word, Word value) {
+  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
+}
 
 }  // namespace
 
@@ -88,38 +97,16 @@ PublishedMemory* SharedPages::published() const {
 void CudaWatch::start(const Setup& setup, GpuWatch watch) {
   setup_ = setup;
   watch_ = std::move(watch);
-  thread_.start("slip-cuda-watch", [this] { run(); });
-}
-
-void CudaWatch::stop() noexcept {
-  if (!thread_.started()) return;
-  ends_.store(true, std::memory_order_relaxed);
-  thread_.join();
-  thread_ = {};
-}
-
-void CudaWatch::run() {
-  static_cast<void>(cudaSetDevice(setup_.control->gpu));
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // this thread may call CUDA while another one captures
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
-  while (!ends_.load(std::memory_order_relaxed)) {
-    try {
-      look();
-    } catch (const Error& error) {
-      watch_.fail(error.code(), base::bare_text(error));
-    } catch (const std::exception& error) {
-      watch_.fail(Code::kLaunchFailed, error.what());
-    }
-    base::sleep_ns(kLookNs);
-  }
+  thread_.start(
+      "slip-cuda-watch", setup_.control->gpu, [this] { look(); }, watch_.fail);
 }
 
 void CudaWatch::look() {
   setup_.peers->serve();
-  if (failed_.load(std::memory_order_relaxed)) return release_waits();
+  if (failed_) return release_waits();
   if (const std::optional<Error> error = watch_.error()) {
-    fail_streams(*error);
-    failed_.store(true, std::memory_order_release);
+    failed_ = true;  // first: the waits are released even if not all streams can be failed
+    pending_.fail(*error);
     return release_waits();
   }
   const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
@@ -127,15 +114,22 @@ void CudaWatch::look() {
   count_calls();
   const bool together = setup_.mode == MeetingMode::kTogether;
   const std::uint32_t finished = load(page.finished);
-  const bool waits = load(page.arrived) != 0 || load(page.receiving) != 0;
-  const std::uint32_t begun = together ? load(page.begun) : finished + (waits ? 1 : 0);
+  const std::uint32_t begun = together ? load(page.begun) : finished + load(page.arrived);
   keep_ledger(together ? load(page.counted) : finished, begun);
   check_progress(finished, begun);
+  if (!together) check_messages();
 }
 
 CudaWatch::Noted CudaWatch::call_at(std::uint32_t count) const {
   const base::LockGuard lock(mutex_);
   return noted_[count % noted_.size()];
+}
+
+// The device counts a captured call at each launch of its graph, the host counts it once. So the counts differ from the
+// first launch on, and the host cannot name a call by its count any more.
+std::string CudaWatch::name_of(std::uint32_t count) const {
+  const base::LockGuard lock(mutex_);
+  return any_captured_ ? "a call (perhaps of a CUDA graph)" : noted_[count % noted_.size()].signature.text();
 }
 
 // The progress of calls that did not wait long is in device memory only.
@@ -171,9 +165,7 @@ bool CudaWatch::is_missing(int rank) const {
   const int own = setup_.bootstrap->rank();
   if (rank == own) return false;
   const RankPage* const pages = setup_.shared->pages();
-  if (setup_.mode == MeetingMode::kLeader)
-    return load(pages[own].receiving) != 0 ? load(setup_.shared->box(rank, own).posted) == 0
-                                           : load(pages[rank].arrived) == 0;
+  if (setup_.mode == MeetingMode::kLeader) return load(pages[rank].arrived) == 0;
   return static_cast<std::int32_t>(load(pages[rank].collectives) - load(pages[own].collectives)) < 0;
 }
 
@@ -192,20 +184,62 @@ void CudaWatch::check_progress(std::uint32_t finished, std::uint32_t begun) {
   last_finished_ = finished;
   if (!joined) return;
   const int own = setup_.bootstrap->rank();
-  const Noted call = call_at(begun);
   std::vector<int> missing;
   for (int rank = 0; rank < setup_.bootstrap->nranks(); ++rank) {
     if (!is_missing(rank)) continue;
     missing.push_back(rank);
     if (setup_.bootstrap->failures().has_left(rank))
       return watch_.fail(Code::kRankLost, fmt::format("rank {} has left the communicator; rank {} waits for it in {}",
-                                                      rank, own, call.signature.text()));
+                                                      rank, own, name_of(begun)));
   }
   if (now - joined_ns_ <= watch_.timeout_ns) return;
   watch_.fail(Code::kTimeout,
               fmt::format("rank {} waited {:.1f} s in {} for {}", own, static_cast<double>(watch_.timeout_ns) / 1e9,
-                          call.signature.text(),
+                          name_of(begun),
                           missing.empty() ? "a peer that has joined" : missing_ranks_text(*setup_.bootstrap, missing)));
+}
+
+// Time-sliced ranks: the messages for which this rank's streams wait, as the worker or until the worker has copied.
+void CudaWatch::check_messages() {
+  const int own = setup_.bootstrap->rank(), nranks = setup_.bootstrap->nranks();
+  message_waits_.resize(static_cast<std::size_t>(nranks));
+  for (int other = 0; other < nranks; ++other) {
+    MessageWait& wait = message_waits_[static_cast<std::size_t>(other)];
+    const std::uint32_t copied =
+        load(setup_.shared->box(own, other).copied) + load(setup_.shared->box(other, own).copied);
+    bool waits = false;
+    for (const bool sends : {true, false}) {
+      const MessageBox& box = sends ? setup_.shared->box(own, other) : setup_.shared->box(other, own);
+      if (other >= own) {  // this rank is the worker
+        const std::uint64_t expected = load(box.expected), offered = load(box.offered);
+        if (expected != 0 && offered != 0 && offered != expected && load(box.expected) == expected) {
+          const CallMismatch error(own, Signature::of_message(expected - 1, 0), other,
+                                   Signature::of_message(offered - 1, 0));
+          return watch_.fail(error.code(), base::bare_text(error));
+        }
+        waits |= expected != 0 && offered == 0;
+      } else {
+        waits |= load(box.in_use) != 0;
+      }
+    }
+    if (!waits) wait.since_ns = 0;
+    else if (wait.since_ns == 0 || wait.copied != copied) wait.since_ns = base::now_ns();
+    wait.copied = copied;
+    if (wait.since_ns != 0 && fail_message(other, wait.since_ns)) return;
+  }
+}
+
+bool CudaWatch::fail_message(int other, std::int64_t since_ns) {
+  const int own = setup_.bootstrap->rank();
+  if (setup_.bootstrap->failures().has_left(other)) {
+    watch_.fail(Code::kRankLost,
+                fmt::format("rank {} has left the communicator; rank {} waits for it in a message", other, own));
+    return true;
+  }
+  if (base::now_ns() - since_ns <= watch_.timeout_ns) return false;
+  watch_.fail(Code::kTimeout, fmt::format("rank {} waited {:.1f} s for rank {} in a message", own,
+                                          static_cast<double>(watch_.timeout_ns) / 1e9, other));
+  return true;
 }
 
 // The kernel compares signatures without their numbers. All ranks number their calls alike, so the number of this
@@ -229,56 +263,40 @@ void CudaWatch::report_mismatch() {
 }
 
 void CudaWatch::note(const Noted& call, runtime::StreamState& stream, std::uint64_t position) {
-  const base::LockGuard lock(mutex_);
-  if (call.is_counted) noted_[++count_ % noted_.size()] = call;
-  const std::uint64_t id = stream.id.load(std::memory_order_relaxed);  // relaxed: the caller uses the stream
-  for (Pending& one : pending_) {
-    if (one.stream != &stream) continue;
-    one = {&stream, id, position};
-    return;
+  {
+    const base::LockGuard lock(mutex_);
+    if (call.is_counted) noted_[++count_ % noted_.size()] = call;
+    any_captured_ = any_captured_ || call.use == CallUse::kCaptured;
   }
-  pending_.push_back({&stream, id, position});
-}
-
-// The streams whose last call has not ended get the error, so that a thread that waits for them throws it. This comes
-// before the calls end.
-void CudaWatch::fail_streams(const Error& error) {
-  const base::LockGuard lock(mutex_);
-  for (const Pending& one : pending_) {
-    if (one.stream->id.load(std::memory_order_acquire) != one.id || !one.stream->core) continue;
-    if (one.stream->core->backend->reached(one.stream, one.position)) continue;
-    fail_stream(*one.stream, {error.code(), base::bare_text(error), one.position, error.here(), 0});
-  }
+  pending_.note(stream, position, call.use);
 }
 
 // Kernels poll `stop`. Memory operations wait for a flag that the host sets, once for each call that is still enqueued
 // or replayed later.
 void CudaWatch::release_waits() {
   const int own = setup_.bootstrap->rank(), nranks = setup_.bootstrap->nranks();
-  MemoryOperation stop[] = {write_32(&setup_.control->control->stop, 1)};
-  put_memory_operations(setup_.control->stream, stop, setup_.control->gpu);
+  if (!stops_) {
+    MemoryOperation stop[] = {write_32(&setup_.control->control->stop, 1)};
+    put_memory_operations(setup_.control->stream, stop, setup_.control->gpu);
+    stops_ = true;
+  }
   if (setup_.mode == MeetingMode::kTogether) return;
+  // The leader's kernel starts when the flags below are set. It must find `stop` then: otherwise it would use old posts
+  // of the missing ranks.
+  if (cudaStreamQuery(setup_.control->stream) == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return;  // until the next look
+  }
   RankPage* const pages = setup_.shared->pages();
   if (own == 0) {
-    for (int rank = 0; rank < nranks; ++rank) store(pages[rank].arrived, 1);
+    for (int rank = 0; rank < nranks; ++rank) store(pages[rank].arrived, std::uint32_t{1});
   }
-  store(pages[own].done, 1);
+  store(pages[own].done, std::uint32_t{1});
   for (int rank = 0; rank < nranks; ++rank) {
-    if (rank == own) continue;
-    store(setup_.shared->box(rank, own).posted, 1);
-    store(setup_.shared->box(own, rank).taken, 1);
-  }
-}
-
-void CudaWatch::drain() noexcept {
-  std::vector<Pending> pending;
-  {
-    const base::LockGuard lock(mutex_);
-    pending = pending_;
-  }
-  for (const Pending& one : pending) {
-    if (one.stream->id.load(std::memory_order_acquire) == one.id && one.stream->core)
-      one.stream->core->backend->wait(one.stream, one.position, 0);
+    for (MessageBox* box : {&setup_.shared->box(rank, own), &setup_.shared->box(own, rank)}) {
+      if (rank < own) store(box->in_use, std::uint32_t{0});
+      else if (const std::uint64_t expected = load(box->expected); expected != 0) store(box->offered, expected);
+    }
   }
 }
 

@@ -4,15 +4,15 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/sync.hpp"
-#include "base/thread.hpp"
 #include "comm/api/gpu_calls.hpp"
 #include "comm/cuda/cuda_layout.hpp"
 #include "comm/cuda/cuda_peers.hpp"
+#include "comm/cuda/cuda_streams.hpp"
 #include "transport/memory/segment.hpp"
 
 namespace slip::comm {
@@ -45,9 +45,8 @@ class CudaWatch {
     MeetingMode mode = MeetingMode::kTogether;
   };
   void start(const Setup& setup, GpuWatch watch);
-  void stop() noexcept;
+  void stop() noexcept { thread_.stop(); }
 
-  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
   std::optional<Error> error() const { return watch_.error ? watch_.error() : std::nullopt; }
   std::int64_t timeout_ns() const { return watch_.timeout_ns; }
   // The enqueuing thread notes each call, so that the watch thread can name it and fail its stream.
@@ -55,41 +54,46 @@ class CudaWatch {
     std::uint64_t ticket = 0;
     Signature signature;
     bool is_counted = true;  // RankPage::finished counts it
+    CallUse use = CallUse::kRuns;
   };
   void note(const Noted& call, runtime::StreamState& stream, std::uint64_t position);
-  void drain() noexcept;
+  void drain() noexcept { pending_.drain(); }
 
  private:
-  void run();
   void look();
   void keep_ledger(std::uint32_t finished, std::uint32_t begun);
   void check_progress(std::uint32_t finished, std::uint32_t begun);
+  void check_messages();
+  bool fail_message(int other, std::int64_t since_ns);
   void report_mismatch();
   bool is_missing(int rank) const;
   int first_missing() const;
   Noted call_at(std::uint32_t count) const;
+  std::string name_of(std::uint32_t count) const;
   void count_calls();
-  void fail_streams(const Error& error);
   void release_waits();
 
   Setup setup_;
   GpuWatch watch_;
-  base::Thread thread_;
-  std::atomic<bool> ends_{false};  // relaxed: no other data is published with it
-  std::atomic<bool> failed_{false};
+  WatchThread thread_;
+  bool failed_ = false;
+  bool stops_ = false;  // `stop` was enqueued
   std::uint32_t last_finished_ = 0;
   std::uint32_t last_counted_ = 0;
   int looks_ = 0;
   std::int64_t joined_ns_ = 0;  // since when this rank has waited in its call; 0: it is in none
 
-  struct Pending {
-    runtime::StreamState* stream = nullptr;
-    std::uint64_t id = 0, position = 0;
+  struct MessageWait {
+    std::int64_t since_ns = 0;  // 0: no stream of this rank waits for the other one
+    std::uint32_t copied = 0;   // of the messages between both: one more is progress
   };
+  std::vector<MessageWait> message_waits_;  // by rank
+
   mutable base::Mutex mutex_;
   std::array<Noted, 256> noted_ SLIP_GUARDED_BY(mutex_){};
   std::uint32_t count_ SLIP_GUARDED_BY(mutex_) = 0;
-  std::vector<Pending> pending_ SLIP_GUARDED_BY(mutex_);  // the last call of each stream
+  bool any_captured_ SLIP_GUARDED_BY(mutex_) = false;
+  PendingStreams pending_;
 };
 
 }  // namespace slip::comm

@@ -43,6 +43,7 @@ class CallHistory {
     digest_.store((digest_.load(std::memory_order_relaxed) ^ check) * kOdd, std::memory_order_relaxed);
   }
 
+  std::uint64_t count() const { return count_.load(std::memory_order_relaxed); }  // relaxed: as above
   Snapshot snapshot() const;  // any thread may call it at any time; leaves out entries that are being written
 
  private:
@@ -67,6 +68,7 @@ class CallMonitor final : public transport::RankMonitor {
   explicit CallMonitor(std::shared_ptr<transport::LedgerSlot> ledger_slot) : ledger_slot_(std::move(ledger_slot)) {}
   void look() override { ledger_slot_->look(); }
   std::vector<std::byte> answer() override;
+  std::uint64_t calls() const override { return history.count(); }  // collective calls
   static std::optional<transport::LedgerView> view_in(std::span<const std::byte> answer);
   static std::optional<CallHistory::Snapshot> history_in(std::span<const std::byte> answer);
 

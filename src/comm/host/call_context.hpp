@@ -31,7 +31,10 @@ struct ActiveCall {
   Signature signature;
   CallPlan plan;
   std::uint64_t ticket = 0;  // its position among all calls of this rank
-  std::uint64_t slot = 0;    // its number among the calls through shared memory (HostProgramBuilder)
+  // Its number in the ledger: the ticket, unless the call is a part of a larger one (CallRun::set_part).
+  std::uint64_t ledger_number = 0;
+  bool ends_in_ledger = true;  // it is not followed by another part
+  std::uint64_t slot = 0;      // its number among the calls through shared memory (HostProgramBuilder)
   std::byte* output = nullptr;
   const std::byte* input = nullptr;
 

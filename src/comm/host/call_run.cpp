@@ -19,9 +19,18 @@ void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t numb
   active.output = output;
   active.input = input;
   active.signature = Signature::of(call, number);
+  active.ledger_number = ticket;
+  active.ends_in_ledger = true;
   runner_.prepare(hidden);
   begun_ = ended_ = false;
   error_ = nullptr;
+}
+
+void CallRun::set_part(const Part& part) {
+  ActiveCall& active = runner_.call();
+  active.signature = part.whole;
+  active.ledger_number = part.number;
+  active.ends_in_ledger = part.is_last;
 }
 
 // Runs a small call in the enqueuing thread as far as possible without a long wait, so that peers see its input early.
@@ -67,7 +76,7 @@ bool CallRun::start() {
   if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
   began_ns_ = runtime::observed() ? base::now_ns() : 0;
   begun_ = true;
-  context_.ledger_slot.begin(call.ticket, call.signature.elements, call.signature.rest);
+  context_.ledger_slot.begin(call.ledger_number, call.signature.elements, call.signature.rest);
   runner_.start();
   return true;
 }
@@ -87,7 +96,7 @@ void CallRun::end() {
   if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
   runner_.waiter().end_wait();  // it may have failed in a wait
-  context_.ledger_slot.end(call.ticket);
+  if (call.ends_in_ledger || error_) context_.ledger_slot.end(call.ledger_number);
   // release: the next call sees `running` as this call left it.
   context_.next_ticket.store(call.ticket + 1, std::memory_order_release);
 }

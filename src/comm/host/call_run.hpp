@@ -22,6 +22,13 @@ class CallRun final : public runtime::Exchange {
   // SharedMemory::find.
   void prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, std::byte* output = nullptr,
                const std::byte* input = nullptr, bool hidden = false);
+  // After prepare(): this call is a part of a larger one. Errors and other ranks see the signature of that one.
+  struct Part {
+    Signature whole;
+    std::uint64_t number = 0;  // of the larger call in the ledger
+    bool is_last = true;
+  };
+  void set_part(const Part& part);
 
   bool begin() noexcept override;
   bool advance(By thread) noexcept override;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "base/thread.hpp"
 
 namespace slip::comm {
 namespace {

@@ -11,14 +11,12 @@
 
 namespace slip::comm {
 
-class CallWaiter {
+class CallWaiter : base::NoCopy {  // its parts refer to each other
  public:
   using Kind = WaitCondition::Kind;
 
   CallWaiter(CallContext& context, const ActiveCall& call)
       : context_(context), condition_(context, call), failures_(context, call, condition_) {}
-  CallWaiter(const CallWaiter&) = delete;  // its parts refer to each other
-  CallWaiter& operator=(const CallWaiter&) = delete;
 
   // Before a call begins.
   void reset() {

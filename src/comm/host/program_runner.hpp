@@ -5,18 +5,17 @@
 // wait, the call waits.
 #pragma once
 
+#include "base/sync.hpp"
 #include "comm/host/call_context.hpp"
 #include "comm/host/call_waiter.hpp"
 #include "comm/host/peer_buffers.hpp"
 
 namespace slip::comm {
 
-class ProgramRunner {
+class ProgramRunner : base::NoCopy {  // its parts refer to each other
  public:
   // The members that the hot path uses are stored in this object, so that the hot path follows no pointers to them.
   explicit ProgramRunner(CallContext& context) : context_(context), waiter_(context, call_), peers_(context, call_) {}
-  ProgramRunner(const ProgramRunner&) = delete;  // its parts refer to each other
-  ProgramRunner& operator=(const ProgramRunner&) = delete;
 
   ActiveCall& call() { return call_; }
   const ActiveCall& call() const { return call_; }

@@ -51,13 +51,11 @@ class SharedRegistry {
 };
 
 // Owns this rank's part of a mapping; the destructor frees the part.
-class SharedPart {
+class SharedPart : base::NoCopy {
  public:
   SharedPart(std::shared_ptr<SharedRegistry> registry, std::shared_ptr<SharedMapping> mapping)
       : registry_(std::move(registry)), mapping_(std::move(mapping)) {}
   ~SharedPart() { registry_->remove(mapping_); }
-  SharedPart(const SharedPart&) = delete;
-  SharedPart& operator=(const SharedPart&) = delete;
 
   std::byte* data() const { return mapping_->segment.data() + mapping_->begin; }
 
@@ -66,13 +64,11 @@ class SharedPart {
   const std::shared_ptr<SharedMapping> mapping_;
 };
 
-class SharedMemory {
+class SharedMemory : base::NoCopy {
  public:
   // `direct`: whether other ranks may access this rank's memory at all.
   SharedMemory(transport::Bootstrap& bootstrap, bool direct);
   ~SharedMemory() { registry_->clear(); }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
 
   // All ranks are threads of one process, so each can reach any memory of the others.
   bool one_process() const { return one_process_; }

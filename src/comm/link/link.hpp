@@ -17,14 +17,11 @@
 
 namespace slip::comm {
 
-class LinkEnd {
+class LinkEnd : base::NoCopy {
  public:
   static constexpr std::uint64_t kDepth = 16;  // the maximum number of messages under way
 
   virtual ~LinkEnd() = default;
-  LinkEnd() = default;
-  LinkEnd(const LinkEnd&) = delete;
-  LinkEnd& operator=(const LinkEnd&) = delete;
 
   bool full() const { return begun_ - done_ >= kDepth; }
   std::uint64_t begun() const { return begun_; }

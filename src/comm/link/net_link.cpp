@@ -55,7 +55,7 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
   message = {};
   message.data = data;
   message.bytes = bytes;
-  message.signed_ = signature != nullptr;
+  message.is_signed = signature != nullptr;
   if (signature) message.expected = *signature;
   ++begun_;
   if (connection_) connection_->begin_drive();
@@ -63,7 +63,7 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
 
 // Returns false if the signature has not arrived, so that the receive of the bytes cannot be posted yet.
 bool NetInlet::post_receive(Message& message) {
-  if (message.signed_) {
+  if (message.is_signed) {
     if (message.signature_end == 0) {
       post(*connection_, bytes_of(message.received));
       message.signature_end = connection_->posted();

@@ -49,7 +49,7 @@ class NetInlet final : public NetEnd {
     std::byte* data = nullptr;
     std::uint64_t bytes = 0;
     Signature expected, received;
-    bool signed_ = false;
+    bool is_signed = false;
     // ProxyConnection::done() at which the signature and the whole message have arrived; 0: not posted yet.
     std::uint64_t signature_end = 0, end = 0;
   };

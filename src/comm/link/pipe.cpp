@@ -38,8 +38,8 @@ void PipeOutlet::fill_cell(Message& message) {
   PipeMemory::Head& head = memory_.heads[cell];
   const std::uint64_t rest = message.bytes - message.gone;
   head.by_address = message.gone == 0 && goes_by_address(message);
-  head.signed_ = message.signed_ && message.gone == 0;
-  if (head.signed_) head.signature = message.signature;
+  head.is_signed = message.is_signed && message.gone == 0;
+  if (head.is_signed) head.signature = message.signature;
   if (head.by_address) {
     head.bytes = 0;
     const std::byte* const at = message.data;
@@ -114,10 +114,9 @@ void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 // Returns false if the bytes of this cell have not arrived yet.
 bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (refused_) return take_window(message);
-  if (message.signed_ && message.come == 0) {
-    if (head.signed_) require_same(rank_, message.signature, from_, head.signature);
-  }
-  if (head.signed_ != (message.signed_ && message.come == 0))
+  const bool expects = message.is_signed && message.come == 0;
+  if (expects && head.is_signed) require_same(rank_, message.signature, from_, head.signature);
+  if (head.is_signed != expects)
     base::fail(Code::kMismatch, {},
                "rank {} and rank {} are not in the same call: all ranks of a communicator must make the "
                "same calls in the same order",

@@ -26,7 +26,7 @@ struct PipeMemory {
     std::atomic<std::uint64_t> number{0};  // of the cell that the head announces, from 1 on
     std::uint32_t bytes = 0;
     bool by_address = false;  // `data` holds the address of the bytes
-    bool signed_ = false;     // a message with a signature begins here
+    bool is_signed = false;   // a message with a signature begins here
     Signature signature;
     std::byte data[kInHead] = {};
   };
@@ -80,7 +80,7 @@ class PipeOutlet final : public LinkEnd {
     std::uint64_t bytes = 0, gone = 0;  // gone: bytes that are in cells, or passed by address
     std::uint64_t last_cell = 0;        // by address: the message is done when the receiver has taken this cell
     std::uint64_t shown = 0;            // bytes passed in windows, after the receiver refused the address
-    bool signed_ = false, all_in = false;
+    bool is_signed = false, all_in = false;
     Signature signature;
   };
   bool has_room();
@@ -108,7 +108,7 @@ class PipeInlet final : public LinkEnd {
   struct Message {
     std::byte* data = nullptr;
     std::uint64_t bytes = 0, come = 0;  // come: bytes received so far
-    bool signed_ = false;
+    bool is_signed = false;
     Signature signature;
     std::uint64_t began = 0;  // in ticks: when the first of several cells was taken
   };

@@ -74,8 +74,8 @@ void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program
       const BufferLocation place{BufferSpace::kAddress, 0, reinterpret_cast<std::uint64_t>(message.data) + offset};
       if (message.out) program.send(message.rank, place, bytes);
       else program.receive(message.rank, place, bytes);
-      program.steps.back().begins = part == 0;
-      program.steps.back().value = message.bytes;
+      program.steps.back().begins = part == 0 && message.offset == 0;
+      program.steps.back().value = message.whole != 0 ? message.whole : message.bytes;
     }
   }
   // Each piece waits until the parts of the previous piece are done; the last piece waits for all parts. Each link gets

@@ -11,12 +11,15 @@
 
 namespace slip::comm {
 
-// A send or receive of the user.
+// A send or receive of the user, or a piece of one.
 struct UserMessage {
   bool out = true;  // this rank sends it
   int rank = 0;     // the peer
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+  // Of a piece: where it begins in the message, and the size of the message. Both ranks must
+  // divide the message into the same pieces. `whole` is 0 if this is the message itself.
+  std::uint64_t offset = 0, whole = 0;
   friend bool operator==(const UserMessage&, const UserMessage&) = default;
 };
 

@@ -103,7 +103,7 @@ struct MinOrMaxFloat {
   template <class T>
   static T of(T a, T b) {
     const auto x = std::bit_cast<BitsOf<T>>(a), y = std::bit_cast<BitsOf<T>>(b);
-    const auto number = a == a ? x : y;
+    const auto number = a == a ? x : y;  // NOLINT(misc-redundant-expression): false if a is NaN
     const auto other = a == b ? (kIsMin ? x | y : x & y) : number;
     return std::bit_cast<T>((kIsMin ? b < a : a < b) ? y : other);
   }

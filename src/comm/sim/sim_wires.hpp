@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "comm/plan/message_program.hpp"
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/program_player.hpp"
@@ -18,13 +19,11 @@
 
 namespace slip::comm {
 
-class SimWires final : private OpSink {
+class SimWires final : private OpSink, base::NoCopy {
  public:
   // `devices`: by rank; all in one sim world.
   explicit SimWires(std::vector<Device> devices);
   ~SimWires();  // waits until nothing is under way
-  SimWires(const SimWires&) = delete;
-  SimWires& operator=(const SimWires&) = delete;
 
   int nranks() const { return static_cast<int>(devices_.size()); }
 
@@ -44,12 +43,10 @@ class SimWires final : private OpSink {
 
  private:
   // Flags in host memory, which ops of the streams write and wait for.
-  class Flags {
+  class Flags : base::NoCopy {
    public:
     explicit Flags(std::size_t count);
     ~Flags();
-    Flags(const Flags&) = delete;
-    Flags& operator=(const Flags&) = delete;
     Range range() const;
     std::uint32_t value() const;  // of the first
 

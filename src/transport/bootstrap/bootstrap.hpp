@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/control_server.hpp"
 #include "transport/job/placement.hpp"
@@ -37,12 +38,10 @@ struct BootstrapOptions {
   bool setup_follows = false;
 };
 
-class Bootstrap {
+class Bootstrap : base::NoCopy {
  public:
   // Returns when all ranks have connected and have exchanged their addresses.
   Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOptions& options = {});
-  Bootstrap(const Bootstrap&) = delete;
-  Bootstrap& operator=(const Bootstrap&) = delete;
 
   const RankId& self() const { return self_; }
   int rank() const { return self_.rank; }

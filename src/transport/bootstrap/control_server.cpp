@@ -195,8 +195,8 @@ void ControlServer::handle(ControlConnection& connection, Frame& frame) {
 // pieces that the departed rank sent.
 void ControlServer::handle_left(ControlConnection& connection, const FrameHeader& header) {
   if (header.rank == connection.rank) connection.closing = true;
-  if (header.rank == connection.rank && connection.watched) failures_.add_departure(header.rank);
-  if (connection.role != Role::kPredecessor || !failures_.add_departure(header.rank)) return;
+  if (header.rank == connection.rank && connection.watched) failures_.add_departure(header.rank, header.tag);
+  if (connection.role != Role::kPredecessor || !failures_.add_departure(header.rank, header.tag)) return;
   if (header.rank != context_.self.successor()) connections_.pass_on(header, {});
 }
 
@@ -236,7 +236,8 @@ void ControlServer::begin_goodbye(std::int64_t now) {
   goodbye_begin_ns_ = now;
   goodbye_end_ns_ = failures_.is_whole() ? detector_.goodbye_end_ns(now) : now + kShortGoodbyeNs;
   connections_.close_listener();
-  for (ControlConnection& one : connections_.all()) one.channel.queue(context_.header(FrameKind::kLeft));
+  const FrameHeader goodbye = context_.header(FrameKind::kLeft, monitor_ ? monitor_->calls() : 0);
+  for (ControlConnection& one : connections_.all()) one.channel.queue(goodbye);
 }
 
 // If a connection closes before the peer has read the goodbye, the peer declares this rank lost. So a rank that ends

@@ -13,29 +13,29 @@
 #include <memory>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/bootstrap/failure_detector.hpp"
 #include "transport/bootstrap/message_exchange.hpp"
 
 namespace slip::transport {
 
-// Callbacks that the control thread runs for a rank, even if the rank's own threads are stuck. Neither function may
-// block or throw.
+// Callbacks that the control thread runs for a rank, even if the rank's own threads are stuck. They must not block or
+// throw.
 class RankMonitor {
  public:
   virtual ~RankMonitor() = default;
   virtual void look() = 0;                      // called a few times per second
   virtual std::vector<std::byte> answer() = 0;  // the reply to another rank that asks for this rank's state
+  virtual std::uint64_t calls() const = 0;      // how many calls the rank has made; it sends that with its goodbye
 };
 
-class ControlServer {
+class ControlServer : base::NoCopy {
  public:
   ControlServer(const RankId& self, const Secret& session, Socket listener, std::shared_ptr<AbortFlag> abort,
                 const Heartbeat& heartbeat);
   // Sends a goodbye to all peers, and waits until they have taken all frames, see goodbye_over().
   ~ControlServer();
-  ControlServer(const ControlServer&) = delete;
-  ControlServer& operator=(const ControlServer&) = delete;
 
   FailureTable& failures() { return failures_; }
   const FailureTable& failures() const { return failures_; }

@@ -74,6 +74,13 @@ bool FailureTable::has_left(int rank) const {
   return left_.contains(rank);
 }
 
+std::optional<std::uint64_t> FailureTable::calls_of_departed(int rank) const {
+  if (!any_left_.load(std::memory_order_acquire)) return std::nullopt;  // acquire: as in has_left()
+  const std::lock_guard lock(context_.mutex);
+  const auto found = left_.find(rank);
+  return found == left_.end() ? std::nullopt : std::optional(found->second.calls);
+}
+
 std::set<int> FailureTable::gone() const {
   const std::lock_guard lock(context_.mutex);
   const std::int64_t now = base::now_ns();
@@ -113,15 +120,16 @@ bool FailureTable::is_lost(int rank) const {
 
 std::optional<std::int64_t> FailureTable::left_at(int rank) const {
   const auto found = left_.find(rank);
-  return found == left_.end() ? std::nullopt : std::optional(found->second);
+  return found == left_.end() ? std::nullopt : std::optional(found->second.known_ns);
 }
 
 std::set<int> FailureTable::gone_at(std::int64_t now, std::int64_t& next_ns) const {
   std::set<int> result;
   for (const Loss& loss : losses_) result.insert(loss.rank);
-  for (const auto& [rank, when] : left_) {
-    if (now - when >= kAfterLeavingNs) result.insert(rank);
-    else next_ns = std::min(next_ns, when + kAfterLeavingNs);
+  for (const auto& [rank, departure] : left_) {
+    const std::int64_t gone_ns = departure.known_ns + kAfterLeavingNs;
+    if (now >= gone_ns) result.insert(rank);
+    else next_ns = std::min(next_ns, gone_ns);
   }
   return result;
 }
@@ -150,8 +158,8 @@ void FailureTable::add_failure(RankFailure failure) {
   broken_.set();
 }
 
-bool FailureTable::add_departure(int rank) {
-  if (!left_.emplace(rank, base::now_ns()).second) return false;
+bool FailureTable::add_departure(int rank, std::uint64_t calls) {
+  if (!left_.emplace(rank, Departure{base::now_ns(), calls}).second) return false;
   any_left_.store(true, std::memory_order_release);  // release: pairs with the acquire in has_left()
   return true;
 }

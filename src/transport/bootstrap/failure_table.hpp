@@ -57,7 +57,9 @@ class FailureTable {
   std::vector<Loss> losses() const;        // in the order in which this rank learned of them
   void report_loss(const Loss& loss);      // adds a loss that another rank has detected
   bool has_left(int rank) const;           // by a clean shutdown; costs one load as long as no rank has left
-  std::set<int> gone() const;              // ranks that are lost, or left more than kAfterLeavingNs ago
+  // How many calls a departed rank had made, by its monitor (RankMonitor::calls). Nothing: the rank has not left.
+  std::optional<std::uint64_t> calls_of_departed(int rank) const;
+  std::set<int> gone() const;  // ranks that are lost, or left more than kAfterLeavingNs ago
 
   // The first loss or failure sets it. Every wait that must end when the communicator is broken checks it. A thread
   // that sees it set (acquire) finds the loss or the failure in this table.
@@ -87,12 +89,16 @@ class FailureTable {
   // passes the goodbye on round the ring.
   void add_loss(const Loss& loss);
   void add_failure(RankFailure failure);
-  bool add_departure(int rank);         // false: it was known
-  void set_broken() { broken_.set(); }  // the reason is ControlContext::thread_failure
+  bool add_departure(int rank, std::uint64_t calls);  // false: it was known
+  void set_broken() { broken_.set(); }                // the reason is ControlContext::thread_failure
   // Sends a rank that has just connected the losses and failures that it may not know.
   void announce_to(ControlConnection& connection) const;
 
  private:
+  struct Departure {
+    std::int64_t known_ns = 0;  // when this rank learned of it
+    std::uint64_t calls = 0;    // that the rank had made
+  };
   void set_trouble_flag(int rank);
 
   ControlContext& context_;
@@ -102,7 +108,7 @@ class FailureTable {
   // Under the mutex.
   std::vector<Loss> losses_;
   std::optional<RankFailure> failure_;
-  std::map<int, std::int64_t> left_;         // rank -> when this rank learned that it has left
+  std::map<int, Departure> left_;            // by rank
   std::shared_ptr<AbortFlag> loss_flag_;     // may be null
   std::shared_ptr<AbortFlag> trouble_flag_;  // may be null
   std::set<int> trouble_ranks_;

@@ -61,7 +61,7 @@ enum class FrameKind : std::uint16_t {
   kPiece,   // the contribution of `rank` to an all-gather; `tag`: number of the all-gather; passed on to the successor
   kAlive,   // a heartbeat
   kLost,    // `rank` is lost; LostBody; passed on both ways round the ring
-  kLeft,    // goodbye: `rank` shuts down cleanly; passed on to the successor
+  kLeft,    // goodbye: `rank` shuts down cleanly; `tag`: RankMonitor::calls(); passed on to the successor
   kFailed,  // why `rank` failed, as text; `tag` is the Code; passed on both ways round the ring
   kAsk,     // `rank` asks for the receiver's state; `tag`: number of the question
   kAnswer,  // the reply to kAsk, on the same connection, with the same tag

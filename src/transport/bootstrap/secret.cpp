@@ -28,30 +28,6 @@ T random_value() {
   return value;
 }
 
-}  // namespace
-
-Secret random_secret() { return random_value<Secret>(); }
-std::uint64_t random_number() { return random_value<std::uint64_t>(); }
-
-std::string random_name() { return fmt::format("{:016x}{:016x}", random_number(), random_number()); }
-
-Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt) {
-  const std::byte zero{0};  // ends the label, so that label and salt cannot be confused
-  const base::Sha256::Digest digest = base::Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
-  Secret secret;
-  std::copy_n(digest.begin(), secret.size(), secret.begin());
-  return secret;
-}
-
-// A final mix after FNV-1a, so that texts that differ only at the end differ in all bits.
-std::uint64_t number_of(std::string_view text) {
-  std::uint64_t value = base::hash_of(text);
-  value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
-  return value ^ (value >> 29);
-}
-
-namespace {
-
 constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
 constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
 
@@ -118,7 +94,7 @@ std::string secret_text(bool one_host) {
   if (const std::string words = base::env_text("SLIP_SECRET"); !words.empty()) {
     if (words.size() < kMinBytes)
       fail(fmt::format("SLIP_SECRET has {} characters: at least {} are needed", words.size(), kMinBytes));
-    return words;
+    return words;  // NOLINT(performance-no-automatic-move): g++ 12 falsely warns of that move
   }
   if (const std::string path = base::env_text("SLIP_SECRET_FILE"); !path.empty()) {
     const OwnedDescriptor file(open_private(path, O_RDONLY));
@@ -129,6 +105,26 @@ std::string secret_text(bool one_host) {
 }
 
 }  // namespace
+
+Secret random_secret() { return random_value<Secret>(); }
+std::uint64_t random_number() { return random_value<std::uint64_t>(); }
+
+std::string random_name() { return fmt::format("{:016x}{:016x}", random_number(), random_number()); }
+
+Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt) {
+  const std::byte zero{0};  // ends the label, so that label and salt cannot be confused
+  const base::Sha256::Digest digest = base::Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
+  Secret secret;
+  std::copy_n(digest.begin(), secret.size(), secret.begin());
+  return secret;
+}
+
+// A final mix after FNV-1a, so that texts that differ only at the end differ in all bits.
+std::uint64_t number_of(std::string_view text) {
+  std::uint64_t value = base::hash_of(text);
+  value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
+  return value ^ (value >> 29);
+}
 
 Secret shared_secret(std::string_view job, bool one_host) {
   const std::string text = secret_text(one_host);

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/address.hpp"
@@ -39,12 +39,6 @@ Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
              "the id '{}' {}; write host:port, [::1]:port, unix:name, or the result of UniqueId::text()", text, why);
 }
 
-template <class T>
-bool parse_number(std::string_view text, T& value, int base) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
-}
-
 UniqueIdParts parse_host_port(std::string_view address, std::string_view text, Here here) {
   if (address.starts_with(kUnix)) {
     if (address.size() == kUnix.size()) refuse(text, "names no Unix socket", here);
@@ -52,16 +46,14 @@ UniqueIdParts parse_host_port(std::string_view address, std::string_view text, H
   }
   const std::size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) refuse(text, "has no port", here);
-  UniqueIdParts result;
-  if (!parse_number(address.substr(colon + 1), result.port, 10) || result.port == 0)
-    refuse(text, "has a port that is not a number from 1 to 65535", here);
+  const auto port = base::parse_number<std::uint16_t>(address.substr(colon + 1), 1, 65'535);
+  if (!port) refuse(text, "has a port that is not a number from 1 to 65535", here);
   std::string_view host = address.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string_view::npos) refuse(text, "has an IPv6 address without brackets", here);
   if (host.empty()) refuse(text, "has no host", here);
-  result.host = host;
-  return result;
+  return {.host = std::string(host), .port = *port};
 }
 
 }  // namespace
@@ -114,9 +106,9 @@ UniqueId UniqueId::parse(std::string_view text, std::string_view job, Here here)
   if (parts.rank0_listens) rest.remove_suffix(2);
   bool whole = rest.size() == 2 * parts.secret.size();
   for (std::size_t i = 0; whole && i < parts.secret.size(); ++i) {
-    std::uint8_t byte = 0;
-    whole = parse_number(rest.substr(2 * i, 2), byte, 16);
-    parts.secret[i] = std::byte{byte};
+    const auto byte = base::parse_number<std::uint8_t>(rest.substr(2 * i, 2), 0, 255, 16);
+    whole = byte.has_value();
+    parts.secret[i] = std::byte{byte.value_or(0)};
   }
   if (!whole) refuse(text, "has no secret of 32 hexadecimal digits", here);
   return parts.id();

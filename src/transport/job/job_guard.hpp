@@ -11,6 +11,7 @@
 
 #include <string>
 
+#include "base/sync.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip::transport {
@@ -20,13 +21,11 @@ struct Pipe {
 };
 Pipe make_pipe();  // both ends are closed at exec; throws kIo
 
-class JobGuard {
+class JobGuard : base::NoCopy {
  public:
   // `marker`: a random text in the environment of the job's ranks, and nowhere else. Throws kIo.
   explicit JobGuard(const std::string& marker);
   ~JobGuard();  // the job is over: ends the guard without killing a rank
-  JobGuard(const JobGuard&) = delete;
-  JobGuard& operator=(const JobGuard&) = delete;
 
   // Adds or removes a process group to kill. Remove a group before its leader is reaped: the kernel may reuse the id
   // afterwards.

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdint>
 #include <cstring>
 
 #include "base/env.hpp"
+#include "base/quantity_text.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
 
@@ -28,11 +28,9 @@ class Reader {
 
   int number(const char* name, int low, int high) const {
     const std::string value = text(name);
-    int result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc() || end != value.data() + value.size() || result < low || result > high)
-      fail(fmt::format("{}={}: must be a whole number from {} to {}", name, value, low, high));
-    return result;
+    const std::optional<int> result = base::parse_number(value, low, high);
+    if (!result) fail(fmt::format("{}={}: must be a whole number from {} to {}", name, value, low, high));
+    return *result;
   }
 
   // Rank and count, if they are set; one without the other is an error.

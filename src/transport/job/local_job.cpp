@@ -20,6 +20,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
@@ -111,7 +112,7 @@ struct ChildSetup {
 }
 
 // The signals that this process handles while the job runs, read from a signalfd.
-class Signals {
+class Signals : base::NoCopy {
  public:
   Signals() {
     sigset_t wanted;
@@ -127,8 +128,6 @@ class Signals {
     ::close(descriptor_);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
 
   int next() const {  // 0: no signal is pending
     signalfd_siginfo info{};
@@ -150,7 +149,7 @@ class Signals {
   int descriptor_ = -1;
 };
 
-class Job {
+class Job : base::NoCopy {
  public:
   explicit Job(const LocalJob& job) : job_(job), nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
     id_ = UniqueIdParts{"unix:slip-launch-" + random_name(), 0, random_secret(), true}.id().text();
@@ -164,8 +163,6 @@ class Job {
       ::waitpid(rank.pid, nullptr, 0);
     }
   }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
 
   int run() {
     if (job_.timeout.count() > 0) timeout_at_ = base::deadline_after(std::chrono::nanoseconds(job_.timeout).count());

@@ -12,7 +12,6 @@
 #include <span>
 
 #include "base/clock.hpp"
-#include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "transport/job/placement.hpp"
@@ -22,7 +21,7 @@ namespace slip::transport {
 namespace {
 
 // The ledger of this process. Its descriptor stays open, because other processes find the memory by it, under /proc.
-struct ProcessMemory {
+struct ProcessMemory : base::NoCopy {
   ProcessMemory() {
     const int number = descriptor.number();
     // Sealed: if the file could shrink, a process that maps it would get SIGBUS.
@@ -43,8 +42,6 @@ struct ProcessMemory {
   ~ProcessMemory() {
     if (header) ::munmap(header, kLedgerBytes);
   }
-  ProcessMemory(const ProcessMemory&) = delete;
-  ProcessMemory& operator=(const ProcessMemory&) = delete;
 
   // Takes free entries round robin, so that readers can see the entries of departed ranks for a while.
   LedgerEntry* take() {
@@ -82,23 +79,23 @@ std::shared_ptr<ProcessMemory>& process_memory() {
 
 std::shared_ptr<ProcessMemory> ledger_of_process() {
   // A forked child gets its own ledger; the parent keeps writing to the old one.
-  static const bool kForks = [] {
-    base::at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
-                  [] {
+  [[maybe_unused]] static const bool kForks = [] {
+    base::at_fork([]() SLIP_ACQUIRE(g_ledger_lock) { g_ledger_lock.lock(); },
+                  []() SLIP_RELEASE(g_ledger_lock) { g_ledger_lock.unlock(); },
+                  []() SLIP_RELEASE(g_ledger_lock) {
                     // Leaks the parent's ledger: the child inherits it and does not use it.
                     new std::shared_ptr<ProcessMemory>(std::move(process_memory()));
                     g_ledger_lock.unlock();
                   });
     return true;
   }();
-  static_cast<void>(kForks);
   const std::lock_guard lock(g_ledger_lock);
   if (!process_memory()) process_memory() = std::make_shared<ProcessMemory>();
   return process_memory();
 }
 
 // A seqlock writer for the fields that change rarely: while it exists, the version is odd.
-class Change {
+class Change : base::NoCopy {
  public:
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
@@ -113,8 +110,6 @@ class Change {
   }
   // release: a reader that sees the version sees what was written.
   ~Change() { entry_.version.fetch_add(1, std::memory_order_release); }
-  Change(const Change&) = delete;
-  Change& operator=(const Change&) = delete;
 
  private:
   LedgerEntry& entry_;

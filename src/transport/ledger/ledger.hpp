@@ -17,6 +17,8 @@
 #include <memory>
 #include <string_view>
 
+#include "base/sync.hpp"
+
 namespace slip::transport {
 
 enum class LedgerLife : std::uint64_t { kFree, kThere, kFailed, kAborted, kLeft };
@@ -108,7 +110,7 @@ inline constexpr std::int32_t kLedgerEntries = 512;
 inline constexpr std::size_t kLedgerBytes =
     sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
 
-class LedgerSlot {
+class LedgerSlot : base::NoCopy {
  public:
   struct Identity {
     std::uint64_t communicator = 0;
@@ -118,8 +120,6 @@ class LedgerSlot {
   // If the ledger is full, or the process gets no memfd, the slot writes to private memory that no other process reads.
   explicit LedgerSlot(const Identity& identity);
   ~LedgerSlot();  // the rank has left
-  LedgerSlot(const LedgerSlot&) = delete;
-  LedgerSlot& operator=(const LedgerSlot&) = delete;
 
   // Called by the enqueuing thread; one thread at a time. relaxed, here and below: readers check that the words belong
   // together.

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <string_view>
 
+#include "base/quantity_text.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "transport/socket/abort_flag.hpp"
@@ -130,9 +130,7 @@ std::vector<ProcessLedger> read_ledgers() {
   std::error_code error;
   for (fs::directory_iterator files("/proc", error), end; !error && files != end; files.increment(error)) {
     const std::string name = files->path().filename().string();
-    int pid = 0;
-    const auto [rest, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (wrong == std::errc() && rest == name.data() + name.size()) pids.push_back(pid);
+    if (const auto pid = base::parse_number(name, 1, 1 << 22)) pids.push_back(*pid);
   }
   std::ranges::sort(pids);
   LedgerLimits limits;

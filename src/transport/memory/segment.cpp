@@ -14,7 +14,6 @@
 
 #include "base/error_text.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"
 

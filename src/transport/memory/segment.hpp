@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "base/sync.hpp"
 #include "transport/bootstrap/bootstrap.hpp"
 
 namespace slip::transport {
@@ -30,11 +31,9 @@ class Segment {
   void drop(std::size_t offset, std::size_t bytes) const noexcept;
 
  private:
-  struct Mapping {
+  struct Mapping : base::NoCopy {
     Mapping(int descriptor, std::size_t size);
     ~Mapping();
-    Mapping(const Mapping&) = delete;
-    Mapping& operator=(const Mapping&) = delete;
 
     std::byte* data = nullptr;
     const std::size_t bytes;

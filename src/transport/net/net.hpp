@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/socket.hpp"
@@ -44,12 +45,10 @@ struct NetOptions {
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
-class NetMemory {
+class NetMemory : base::NoCopy {
  public:
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
   virtual ~NetMemory() = default;
-  NetMemory(const NetMemory&) = delete;
-  NetMemory& operator=(const NetMemory&) = delete;
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
@@ -81,12 +80,10 @@ struct NetPeer {
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
 };
 
-class NetConnection {
+class NetConnection : base::NoCopy {
  public:
   virtual ~NetConnection() = default;
   NetConnection();
-  NetConnection(const NetConnection&) = delete;
-  NetConnection& operator=(const NetConnection&) = delete;
 
   // The default serves networks for which the kernel copies the bytes.
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);

@@ -7,7 +7,6 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 
 namespace slip::transport {
 namespace {

@@ -26,15 +26,13 @@ namespace slip::transport {
 
 class Proxy;
 
-class ProxyConnection {
+class ProxyConnection : base::NoCopy {
  public:
   static constexpr std::uint64_t kDepth = 64;  // maximum number of operations that are posted and not done
 
   ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender);
   ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
   ~ProxyConnection();
-  ProxyConnection(const ProxyConnection&) = delete;
-  ProxyConnection& operator=(const ProxyConnection&) = delete;
 
   // Posts an operation that sends these bytes, or receives at most bytes.size() bytes into them. False: the ring is
   // full. `next` says what the caller does next. kWait: it waits for the operation, so the proxy need not be woken.
@@ -111,12 +109,10 @@ class ProxyConnection {
   std::optional<Error> error_;  // written once, before failed_
 };
 
-class Proxy {
+class Proxy : base::NoCopy {
  public:
   Proxy();
   ~Proxy();
-  Proxy(const Proxy&) = delete;
-  Proxy& operator=(const Proxy&) = delete;
   static Proxy& of_process();
 
  private:

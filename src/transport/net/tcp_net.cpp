@@ -216,8 +216,8 @@ class TcpNet final : public Net {
 }  // namespace
 
 const Net& net_tcp() {
-  static const TcpNet net;
-  return net;
+  static const TcpNet kNet;
+  return kNet;
 }
 
 }  // namespace slip::transport

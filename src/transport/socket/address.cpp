@@ -26,6 +26,35 @@ const sockaddr_in6& v6(const sockaddr_storage& storage) { return reinterpret_cas
 
 constexpr std::size_t kNameOffset = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name begins with a zero byte
 
+// Lower is better: IPv4, then IPv6, then link-local addresses.
+int preference(const SocketAddress& address) {
+  if (address.is_link_local()) return 2;
+  return address.family() == AF_INET6 ? 1 : 0;
+}
+
+template <class Wanted>
+std::optional<SocketAddress> best(const std::vector<Interface>& all, const Wanted& wanted) {
+  std::optional<SocketAddress> result;
+  for (const Interface& one : all) {
+    if (wanted(one) && (!result || preference(one.address) < preference(*result))) result = one.address;
+  }
+  return result;
+}
+
+// A host may have an IPv6 loopback only.
+SocketAddress own_loopback(const std::vector<Interface>& all) {
+  const auto found = best(all, [](const Interface& one) { return one.address.is_loopback(); });
+  return found ? *found : SocketAddress::loopback(AF_INET);
+}
+
+[[noreturn]] void fail_none(const InterfaceFilter& filter, const std::vector<Interface>& all, const char* family) {
+  std::string names;
+  for (const Interface& one : all)
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.name, one.address.host());
+  base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}",
+             filter.rule(), family, names.empty() ? "none" : names);
+}
+
 }  // namespace
 
 SocketAddress::SocketAddress(const sockaddr* address, socklen_t bytes)
@@ -141,39 +170,6 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
   ::freeaddrinfo(found);
   return result;
 }
-
-namespace {
-
-// Lower is better: IPv4, then IPv6, then link-local addresses.
-int preference(const SocketAddress& address) {
-  if (address.is_link_local()) return 2;
-  return address.family() == AF_INET6 ? 1 : 0;
-}
-
-template <class Wanted>
-std::optional<SocketAddress> best(const std::vector<Interface>& all, const Wanted& wanted) {
-  std::optional<SocketAddress> result;
-  for (const Interface& one : all) {
-    if (wanted(one) && (!result || preference(one.address) < preference(*result))) result = one.address;
-  }
-  return result;
-}
-
-// A host may have an IPv6 loopback only.
-SocketAddress own_loopback(const std::vector<Interface>& all) {
-  const auto found = best(all, [](const Interface& one) { return one.address.is_loopback(); });
-  return found ? *found : SocketAddress::loopback(AF_INET);
-}
-
-[[noreturn]] void fail_none(const InterfaceFilter& filter, const std::vector<Interface>& all, const char* family) {
-  std::string names;
-  for (const Interface& one : all)
-    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.name, one.address.host());
-  base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}",
-             filter.rule(), family, names.empty() ? "none" : names);
-}
-
-}  // namespace
 
 std::vector<Interface> list_interfaces() {
   ifaddrs* first = nullptr;

@@ -79,6 +79,19 @@ void set_low_delay(int descriptor, int family) {
   set_option(descriptor, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS);
 }
 
+constexpr std::size_t kMinPerListener = 8;
+constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
+constexpr std::size_t kMaxUnproven = 256;
+
+// relaxed everywhere: it is only a counter, and exceeding the limit by a few for a moment does no harm.
+std::atomic<std::size_t> g_unproven{0};
+
+std::size_t max_unproven() {
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMaxUnproven;
+  return std::min<std::size_t>(descriptors.rlim_cur / kShare, kMaxUnproven);
+}
+
 }  // namespace
 
 Deadline Deadline::within(std::int64_t limit_ns) const {
@@ -285,23 +298,6 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
   }
   return result;
 }
-
-namespace {
-
-constexpr std::size_t kMinPerListener = 8;
-constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
-constexpr std::size_t kMaxUnproven = 256;
-
-// relaxed everywhere: it is only a counter, and exceeding the limit by a few for a moment does no harm.
-std::atomic<std::size_t> g_unproven{0};
-
-std::size_t max_unproven() {
-  rlimit descriptors{};
-  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMaxUnproven;
-  return std::min<std::size_t>(descriptors.rlim_cur / kShare, kMaxUnproven);
-}
-
-}  // namespace
 
 UnprovenToken take_unproven_token() {
   g_unproven.fetch_add(1, std::memory_order_relaxed);

@@ -1,0 +1,102 @@
+// CallOrder: enqueues the calls of one rank in CUDA streams, one after the other. PendingStreams: the streams with
+// calls that may not have ended; a watching thread fails them. WatchThread: that thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
+#include "comm/api/gpu_calls.hpp"
+#include "slip/device.hpp"
+
+namespace slip::comm {
+
+int gpu_of(const Device& device);  // its ordinal
+
+// The id of the CUDA capture in which the stream is; 0: none.
+unsigned long long capture_of(cudaStream_t stream);
+
+// kCaptured: the call runs when the program launches its CUDA graph, which need not be in the stream of the call.
+enum class CallUse : std::uint8_t { kRuns, kCaptured };
+
+// One thread at a time may use it.
+class CallOrder {
+ public:
+  explicit CallOrder(const Device& device) : device_(device), gpu_(gpu_of(device)) {}
+  CallOrder(const CallOrder&) = delete;
+  CallOrder& operator=(const CallOrder&) = delete;
+  ~CallOrder();
+
+  // Throws unless the stream is of the same GPU.
+  void require_stream_of_device(const runtime::StreamState& stream, Here here) const;
+  // Enqueues the op, whose work `put` enqueues in the CUDA stream; `other_threads`: by threads of its own. Returns its
+  // position. The GPU is current. The calls of a communicator run one after the other, also in different streams: the
+  // op waits for the last call. Calls of a CUDA capture wait for the last call of the same capture only; the program
+  // orders the launch of its graph and its other calls.
+  std::uint64_t enqueue(Op& op, runtime::StreamState& stream, GpuCalls::Submit& submit,
+                        const std::function<void(cudaStream_t)>& put, bool other_threads = false);
+  CallUse last_use() const { return last_use_; }            // of the last enqueue()
+  bool has_captured() const { return !captures_.empty(); }  // any call was captured
+
+ private:
+  struct Captured {
+    unsigned long long capture = 0;  // its id
+    cudaStream_t native = nullptr;   // the stream of its last call
+    cudaEvent_t event = nullptr;     // recorded after that call
+  };
+  Captured& captured_in(unsigned long long capture);
+
+  const Device device_;
+  const int gpu_;
+  struct Eager {  // the last call that is not captured
+    runtime::StreamState* stream = nullptr;
+    std::uint64_t position = 0;
+  };
+  Eager eager_;
+  CallUse last_use_ = CallUse::kRuns;
+  std::vector<Captured> captures_;  // the last ones, in the order of their first calls
+};
+
+// Any thread may use it.
+class PendingStreams {
+ public:
+  void note(runtime::StreamState& stream, std::uint64_t position, CallUse use);
+  // The streams whose last call has not ended get the error, so that a thread that waits for them throws it. This comes
+  // before the calls end. A stream that is noted later gets it then.
+  void fail(const Error& error);
+  void drain() noexcept;  // returns when all calls have ended
+
+ private:
+  struct Pending {
+    runtime::StreamState* stream = nullptr;
+    std::uint64_t id = 0, position = 0;
+    CallUse use = CallUse::kRuns;
+  };
+  static bool can_query(const Pending& one);
+  static void fail(const Pending& one, const Error& error);
+  base::Mutex mutex_;
+  std::vector<Pending> pending_ SLIP_GUARDED_BY(mutex_);  // of each stream the last call, and the last captured one
+  std::optional<Error> error_ SLIP_GUARDED_BY(mutex_);
+};
+
+// Calls look() once every millisecond, until stop(). The GPU is current in it, and it may call CUDA while another
+// thread captures. What look() throws goes to fail().
+class WatchThread {
+ public:
+  void start(const char* name, int gpu, std::function<void()> look,
+             std::function<void(Code, const std::string& text)> fail);
+  void stop() noexcept;
+  bool ends() const { return ends_.load(std::memory_order_relaxed); }
+
+ private:
+  base::Thread thread_;
+  std::atomic<bool> ends_{false};  // relaxed: no other data is published with it
+};
+
+}  // namespace slip::comm

@@ -1,0 +1,377 @@
+#include "comm/cuda/nccl_ranks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/check.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/error_text.hpp"
+#include "base/hash.hpp"
+#include "base/terminal.hpp"
+#include "comm/cuda/cuda_driver.hpp"
+#include "comm/delegate/engine_choice.hpp"
+#include "runtime/core.hpp"
+
+namespace slip::comm {
+namespace {
+
+constexpr int kU8 = 1, kU32 = 3;         // of ncclDataType_t
+constexpr int kSum = 0;                  // of ncclRedOp_t
+constexpr int kHostFactor = 1;           // ncclScalarHostImmediate
+constexpr int kFirstWithFloat8 = 22400;  // version
+
+// As in nccl.h.
+int nccl_type_of(DataType type) {
+  switch (type) {
+    case DataType::kI8: return 0;
+    case DataType::kU8: return kU8;
+    case DataType::kI32: return 2;
+    case DataType::kU32: return kU32;
+    case DataType::kI64: return 4;
+    case DataType::kU64: return 5;
+    case DataType::kF16: return 6;
+    case DataType::kF32: return 7;
+    case DataType::kF64: return 8;
+    case DataType::kBF16: return 9;
+    case DataType::kF8E4M3: return 10;
+    case DataType::kF8E5M2: return 11;
+    default: return -1;
+  }
+}
+
+int nccl_op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return kSum;
+    case ReduceOp::kProd: return 1;
+    case ReduceOp::kMax: return 2;
+    case ReduceOp::kMin: return 3;
+    case ReduceOp::kAvg: return 4;
+    default: return -1;  // kPreMulSum: made for each call
+  }
+}
+
+// The result of a group: the first error of its calls, else that of ncclGroupEnd.
+class GroupResult {
+ public:
+  void add(NcclResult result) {
+    if (first_ == NcclResult::kSuccess && result != NcclResult::kInProgress) first_ = result;
+  }
+  NcclResult end(NcclResult ended) const { return first_ != NcclResult::kSuccess ? first_ : ended; }
+
+ private:
+  NcclResult first_ = NcclResult::kSuccess;
+};
+
+// NCCL knows hosts by NCCL_HOSTID, or by their name and boot id.
+std::uint64_t host_of(const transport::Placement& place) {
+  const std::string id = base::env_text("NCCL_HOSTID");
+  return id.empty() ? base::hash_of(fmt::format("{} {}", place.host, place.boot)) : base::hash_of("id " + id);
+}
+
+std::uint64_t process_of(const transport::Placement& place) {
+  return base::hash_of(fmt::format("{} {} {} {}", place.boot, place.pid_space, place.pid, place.started));
+}
+
+bool is_host_memory(const Range& range) { return range.block->kind != MemoryKind::kDevice; }
+
+}  // namespace
+
+std::unique_ptr<GpuCalls> NcclRanks::meet(transport::Bootstrap& bootstrap, const Device& device, bool deterministic,
+                                          Here here) {
+  const int gpu = gpu_of(device);
+  const std::string& request = base::env().nccl;
+  EngineOffer own;
+  own.request = nccl_request_of(request);
+  const transport::Placement& place = bootstrap.placements()[static_cast<std::size_t>(bootstrap.rank())];
+  own.host = host_of(place);
+  own.process = process_of(place);
+  own.deterministic = deterministic ? 1 : 0;
+  cudaDeviceProp properties{};
+  backend::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties", gpu);
+  std::memcpy(own.gpu, &properties.uuid, sizeof(own.gpu));
+  NcclSearch found;
+  if (own.request != NcclRequest::kNone) found = find_nccl(request);
+  if (found.loaded) {
+    own.version = found.loaded->version;
+    own.polls = base::env().nccl_polled || best_call_mode(*found.loaded) == NcclCallMode::kPolled ? 1 : 0;
+  } else {
+    own.set_problem(base::single_line_text(found.problem));
+  }
+  const std::vector<EngineOffer> all = bootstrap.all_gather(own);
+  const EngineChoice choice = choose_engine(all);
+  if (base::debugs("nccl") && bootstrap.rank() == 0)
+    base::log_line(fmt::format("communicator {:08x} of {} ranks: {} carries its calls: {}", bootstrap.id() & 0xffffffff,
+                               bootstrap.nranks(), choice.uses_nccl ? found.loaded->text() : "Slipstream",
+                               choice.reason));
+  if (choice.is_error) throw Error(choice.code, choice.reason, here);
+  if (!choice.uses_nccl) return nullptr;
+  std::unique_ptr<NcclRanks> made(new NcclRanks(bootstrap, device));
+  made->connection_.emplace(*found.loaded, choice.polls ? NcclCallMode::kPolled : NcclCallMode::kDirect);
+  made->connect(here);
+  return made;
+}
+
+NcclRanks::NcclRanks(transport::Bootstrap& bootstrap, const Device& device)
+    : bootstrap_(bootstrap),
+      rank_(bootstrap.rank()),
+      nranks_(bootstrap.nranks()),
+      gpu_(gpu_of(device)),
+      order_(device) {}
+
+void NcclRanks::connect(Here here) {
+  const DeviceScope scope(gpu_);
+  backend::check(cudaHostAlloc(reinterpret_cast<void**>(&page_), sizeof(NcclPage), cudaHostAllocPortable),
+                 "cudaHostAlloc", gpu_);
+  *page_ = {};
+  backend::check(cudaMalloc(reinterpret_cast<void**>(&barrier_), sizeof(std::uint64_t)), "cudaMalloc", gpu_);
+  backend::check(cudaMemset(barrier_, 0, sizeof(std::uint64_t)), "cudaMemset", gpu_);
+  struct RootId {
+    NcclUniqueId id;
+    int result = 0;
+  };
+  RootId own;
+  if (rank_ == 0) own.result = static_cast<int>(nccl().get_unique_id(&own.id));
+  const RootId root = bootstrap_.all_gather(own).front();
+  if (root.result != 0)
+    throw Error(
+        Code::kIo,
+        fmt::format("ncclGetUniqueId of rank 0: {}", nccl().get_error_string(static_cast<NcclResult>(root.result))),
+        here);
+  const std::int64_t deadline = bootstrap_.call_of({}).deadline_ns;
+  connection_->join(root.id, nranks_, rank_, [&] {
+    bootstrap_.failures().throw_if_broken();
+    if (base::now_ns() > deadline)
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} of {}: not all ranks joined NCCL's communicator before the deadline of init",
+                              rank_, nranks_),
+                  here);
+  });
+  bootstrap_.barrier();
+  connection_->end_init();
+}
+
+NcclRanks::~NcclRanks() {
+  stop();
+  connection_.reset();
+  try {
+    const DeviceScope scope(gpu_);
+    for (std::byte* buffer : staging_.buffers) static_cast<void>(cudaFree(buffer));
+    if (barrier_) static_cast<void>(cudaFree(barrier_));
+    if (page_) static_cast<void>(cudaFreeHost(page_));
+  } catch (const Error&) {  // the device is lost
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+void NcclRanks::start(GpuWatch watch) { watch_.start({&bootstrap_, &*connection_, page_, gpu_}, std::move(watch)); }
+
+void NcclRanks::stop() noexcept { watch_.stop(); }
+
+void NcclRanks::drain() noexcept { watch_.drain(); }
+
+// --- staging memory ---
+
+void NcclRanks::stage(std::byte*& data, std::uint64_t bytes, bool is_output) {
+  if (data && bytes > 0) staging_.of_call.push_back({data, nullptr, bytes, is_output, &data});
+}
+
+void NcclRanks::allocate_staging() {
+  constexpr std::uint64_t kAlignment = 256;
+  std::uint64_t needed = 0;
+  for (const Staged& one : staging_.of_call) needed += (one.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (needed == 0) return;
+  if (staging_.bytes < needed) {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, needed);
+    if (status == cudaErrorMemoryAllocation)
+      backend::raise_out_of_memory(needed, gpu_, "staging memory of a collective", {});
+    backend::check(status, "cudaMalloc", gpu_);
+    staging_.buffers.push_back(static_cast<std::byte*>(memory));
+    staging_.bytes = needed;
+  }
+  std::byte* next = staging_.buffers.back();
+  for (Staged& one : staging_.of_call) {
+    *one.place = one.own = next;
+    next += (one.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+// --- calls ---
+
+void NcclRanks::require_call(const GpuCall& asked, Here here) const {
+  const Call& call = asked.call;
+  const bool is_float8 = call.type == DataType::kF8E4M3 || call.type == DataType::kF8E5M2;
+  if (reduces(call.kind) && is_float8 && connection_->library().version < kFirstWithFloat8)
+    throw Error(Code::kUnsupported,
+                fmt::format("{} of {}: NCCL {} has no such type", collective_name(call.kind), data_type_name(call.type),
+                            nccl_version_text(connection_->library().version)),
+                here);
+  if (reduces(call.kind) && is_float8 && call.op == ReduceOp::kPreMulSum && nranks_ == 1)
+    throw Error(Code::kUnsupported, "premulsum of an f8 type and a single rank: NCCL has no such reduction", here);
+  const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
+  for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
+    if (reinterpret_cast<std::uint64_t>(data) % size != 0)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
+                              collective_name(call.kind), data_type_name(call.type), size),
+                  here);
+  }
+}
+
+std::uint64_t NcclRanks::start_call(const GpuCall& asked, Op& op, runtime::StreamState& stream, Submit& submit) {
+  order_.require_stream_of_device(stream, op.here);
+  require_call(asked, op.here);
+  const DeviceScope scope(gpu_);
+  const Call& call = asked.call;
+  auto* input = const_cast<std::byte*>(asked.input);
+  std::byte* output = asked.output;
+  staging_.of_call.clear();
+  const bool overwrites_input = call.kind == Collective::kAllToAll && input == output && nranks_ > 1;
+  if (!op.reads.empty() && (overwrites_input || is_host_memory(op.reads[0]))) stage(input, op.reads[0].bytes, false);
+  if (!op.writes.empty() && is_host_memory(op.writes[0])) stage(output, op.writes[0].bytes, true);
+  allocate_staging();
+  return enqueue({asked.ticket, Signature::of(call, asked.number), {}}, op, stream, submit,
+                 [&](NcclComm* comm, cudaStream_t native) { return put_call(call, input, output, comm, native); });
+}
+
+std::uint64_t NcclRanks::start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
+                                        runtime::StreamState& stream, Submit& submit) {
+  order_.require_stream_of_device(stream, op.here);
+  const DeviceScope scope(gpu_);
+  std::vector<UserMessage> own(messages.begin(), messages.end());
+  NcclWatch::Noted noted{ticket, {}, {}};
+  const Range *from = op.reads.begin(), *to = op.writes.begin();
+  std::uint64_t bytes = 0;
+  staging_.of_call.clear();
+  for (UserMessage& message : own) {
+    bytes += message.bytes;
+    if (message.bytes == 0) continue;  // NCCL does not get it
+    noted.peers.push_back(message.rank);
+    const Range& range = *(message.out ? from : to)++;
+    if (is_host_memory(range)) stage(message.data, message.bytes, !message.out);
+  }
+  allocate_staging();
+  noted.signature = Signature::of_message(bytes, 0);
+  std::sort(noted.peers.begin(), noted.peers.end());
+  noted.peers.erase(std::unique(noted.peers.begin(), noted.peers.end()), noted.peers.end());
+  return enqueue(noted, op, stream, submit,
+                 [&](NcclComm* comm, cudaStream_t native) { return put_messages(own, comm, native); });
+}
+
+std::uint64_t NcclRanks::enqueue(const NcclWatch::Noted& call, Op& op, runtime::StreamState& stream, Submit& submit,
+                                 const std::function<NcclResult(NcclComm*, cudaStream_t)>& body) {
+  watch_.note(call);
+  const std::uint64_t position = order_.enqueue(
+      op, stream, submit, [&](cudaStream_t native) { put(call, native, body); },
+      connection_->mode() == NcclCallMode::kPolled);
+  watch_.note_position(stream, position, order_.last_use());
+  return position;
+}
+
+void NcclRanks::put(const NcclWatch::Noted& call, cudaStream_t stream,
+                    const std::function<NcclResult(NcclComm*, cudaStream_t)>& body) {
+  const auto copy = [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    backend::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync", gpu_);
+  };
+  for (const Staged& one : staging_.of_call) {
+    if (!one.is_output) copy(one.own, one.user, one.bytes);
+  }
+  MemoryOperation begin[] = {write_32(&page_->state, NcclPage::begun(call.ticket))};
+  put_memory_operations(stream, begin, gpu_);
+  NcclWatch::Wait wait = NcclWatch::wait_from_now();
+  try {
+    connection_->run([&](NcclComm* comm) { return body(comm, stream); }, [&] { watch_.check(wait, call); });
+  } catch (const Error& error) {
+    const Error named(error.code(), fmt::format("{}: {}", call.signature.text(), base::bare_text(error)), {});
+    throw Error(watch_.fail(named));
+  }
+  MemoryOperation end[] = {write_32(&page_->state, NcclPage::ended(call.ticket))};
+  put_memory_operations(stream, end, gpu_);
+  for (const Staged& one : staging_.of_call) {
+    if (one.is_output) copy(one.user, one.own, one.bytes);
+  }
+}
+
+NcclResult NcclRanks::put_call(const Call& call, const std::byte* input, std::byte* output, NcclComm* comm,
+                               cudaStream_t stream) {
+  if (call.kind == Collective::kBarrier) return nccl().all_reduce(barrier_, barrier_, 1, kU32, kSum, comm, stream);
+  if (call.elements == 0) return NcclResult::kSuccess;
+  switch (call.kind) {
+    case Collective::kBroadcast:
+      return nccl().broadcast(rank_ == call.root ? input : output, output, call.elements, kU8, call.root, comm, stream);
+    case Collective::kAllGather: return nccl().all_gather(input, output, call.elements, kU8, comm, stream);
+    case Collective::kAllToAll:
+    case Collective::kGather:
+    case Collective::kScatter: return put_blocks(call, input, output, comm, stream);
+    default: return put_reduction(call, input, output, comm, stream);
+  }
+}
+
+NcclResult NcclRanks::put_reduction(const Call& call, const std::byte* input, std::byte* output, NcclComm* comm,
+                                    cudaStream_t stream) {
+  const int type = nccl_type_of(call.type);
+  const bool keeps_bits = call.op == ReduceOp::kAvg && nranks_ == 1;
+  int op = keeps_bits ? kSum : nccl_op_of(call.op);
+  if (call.op == ReduceOp::kPreMulSum) {
+    ReduceScale factor = call.scale;
+    const NcclResult made = nccl().red_op_create_pre_mul_sum(&op, factor.bytes.data(), type, kHostFactor, comm);
+    if (made != NcclResult::kSuccess) return made;
+  }
+  NcclResult result = NcclResult::kSuccess;
+  if (call.kind == Collective::kAllReduce) {
+    result = nccl().all_reduce(input, output, call.elements, type, op, comm, stream);
+  } else if (call.kind == Collective::kReduce) {
+    result = nccl().reduce(input, output, call.elements, type, op, call.root, comm, stream);
+  } else {
+    result = nccl().reduce_scatter(input, output, call.elements, type, op, comm, stream);
+  }
+  // NCCL has copied the factor. While the call is in progress NCCL would refuse to destroy the operator: it goes with
+  // the communicator then.
+  if (call.op == ReduceOp::kPreMulSum) static_cast<void>(nccl().red_op_destroy(op, comm));
+  return result;
+}
+
+// A block from each rank to each other rank, to the root, or from the root. NCCL itself makes messages of such calls.
+NcclResult NcclRanks::put_blocks(const Call& call, const std::byte* input, std::byte* output, NcclComm* comm,
+                                 cudaStream_t stream) {
+  const std::uint64_t block = call.block_bytes();
+  const bool is_root = rank_ == call.root;
+  GroupResult result;
+  result.add(nccl().group_start());
+  for (int step = 0; step < nranks_; ++step) {
+    const int peer = (rank_ + step) % nranks_;
+    const auto offset = static_cast<std::uint64_t>(peer) * block;
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    if (call.kind == Collective::kAllToAll) {
+      from = input + offset;
+      to = output + offset;
+    } else if (call.kind == Collective::kGather) {
+      if (peer == call.root) from = input;
+      if (is_root) to = output + offset;
+    } else {
+      if (is_root) from = input + offset;
+      if (peer == call.root) to = output;
+    }
+    if (from == to) continue;  // in place, or nothing to exchange with this rank
+    if (from) result.add(nccl().send(from, block, kU8, peer, comm, stream));
+    if (to) result.add(nccl().recv(to, block, kU8, peer, comm, stream));
+  }
+  return result.end(nccl().group_end());
+}
+
+NcclResult NcclRanks::put_messages(std::span<const UserMessage> messages, NcclComm* comm, cudaStream_t stream) {
+  GroupResult result;
+  result.add(nccl().group_start());
+  for (const UserMessage& message : messages) {
+    if (message.bytes == 0) continue;
+    result.add(message.out ? nccl().send(message.data, message.bytes, kU8, message.rank, comm, stream)
+                           : nccl().recv(message.data, message.bytes, kU8, message.rank, comm, stream));
+  }
+  return result.end(nccl().group_end());
+}
+
+}  // namespace slip::comm

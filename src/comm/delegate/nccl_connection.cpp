@@ -1,0 +1,242 @@
+#include "comm/delegate/nccl_connection.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/terminal.hpp"
+#include "base/thread.hpp"
+
+namespace slip::comm {
+namespace {
+
+// How long a destroyed communicator may take to end. NCCL waits for the other ranks of the host, which may destroy
+// theirs later. After this time it is aborted. On a blocking communicator (NcclCallMode::kDirect) ncclCommFinalize
+// itself waits, without a deadline; only the thread of destroy_in_background() waits there.
+constexpr std::int64_t kDestroyNs = 30'000'000'000;
+constexpr std::int64_t kExitNs = 5'000'000'000;  // the same at the end of the process
+// How long abort() waits for a thread that is inside a call: before it revokes the communicator, and afterwards.
+constexpr std::int64_t kShortCallNs = 50'000'000, kLockNs = 5'000'000'000;
+constexpr std::int64_t kPollNs = 200'000;
+
+std::atomic<int>& unfinished() {
+  static auto* const kCount = new std::atomic<int>(0);
+  return *kCount;
+}
+
+// The driver's own exit functions were registered before, so they run after this one.
+void wait_at_exit() {
+  static const bool kRegistered = std::atexit([] { wait_for_destroyed_nccl(kExitNs); }) == 0;
+  static_cast<void>(kRegistered);
+}
+
+void destroy(const NcclFunctions& nccl, NcclComm* comm) {
+  NcclResult state = nccl.comm_finalize(comm);
+  const std::int64_t deadline = base::now_ns() + kDestroyNs;
+  while (state == NcclResult::kInProgress && base::now_ns() < deadline) {
+    base::sleep_ns(kPollNs);
+    if (nccl.comm_get_async_error(comm, &state) != NcclResult::kSuccess) state = NcclResult::kInternalError;
+  }
+  static_cast<void>(state == NcclResult::kSuccess ? nccl.comm_destroy(comm) : nccl.comm_abort(comm));
+}
+
+// A thread of its own, because NCCL waits until the other ranks of the host destroy theirs, too.
+void destroy_in_background(const NcclFunctions& nccl, NcclComm* comm) noexcept {
+  wait_at_exit();
+  unfinished().fetch_add(1, std::memory_order_relaxed);  // relaxed: the thread is started afterwards
+  try {
+    base::Thread thread;
+    thread.start("slip-nccl-end", [&nccl, comm] {
+      destroy(nccl, comm);
+      unfinished().fetch_sub(1, std::memory_order_release);  // release: see wait_for_destroyed_nccl()
+    });
+    thread.detach();
+  } catch (const std::exception&) {  // no more threads: an abort does not wait for other ranks
+    static_cast<void>(nccl.comm_abort(comm));
+    unfinished().fetch_sub(1, std::memory_order_release);  // release: as above
+  }
+}
+
+// Where NCCL writes the handle of a new communicator: now, or later in a thread of its own. If that may still come, the
+// memory is kept for the life of the process.
+class HandleSlot : base::NoCopy {
+ public:
+  ~HandleSlot() {
+    if (is_written_) return;
+    static base::Mutex mutex;
+    const base::LockGuard lock(mutex);
+    kept().push_back(std::move(handle_));
+  }
+  NcclComm** get() const { return handle_.get(); }
+  // acquire: NCCL's thread has made the communicator.
+  NcclComm* value() const { return __atomic_load_n(handle_.get(), __ATOMIC_ACQUIRE); }
+  void set_written() { is_written_ = true; }  // NCCL writes no more
+
+ private:
+  static std::vector<std::unique_ptr<NcclComm*>>& kept() {
+    static auto* const kAll = new std::vector<std::unique_ptr<NcclComm*>>;
+    return *kAll;
+  }
+
+  std::unique_ptr<NcclComm*> handle_ = std::make_unique<NcclComm*>(nullptr);
+  bool is_written_ = false;
+};
+
+Code code_of(NcclResult result) {
+  switch (result) {
+    case NcclResult::kSuccess: return Code::kOk;
+    case NcclResult::kUnhandledCudaError: return Code::kLaunchFailed;
+    case NcclResult::kInvalidArgument: return Code::kInvalidValue;
+    case NcclResult::kInvalidUsage: return Code::kUnsupported;
+    case NcclResult::kRemoteError: return Code::kRankLost;
+    case NcclResult::kInProgress: return Code::kNotReady;
+    default: return Code::kIo;
+  }
+}
+
+}  // namespace
+
+void wait_for_destroyed_nccl(std::int64_t max_ns) {
+  const std::int64_t deadline = base::now_ns() + max_ns;
+  // acquire: what the threads did is visible.
+  while (unfinished().load(std::memory_order_acquire) > 0 && base::now_ns() < deadline) base::sleep_ns(kPollNs);
+}
+
+NcclCallMode best_call_mode(const NcclLibrary& library) {
+  return library.functions.comm_split && library.functions.comm_revoke ? NcclCallMode::kDirect : NcclCallMode::kPolled;
+}
+
+NcclConnection::~NcclConnection() {
+  const base::LockGuard lock(mutex_);
+  for (NcclComm* const comm : {comm_, parent_}) {
+    if (comm) destroy_in_background(library_.functions, comm);
+  }
+}
+
+Error NcclConnection::error_of(NcclResult result) {
+  const char* const why = library_.functions.get_error_string(result);
+  const char* const last = library_.functions.get_last_error(nullptr);  // NCCL keeps the last one of the process
+  std::string more = base::single_line_text(last ? last : "");
+  while (more.ends_with(' ')) more.pop_back();
+  return {code_of(result),
+          fmt::format("NCCL {}: {}{}", nccl_version_text(library_.version), why ? why : "?",
+                      more.empty() ? "" : fmt::format(" ({})", more)),
+          {}};
+}
+
+NcclResult NcclConnection::wait(const Check& check) {
+  for (base::Backoff backoff(base::kDeviceQueryWait);; backoff.pause()) {
+    {
+      const base::LockGuard lock(mutex_);
+      NcclResult state = NcclResult::kSuccess;
+      if (!comm_) return NcclResult::kInvalidUsage;
+      const NcclResult asked = library_.functions.comm_get_async_error(comm_, &state);
+      if (asked != NcclResult::kSuccess) return asked;
+      if (state != NcclResult::kInProgress) return state;
+    }
+    check();
+  }
+}
+
+void NcclConnection::join(const NcclUniqueId& id, int nranks, int rank, const Check& check) {
+  NcclResult result = NcclResult::kSuccess;
+  HandleSlot made;
+  {
+    const base::LockGuard lock(mutex_);
+    NcclConfig config;
+    result = library_.functions.comm_init_rank_config(made.get(), nranks, id, rank, &config);
+    comm_ = made.value();
+  }
+  try {
+    if (result == NcclResult::kInProgress || result == NcclResult::kSuccess) result = wait(check);
+    if (result != NcclResult::kSuccess) throw error_of(result);
+    made.set_written();
+    if (mode_ == NcclCallMode::kDirect) split_off(rank, check);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+// The split itself does not block, because the parent does not.
+void NcclConnection::split_off(int rank, const Check& check) {
+  HandleSlot child;
+  NcclResult result = NcclResult::kSuccess;
+  {
+    const base::LockGuard lock(mutex_);
+    NcclConfig config;
+    config.blocking = 1;
+    result = library_.functions.comm_split(comm_, 0, rank, child.get(), &config);
+  }
+  if (result == NcclResult::kInProgress || result == NcclResult::kSuccess) result = wait(check);
+  if (result != NcclResult::kSuccess) throw error_of(result);
+  child.set_written();
+  const base::LockGuard lock(mutex_);
+  parent_ = std::exchange(comm_, child.value());
+  if (!comm_) throw Error(Code::kIo, "NCCL made no communicator", {});
+}
+
+void NcclConnection::end_init() {
+  const base::LockGuard lock(mutex_);
+  if (parent_) destroy_in_background(library_.functions, std::exchange(parent_, nullptr));
+}
+
+void NcclConnection::run(const Call& call, const Check& check) {
+  NcclResult result = NcclResult::kSuccess;
+  {
+    const base::LockGuard lock(mutex_);
+    if (!comm_) throw Error(Code::kAborted, "the communicator was aborted", {});
+    const bool is_direct = mode_ == NcclCallMode::kDirect;
+    if (is_direct) inside_since_ns_.store(base::now_ns(), std::memory_order_relaxed);  // relaxed: a hint
+    result = call(comm_);
+    if (is_direct) inside_since_ns_.store(0, std::memory_order_relaxed);
+  }
+  if (result == NcclResult::kInProgress) result = wait(check);
+  if (result == NcclResult::kSuccess) [[likely]]
+    return;
+  check();  // if another rank is lost, that is the cause
+  throw error_of(result);
+}
+
+std::optional<Error> NcclConnection::error() {
+  if (!mutex_.try_lock()) return std::nullopt;
+  NcclResult state = NcclResult::kSuccess;
+  NcclResult asked = NcclResult::kSuccess;
+  if (comm_) asked = library_.functions.comm_get_async_error(comm_, &state);
+  mutex_.unlock();
+  if (asked != NcclResult::kSuccess) state = asked;
+  if (state == NcclResult::kSuccess || state == NcclResult::kInProgress) return std::nullopt;
+  return error_of(state);
+}
+
+// A thread may wait inside NCCL and hold the mutex. ncclCommRevoke ends its wait without freeing the communicator.
+// Should that thread not return, the abort comes nevertheless. No analysis: only join(), end_init() and this function
+// write the pointers, and no two of them at the same time.
+void NcclConnection::abort() noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {
+  const auto lock_within = [this](std::int64_t time_ns) SLIP_NO_THREAD_SAFETY_ANALYSIS {
+    const std::int64_t deadline = base::now_ns() + time_ns;
+    while (!mutex_.try_lock()) {
+      if (base::now_ns() > deadline) return false;
+      base::sleep_ns(kPollNs);
+    }
+    return true;
+  };
+  bool locked = lock_within(kShortCallNs);
+  if (!locked) {
+    if (mode_ == NcclCallMode::kDirect && comm_) static_cast<void>(library_.functions.comm_revoke(comm_, 0));
+    locked = lock_within(kLockNs);
+  }
+  for (NcclComm** const comm : {&comm_, &parent_}) {
+    if (NcclComm* const aborted = std::exchange(*comm, nullptr))
+      static_cast<void>(library_.functions.comm_abort(aborted));
+  }
+  if (locked) mutex_.unlock();
+}
+
+}  // namespace slip::comm

@@ -1,0 +1,72 @@
+// NcclConnection: this rank's communicator of NVIDIA's NCCL. The watch thread may abort it while another thread uses
+// it.
+//
+// Every wait for other ranks can be ended. Init uses a non-blocking communicator: NCCL does not wait, this class does,
+// with a deadline. Calls have two modes:
+// - kDirect: on a blocking communicator, which is split off the first one. NCCL enqueues the work in the calling
+// thread.
+//   It waits there only if it must connect to ranks for the first time; ncclCommRevoke ends that wait. NCCL 2.28.
+// - kPolled: on the non-blocking communicator. NCCL starts a thread for each call, which costs about 40 us. Older
+//   versions have no other way to end a wait inside a call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "base/sync.hpp"
+#include "comm/delegate/nccl_library.hpp"
+#include "slip/error.hpp"
+
+namespace slip::comm {
+
+enum class NcclCallMode : std::uint8_t { kDirect, kPolled };
+NcclCallMode best_call_mode(const NcclLibrary& library);
+
+class NcclConnection : base::NoCopy {
+ public:
+  // A wait calls it again and again. It throws if the wait must end.
+  using Check = std::function<void()>;
+  using Call = std::function<NcclResult(NcclComm*)>;
+
+  NcclConnection(const NcclLibrary& library, NcclCallMode mode) : library_(library), mode_(mode) {}
+  // Does not wait for other ranks: a thread of its own destroys the communicator.
+  ~NcclConnection();
+
+  const NcclLibrary& library() const { return library_; }
+  NcclCallMode mode() const { return mode_; }
+
+  // All ranks call it, once. Returns when all have joined.
+  void join(const NcclUniqueId& id, int nranks, int rank, const Check& check);
+  // Call it when all ranks have returned from join(): frees what init alone needed.
+  void end_init();
+  // Calls NCCL and returns when the work is enqueued. If NCCL must first connect to other ranks, this waits for them.
+  // Throws if NCCL returns an error, and if the communicator was aborted. kPolled: `check` ends the wait. kDirect: only
+  // abort() does.
+  void run(const Call& call, const Check& check);
+  // kDirect: since when a thread has been inside a call of NCCL, in now_ns(); 0: none is.
+  std::int64_t inside_since_ns() const { return inside_since_ns_.load(std::memory_order_relaxed); }  // relaxed: a hint
+  // The error that NCCL has found in the background, if there is one. Nothing while another thread is inside a call.
+  std::optional<Error> error();
+  // Ends all work of the communicator, on the device, too, and calls of other threads. Later calls throw.
+  void abort() noexcept;
+
+ private:
+  NcclResult wait(const Check& check);
+  void split_off(int rank, const Check& check);
+  Error error_of(NcclResult result);
+
+  const NcclLibrary& library_;
+  const NcclCallMode mode_;
+  std::atomic<std::int64_t> inside_since_ns_{0};
+  // Held by the thread that is inside NCCL, except for ncclCommRevoke.
+  base::Mutex mutex_;
+  NcclComm* comm_ SLIP_GUARDED_BY(mutex_) = nullptr;    // null: not joined yet, or aborted
+  NcclComm* parent_ SLIP_GUARDED_BY(mutex_) = nullptr;  // kDirect: the communicator of init, until end_init()
+};
+
+// Waits until the communicators that were destroyed have ended, at most this long. For the end of the process.
+void wait_for_destroyed_nccl(std::int64_t max_ns);
+
+}  // namespace slip::comm

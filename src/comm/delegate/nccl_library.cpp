@@ -1,0 +1,187 @@
+#include "comm/delegate/nccl_library.hpp"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fmt/format.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "base/sync.hpp"
+
+namespace slip::comm {
+namespace {
+
+constexpr const char* kName = "libnccl.so.2";
+// The name of the ELF note by which Slipstream's libnccl.so.2 can be recognised (src/nccl/errors.cpp).
+constexpr std::string_view kOwnNote = "Slipstream";
+
+// Whether a note of this segment has the name kOwnNote.
+bool has_own_note(const std::byte* at, std::size_t bytes) {
+  const auto padded = [](std::size_t size) { return (size + 3) / 4 * 4; };
+  while (bytes >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) note;
+    std::memcpy(&note, at, sizeof(note));
+    const std::size_t whole = sizeof(note) + padded(note.n_namesz) + padded(note.n_descsz);
+    if (whole > bytes) return false;
+    const std::string_view name(reinterpret_cast<const char*>(at) + sizeof(note), note.n_namesz);
+    if (name.substr(0, name.find('\0')) == kOwnNote) return true;
+    at += whole;
+    bytes -= whole;
+  }
+  return false;
+}
+
+struct NoteSearch {
+  ElfW(Addr) base = 0;
+  bool found = false;
+};
+
+int search_notes(dl_phdr_info* library, std::size_t, void* data) {
+  auto& search = *static_cast<NoteSearch*>(data);
+  if (library->dlpi_addr != search.base) return 0;
+  for (int i = 0; i < library->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = library->dlpi_phdr[i];
+    if (segment.p_type != PT_NOTE) continue;
+    const auto* const at = reinterpret_cast<const std::byte*>(library->dlpi_addr + segment.p_vaddr);
+    search.found = search.found || has_own_note(at, segment.p_memsz);
+  }
+  return 1;
+}
+
+bool is_ours(const link_map& library) {
+  NoteSearch search{library.l_addr, false};
+  dl_iterate_phdr(search_notes, &search);
+  return search.found;
+}
+
+const link_map* map_of(void* handle) {
+  link_map* map = nullptr;
+  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map : nullptr;
+}
+
+// Whether Slipstream's libnccl.so.2 is preloaded. Then its functions come first wherever names are looked up.
+bool ours_is_global() {
+  const void* const function = dlsym(RTLD_DEFAULT, "ncclGetVersion");
+  Dl_info info{};
+  link_map* map = nullptr;
+  return function && dladdr1(function, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 && map &&
+         is_ours(*map);
+}
+
+// Closes the library unless it is released.
+struct Closer {
+  void operator()(void* handle) const { dlclose(handle); }
+};
+using Handle = std::unique_ptr<void, Closer>;
+
+// Finds all functions; returns the name of the first one that is missing, or "".
+std::string find_functions(void* handle, NcclFunctions& functions) {
+  std::string missing;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    if (!function && missing.empty()) missing = name;
+  };
+  find(functions.get_error_string, "ncclGetErrorString");
+  find(functions.get_last_error, "ncclGetLastError");
+  find(functions.get_unique_id, "ncclGetUniqueId");
+  find(functions.comm_init_rank_config, "ncclCommInitRankConfig");
+  find(functions.comm_finalize, "ncclCommFinalize");
+  find(functions.comm_destroy, "ncclCommDestroy");
+  find(functions.comm_abort, "ncclCommAbort");
+  find(functions.comm_get_async_error, "ncclCommGetAsyncError");
+  find(functions.all_reduce, "ncclAllReduce");
+  find(functions.reduce, "ncclReduce");
+  find(functions.broadcast, "ncclBroadcast");
+  find(functions.all_gather, "ncclAllGather");
+  find(functions.reduce_scatter, "ncclReduceScatter");
+  find(functions.send, "ncclSend");
+  find(functions.recv, "ncclRecv");
+  find(functions.group_start, "ncclGroupStart");
+  find(functions.group_end, "ncclGroupEnd");
+  find(functions.red_op_create_pre_mul_sum, "ncclRedOpCreatePreMulSum");
+  find(functions.red_op_destroy, "ncclRedOpDestroy");
+  std::string result = missing;
+  find(functions.comm_split, "ncclCommSplit");
+  find(functions.comm_revoke, "ncclCommRevoke");
+  return result;
+}
+
+NcclSearch load(const std::string& file) {
+  const auto problem = [&](const std::string& text) { return NcclSearch{nullptr, fmt::format("{}: {}", file, text)}; };
+  if (file.find('/') != std::string::npos && ::access(file.c_str(), R_OK) != 0) return problem(std::strerror(errno));
+  // RTLD_LOCAL: the program may have another libnccl of its own. RTLD_DEEPBIND: if ours is preloaded, calls inside
+  // NVIDIA's library would otherwise reach ours. Not without need: sanitizers refuse it.
+  const int deep = ours_is_global() ? RTLD_DEEPBIND : 0;
+  Handle handle(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | deep));
+  if (!handle) {
+    const char* const why = dlerror();
+    return {nullptr, why ? why : fmt::format("{}: it cannot be loaded", file)};
+  }
+  const link_map* const map = map_of(handle.get());
+  if (map && is_ours(*map)) {
+    static_cast<void>(handle.release());  // it stays loaded: its static objects are made for the life of the process
+    return problem("this is Slipstream's own libnccl.so.2, which would hand its calls to itself: name NVIDIA's");
+  }
+  auto made = std::make_unique<NcclLibrary>();
+  made->path = map && map->l_name[0] != '\0' ? map->l_name : file;
+  NcclFunctions& functions = made->functions;
+  functions.get_version = reinterpret_cast<NcclResult (*)(int*)>(dlsym(handle.get(), "ncclGetVersion"));
+  if (!functions.get_version || functions.get_version(&made->version) != NcclResult::kSuccess)
+    return problem("this is not NCCL: it has no ncclGetVersion");
+  if (made->version < kMinNcclVersion)
+    return problem(fmt::format("this is NCCL {}: at least {} is needed", nccl_version_text(made->version),
+                               nccl_version_text(kMinNcclVersion)));
+  if (const std::string missing = find_functions(handle.get(), functions); !missing.empty())
+    return problem(fmt::format("it has no {}", missing));
+  static_cast<void>(handle.release());  // it stays loaded
+  return {made.release(), {}};
+}
+
+// Where pip installs NVIDIA's library, if this code is part of the Python package beside it.
+std::string beside_this_package() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&beside_this_package), &info) == 0 || !info.dli_fname) return {};
+  const std::string own = info.dli_fname;
+  const std::size_t slash = own.rfind('/');
+  return slash == std::string::npos ? std::string() : own.substr(0, slash) + "/../nvidia/nccl/lib/" + kName;
+}
+
+NcclSearch search_all() {
+  std::vector<std::string> files{kName};
+  if (std::string beside = beside_this_package(); !beside.empty()) files.push_back(std::move(beside));
+  NcclSearch result;
+  std::string problems;
+  for (const std::string& file : files) {
+    result = load(file);
+    if (result.loaded) return result;
+    problems += (problems.empty() ? "" : "; ") + result.problem;
+  }
+  return {nullptr, problems};
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string NcclLibrary::text() const { return fmt::format("NCCL {} ({})", nccl_version_text(version), path); }
+
+NcclSearch find_nccl(const std::string& request) {
+  static base::Mutex mutex;
+  static auto* const kFound = new std::map<std::string, NcclSearch>;  // by request
+  const base::LockGuard lock(mutex);
+  const auto [place, is_new] = kFound->try_emplace(request);
+  if (is_new) place->second = request == "auto" ? search_all() : load(request);
+  return place->second;
+}
+
+}  // namespace slip::comm

@@ -1,0 +1,85 @@
+// NcclLibrary: NVIDIA's libnccl.so.2, loaded at run time. Communicators on GPUs hand their calls to it if SLIP_NCCL
+// asks for that. Also the part of NCCL's binary interface that they use; it has been stable since NCCL 2.14.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+struct CUstream_st;
+
+namespace slip::comm {
+
+struct NcclComm;  // opaque
+
+struct NcclUniqueId {
+  char bytes[128] = {};
+};
+
+enum class NcclResult : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+};
+
+// The config of NCCL 2.14. Later versions have more fields and set those to their defaults.
+struct NcclConfig {
+  std::size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;
+};
+
+inline constexpr int kMinNcclVersion = 21400;
+
+struct NcclFunctions {
+  NcclResult (*get_version)(int*);
+  const char* (*get_error_string)(NcclResult);
+  const char* (*get_last_error)(NcclComm*);
+  NcclResult (*get_unique_id)(NcclUniqueId*);
+  NcclResult (*comm_init_rank_config)(NcclComm**, int nranks, NcclUniqueId, int rank, NcclConfig*);
+  NcclResult (*comm_finalize)(NcclComm*);
+  NcclResult (*comm_destroy)(NcclComm*);
+  NcclResult (*comm_abort)(NcclComm*);
+  NcclResult (*comm_get_async_error)(NcclComm*, NcclResult*);
+  NcclResult (*all_reduce)(const void*, void*, std::size_t, int type, int op, NcclComm*, CUstream_st*);
+  NcclResult (*reduce)(const void*, void*, std::size_t, int type, int op, int root, NcclComm*, CUstream_st*);
+  NcclResult (*broadcast)(const void*, void*, std::size_t, int type, int root, NcclComm*, CUstream_st*);
+  NcclResult (*all_gather)(const void*, void*, std::size_t, int type, NcclComm*, CUstream_st*);
+  NcclResult (*reduce_scatter)(const void*, void*, std::size_t, int type, int op, NcclComm*, CUstream_st*);
+  NcclResult (*send)(const void*, std::size_t, int type, int peer, NcclComm*, CUstream_st*);
+  NcclResult (*recv)(void*, std::size_t, int type, int peer, NcclComm*, CUstream_st*);
+  NcclResult (*group_start)();
+  NcclResult (*group_end)();
+  NcclResult (*red_op_create_pre_mul_sum)(int* op, void* factor, int type, int residence, NcclComm*);
+  NcclResult (*red_op_destroy)(int op, NcclComm*);
+  // Null in older versions.
+  NcclResult (*comm_split)(NcclComm*, int color, int key, NcclComm**, NcclConfig*);  // since 2.18
+  NcclResult (*comm_revoke)(NcclComm*, int flags);                                   // since 2.28
+};
+
+struct NcclLibrary {
+  std::string path;
+  int version = 0;  // 22809 is 2.28.9
+  NcclFunctions functions = {};
+
+  std::string text() const;  // "NCCL 2.28.9 (/usr/lib/libnccl.so.2)"
+};
+std::string nccl_version_text(int version);
+
+// The library, or why there is none.
+struct NcclSearch {
+  const NcclLibrary* loaded = nullptr;
+  std::string problem;
+};
+
+// `request`: the value of SLIP_NCCL: a file, or "auto". For "auto" these are tried: the library that the process has
+// loaded, the one that the system finds, and the one of PyTorch if this code is installed beside it. Slipstream's own
+// libnccl.so.2 is refused. A library that was loaded stays loaded: NCCL keeps threads. Any thread may call it.
+NcclSearch find_nccl(const std::string& request);
+
+}  // namespace slip::comm

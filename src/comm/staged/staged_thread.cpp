@@ -1,0 +1,177 @@
+#include "comm/staged/staged_thread.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/error_text.hpp"
+
+namespace slip::comm {
+namespace {
+
+// How often the thread looks for an error while no part is posted.
+constexpr std::int64_t kLookNs = 1'000'000;
+// After a part, and after a call was enqueued, the next part is likely to come soon: the thread polls for this long.
+constexpr std::int64_t kBusyNs = 1'000'000;
+// Then it sleeps between polls, for a share of the time in which nothing came. So a part that comes late is found late
+// by that share at most. Calls of CUDA graphs come unannounced, so the thread sleeps longer there.
+constexpr std::int64_t kSleepShare = 32;
+constexpr std::int64_t kMinSleepNs = 20'000, kMaxSleepNs = 100'000, kMaxSleepCapturedNs = 500'000;
+constexpr int kPollsPerYield = 64;
+
+// Flags in memory that the device also accesses. acquire: the data that the device wrote before is visible. release:
+// the device sees the data that this thread and the links wrote before.
+std::uint32_t load(const std::uint32_t& flag) { return __atomic_load_n(&flag, __ATOMIC_ACQUIRE); }
+void store(std::uint32_t& flag, std::uint32_t value) { __atomic_store_n(&flag, value, __ATOMIC_RELEASE); }
+
+}  // namespace
+
+void StagedThread::start(Setup setup) {
+  setup_ = std::move(setup);
+  calls_.emplace(*setup_.ranks, *setup_.calls);
+  constexpr bool kPrecise = true;  // its sleeps are short
+  thread_.start(
+      "slip-staged", [this] { run(); }, kPrecise);
+}
+
+void StagedThread::stop() noexcept {
+  if (!thread_.started()) return;
+  ends_.store(true, std::memory_order_relaxed);
+  parker_.unpark();
+  thread_.join();
+  thread_ = {};
+}
+
+std::uint32_t StagedThread::add(StagedCall call, Use use) {
+  std::uint32_t id = 0;
+  {
+    const base::LockGuard lock(mutex_);
+    if (use == Use::kCaptured) {
+      any_captured_.store(true, std::memory_order_relaxed);
+      const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& one) {
+        return one->call && one->use == Use::kCaptured && same(*one->call, call);
+      });
+      if (found != entries_.end()) return static_cast<std::uint32_t>(found - entries_.begin()) + 1;
+    }
+    if (free_.empty()) {
+      entries_.push_back(std::make_unique<Entry>());
+      free_.push_back(static_cast<std::uint32_t>(entries_.size()));
+    }
+    id = free_.back();
+    free_.pop_back();
+    *entries_[id - 1] = {std::move(call), use};
+  }
+  // If the thread saw 0 before, it may sleep in the parker. Otherwise it polls and needs no wake-up.
+  if (use == Use::kOnce && expected_.fetch_add(1, std::memory_order_relaxed) == 0) parker_.unpark();
+  return id;
+}
+
+void StagedThread::remove(std::uint32_t id) {
+  const base::LockGuard lock(mutex_);
+  Entry& entry = *entries_[id - 1];
+  if (entry.use == Use::kCaptured) return;
+  entry.call.reset();
+  free_.push_back(id);
+  expected_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+const StagedCall* StagedThread::find(std::uint32_t id) {
+  const base::LockGuard lock(mutex_);
+  if (id > entries_.size() || !entries_[id - 1]->call) return nullptr;
+  return &*entries_[id - 1]->call;
+}
+
+void StagedThread::run() {
+  base::set_time_slice(base::TimeSlice::kShort);
+  while (!ends_.load(std::memory_order_relaxed)) {
+    if (failed_) {
+      release();
+      base::sleep_ns(kLookNs);
+      continue;
+    }
+    try {
+      if (const std::optional<Error> error = setup_.error()) {
+        failed_ = true;  // first: the streams are released even if not all of them can be failed
+        setup_.fail_streams(*error);
+      } else if (const std::uint32_t id = poll(0); id != 0) {
+        run_call(id);
+      }
+    } catch (const Error& error) {
+      setup_.fail(error.code(), base::bare_text(error));
+    } catch (const std::exception& error) {
+      setup_.fail(Code::kLaunchFailed, error.what());
+    }
+  }
+}
+
+void StagedThread::run_call(std::uint32_t id) {
+  const StagedCall* const call = find(id);
+  const std::uint64_t parts = call ? parts_of(*call) : 0;
+  for (std::uint64_t part = 0; part < parts; ++part) {
+    const std::uint64_t slot = part % kStagingSlots;
+    const std::uint32_t posted = part == 0 ? id : await_part(slot);
+    if (posted == 0) return;  // the communicator failed
+    if (posted != id) break;
+    if (!calls_->run(*call, part, setup_.memory.slot(slot))) return;
+    StagingFlags& flags = setup_.memory.flags(slot);
+    store(flags.posted, 0);
+    busy_until_ns_ = base::now_ns() + kBusyNs;
+    const bool is_last = part + 1 == parts;
+    if (is_last) remove(id);  // before the stream goes on: it may post the next call at once
+    store(flags.done, 1);
+    if (is_last) return;
+  }
+  setup_.fail(
+      Code::kInvalidValue,
+      fmt::format("rank {}: a call began before the previous one had ended: the program must order the launches "
+                  "of its CUDA graphs and its other calls of a communicator",
+                  setup_.ranks->bootstrap.rank()));
+}
+
+// Returns 0 if the communicator failed. Only copies come before the part in its stream, so the deadline for other ranks
+// suffices for them.
+std::uint32_t StagedThread::await_part(std::uint64_t slot) {
+  const std::int64_t timeout = setup_.calls->timeout_ns, began = base::now_ns();
+  for (;;) {
+    if (const std::uint32_t id = poll(slot); id != 0) return id;
+    if (ends_.load(std::memory_order_relaxed) || setup_.error()) return 0;
+    if (base::now_ns() - began > timeout)
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} waited {:.1f} s until its stream posted the next part of a call",
+                              setup_.ranks->bootstrap.rank(), static_cast<double>(timeout) / 1e9),
+                  {});
+  }
+}
+
+// Waits for a part in the slot. Returns 0 after kLookNs.
+std::uint32_t StagedThread::poll(std::uint64_t slot) {
+  const std::int64_t until = base::now_ns() + kLookNs;
+  const std::uint32_t& posted = setup_.memory.flags(slot).posted;
+  const int polls = setup_.calls->oversubscribed ? 1 : kPollsPerYield;
+  for (;;) {
+    for (int i = 0; i < polls; ++i) {
+      if (const std::uint32_t id = load(posted); id != 0) return id;
+      base::cpu_relax();
+    }
+    const std::int64_t now = base::now_ns();
+    if (now > until || ends_.load(std::memory_order_relaxed)) return 0;
+    const std::int64_t share = (now - busy_until_ns_) / kSleepShare;
+    if (now < busy_until_ns_) base::yield_thread();
+    else if (expected_.load(std::memory_order_relaxed) > 0) base::sleep_ns(std::clamp(share, kMinSleepNs, kMaxSleepNs));
+    else if (parker_.park(any_captured_.load(std::memory_order_relaxed)
+                              ? now + std::clamp(share, kMinSleepNs, kMaxSleepCapturedNs)
+                              : until))
+      busy_until_ns_ = base::now_ns() + kBusyNs;
+  }
+}
+
+// Streams wait once for each part that is still enqueued or replayed later.
+void StagedThread::release() {
+  for (std::uint64_t slot = 0; slot < kStagingSlots; ++slot) {
+    store(setup_.memory.flags(slot).posted, 0);
+    store(setup_.memory.flags(slot).done, 1);
+  }
+}
+
+}  // namespace slip::comm

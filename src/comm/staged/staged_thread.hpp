@@ -1,0 +1,75 @@
+// StagedThread: the thread of a communicator that runs staged calls. It polls the flags that the streams write, runs
+// each posted part with HostCalls, and sets the flag for which the stream waits. After an error of the communicator it
+// releases the streams.
+//
+// The calls of a communicator follow each other in the streams, so at most the parts of one call are posted. A call is
+// named by an id that the stream posts. A call that is captured in a CUDA graph keeps its id, because each launch of
+// the graph posts it again.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
+#include "comm/staged/host_calls.hpp"
+#include "comm/staged/staged_call.hpp"
+
+namespace slip::comm {
+
+class StagedThread {
+ public:
+  struct Setup {
+    StagingMemory memory;
+    std::function<std::optional<Error>()> error;              // the communicator's error, if it has one
+    std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
+    std::function<void(const Error&)> fail_streams;           // called once, before the streams are released
+    const RankConnections* ranks = nullptr;
+    CallContext* calls = nullptr;
+  };
+  StagedThread() = default;
+  StagedThread(const StagedThread&) = delete;
+  StagedThread& operator=(const StagedThread&) = delete;
+  ~StagedThread() { stop(); }
+
+  void start(Setup setup);
+  void stop() noexcept;
+
+  // Any thread may call them. add() returns the id of the call, not 0, before the stream posts it. kOnce: the call is
+  // forgotten after it has run. kCaptured: it may run any number of times, or never. Equal captured calls have the same
+  // id. remove(): a kOnce call was not enqueued after all.
+  enum class Use : std::uint8_t { kOnce, kCaptured };
+  std::uint32_t add(StagedCall call, Use use);
+  void remove(std::uint32_t id);
+
+ private:
+  struct Entry {
+    std::optional<StagedCall> call;  // nothing: the id is free
+    Use use = Use::kOnce;
+  };
+  void run();
+  void run_call(std::uint32_t id);
+  std::uint32_t poll(std::uint64_t slot);
+  std::uint32_t await_part(std::uint64_t slot);
+  const StagedCall* find(std::uint32_t id);
+  void release();
+
+  Setup setup_;
+  std::optional<HostCalls> calls_;
+  base::Thread thread_;
+  std::atomic<bool> ends_{false};  // relaxed: no other data is published with it
+  bool failed_ = false;
+  std::int64_t busy_until_ns_ = 0;  // until then the thread yields instead of sleeping
+  base::Parker parker_;             // the thread sleeps here if no call is enqueued
+  // relaxed: it only decides how long the thread sleeps.
+  std::atomic<std::uint32_t> expected_{0};  // kOnce calls that have not run
+  std::atomic<bool> any_captured_{false};
+  base::Mutex mutex_;
+  std::vector<std::unique_ptr<Entry>> entries_ SLIP_GUARDED_BY(mutex_);  // by id - 1; entries do not move
+  std::vector<std::uint32_t> free_ SLIP_GUARDED_BY(mutex_);              // ids
+};
+
+}  // namespace slip::comm
