@@ -41,6 +41,7 @@ GradientProfile coarse_step_of(const Model& model, std::size_t max_layers);
 void add_sim_bars(Harness& harness);
 void add_host_bars(Harness& harness);
 void add_link_bars(Harness& harness);
+void add_gpu_bars(Harness& harness);
 
 // A rank of the bar over a slow link: this program, started again in a network namespace.
 bool is_link_rank(int argc, char** argv);

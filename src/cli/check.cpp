@@ -17,8 +17,6 @@
 namespace slip::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct CheckOptions {
   std::vector<std::string> paths;
   std::string json, html;
@@ -90,7 +88,7 @@ int run_check(const CheckOptions& options) {
     all.back()["trace"] = name;
     if (!options.html.empty()) write_html(trace, options.html, name.substr(name.rfind('/') + 1));
   }
-  if (!options.json.empty()) write_file(options.json, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_json(options.json, all);
   return clean ? kSuccess : kFailed;
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): of the library CLI11
 class App;
 class Option;
 }  // namespace CLI
@@ -45,7 +45,8 @@ std::function<int()> add_launch(CLI::App& app);
 std::function<int()> add_topo(CLI::App& app);
 std::function<int()> add_ranks(CLI::App& app);
 std::function<int()> add_help(CLI::App& app);
-std::function<int()> add_generate(CLI::App& app);  // hidden: writes the man page and completions
+std::function<int()> add_generate(CLI::App& app);   // hidden: writes the man page and completions
+std::function<int()> add_one_queue(CLI::App& app);  // hidden: a case of a lab that needs a process of its own
 
 // --- Options that name an output. One rule for every command: `--json [FILE]` (and `--html`, `--trace`, ...) writes to
 // FILE. Without FILE, or with `-`, the data go to the standard output and the usual text is not printed. Paths are

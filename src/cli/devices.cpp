@@ -15,13 +15,10 @@
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/text.hpp"
-#include "runtime/backend.hpp"
 #include "slip/device.hpp"
 
 namespace slip::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct DevicesOptions {
   bool quick = false;
@@ -216,7 +213,7 @@ int run_devices(const DevicesOptions& options) {
   found["cpu"] = show_measured(cpu, "cpu", cpu.info().compute_workers, 1, options.quick);
   found["sim"] = show_sim();
   found["cuda"] = show_cuda(options.quick);
-  if (!options.json.empty()) write_file(options.json, found.dump(2) + "\n");
+  write_json(options.json, found);
   return kSuccess;
 }
 

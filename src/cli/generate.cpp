@@ -105,7 +105,7 @@ std::string bash_completion(const CLI::App& app) {
   const std::vector<Choices> all = choices_of(app);
   const auto names = [](const auto& list) {
     std::string text;
-    for (const auto& one : list) text += (text.empty() ? "" : " ") + one.first;
+    for (const auto& entry : list) text += (text.empty() ? "" : " ") + entry.first;
     return text;
   };
   std::string cases;

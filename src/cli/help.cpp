@@ -35,6 +35,23 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
+int help(const CLI::App& app, const std::vector<std::string>& path) {
+  const CLI::App* command = &app;
+  for (const std::string& name : path) {
+    const std::vector<std::string> names = command_names(*command);
+    if (names.empty())
+      throw UsageError(
+          fmt::format("{0} has no command '{1}' and no subcommands at all: see {0} --help", line_of(*command), name));
+    const CLI::App* below = nullptr;
+    for (const CLI::App* each : commands_of(*command)) below = each->get_name() == name ? each : below;
+    if (!below) throw UsageError(fmt::format("no command '{}'{}", name, allowed(name, names)));
+    command = below;
+  }
+  // App::help() would explain the running command, `help`.
+  fmt::print("{}", app.get_formatter()->make_help(command, line_of(*command), CLI::AppFormatMode::Normal));
+  return kSuccess;
+}
+
 }  // namespace
 
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words) {
@@ -85,27 +102,6 @@ std::string allowed(std::string_view typed, const std::vector<std::string>& word
   const std::string nearest = did_you_mean(typed, words);
   return fmt::format("{} {}", nearest.empty() ? ": there are" : nearest + " There are", fmt::join(words, ", "));
 }
-
-namespace {
-
-int help(const CLI::App& app, const std::vector<std::string>& path) {
-  const CLI::App* command = &app;
-  for (const std::string& name : path) {
-    const std::vector<std::string> names = command_names(*command);
-    if (names.empty())
-      throw UsageError(
-          fmt::format("{0} has no command '{1}' and no subcommands at all: see {0} --help", line_of(*command), name));
-    const CLI::App* below = nullptr;
-    for (const CLI::App* each : commands_of(*command)) below = each->get_name() == name ? each : below;
-    if (!below) throw UsageError(fmt::format("no command '{}'{}", name, allowed(name, names)));
-    command = below;
-  }
-  // App::help() would explain the running command, `help`.
-  fmt::print("{}", app.get_formatter()->make_help(command, line_of(*command), CLI::AppFormatMode::Normal));
-  return kSuccess;
-}
-
-}  // namespace
 
 std::string version_text() {
 #ifdef SLIP_HAS_CUDA

@@ -20,8 +20,6 @@
 namespace slip::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int kBlocked = 3;  // exit status: a rank is stalled by another one
 
 struct RanksOptions {
@@ -125,8 +123,7 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
   }
   for (const comm::Stall& one : held) held_up.push_back({{"kind", comm::stall_name(one.kind)}, {"text", one.text}});
   for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});
-  const Json all{{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}};
-  write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_json(path, {{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}});
 }
 
 int show(const RanksOptions& options) {

@@ -22,8 +22,6 @@
 namespace slip::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct StatsOptions {
   std::vector<std::string> paths;
   std::string json, html;
@@ -362,8 +360,7 @@ std::string gaps_in(const Studied& studied) {
   if (studied.unsubmitted == studied.figures.ops && studied.figures.ops > 0)
     text +=
         "The trace has no submissions, so the host is never named as a cause, and only a start that comes at once "
-        "after "
-        "another op is explained; slack and critical path know only the order within streams and engines. ";
+        "after another op is explained; slack and critical path know only the order within streams and engines. ";
   else if (studied.unsubmitted > 0)
     text += fmt::format("{} ops have no submission of their own in the trace. ", studied.unsubmitted);
   if (studied.not_run > 0) text += fmt::format("{} ops have no run and count in nothing here. ", studied.not_run);
@@ -466,9 +463,7 @@ int run_stats(const StatsOptions& options) {
     all.push_back(tell(name, Studied(trace), options));
     if (!options.html.empty()) write_html(trace, options.html, name.substr(name.rfind('/') + 1));
   }
-  if (!options.json.empty())
-    write_file(options.json,
-               Json{{"traces", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_json(options.json, {{"traces", std::move(all)}});
   return kSuccess;
 }
 

@@ -1,6 +1,5 @@
 #include "cli/text.hpp"
 
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/terminal.hpp"
+#include "cli/commands.hpp"
 
 namespace slip::cli {
 namespace {
@@ -47,64 +47,6 @@ ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
              ? static_cast<ssize_t>(size)
              : 0;
 }
-
-}  // namespace
-
-void escape_standard_output() {
-#ifdef __GLIBC__  // other C libraries cannot replace `stdout`
-  static std::string left;
-  std::FILE* escaped =
-      ::fopencookie(&left, "w", {.read = nullptr, .write = write_escaped, .seek = nullptr, .close = nullptr});
-  if (!escaped) return;
-  if (::isatty(STDOUT_FILENO) != 0) std::setvbuf(escaped, nullptr, _IOLBF, BUFSIZ);
-  std::fflush(stdout);
-  stdout = escaped;
-#endif
-}
-
-std::size_t terminal_columns(std::size_t otherwise) {
-  constexpr std::size_t kMin = 40;
-  struct winsize size {};
-  if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-    return otherwise;
-  return std::max<std::size_t>(size.ws_col, kMin);
-}
-
-std::string paragraph(std::string_view text, std::size_t indent, std::string_view first) {
-  const std::size_t columns = std::min(kColumns, terminal_columns(kColumns));
-  const std::string margin(indent, ' ');
-  std::string line(first.empty() ? margin : std::string(first));
-  std::string result;
-  bool empty = true;
-  while (!text.empty()) {
-    const std::size_t space = std::min(text.find(' '), text.size());
-    const std::string_view next = text.substr(0, space);
-    text.remove_prefix(std::min(space + 1, text.size()));
-    if (!empty && line.size() + 1 + next.size() > columns) {
-      result += line + '\n';
-      line = margin;
-      empty = true;
-    }
-    if (!empty) line += ' ';
-    line += next;
-    empty = false;
-  }
-  return result + line + '\n';
-}
-
-std::string html_text(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') result += "&amp;";
-    else if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '"') result += "&quot;";
-    else result += c;
-  }
-  return result;
-}
-
-namespace {
 
 constexpr std::size_t kNarrowest = 12;  // minimum width of a narrowed text column
 
@@ -187,7 +129,7 @@ std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
   return out;
 }
 
-nlohmann::ordered_json json_of(const Cell::Value& value) {
+Json json_of(const Cell::Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag;
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return *whole;
   if (const auto* real = std::get_if<double>(&value)) return *real;
@@ -196,6 +138,60 @@ nlohmann::ordered_json json_of(const Cell::Value& value) {
 }
 
 }  // namespace
+
+void escape_standard_output() {
+#ifdef __GLIBC__  // other C libraries cannot replace `stdout`
+  static std::string left;
+  std::FILE* escaped =
+      ::fopencookie(&left, "w", {.read = nullptr, .write = write_escaped, .seek = nullptr, .close = nullptr});
+  if (!escaped) return;
+  if (::isatty(STDOUT_FILENO) != 0) std::setvbuf(escaped, nullptr, _IOLBF, BUFSIZ);
+  std::fflush(stdout);
+  stdout = escaped;
+#endif
+}
+
+std::size_t terminal_columns(std::size_t otherwise) {
+  constexpr std::size_t kMin = 40;
+  struct winsize size {};
+  if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    return otherwise;
+  return std::max<std::size_t>(size.ws_col, kMin);
+}
+
+std::string paragraph(std::string_view text, std::size_t indent, std::string_view first) {
+  const std::size_t columns = std::min(kColumns, terminal_columns(kColumns));
+  const std::string margin(indent, ' ');
+  std::string line(first.empty() ? margin : std::string(first));
+  std::string result;
+  bool empty = true;
+  while (!text.empty()) {
+    const std::size_t space = std::min(text.find(' '), text.size());
+    const std::string_view next = text.substr(0, space);
+    text.remove_prefix(std::min(space + 1, text.size()));
+    if (!empty && line.size() + 1 + next.size() > columns) {
+      result += line + '\n';
+      line = margin;
+      empty = true;
+    }
+    if (!empty) line += ' ';
+    line += next;
+    empty = false;
+  }
+  return result + line + '\n';
+}
+
+std::string html_text(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '&') result += "&amp;";
+    else if (c == '<') result += "&lt;";
+    else if (c == '>') result += "&gt;";
+    else if (c == '"') result += "&quot;";
+    else result += c;
+  }
+  return result;
+}
 
 Table::Table(std::string title, const std::vector<std::string>& columns) : title_(std::move(title)) {
   for (const std::string& column : columns) {
@@ -246,14 +242,18 @@ void Table::row(std::vector<Cell> cells) {
   rows_.push_back(std::move(cells));
 }
 
-nlohmann::ordered_json json_of(const Table& table) {
-  auto rows = nlohmann::ordered_json::array();
+Json json_of(const Table& table) {
+  auto rows = Json::array();
   for (const auto& row : table.rows()) {
-    auto object = nlohmann::ordered_json::object();
+    auto object = Json::object();
     for (std::size_t i = 0; i < row.size(); ++i) object[table.columns()[i].key] = json_of(row[i].value);
     rows.push_back(std::move(object));
   }
   return rows;
+}
+
+void write_json(const std::string& path, const Json& json) {
+  if (!path.empty()) write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace slip::cli

@@ -93,7 +93,11 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
+using Json = nlohmann::ordered_json;
+
 // An array with one object per row, by column key. Cells without a value are null.
-nlohmann::ordered_json json_of(const Table& table);
+Json json_of(const Table& table);
+// Writes the data of --json, with bytes that are no UTF-8 replaced. Does nothing if the path is empty.
+void write_json(const std::string& path, const Json& json);
 
 }  // namespace slip::cli

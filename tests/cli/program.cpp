@@ -46,17 +46,14 @@ std::string read_file(const std::string& path) {
 
 Outcome run(const std::string& arguments) {
   const std::string out = scratch("out"), err = scratch("err");
-  // Under the address sanitizer the leak check takes seconds at every exit, and there are hundreds of them here; the
-  // programs of the other tests check for leaks.
-  const std::string command =
-      "ASAN_OPTIONS=detect_leaks=0 " + std::string(SLIP_PROGRAM) + " " + arguments + " >" + out + " 2>" + err;
+  const std::string command = std::string(SLIP_PROGRAM) + " " + arguments + " >" + out + " 2>" + err;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
 }
 
 Interrupted interrupt_when(const std::string& arguments, const std::string& shown) {
   int terminal = -1;
-  const std::string command = "ASAN_OPTIONS=detect_leaks=0 exec " + std::string(SLIP_PROGRAM) + " " + arguments;
+  const std::string command = "exec " + std::string(SLIP_PROGRAM) + " " + arguments;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
@@ -86,7 +83,7 @@ std::string on_terminal(const std::string& arguments, unsigned short columns) {
   struct winsize size {};
   size.ws_col = columns;
   size.ws_row = 25;
-  const std::string command = "ASAN_OPTIONS=detect_leaks=0 exec " + std::string(SLIP_PROGRAM) + " " + arguments;
+  const std::string command = "exec " + std::string(SLIP_PROGRAM) + " " + arguments;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);

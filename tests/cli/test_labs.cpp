@@ -1,6 +1,8 @@
 // The labs in virtual time: their tables are exact, and derived here from the rates of the device's description.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "backend/sim/arithmetic.hpp"
@@ -368,6 +370,16 @@ TEST(LabsOnCpu, OrderHoldsWhateverTheMachineDoes) {
   EXPECT_EQ(rows.at(5).at("order"), "k1 -> k3");
   const json tables = lab_tables("events", "cpu", "--quick");
   for (const json& row : tables.at(0).at("rows")) EXPECT_EQ(row.at("edges"), 5);
+}
+
+// On a GPU the labs have the user's number of queues, except in the cases with one queue, which set it themselves.
+TEST(LabsOnAGpu, HaveTheQueuesThatTheUserAsksFor) {
+  if (::access("/dev/nvidiactl", F_OK) != 0) GTEST_SKIP() << "no GPU here";
+  ::setenv("SLIP_MAX_CONNECTIONS", "8", 1);
+  const Outcome outcome = run("lab hook --device cuda:0 --quick");
+  ::unsetenv("SLIP_MAX_CONNECTIONS");
+  if (outcome.err.find("built without CUDA") != std::string::npos) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
 }  // namespace

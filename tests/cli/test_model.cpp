@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "cli/program.hpp"
-#include "model/folder.hpp"
+#include "support/model_folder.hpp"
 
 namespace slip::cli_test {
 namespace {
@@ -19,11 +19,11 @@ TEST(CliModel, StackWritesAModel) {
   EXPECT_NE(outcome.out.find("19 weights"), std::string::npos) << outcome.out;
   EXPECT_EQ(run(sizes + "--type bf16 --uneven --shards 3 -o " + many).status, 0);
 
-  const model::Model model = model::open_model(one);
+  const test::ModelFolder model = test::open_model(one);
   EXPECT_EQ(model.tensors.paths().size(), 1U);
   EXPECT_EQ(model.graph[*model.graph.find("x")].shape, (Shape{3, 64}));
   EXPECT_EQ(model.graph[*model.graph.find("blocks.1.down.weight")].shape, (Shape{64, 96}));
-  const model::Model sharded = model::open_model(many);
+  const test::ModelFolder sharded = test::open_model(many);
   EXPECT_EQ(sharded.tensors.paths().size(), 3U);
   EXPECT_EQ(sharded.graph[*sharded.graph.find("x")].type, DataType::kBF16);
   EXPECT_EQ(sharded.graph[*sharded.graph.find("blocks.0.down.weight")].shape, (Shape{64, 96}));

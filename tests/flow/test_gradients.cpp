@@ -11,6 +11,7 @@
 #include "gradient_ranks.hpp"
 #include "slip/verify.hpp"
 #include "support/errors.hpp"
+#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -33,14 +34,15 @@ INSTANTIATE_TEST_SUITE_P(All, GradientsByRule,
                          [](const auto& one) { return bucket_rule_name(one.param); });
 
 TEST_P(GradientsByRule, BecomeTheAverage) {
+  constexpr int kSteps = test::kShare > 1 ? 5 : 12;
   for (const int ranks : {1, 2, 4}) {
     expect_no_errors(as_trainers(ranks, [](Trainer& trainer) {
       Network network(trainer, kLayers, {.buckets = GetParam(), .check_every = 2});
-      for (int step = 0; step < 12; ++step) {
+      for (int step = 0; step < kSteps; ++step) {
         network.run_step(step);
         network.expect_average(step);
       }
-      EXPECT_EQ(network.gradients.steps(), 12U);
+      EXPECT_EQ(network.gradients.steps(), static_cast<std::uint64_t>(kSteps));
     }));
   }
 }
@@ -54,7 +56,7 @@ TEST_P(GradientsByRule, ComeInAnyOrder) {
     Network network(trainer, kLayers, {.buckets = GetParam(), .cost = some_cost(), .check_every = 3});
     std::vector<std::size_t> order(kLayers.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    for (int step = 0; step < 20; ++step) {
+    for (int step = 0; step < (test::kShare > 1 ? 7 : 20); ++step) {
       std::shuffle(order.begin(), order.end(), random);
       network.run_step(step, order);
       network.expect_average(step);
@@ -381,6 +383,31 @@ TEST(Gradients, AStepIsProven) {
       EXPECT_EQ(verify(plan).verdict, Verdict::kRace);
     }));
   }
+}
+
+// In the first step one stream writes all gradients of the bucket, in the second step another stream writes the last.
+TEST(Gradients, AStreamMayJoinInALaterStep) {
+  expect_no_errors(as_trainers(2, [](Trainer& trainer) {
+    Network network(trainer, {300, 500, 1000}, {.buckets = BucketRule::kDdp});
+    const Stream side = trainer.device.stream(StreamFlags::kNonBlocking);
+    ASSERT_EQ(network.gradients.plan().buckets.size(), 1U);
+    for (int step = 0; step < 2; ++step) network.run_step(step);
+    network.expect_average(1);
+    trainer.compute.begin_capture();
+    side.wait(trainer.compute.record());
+    network.backward(2, 7);
+    network.backward(1, 7);
+    const Range view = network.gradients.view(network.parameters[0]);
+    side.launch(test::kCount, {.writes = {view}, .scalars = {Network::value(trainer.rank(), 0, 7)}});
+    network.gradients.ready(network.parameters[0], side);
+    for (std::size_t i = 0; i < 3; ++i) network.optimize(i);
+    network.gradients.step_end();
+    Plan plan = trainer.compute.end_capture();
+    const Verification seen = verify(plan);
+    EXPECT_TRUE(seen.proven()) << seen.text(plan);
+    trainer.compute.launch(plan);
+    network.expect_average(7);
+  }));
 }
 
 }  // namespace

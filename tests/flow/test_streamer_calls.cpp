@@ -204,6 +204,36 @@ TEST(StreamerMemory, TheProgramsOwnMemoryIsUsed) {
   EXPECT_LE(address + place.bytes, static_cast<std::byte*>(memory.native()) + memory.bytes());
 }
 
+// A resident group is where resident() says, from plan() on, with the bytes of its source.
+TEST(StreamerMemory, ResidentGroupsHaveAPlace) {
+  const Device device = Device::open("cpu");
+  const Weights weights = test::random_groups(5, 8, 10'000);
+  Buffer pinned = device.alloc(test::bytes_of(weights), MemoryKind::kPinned);
+  std::vector<StreamedGroup> groups = test::from_callback(weights);
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < weights.size(); i += 2) {  // every second group comes from pinned memory
+    const Range part = pinned.slice(at, weights[i].size() * sizeof(std::uint32_t));
+    std::memcpy(WeightStreamer::address(part), weights[i].data(), part.bytes);
+    groups[i].source = GroupSource::pinned(part);
+    at += part.bytes;
+  }
+  WeightStreamer streamer(device, groups, with_budget(test::bytes_of(weights) / 2 + test::largest_of(weights)));
+  streamer.add_pass("all");
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(0)); }, Code::kNotReady));
+  streamer.plan();
+  std::size_t resident = 0;
+  for (std::uint32_t i = 0; i < weights.size(); ++i) {
+    const std::optional<Range> place = streamer.resident(i);
+    if (!place) continue;
+    ++resident;
+    ASSERT_EQ(place->bytes, weights[i].size() * sizeof(std::uint32_t));
+    EXPECT_EQ(std::memcmp(WeightStreamer::address(*place), weights[i].data(), place->bytes), 0) << i;
+  }
+  EXPECT_GT(resident, 0u);
+  EXPECT_LT(resident, weights.size());
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(8)); }, Code::kInvalidValue));
+}
+
 TEST(StreamerMemory, ASlowdownChoosesTheBudget) {
   const Weights weights = test::random_groups(6, 16, 30'000);
   const Device device = Device::open("cpu");

@@ -258,6 +258,18 @@ TEST(WeightStreamer, OneDifferentUseCostsOneLoad) {
   }
 }
 
+// Uses 10 groups, two at a time.
+void use_in_pairs(WeightStreamer& streamer, StreamedProgram& program) {
+  for (std::uint32_t group = 0; group < 10; group += 2) {
+    const Range first = streamer.acquire(group, program.stream()),
+                second = streamer.acquire(group + 1, program.stream());
+    program.mix(first, group);
+    program.mix(second, group + 1);
+    streamer.release(group, program.stream());
+    streamer.release(group + 1, program.stream());
+  }
+}
+
 // A program that holds two groups at a time: once this is known, no load is on demand.
 TEST(WeightStreamer, UsesThatOverlapAreLearned) {
   const Weights weights = test::random_groups(6, 10, 10'000);
@@ -271,19 +283,35 @@ TEST(WeightStreamer, UsesThatOverlapAreLearned) {
   for (int step = 0; step < 6; ++step) {
     streamer.begin(pass);
     if (step == 3) on_demand = streamer.report().on_demand.count;
-    for (std::uint32_t group = 0; group < 10; group += 2) {
-      const Range first = streamer.acquire(group, program.stream()),
-                  second = streamer.acquire(group + 1, program.stream());
-      program.mix(first, group);
-      program.mix(second, group + 1);
-      streamer.release(group, program.stream());
-      streamer.release(group + 1, program.stream());
-    }
+    use_in_pairs(streamer, program);
   }
   EXPECT_TRUE(program.right());
   EXPECT_EQ(streamer.report().replans, 1u);
   EXPECT_EQ(streamer.report().on_demand.count, on_demand);
   EXPECT_TRUE(streamer.verify(pass).proven()) << streamer.verify(pass).text;
+}
+
+// If the pass says which uses are held, no load is on demand from the first step on.
+TEST(WeightStreamer, UsesThatOverlapArePlanned) {
+  const Weights weights = test::random_groups(6, 10, 10'000);
+  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = 6});
+  StreamerOptions options = with_budget(4 * test::largest_of(weights));
+  options.ring = 3 * test::largest_of(weights);
+  WeightStreamer streamer(device, test::from_callback(weights), options);
+  std::vector<GroupUse> uses = test::uses_of(test::in_order(10), 1'000);
+  for (std::size_t i = 0; i < uses.size(); i += 2) uses[i].held = 1;
+  const WeightPass pass = streamer.add_pass("pairs", uses);
+  StreamedProgram program(device, weights);
+  for (int step = 0; step < 4; ++step) {
+    streamer.begin(pass);
+    use_in_pairs(streamer, program);
+  }
+  EXPECT_TRUE(program.right());
+  EXPECT_EQ(streamer.report().replans, 0u);
+  EXPECT_EQ(streamer.report().on_demand.count, 0u) << streamer.report().text();
+  EXPECT_TRUE(streamer.verify(pass).proven()) << streamer.verify(pass).text;
+  uses.back().held = 1;
+  EXPECT_TRUE(test::fails([&] { streamer.add_pass("too long", uses); }, Code::kInvalidValue, {"too long"}));
 }
 
 TEST(WeightStreamer, TimesThatAreNotGivenAreMeasured) {

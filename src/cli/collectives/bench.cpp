@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
+#include "cli/text.hpp"
 #include "comm/api/options.hpp"
 #include "transport/job/launch_info.hpp"
 #include "transport/job/local_job.hpp"
@@ -85,26 +85,26 @@ void print_row(const BenchRow& row) {
   std::fflush(stdout);
 }
 
-nlohmann::ordered_json json_of(const BenchRow& row) {
+Json json_of(const BenchRow& row) {
   const auto half = [](const Measured& one) {
-    return nlohmann::ordered_json{
+    return Json{
         {"time_us", one.us}, {"algbw_gb_s", one.algorithm_gbs}, {"busbw_gb_s", one.bus_gbs}, {"wrong", one.wrong}};
   };
-  nlohmann::ordered_json json{{"collective", bench_name(row.call.kind)},
-                              {"ranks", row.nranks},
-                              {"bytes", row.bytes},
-                              {"elements", row.call.elements},
-                              {"type", data_type_name(row.call.type)},
-                              {"op", row.op()},
-                              {"out_of_place", half(row.apart)},
-                              {"in_place", row.in_place ? half(*row.in_place) : nlohmann::ordered_json()}};
+  Json json{{"collective", bench_name(row.call.kind)},
+            {"ranks", row.nranks},
+            {"bytes", row.bytes},
+            {"elements", row.call.elements},
+            {"type", data_type_name(row.call.type)},
+            {"op", row.op()},
+            {"out_of_place", half(row.apart)},
+            {"in_place", row.in_place ? half(*row.in_place) : Json()}};
   if (row.predicted_us) json["predicted_us"] = *row.predicted_us;
   return json;
 }
 
 // Runs one rank; rank 0 prints.
 int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank* rank = nullptr) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  Json json = Json::array();
   std::string title, facts;
   const auto head = [&](int nranks, const std::string& device) {
     title = fmt::format("{}, {} ranks", bench_name(wanted.work.kind), nranks);
@@ -120,7 +120,7 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // set on rank 0 only
     if (!wanted.html.empty()) write_file(wanted.html, bench_page(title, facts, rows));
-    if (!wanted.json.empty()) write_file(wanted.json, json.dump(2) + "\n");
+    write_json(wanted.json, json);
     fmt::print("# wrong elements: {}\n", wrong);
     if (!wanted.html.empty()) fmt::print("page: {} (opens in any browser)\n", wanted.html);
   }
@@ -130,24 +130,11 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank
 // Runs all ranks as threads of this process.
 int run_threads(const BenchOptions& wanted, const BenchWork& work) {
   const UniqueId id = UniqueId::create({.host = "127.0.0.1"});
-  const auto count = static_cast<std::size_t>(wanted.ranks);
-  std::vector<base::Thread> threads(count);
-  std::vector<int> results(count, kFailed);
-  std::vector<std::exception_ptr> errors(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    threads[i].start(fmt::format("slip-rank-{}", i), [&, i] {
-      const ThreadRank rank{id, wanted.ranks, static_cast<int>(i)};
-      try {
-        results[i] = run_rank(wanted, work, &rank);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    });
-  }
-  for (base::Thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  std::vector<int> results(static_cast<std::size_t>(wanted.ranks), kFailed);
+  base::run_threads("slip-rank", results.size(), [&](std::size_t i) {
+    const ThreadRank rank{id, wanted.ranks, static_cast<int>(i)};
+    results[i] = run_rank(wanted, work, &rank);
+  });
   return *std::ranges::max_element(results);
 }
 
@@ -197,7 +184,8 @@ std::string footer_of(comm::Collective kind) {
       "\nColumns and bandwidths are those of nccl-tests. {}\n"
       "Times are the slowest rank's; every result is checked.\n"
       "Ranks are started here, or by slip launch, mpirun, srun and torchrun, which then say how many.\n"
-      "SLIP_DEBUG=tune says which algorithm was chosen. Examples:\n"
+      "SLIP_DEBUG=tune says which algorithm was chosen. SLIP_NCCL=FILE or auto: NVIDIA's NCCL carries the calls of\n"
+      "ranks on GPUs. Examples:\n"
       "  slip bench {} -n 4 -b 8 -e 256M -f 4\n"
       "  slip bench {} -n 4 --transport net --html speed.html",
       sizes, bench_name(kind), bench_name(kind));

@@ -169,7 +169,8 @@ class RankBench {
   std::vector<BenchRow> run(const BenchTold& told) {
     const bool is_first = comm_.rank() == 0;
     std::vector<BenchRow> rows;
-    if (is_first) told.head(comm_.nranks(), device_.info().description);
+    const std::string engine = on_gpu_ ? ", carried by " + engine_of(comm_) : "";
+    if (is_first) told.head(comm_.nranks(), device_.info().description + engine);
     for (double size = static_cast<double>(work_.begin); size <= static_cast<double>(work_.end);) {
       rows.push_back(one_size(static_cast<std::uint64_t>(size)));
       if (is_first) told.row(rows.back());

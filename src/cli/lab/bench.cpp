@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/clock.hpp"
+#include "base/env.hpp"
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
+#include "cli/lab/one_queue.hpp"
 #include "cli/lab/pace.hpp"
 #include "watch/analysis/engine_use.hpp"
 
@@ -83,6 +84,9 @@ std::vector<TraceSpan> Run::kernels() const {
 
 Bench::Bench(LabOptions options) : options_(std::move(options)) {
   options_.device = device_name(options_.device);
+  // Ranks that are threads share the queues of the process. If two streams share a queue, a rank that waits can be in
+  // front of the rank that it waits for. A number that the user has set, for Slipstream or for CUDA, stays.
+  if (on_gpu() && base::env().max_connections == 0) base::set_cuda_connections(kQueuesOfLabs);
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
     cluster_ = flow::cluster_cost(read_topology(options_.topology), options_.nodes.value_or(1));

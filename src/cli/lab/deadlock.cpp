@@ -110,7 +110,7 @@ Seen finish(const Bench& bench, const Stream& stream) {
 
 std::vector<Device> devices_of_ranks(const Bench& bench) {
   if (bench.virtual_time()) return Device::open_all(bench.options().device, kRanks);
-  return std::vector<Device>(kRanks, Device::open("cpu", {.compute_workers = 2}));
+  return std::vector<Device>(kRanks, bench.open({.compute_workers = 2}));
 }
 
 Seen run_case(const Bench& bench, const Case& wanted) {
@@ -172,18 +172,16 @@ bool is_held_by(const Seen& seen, std::initializer_list<comm::Stall::Kind> kinds
   return !seen.held.empty() && std::ranges::find(kinds, seen.held.front().kind) != kinds.end();
 }
 
-void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen* seen) {
+void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen& seen) {
   std::string kind = "went through", text;
-  if (seen && !seen->held.empty()) {
-    kind = comm::stall_name(seen->held.front().kind);
-    text = seen->held.front().text;
+  if (!seen.held.empty()) {
+    kind = comm::stall_name(seen.held.front().kind);
+    text = seen.held.front().text;
     report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
   }
-  if (seen && !seen->error.empty())
-    report.print(paragraph(fmt::format("{}: at the deadline: {}", name, seen->error), 4) + "\n");
-  table.row({word(name), proof ? word(verdict_name(proof->verdict)) : none(), seen ? word(kind) : none(),
-             seen ? word(seen->error.empty() ? "done" : "error at the deadline") : none(), word(text),
-             word(seen ? seen->error : "")});
+  if (!seen.error.empty()) report.print(paragraph(fmt::format("{}: at the deadline: {}", name, seen.error), 4) + "\n");
+  table.row({word(name), proof ? word(verdict_name(proof->verdict)) : none(), word(kind),
+             word(seen.error.empty() ? "done" : "error at the deadline"), word(text), word(seen.error)});
 }
 
 }  // namespace
@@ -195,35 +193,29 @@ void lab_deadlock(const Bench& bench, Report& report) {
       "Slipstream's?");
   report.print("\n");
   Table table("", {"case", "before the run=verdict", "in the run=seen", "end", "=text", "=error"});
-  bool taught = true;                 // true: only the swapped order in one stream hung
-  bool predicted = true;              // true: the checker predicted it
-  bool named = true;                  // true: the ledger named it while the ranks hung
-  const bool runs = !bench.on_gpu();  // this experiment was written for communicators on cpu and sim devices
+  bool taught = true;     // true: only the swapped order in one stream hung
+  bool predicted = true;  // true: the checker predicted it
+  bool named = true;      // true: the ledger named it while the ranks hung
   for (const Case& each : kCases) {
     std::string cycle;
     const Verification proof = rehearse(bench, each, cycle);
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
-    Seen seen;
-    if (runs) seen = run_case(bench, each);
-    if (runs) predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
-    if (runs) taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
-    if (runs && !seen.error.empty())
+    const Seen seen = run_case(bench, each);
+    predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
+    taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
+    if (!seen.error.empty())
       named = named && is_held_by(seen, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
-    add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
+    add_row(table, report, each.name, &proof, seen);
   }
-  if (runs) {
-    const Seen seen = run_outside(bench);
-    named = named && is_held_by(seen, {comm::Stall::Kind::kMissingRank});
-    add_row(table, report, "rank 1 waits outside", nullptr, &seen);
-  }
+  const Seen outside = run_outside(bench);
+  named = named && is_held_by(outside, {comm::Stall::Kind::kMissingRank});
+  add_row(table, report, "rank 1 waits outside", nullptr, outside);
   report.show(table);
   report.conclude(fmt::format(
       "{}. {}",
       borne_out("Calls of two communicators must have the same order in every rank's stream, or streams of their own",
-                runs && taught),
-      !runs ? std::string("The calls themselves run on cpu and sim only; here the plans were checked.")
-            : fmt::format(
-                  "{}; {}.",
+                taught),
+      fmt::format("{}; {}.",
                   predicted ? "What the checker predicted is what happened" : "The checker and the run did not agree",
                   named ? "the ledger named the cycle and the rank that was outside"
                         : "the ledger did NOT name each cycle and the rank that was outside")));

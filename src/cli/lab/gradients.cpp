@@ -1,18 +1,21 @@
 // Lab gradients: a training step with the reduction of its gradients, in five ways. They are: in the compute stream, on
 // a separate stream, the same with one hardware queue, with the buckets of PyTorch's DDP, and planned.
 //
-// In virtual time the duration of a reduction is given, or simulated on the machines of a topology file. On cpu, ranks
-// that are threads with a device each reduce real gradients.
+// In virtual time the duration of a reduction is given, or simulated on the machines of a topology file. On cpu and on
+// a GPU, ranks that are threads with a device each reduce real gradients. On a GPU the ranks of the case with one
+// hardware queue are processes (one_queue.hpp).
 #include "slip/gradients.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/clock.hpp"
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
+#include "cli/lab/one_queue.hpp"
 #include "flow/gradients/predict_step.hpp"
 #include "slip/verify.hpp"
 
@@ -40,7 +43,12 @@ std::uint64_t bytes_of_layer(std::size_t layer, std::size_t layers) {
   return std::max<std::uint64_t>(kLayerBytes * 2 * (layer + 1) / (layers + 1) / 4096, 1) * 4096;
 }
 
-// One rank's step on cpu.
+std::size_t layers_of(const Bench& bench) { return static_cast<std::size_t>(bench.options().layers.value_or(12)); }
+
+// The part of the device that a kernel takes. The ranks on a GPU share it, and leave room for the reductions.
+double width_on(const Bench& bench, int ranks) { return bench.on_gpu() ? 0.5 / ranks : 0.5; }
+
+// One rank's step on cpu or on a GPU.
 class Rank {
  public:
   Rank(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers)
@@ -48,13 +56,13 @@ class Rank {
         wanted_(wanted),
         compute_(device.stream(kNonBlocking)),
         gradients_(comm, device, {.buckets = wanted.rule, .measure = true}),
-        backward_(bench.work(bench.kernel_time(), 0.5)),
-        forward_(bench.work(bench.kernel_time() / 2, 0.5)) {
-    for (std::size_t layer = 0; layer < layers; ++layer)
+        backward_(bench.work(bench.kernel_time(), width_on(bench, comm.nranks()))),
+        forward_(bench.work(bench.kernel_time() / 2, width_on(bench, comm.nranks()))) {
+    for (std::size_t layer = 0; layer < layers; ++layer) {
       ids_.push_back(gradients_.add(fmt::format("layer {}", layer), bytes_of_layer(layer, layers), DataType::kF32));
-    gradients_.seal();
-    for (const ParameterId id : ids_)
-      parameters_.push_back(device.alloc(64, MemoryKind::kPinned, fmt::format("sum {}", static_cast<unsigned>(id))));
+      parameters_.push_back(device.alloc(64, MemoryKind::kPinned, fmt::format("sum {}", layer)));
+    }
+    gradients_.seal();  // last: on a GPU nothing is allocated once calls run
   }
 
   StreamRef compute() const { return compute_; }
@@ -140,7 +148,20 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
   seen.verdict = rank.prove();
 }
 
+Outcome run_in_processes(const Bench& bench, std::size_t ranks) {
+  const nlohmann::json seen = run_with_one_queue(bench, "gradients", static_cast<int>(ranks));
+  Outcome outcome;
+  outcome.time = seen.at("time");
+  outcome.report.communication = seen.at("communication");
+  outcome.report.exposed = seen.at("exposed");
+  outcome.report.buckets.resize(seen.at("calls").get<std::size_t>());
+  outcome.verdict = seen.at("verdict").get<Verdict>();
+  outcome.ok = seen.at("ok");
+  return outcome;
+}
+
 Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers, std::size_t ranks) {
+  if (bench.on_gpu() && wanted.queues != 0) return run_in_processes(bench, ranks);
   std::vector<Device> devices;
   for (std::size_t i = 0; i < ranks; ++i)
     devices.push_back(bench.open({.compute_workers = 2, .max_connections = wanted.queues}));
@@ -187,16 +208,18 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
   }
 }
 
-// On cpu: ranks that are threads reduce real gradients.
+// On cpu and on a GPU: ranks that are threads reduce real gradients.
 void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t ranks, Report& report) {
   const Picos unit = bench.kernel_time(), compute = static_cast<Picos>(layers) * (unit + unit / 2);
   report.ask(fmt::format(
-      "What does a step of {} layers expose? {} ranks, each a thread; backward {} a layer, forward {}, each gradient "
-      "reduced over shared memory. Without any communication the step takes {}; what it takes longer is exposed. "
-      "Waited is how long rank 0's compute stream stood still at its waits, by its own report: with one hardware "
-      "queue it is the backward pass that stands behind the calls, and no wait shows it. Each step is also captured, "
-      "and proven.",
-      layers, ranks, base::format_time(unit), base::format_time(unit / 2), base::format_time(compute)));
+      "What does a step of {} layers expose? {} ranks, each a thread{}; backward {} a layer, forward {}, each gradient "
+      "reduced over {}. Without any communication the step takes {}; what it takes longer is exposed. Waited is how "
+      "long "
+      "rank 0's compute stream stood still at its waits, by its own report: with one hardware queue it is the backward "
+      "pass that stands behind the calls, and no wait shows it. Each step is also captured, and proven.",
+      layers, ranks, bench.on_gpu() ? " (with one hardware queue: a process, and the GPU switches between them)" : "",
+      base::format_time(unit), base::format_time(unit / 2), bench.on_gpu() ? "the GPU's memory" : "shared memory",
+      base::format_time(compute)));
   Table table("", {"case", "step=time_ps", "exposed=exposed_ps", "calls", "their time=communication_ps",
                    "waited=waited_ps", "proven", "result=ok"});
   std::vector<Outcome> seen;
@@ -276,11 +299,23 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
 
 }  // namespace
 
+nlohmann::json gradients_with_one_queue(const Bench& bench) {
+  const Device device = bench.open();
+  Communicator comm = Communicator::init(device);
+  Outcome seen;
+  train(bench, comm, device, kStepCases[2], layers_of(bench), seen);
+  return {{"time", seen.time},
+          {"communication", seen.report.communication},
+          {"exposed", seen.report.exposed},
+          {"calls", seen.report.buckets.size()},
+          {"verdict", seen.verdict},
+          {"ok", seen.ok}};
+}
+
 void lab_gradients(const Bench& bench, Report& report) {
   const LabOptions& options = bench.options();
-  const auto layers = static_cast<std::size_t>(options.layers.value_or(12));
+  const std::size_t layers = layers_of(bench);
   if (bench.virtual_time()) in_virtual_time(bench, layers, report);
-  else if (bench.on_gpu()) report.ask("This lab runs on cpu and sim: gradients are not reduced on GPUs yet.");
   else gradients_of_ranks(bench, layers, static_cast<std::size_t>(options.ranks.value_or(2)), report);
 }
 

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/lab/bench.hpp"
+#include "cli/lab/one_queue.hpp"
 
 namespace slip::cli {
 namespace {
@@ -29,11 +31,18 @@ struct Times {
 };
 
 struct Outcome {
-  Run run;
+  Picos time = 0;
   Picos backward = 0;  // from the start of the first layer to the end of the last
   Cover communication;
+  std::size_t peak_bytes = 0;
   bool ok = false;
 };
+
+Times times_of(const Bench& bench) {
+  const Picos unit = bench.kernel_time();
+  return {unit, unit * 3 / 4, unit / 8};
+}
+std::size_t layers_of(const Bench& bench) { return static_cast<std::size_t>(bench.options().layers.value_or(4)); }
 
 // Gradients start as 1; backward adds 1, the reduction doubles (the sum over two equal ranks), the hook halves and
 // adds 1.
@@ -72,10 +81,11 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
       launch(hook, gradients[k], work, 0.5F, 1.0F, fmt::format("hook {}", k));
     }
   };
-  outcome.run = bench.measure(device, {compute, network, side}, step, reset);
-  outcome.backward =
-      outcome.run.span(fmt::format("backward {}", layers - 1)).ended - outcome.run.span("backward 0").started;
-  outcome.communication = cover(outcome.run.spans, named("reduce"), named("backward"));
+  const Run run = bench.measure(device, {compute, network, side}, step, reset);
+  outcome.time = run.figures.total;
+  outcome.backward = run.span(fmt::format("backward {}", layers - 1)).ended - run.span("backward 0").started;
+  outcome.communication = cover(run.spans, named("reduce"), named("backward"));
+  outcome.peak_bytes = run.peak_bytes;
   outcome.ok = true;
   for (const Buffer& gradient : gradients) {
     device.copy(host, gradient);
@@ -84,12 +94,32 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
   return outcome;
 }
 
+// On a GPU the case with one hardware queue runs in another process.
+Outcome run_anywhere(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
+  if (wanted.queues == 0 || !bench.on_gpu()) return run_case(bench, wanted, layers, times);
+  const nlohmann::json seen = run_with_one_queue(bench, "hook", 1);
+  return {.time = seen.at("time"),
+          .backward = seen.at("backward"),
+          .communication = {seen.at("communication"), seen.at("hidden")},
+          .peak_bytes = seen.at("peak_bytes"),
+          .ok = seen.at("ok")};
+}
+
 }  // namespace
 
+nlohmann::json hook_with_one_queue(const Bench& bench) {
+  const Outcome seen = run_case(bench, kCases[2], layers_of(bench), times_of(bench));
+  return {{"time", seen.time},
+          {"backward", seen.backward},
+          {"communication", seen.communication.busy},
+          {"hidden", seen.communication.covered},
+          {"peak_bytes", seen.peak_bytes},
+          {"ok", seen.ok}};
+}
+
 void lab_hook(const Bench& bench, Report& report) {
-  const auto layers = static_cast<std::size_t>(bench.options().layers.value_or(4));
-  const Picos unit = bench.kernel_time();
-  const Times times{unit, unit * 3 / 4, unit / 8};
+  const std::size_t layers = layers_of(bench);
+  const Times times = times_of(bench);
   report.ask(fmt::format(
       "Does a gradient hook hold up the backward pass? {} layers of {}; after each one its gradient is reduced over "
       "the network ({}) and a hook's kernel ({}) waits for that. Look at `backward`: undisturbed it takes {}.",
@@ -99,31 +129,25 @@ void lab_hook(const Bench& bench, Report& report) {
                    "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const Case& each : kCases) {
-    if (each.queues != 0 && bench.on_gpu()) continue;
-    seen.push_back(run_case(bench, each, layers, times));
+    seen.push_back(run_anywhere(bench, each, layers, times));
     const Outcome& outcome = seen.back();
     const Cover& cover = outcome.communication;
-    table.row({word(each.name), time(outcome.run.figures.total), time(outcome.backward),
+    table.row({word(each.name), time(outcome.time), time(outcome.backward),
                percent(100.0 * ratio(cover.covered, cover.busy)), time(cover.busy - cover.covered),
-               bytes(outcome.run.peak_bytes), result(outcome.ok)});
+               bytes(outcome.peak_bytes), result(outcome.ok)});
   }
   report.show(table);
   const Picos alone = times.backward * static_cast<Picos>(layers);
-  std::string queue = "; how many hardware queues a GPU has cannot be chosen here";
-  if (seen.size() > 2) {
-    const bool held = seen[2].backward > seen[1].backward + times.reduce;
-    queue = fmt::format(", and {} with one hardware queue, where the waiting hook {} (rules 93, 94)",
-                        base::format_times(ratio(seen[2].backward, alone)),
-                        held ? "holds back the kernels queued behind it" : "did not hold back the others");
-  }
+  const bool blocked = seen[2].backward > seen[1].backward + times.reduce;
   const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
   report.conclude(fmt::format(
-      "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a "
-      "stream of its "
-      "own{}.",
+      "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a stream of "
+      "its "
+      "own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
       borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
                 held > 1.25 && own < 1.25),
-      base::format_times(held), base::format_times(own), queue));
+      base::format_times(held), base::format_times(own), base::format_times(ratio(seen[2].backward, alone)),
+      blocked ? "holds back the kernels queued behind it" : "did not hold back the others"));
 }
 
 }  // namespace slip::cli

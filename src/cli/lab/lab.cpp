@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "cli/commands.hpp"
@@ -42,8 +41,8 @@ void Report::conclude(std::string_view text) {
   print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));
 }
 
-nlohmann::ordered_json Report::json() const {
-  nlohmann::ordered_json tables = nlohmann::ordered_json::array();
+Json Report::json() const {
+  Json tables = Json::array();
   for (const Table& table : tables_) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
   return {{"name", name_}, {"question", question_}, {"tables", std::move(tables)}, {"conclusion", conclusion_}};
 }
@@ -66,8 +65,6 @@ std::span<const Lab> labs() {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct LabCommand {
   LabOptions options;
@@ -142,7 +139,8 @@ int run_labs(LabCommand wanted) {
   else chosen.push_back(find_lab(wanted.name));
   const Bench bench(wanted.options);
   if (bench.virtual_time() && wanted.options.ranks)
-    throw UsageError("--ranks works on cpu only; on sim, --topology FILE and --nodes N determine the number of ranks");
+    throw UsageError(
+        "--ranks works on cpu and cuda only; on sim, --topology FILE and --nodes N determine the number of ranks");
   std::optional<Trace> trace;
   if (!wanted.trace.empty() || !wanted.html.empty()) trace.emplace();
   fmt::print("{}\n", paragraph(fmt::format("device: {} ({}){}", bench.options().device, bench.open().info().description,
@@ -153,10 +151,7 @@ int run_labs(LabCommand wanted) {
     lab.run(bench, report);
     found.push_back(report.json());
   }
-  if (!wanted.json.empty()) {
-    const Json all = {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}};
-    write_file(wanted.json, all.dump(2) + "\n");
-  }
+  write_json(wanted.json, {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}});
   if (trace) {
     trace->stop();
     write_timeline(wanted, trace->data());
@@ -183,7 +178,8 @@ std::function<int()> add_lab(CLI::App& app) {
                   "Layers of the model (labs weights, hook: default 4; gradients: 12)");
   lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (lab gradients, on sim)");
   lab->add_option("--nodes", wanted->options.nodes, "Number of machines of --topology (lab gradients; default 1)");
-  lab->add_option("--ranks", wanted->options.ranks, "Number of ranks (lab gradients, on cpu; 2 to 4, default 2)");
+  lab->add_option("--ranks", wanted->options.ranks,
+                  "Number of ranks (lab gradients, on cpu and cuda; 2 to 4, default 2)");
   lab->add_flag("--quick", wanted->options.quick, "Smaller sizes and fewer runs");
   return [wanted] { return run_labs(*wanted); };
 }

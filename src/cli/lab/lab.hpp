@@ -20,7 +20,7 @@ struct LabOptions {
   std::uint64_t bytes = 0;
   bool quick = false;
   std::string topology;                             // lab gradients: path of a topology file
-  std::optional<int> chunks, layers, nodes, ranks;  // nodes and ranks: lab gradients; ranks on cpu only
+  std::optional<int> chunks, layers, nodes, ranks;  // nodes and ranks: lab gradients; ranks not on sim
 };
 
 // The output of a lab: printed at once, and kept for --json.
@@ -34,7 +34,7 @@ class Report {
   void print(std::string_view text) const;
   void conclude(std::string_view text);  // derived from this run's figures; see borne_out()
 
-  nlohmann::ordered_json json() const;
+  Json json() const;
 
  private:
   std::string name_, question_, conclusion_;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,6 @@
 
 namespace slip::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kKinds[] = {"cpu", "pci", "gpu", "core", "cache", "nic", "net", "nvswitch"};
 constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};

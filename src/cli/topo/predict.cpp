@@ -7,6 +7,7 @@
 
 #include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
+#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "slip/trace.hpp"
 
@@ -62,7 +63,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
   std::optional<TraceData> timeline;
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Json rows = Json::array();
   std::string title;
   for (double size = begin; size <= end; size = std::max(size * options.factor, size + 1)) {
     for (const Way& way : ways) {
@@ -95,7 +96,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
                       {"busbw_gb_s", gbps * bus_share(kind, nranks)}});
     }
   }
-  if (!options.json.empty()) write_file(options.json, rows.dump(2) + "\n");
+  write_json(options.json, rows);
   if (!options.html.empty()) write_html(*timeline, options.html, title);
   if (!options.trace.empty()) write_trace(*timeline, options.trace, {});
 }

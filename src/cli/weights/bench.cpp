@@ -107,16 +107,13 @@ int bench_weights(const WeightsBenchOptions& wanted) {
   const Costs& costs = engine.costs();
   Comparing comparing(engine, wanted.steps);
   const bool complete = run_cases(engine, comparing);
-  if (!wanted.json.empty()) {
-    const nlohmann::ordered_json json = {{"device", wanted.engine.device},
-                                         {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
-                                         {"link_bytes_per_s", costs.load.bytes_per_second},
-                                         {"kernel_slowdown", costs.kernel_slowdown},
-                                         {"load_slowdown", costs.load_slowdown},
-                                         {"rows", json_of(comparing.table())},
-                                         {"left_out", comparing.notes()}};
-    write_file(wanted.json, json.dump(2) + "\n");
-  }
+  write_json(wanted.json, {{"device", wanted.engine.device},
+                           {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
+                           {"link_bytes_per_s", costs.load.bytes_per_second},
+                           {"kernel_slowdown", costs.kernel_slowdown},
+                           {"load_slowdown", costs.load_slowdown},
+                           {"rows", json_of(comparing.table())},
+                           {"left_out", comparing.notes()}});
   std::string notes;
   for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
   fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",

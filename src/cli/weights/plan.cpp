@@ -16,22 +16,19 @@ struct PlanOptions {
   std::string output, html, json;
 };
 
-void write_plan_json(const std::string& path, const WeightsPlan& plan, const WeightsProof& proof,
-                     const Prediction& prediction) {
-  nlohmann::ordered_json json;
-  json["device_bytes"] = plan.device_bytes();
-  json["resident_bytes"] = plan.resident_bytes;
-  json["ring_bytes"] = plan.ring_bytes;
-  json["activation_bytes"] = plan.activation_bytes;
-  json["streamed_bytes"] = plan.streamed_bytes;
-  json["loads"] = plan.loads.size();
-  json["step_ps"] = prediction.step;
-  json["first_step_ps"] = prediction.first_step;
-  json["exposed_ps"] = prediction.exposed;
-  json["bound_ps"] = plan.bound;
-  json["resident_ps"] = plan.compute;
-  json["verdict"] = verdict_name(proof.verdict);
-  write_file(path, json.dump(2) + "\n");
+Json json_of(const WeightsPlan& plan, const WeightsProof& proof, const Prediction& prediction) {
+  return {{"device_bytes", plan.device_bytes()},
+          {"resident_bytes", plan.resident_bytes},
+          {"ring_bytes", plan.ring_bytes},
+          {"activation_bytes", plan.activation_bytes},
+          {"streamed_bytes", plan.streamed_bytes},
+          {"loads", plan.loads.size()},
+          {"step_ps", prediction.step},
+          {"first_step_ps", prediction.first_step},
+          {"exposed_ps", prediction.exposed},
+          {"bound_ps", plan.bound},
+          {"resident_ps", plan.compute},
+          {"verdict", verdict_name(proof.verdict)}};
 }
 
 int run_plan(const PlanOptions& options) {
@@ -39,7 +36,7 @@ int run_plan(const PlanOptions& options) {
   const WeightsPlan plan = engine.plan();
   const WeightsProof proof = verify_weights(plan, engine.graph(), {});
   const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
-  if (!options.json.empty()) write_plan_json(options.json, plan, proof, prediction);
+  write_json(options.json, json_of(plan, proof, prediction));
   fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
   fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", base::format_time(prediction.step),
              base::format_time(prediction.first_step), base::format_time(prediction.exposed));

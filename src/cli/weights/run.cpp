@@ -69,7 +69,7 @@ int run_model(RunOptions options) {
   }
   const bool equal = !resident || resident->outputs == seen.outputs;
   add_row(table, options.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
-  if (!options.json.empty()) write_file(options.json, json_of(table).dump(2) + "\n");
+  write_json(options.json, json_of(table));
   fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n", describe(plan, engine.graph(), engine.costs()),
              verdict_name(proof.verdict), proof.ops, proof.waits, proof.steps);
   fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),

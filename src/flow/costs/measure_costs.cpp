@@ -14,7 +14,8 @@
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
-namespace slip::flow {
+namespace slip {
+using namespace flow;
 namespace {
 
 // A small op is measured on up to this many copies of its values in turn. A single copy would stay in a cache, but in a
@@ -203,10 +204,6 @@ void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range
 }
 
 }  // namespace
-}  // namespace slip::flow
-
-namespace slip {
-using namespace flow;
 
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
   if (load.piece_bytes == 0)

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "flow/costs/measuring.hpp"
 
 namespace slip::flow {
@@ -36,12 +37,10 @@ Picos median(std::vector<Picos> times) {
 
 // Makes streams wait until the host opens the gate: hold() enqueues a wait for a value that open() stores. The
 // destructor opens the gate, too. Otherwise freeing memory would wait for the held streams forever.
-class Stopwatch::Gate {
+class Stopwatch::Gate : base::NoCopy {
  public:
   explicit Gate(Stopwatch& watch) : watch_(watch) { ++watch_.round_; }
   ~Gate() { raise(); }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
 
   void hold(StreamRef stream) const { stream.wait_value(watch_.gate_value_, watch_.round_, "gate"); }
   void open() {

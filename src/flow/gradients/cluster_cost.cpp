@@ -28,10 +28,11 @@ double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes
 double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
                      Here here) {
   if (machines <= max_simulated) return simulated_us(machine, machines, bytes, by_tree, here);
+  const int fewer = max_simulated / 2;
   const double whole = simulated_us(machine, max_simulated, bytes, by_tree, here),
-               half = simulated_us(machine, max_simulated / 2, bytes, by_tree, here);
+               half = simulated_us(machine, fewer, bytes, by_tree, here);
   const double further = by_tree ? std::log2(static_cast<double>(machines) / max_simulated)
-                                 : static_cast<double>(machines - max_simulated) / (max_simulated - max_simulated / 2);
+                                 : static_cast<double>(machines - max_simulated) / (max_simulated - fewer);
   return whole + std::max(whole - half, 0.0) * further;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/fail.hpp"
 #include "base/small_floats.hpp"
+#include "flow/gradients/cuda_gradients.hpp"
 
 namespace slip::flow {
 namespace {
@@ -46,43 +47,56 @@ struct NormKernels {
   Kernel square, scale;
 };
 template <class T>
-const NormKernels kKernels{{"square of gradients", square<T>}, {"clip gradients", scale<T>}};
+NormKernels kernels(decltype(Kernel::cuda) square_on_gpu, decltype(Kernel::cuda) scale_on_gpu) {
+  return {{"square of gradients", square<T>, square_on_gpu}, {"clip gradients", scale<T>, scale_on_gpu}};
+}
+const NormKernels kF32 = kernels<float>(cuda::square_f32, cuda::scale_f32),
+                  kF64 = kernels<double>(cuda::square_f64, cuda::scale_f64),
+                  kF16 = kernels<base::F16>(cuda::square_f16, cuda::scale_f16),
+                  kBf16 = kernels<base::Bf16>(cuda::square_bf16, cuda::scale_bf16);
 
 // Null if the type has no norm.
 const NormKernels* kernels_of(DataType type) {
   switch (type) {
-    case DataType::kF32: return &kKernels<float>;
-    case DataType::kF64: return &kKernels<double>;
-    case DataType::kF16: return &kKernels<base::F16>;
-    case DataType::kBF16: return &kKernels<base::Bf16>;
+    case DataType::kF32: return &kF32;
+    case DataType::kF64: return &kF64;
+    case DataType::kF16: return &kF16;
+    case DataType::kBF16: return &kBf16;
     default: return nullptr;
   }
 }
 
 // Scalars: the factor of the sum, and whether the sum is added to the total or replaces it.
-const Kernel kTotal{"total of squares", [](const Args& args) {
+const Kernel kTotal{"total of squares",
+                    [](const Args& args) {
                       double sum = 0;
                       for (const double square : args.in<double>(0)) sum += square;
                       double& total = args.out<double>(0)[0];
                       sum *= args.scalar<double>(0);
                       total = args.scalar<int>(1) != 0 ? total + sum : sum;
-                    }};
+                    },
+                    cuda::total};
 
-// out: the norm and the factor. A norm that is NaN scales nothing: the program sees it in norm().
-const Kernel kFactor{"norm of gradients", [](const Args& args) {
+// out: the norm; the factor. A norm that is NaN scales nothing: the program sees it in norm().
+const Kernel kFactor{"norm of gradients",
+                     [](const Args& args) {
                        const double norm = std::sqrt(args.in<double>(0)[0]), max_norm = args.scalar<double>(0);
-                       const std::span<double> results = args.out<double>(0);
-                       results[0] = norm;
-                       results[1] = norm > max_norm ? max_norm / norm : 1;
-                     }};
+                       args.out<double>(0)[0] = norm;
+                       args.out<double>(1)[0] = norm > max_norm ? max_norm / norm : 1;
+                     },
+                     cuda::factor};
 
 }  // namespace
 
-GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters, Here here)
-    : parameters_(parameters),
-      stream_(device.stream(StreamFlags::kNonBlocking)),
-      squares_(device.alloc(parameters.size() * sizeof(double), MemoryKind::kPinned, "squares of gradients", here)),
-      results_(device.alloc(3 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
+GradientNorm::GradientNorm(const Device& device, Stream stream, const ParameterList& parameters, Here here)
+    : parameters_(parameters), stream_(std::move(stream)) {
+  const auto take = [&](std::size_t doubles, MemoryKind kind, const char* name) {
+    return device.alloc(doubles * sizeof(double), kind, name, here);
+  };
+  squares_ = take(parameters.size(), MemoryKind::kDevice, "squares of gradients");
+  parts_ = take(cuda::kMaxPartialSums, MemoryKind::kDevice, "parts of a square");
+  totals_ = take(2, MemoryKind::kDevice, "total of squares");
+  norm_ = take(1, MemoryKind::kPinned, "norm of gradients");
   for (const Parameter& parameter : parameters) {
     if (!kernels_of(parameter.type))
       base::fail(Code::kInvalidValue, here,
@@ -101,7 +115,7 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
     if (last < first_call || last >= end_call) continue;
     const Range view = step.view(parameter);
     stream_.launch(kernels_of(parameters_[parameter].type)->square,
-                   {.reads = {view}, .writes = {squares_.slice(parameter * sizeof(double), sizeof(double))}},
+                   {.reads = {view}, .writes = {squares_.slice(parameter * sizeof(double), sizeof(double)), parts_}},
                    {.bytes = view.bytes}, here);
   }
 }
@@ -127,9 +141,8 @@ void GradientNorm::total(Range total, Total how, double share, StreamRef stream,
 }
 
 void GradientNorm::scale(Range total, double max_norm, GradientStep& step, StreamRef stream, Here here) {
-  stream.launch(kFactor, {.reads = {total}, .writes = {results_.slice(0, 2 * sizeof(double))}, .scalars = {max_norm}},
-                {}, here);
-  const Range factor = results_.slice(sizeof(double), sizeof(double));
+  const Range factor = totals_.slice(0, sizeof(double));
+  stream.launch(kFactor, {.reads = {total}, .writes = {norm_, factor}, .scalars = {max_norm}}, {}, here);
   for (std::size_t call = 0; call < step.calls(); ++call) {
     const Range data = step.data(call);
     stream.launch(kernels_of(step.type(call))->scale, {.reads = {factor, data}, .writes = {data}},
@@ -137,6 +150,12 @@ void GradientNorm::scale(Range total, double max_norm, GradientStep& step, Strea
   }
   stream.record(scaled_, here);
   step.set_done(scaled_);
+}
+
+std::vector<Buffer> GradientNorm::release_memory() {
+  std::vector<Buffer> all;
+  for (Buffer* const one : {&squares_, &parts_, &totals_, &norm_}) all.push_back(std::move(*one));
+  return all;
 }
 
 }  // namespace slip::flow

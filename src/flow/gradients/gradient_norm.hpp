@@ -9,7 +9,8 @@ namespace slip::flow {
 
 class GradientNorm {
  public:
-  GradientNorm(const Device& device, const ParameterList& parameters, Here here);
+  // `stream` computes the sums.
+  GradientNorm(const Device& device, Stream stream, const ParameterList& parameters, Here here);
 
   // Call it after calls [first_call, end_call) were issued. It issues the sums of the parameters that these calls
   // complete.
@@ -23,15 +24,18 @@ class GradientNorm {
   void await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
   void total(Range total, Total how, double share, StreamRef stream, Here here);
   void scale(Range total, double max_norm, GradientStep& step, StreamRef stream, Here here);
-  Range own_total() const { return results_.slice(2 * sizeof(double), sizeof(double)); }
+  Range own_total() const { return totals_.slice(sizeof(double), sizeof(double)); }
 
-  Range norm() const { return results_.slice(0, sizeof(double)); }
+  Range norm() const { return norm_; }
+  std::vector<Buffer> release_memory();  // of an object that is no longer used
 
  private:
   const ParameterList& parameters_;
   Stream stream_;
   Buffer squares_;  // a double for each parameter
-  Buffer results_;  // the norm, the factor, and the total of squares
+  Buffer parts_;    // partial sums of one parameter, on a GPU
+  Buffer totals_;   // the factor, and the total of squares
+  Buffer norm_;     // pinned, for the program
   Event scaled_, summed_;
 };
 

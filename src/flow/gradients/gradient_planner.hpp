@@ -28,6 +28,8 @@ class PlanExchange {
   void put_plan(const BucketPlan* plan, StreamRef stream, Here here);
   bool take_plan(BucketPlan& into, Here here);  // waits; false: the current plan stays
 
+  std::vector<Buffer> release_memory();  // of an object that is no longer used
+
  private:
   Communicator& comm_;
   Buffer arrivals_;  // one time for each parameter
@@ -67,6 +69,8 @@ class GradientPlanner {
 
   const ReduceCost& cost() const { return cost_; }
   const GradientProfile& profile() const { return profile_; }
+
+  std::vector<Buffer> release_memory() { return exchange_.release_memory(); }
 
  private:
   // A check takes one phase per step: record a step, collect its times, decide, adopt.

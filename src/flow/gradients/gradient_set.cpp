@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/fail.hpp"
+#include "flow/gradients/gradient_gpu.hpp"
 
 namespace slip::flow {
 namespace {
@@ -36,6 +37,7 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
   Buffer size = device.alloc(8, MemoryKind::kPinned, "size of a text", here);
   Buffer sizes = device.alloc(8 * ranks, MemoryKind::kPinned, "sizes of texts", here);
   size.host_write<std::uint64_t>()[0] = own.size();
+  meet_on_gpu(comm, device, here);
   comm.all_gather(sizes, size, stream, here);
   stream.sync(here);
   std::vector<std::uint64_t> lengths;
@@ -47,6 +49,7 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
   Buffer text = device.alloc(longest, MemoryKind::kPinned, "text", here);
   Buffer all = device.alloc(longest * ranks, MemoryKind::kPinned, "texts", here);
   std::memcpy(text.host_write<char>().begin(), own.data(), own.size());
+  meet_on_gpu(comm, device, here);
   comm.all_gather(all, text, stream, here);
   stream.sync(here);
   std::vector<std::string> texts;
@@ -79,6 +82,7 @@ void require_same(const ParameterList& parameters, const GradientOptions& option
   std::string own = options_text(options) + kEnd;
   for (const Parameter& parameter : parameters) own += parameter.text() + kEnd;
   const std::vector<std::string> texts = gather_texts(comm, device, stream, own, here);
+  meet_on_gpu(comm, device, here);  // all ranks have freed the memory of the texts
   std::vector<std::vector<std::string>> all;
   std::size_t max_entries = 0;
   for (const std::string& text : texts) {

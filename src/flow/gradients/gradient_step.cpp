@@ -6,12 +6,9 @@
 
 namespace slip::flow {
 
-GradientStep::GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
+GradientStep::GradientStep(Communicator& comm, Stream stream, const ParameterList& parameters,
                            const GradientReduction& reduction)
-    : comm_(comm),
-      parameters_(parameters),
-      reduction_(reduction),
-      stream_(device.stream(StreamFlags::kNonBlocking, device.info().max_priority)) {}
+    : comm_(comm), parameters_(parameters), reduction_(reduction), stream_(std::move(stream)) {}
 
 void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch) {
   const Event before = calls_.empty() ? Event() : calls_.back().done;  // calls run in order, so it covers all of them
@@ -46,6 +43,7 @@ void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, R
       state.last_call = std::max(state.last_call, by_address[i]);
     }
   }
+  waited_.clear();
   ended_ = true;
 }
 
@@ -61,15 +59,35 @@ void GradientStep::ready(std::uint32_t parameter, StreamRef stream, GradientCloc
   for (; next_ < calls_.size() && calls_[next_].pending == 0; ++next_) make(next_, clock, here);
 }
 
-// A later mark of the same stream replaces the earlier one.
+// A later mark of the same stream replaces the earlier one. On a GPU a record takes a microsecond between two kernels.
+// So if one stream wrote all gradients of the call in the step before, only its last mark is recorded. If another
+// stream joins it in this step, the postponed record comes then: it may cover more work than it needs to.
 void GradientStep::mark(Call& call, StreamRef stream, Here here) {
+  const bool may_postpone = call.by_one_stream && call.marks[0].stream == stream.id() && call.pending > 1;
   std::uint32_t i = 0;
   while (i < call.marked && call.marks[i].stream != stream.id()) ++i;
   if (i == call.marked) {
+    for (std::uint32_t k = 0; k < call.marked; ++k) {
+      Mark& other = call.marks[k];
+      if (other.postponed) other.postponed->record(other.event, here);
+      other.postponed.reset();
+    }
+    call.by_one_stream = call.by_one_stream && i == 0;
     if (call.marked++ == call.marks.size()) call.marks.emplace_back();
     call.marks[i].stream = stream.id();
   }
-  stream.record(call.marks[i].event, here);
+  Mark& own = call.marks[i];
+  own.postponed.reset();
+  if (may_postpone && call.by_one_stream) own.postponed = stream;
+  else stream.record(own.event, here);
+}
+
+void GradientStep::await(std::uint32_t call, StreamRef stream, Here here) {
+  const auto found = std::ranges::find(waited_, stream.id(), &Waited::stream);
+  if (found != waited_.end() && found->call >= call) return;
+  stream.wait(calls_[call].done, here);
+  if (found != waited_.end()) found->call = call;
+  else waited_.push_back({stream.id(), call});
 }
 
 void GradientStep::make(std::uint32_t index, GradientClock& clock, Here here) {
@@ -82,6 +100,7 @@ void GradientStep::make(std::uint32_t index, GradientClock& clock, Here here) {
 }
 
 void GradientStep::set_done(const Event& event) {
+  waited_.clear();
   for (Call& call : calls_) call.done = event;
 }
 
@@ -120,8 +139,10 @@ void GradientStep::begin() {
   for (ParameterState& state : states_) state.ready = false;
   for (Call& call : calls_) {
     call.pending = call.touched;
+    call.by_one_stream = call.marked == 1;
     call.marked = 0;
   }
+  waited_.clear();
   next_ = 0;
   ended_ = false;
 }

@@ -1,6 +1,7 @@
 // One step of gradients, and how its buckets are reduced.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,8 +27,8 @@ class GradientReduction {
 
 // Measures calls on zeros, from small sizes up to `max_bytes` or until a call takes long. All ranks call it and get the
 // same result: the times of the slowest rank. Waits for the calls.
-ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
-                             std::uint64_t max_bytes, Here here);
+ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, const Device& device,
+                             StreamRef stream, std::uint64_t max_bytes, Here here);
 
 // GradientStep: one step of gradients: which gradients are ready, which calls can be issued, and the events to wait
 // for. A call reduces one bucket of gradients over the ranks. Calls are issued in the order of the plan, each when
@@ -35,8 +36,8 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
 // order, whatever the order of their gradients. One thread at a time.
 class GradientStep {
  public:
-  GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
-               const GradientReduction& reduction);
+  // `stream` runs all calls.
+  GradientStep(Communicator& comm, Stream stream, const ParameterList& parameters, const GradientReduction& reduction);
 
   // Between steps: takes a new plan. `memory` has the layout's bytes; `scratch` may be empty.
   void adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch);
@@ -65,6 +66,9 @@ class GradientStep {
   std::uint32_t made() const { return ended_ ? 0 : next_; }  // calls of this step that were issued
   bool is_made(std::uint32_t call) const { return ended_ || call < next_; }
   const Event& done(std::uint32_t call) const { return calls_[call].done; }
+  // `stream` waits for the call, unless it waits for it already. Calls run in order, so a wait for a later call counts,
+  // too.
+  void await(std::uint32_t call, StreamRef stream, Here here);
   // Later waits for any gradient wait for `event`.
   void set_done(const Event& event);
 
@@ -81,12 +85,14 @@ class GradientStep {
   struct Mark {  // recorded by a stream after the last gradient that it writes for a call
     std::uint64_t stream = 0;
     Event event;
+    std::optional<StreamRef> postponed;  // the stream, while its record is still to come
   };
   struct Call {
     Range data, scratch;
     DataType type = DataType::kF32;
     std::uint32_t touched = 0, pending = 0;  // gradients in its bucket; those not ready yet
     std::uint32_t marked = 0;                // number of `marks` that this step uses
+    bool by_one_stream = false;              // in the step before, that of marks[0]
     std::vector<Mark> marks;
     Event done;
   };
@@ -101,11 +107,16 @@ class GradientStep {
   Communicator& comm_;
   const ParameterList& parameters_;
   const GradientReduction& reduction_;
-  Stream stream_;                       // runs all calls
+  Stream stream_;
   std::vector<ParameterState> states_;  // by parameter
   std::vector<Call> calls_;             // in the order of the plan
   std::vector<std::uint32_t> touches_;  // the calls of each parameter, parameter by parameter
-  std::uint32_t next_ = 0;              // the next call to issue
+  struct Waited {
+    std::uint64_t stream = 0;
+    std::uint32_t call = 0;  // the last call that the stream waits for in this step
+  };
+  std::vector<Waited> waited_;
+  std::uint32_t next_ = 0;  // the next call to issue
   bool ended_ = true;
 };
 

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "base/fail.hpp"
+#include "comm/api/communicator_state.hpp"
+#include "flow/gradients/cuda_gradients.hpp"
+#include "flow/gradients/gradient_gpu.hpp"
 #include "flow/gradients/gradient_norm.hpp"
 #include "flow/gradients/gradient_planner.hpp"
 #include "flow/gradients/gradient_report.hpp"
@@ -35,7 +38,9 @@ struct Gradients::State {
   void note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
   void end_step(Here here);
   bool can_clip(double max_norm, Here here) const;
-  void set_memory(Here here);
+  bool shares_gpu() const;
+  void retire_memory();
+  void set_memory(StreamRef stream, Here here);
   void lay_out_anew(const std::vector<std::uint32_t>& order, Here here);
   void plan_next(Here here);
   void adopt(BucketPlan next, Here here);
@@ -94,6 +99,28 @@ Gradients::State::~State() {
   } catch (const Error& error) {  // the stream reported it to its waiters already
     notify_others(error.code(), error.what());
   }
+  if (shares_gpu()) retire_memory();
+}
+
+// Whether another rank of the communicator is in this process, on a GPU.
+bool Gradients::State::shares_gpu() const {
+  if (!flow::on_gpu(device)) return false;
+  const std::vector<transport::Placement>& places = comm.state_->bootstrap.placements();
+  const auto own = static_cast<std::size_t>(comm.rank());
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (rank != own && same_process(places[rank], places[own])) return true;
+  }
+  return false;
+}
+
+void Gradients::State::retire_memory() {
+  std::vector<Buffer> all;
+  const auto add = [&](std::vector<Buffer> some) { std::move(some.begin(), some.end(), std::back_inserter(all)); };
+  all.push_back(std::move(memory.buffer()));
+  if (scratch.bytes() > 0) all.push_back(std::move(scratch.buffer()));
+  if (norm) add(norm->release_memory());
+  if (planner) add(planner->release_memory());
+  flow::retire(std::move(all));
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
@@ -111,7 +138,11 @@ std::uint32_t Gradients::State::index_of(ParameterId parameter, const char* call
 
 void Gradients::State::seal(Here here) {
   if (sealed()) throw Error(Code::kInvalidValue, "gradients: sealed already", here);
-  const Stream stream = device.stream(StreamFlags::kNonBlocking, 0, here);
+  // On a GPU all streams are opened, and all kernels loaded, before the first call.
+  Stream stream = device.stream(StreamFlags::kNonBlocking, device.info().max_priority, here);
+  std::optional<Stream> norm_stream;
+  if (options.norm) norm_stream.emplace(device.stream(StreamFlags::kNonBlocking, 0, here));
+  if (flow::on_gpu(device)) flow::cuda::load_kernels();
   flow::require_same(parameters, options, comm, device, stream, here);
   if (parameters.size() == 0) throw Error(Code::kInvalidValue, "gradients: no parameters", here);
   std::vector<std::uint32_t> order(parameters.size());
@@ -119,25 +150,28 @@ void Gradients::State::seal(Here here) {
   layout = flow::GradientLayout(parameters, order);
   const bool planned = options.buckets == BucketRule::kPlanned;
   ReduceCost cost = options.cost;
-  if (planned && !cost.known()) cost = flow::measure_reduction(reduction, comm, stream, layout.bytes(), here);
-  set_memory(here);
-  step.emplace(comm, device, parameters, reduction);
+  if (planned && !cost.known()) cost = flow::measure_reduction(reduction, comm, device, stream, layout.bytes(), here);
+  flow::free_retired();
+  set_memory(stream, here);
+  step.emplace(comm, std::move(stream), parameters, reduction);
   clock.emplace(parameters.size());
-  if (options.norm) norm.emplace(device, parameters, here);
+  if (options.norm) norm.emplace(device, std::move(*norm_stream), parameters, here);
   if (planned) {
     const flow::GradientPlanner::Options planning{.slices = !reduction.is_hook(), .check_every = options.check_every};
     planner.emplace(comm, device, parameters.size(), std::move(cost), planning, here);
   }
   const GradientProfile sizes = layout.profile();
   adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
+  flow::meet_on_gpu(comm, device, here);
 }
 
 // Fills the gradients with zeros, because a program may accumulate into them from the first step on.
-void Gradients::State::set_memory(Here here) {
+void Gradients::State::set_memory(StreamRef stream, Here here) {
   memory = comm.allocate(layout.bytes(), "gradients", here);
-  if (reduction.needs_scratch()) scratch = comm.allocate(layout.bytes(), "gradients: scratch", here);
-  const HostView<std::byte> view = memory.buffer().host_write<std::byte>(here);
-  std::fill(view.begin(), view.end(), std::byte{0});
+  if (reduction.needs_scratch() && scratch.bytes() == 0)
+    scratch = comm.allocate(layout.bytes(), "gradients: scratch", here);
+  stream.fill(memory, 0, "gradients", here);
+  stream.sync(here);
 }
 
 // Moves the gradients, with their values, to memory in this order of parameters.
@@ -145,13 +179,18 @@ void Gradients::State::lay_out_anew(const std::vector<std::uint32_t>& order, Her
   flow::GradientLayout next(parameters, order);
   if (next.order() == layout.order()) return;
   device.sync(here);
-  const SharedBuffer before = std::move(memory);
-  const flow::GradientLayout old = std::exchange(layout, std::move(next));
-  set_memory(here);
-  const HostView<const std::byte> from = before.buffer().host_read<std::byte>(here);
-  const HostView<std::byte> to = memory.buffer().host_write<std::byte>(here);
-  for (std::uint32_t i = 0; i < parameters.size(); ++i)
-    std::memcpy(to.begin() + layout.first(i), from.begin() + old.first(i), parameters[i].bytes);
+  {
+    const SharedBuffer before = std::move(memory);
+    const flow::GradientLayout old = std::exchange(layout, std::move(next));
+    const StreamRef stream = step->stream();
+    set_memory(stream, here);
+    for (std::uint32_t i = 0; i < parameters.size(); ++i) {
+      const std::uint64_t bytes = parameters[i].bytes;
+      stream.copy(memory.slice(layout.first(i), bytes), before.slice(old.first(i), bytes), "gradients", here);
+    }
+    stream.sync(here);
+  }
+  flow::meet_on_gpu(comm, device, here);  // all ranks have freed the memory before
 }
 
 void Gradients::State::adopt(BucketPlan next, Here here) {
@@ -271,7 +310,7 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
                state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call));
   flow::GradientClock& clock = *state_->clock;
   if (clock.records()) clock.reached(index, call, stream, here);
-  stream.wait(step.done(call), here);
+  step.await(call, stream, here);
   if (clock.records()) clock.left(stream, here);
 }
 

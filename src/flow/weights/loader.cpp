@@ -181,23 +181,33 @@ std::vector<StreamRef> Loader::streams() const {
 }
 
 void Loader::fill_resident(Range resident, Here here) {
-  std::uint64_t largest = 0;
-  for (const WeightGroup& group : all_.groups) largest = group.resident ? std::max(largest, group.bytes) : largest;
-  if (largest == 0) return;
+  // Pinned memory of the program is copied from where it is.
+  const auto in_place = [this](std::uint32_t i) { return !all_.pinned.empty() && all_.pinned[i].block; };
+  std::uint64_t staged_bytes = 0;
+  for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
+    const WeightGroup& group = all_.groups[i];
+    if (group.resident && !in_place(i)) staged_bytes = std::max(staged_bytes, group.bytes);
+  }
   const Stream stream = device_.stream(StreamFlags::kNonBlocking, 0, here);
   Buffer staging[2];
-  for (Buffer& buffer : staging) buffer = device_.alloc(largest, MemoryKind::kPinned, "staging", here);
+  if (staged_bytes > 0)
+    for (Buffer& buffer : staging) buffer = device_.alloc(staged_bytes, MemoryKind::kPinned, "staging", here);
   Event copied[2];
   std::size_t turn = 0;
   for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
     const WeightGroup& group = all_.groups[i];
     if (!group.resident) continue;
+    const Range to = resident.slice(group.offset, group.bytes);
+    if (in_place(i)) {
+      stream.copy(to, all_.pinned[i], groups_[i].name, here);
+      continue;
+    }
     copied[turn].sync(here);
     {
       const HostView<std::byte> view = staging[turn].host_write<std::byte>(here);
       fill(i, view.begin());
     }
-    stream.copy(resident.slice(group.offset, group.bytes), staging[turn].slice(0, group.bytes), groups_[i].name, here);
+    stream.copy(to, staging[turn].slice(0, group.bytes), groups_[i].name, here);
     stream.record(copied[turn], here);
     turn = 1 - turn;
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
 
@@ -162,7 +161,7 @@ class WeightsPlanner {
     const std::uint64_t for_weights = budget - arena_.bytes;
     if (all_stay(for_weights)) return compute_;
     const ResidentChoice choice = best_ring(for_weights).second;
-    return choice.found() ? choice.step : std::numeric_limits<double>::infinity();
+    return choice.found() ? choice.step : kInfinite;
   }
 
   // The smallest ring with all groups streamed. A ring loses bytes at its end, so it may have to be larger than the
@@ -275,7 +274,6 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 }
 
 }  // namespace
-
 }  // namespace slip::flow
 
 namespace slip {

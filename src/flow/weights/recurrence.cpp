@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -11,7 +10,6 @@ namespace {
 
 constexpr int kMaxSteps = 12;  // limit; the simulation ends earlier if two steps in a row take equally long
 constexpr double kSame = 1e-6;
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // The position of the next job (op, load or input) in a sequence that repeats in every step.
 struct JobPosition {

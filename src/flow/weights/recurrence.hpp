@@ -4,12 +4,15 @@
 // max(C_k-1, L_k) + c_k. Here load k takes l_k and ends at L_k, and op k takes c_k and ends at C_k.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "slip/weights.hpp"
 
 namespace slip::flow {
+
+inline constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // The times of a step's parts.
 struct StepCosts {

@@ -1,7 +1,6 @@
 #include "flow/weights/resident.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -10,7 +9,6 @@
 namespace slip::flow {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kCloseEnough = 1.0005;  // times the bound: a better choice is not worth the search
 using ResidentSet = std::vector<char>;   // by group: 1 stays resident
 

@@ -2,7 +2,6 @@
 // for them can run. The planner, the runner and the reader of plan files use these functions.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 

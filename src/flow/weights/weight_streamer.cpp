@@ -212,12 +212,17 @@ WeightPass WeightStreamer::add_pass(std::string name, const std::vector<GroupUse
   const OneThread call(state_->busy, here);
   flow::UseOrder order;
   std::vector<Picos> times;
-  const auto add = [&](std::uint32_t group, Picos time) {
-    order.push_back({group, static_cast<std::uint32_t>(order.size())});
+  const auto add = [&](std::uint32_t group, Picos time, std::uint32_t held) {
+    order.push_back({group, static_cast<std::uint32_t>(order.size()) + held});
     times.push_back(time);
   };
-  for (const GroupUse& use : uses) add(state_->catalog.find(use.group, here), use.time);
-  for (std::uint32_t i = 0; uses.empty() && i < state_->catalog.size(); ++i) add(i, 0);
+  for (const GroupUse& use : uses) {
+    if (use.held >= uses.size() - order.size())
+      base::fail(Code::kInvalidValue, here, "use {} of pass '{}', of group '{}', is held over {} uses, but {} follow",
+                 order.size(), name, use.group, use.held, uses.size() - order.size() - 1);
+    add(state_->catalog.find(use.group, here), use.time, use.held);
+  }
+  for (std::uint32_t i = 0; uses.empty() && i < state_->catalog.size(); ++i) add(i, 0, 0);
   const WeightPass pass{static_cast<std::uint32_t>(state_->passes.size())};
   auto made = std::make_unique<flow::StreamedPass>(std::move(name), std::move(order), std::move(times), state_->catalog,
                                                    state_->links);
@@ -337,6 +342,14 @@ std::uint64_t WeightStreamer::offset(std::string_view group, std::size_t tensor,
   if (tensor >= found.parts.size())
     base::fail(Code::kInvalidValue, here, "group '{}' has no tensor {}: it has {}", group, tensor, found.parts.size());
   return found.parts[tensor].offset;
+}
+
+std::optional<Range> WeightStreamer::resident(std::uint32_t group, Here here) const {
+  state_->catalog.check(group, here);
+  if (!state_->groups) throw Error(Code::kNotReady, "the passes are not planned yet: call plan() first", here);
+  const WeightGroup& found = state_->catalog[group];
+  if (!found.resident) return std::nullopt;
+  return state_->memory.slice(found.offset, found.bytes);
 }
 
 void* WeightStreamer::address(Range range) { return runtime::address(range); }

@@ -179,7 +179,8 @@ Finding proxy_queue(const Bench& bench) {
   for (std::uint32_t i = kDepth; i < kPieces; ++i)
     kept &= run.span(fmt::format("send {}", i - kDepth)).ended <= run.span(fmt::format("post {}", i)).started;
   const auto view = out.host_read<float>();
-  for (std::size_t i = 0; i < view.size(); ++i) ok &= view[i] == static_cast<float>(i / (kBytes / sizeof(float)));
+  constexpr std::size_t kElements = kBytes / sizeof(float);
+  for (std::size_t i = 0; i < view.size(); ++i) ok &= view[i] == static_cast<float>(std::size_t{i / kElements});
   return {fmt::format("{} pieces through {} slots: one stream fills a slot and raises `posted`, another waits for it, "
                       "sends and raises `sent`; both only with waits for words in memory",
                       kPieces, kDepth),

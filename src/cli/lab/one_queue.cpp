@@ -1,0 +1,88 @@
+#include "cli/lab/one_queue.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/env.hpp"
+#include "cli/commands.hpp"
+#include "cli/lab/bench.hpp"
+#include "transport/job/launch_info.hpp"
+#include "transport/job/local_job.hpp"
+
+namespace slip::cli {
+namespace {
+
+// A file in the folder for temporary files; removed at the end.
+class ResultFile {
+ public:
+  ResultFile() : path_("/tmp/slip-lab-XXXXXX") {
+    const int made = ::mkstemp(path_.data());
+    if (made < 0) throw Error(Code::kIo, "cannot make a file in /tmp for the result of a lab", {});
+    ::close(made);
+  }
+  ~ResultFile() { ::unlink(path_.c_str()); }
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct OneQueueCommand {
+  LabOptions options;
+  std::string lab, file;
+};
+
+int run_case(const OneQueueCommand& wanted) {
+  base::set_cuda_connections(1);
+  const Bench bench(wanted.options);
+  const nlohmann::json result = wanted.lab == "hook" ? hook_with_one_queue(bench) : gradients_with_one_queue(bench);
+  const std::optional<transport::LaunchInfo> rank = transport::launch_info();
+  if (!rank || rank->rank == 0) write_file(wanted.file, result.dump());
+  return kSuccess;
+}
+
+}  // namespace
+
+nlohmann::json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks) {
+  const ResultFile file;
+  const LabOptions& options = bench.options();
+  transport::LocalJob job;
+  job.command = {"/proc/self/exe", "one-queue", std::string(lab), file.path(), "--device", options.device};
+  if (options.layers) job.command.insert(job.command.end(), {"--layers", std::to_string(*options.layers)});
+  if (options.quick) job.command.emplace_back("--quick");
+  job.changes["CUDA_DEVICE_MAX_CONNECTIONS"] = "1";
+  job.changes["SLIP_MAX_CONNECTIONS"] = "1";  // the user's number would contradict the other variable
+  job.nranks = ranks;
+  job.timeout = std::chrono::minutes(2);
+  if (const int status = transport::run_local_job(job); status != 0)
+    throw Error(Code::kLaunchFailed,
+                fmt::format("lab {}: the case with one hardware queue ended with status {}", lab, status), {});
+  std::ifstream in(file.path());
+  nlohmann::json result = nlohmann::json::parse(in, nullptr, false);
+  if (!result.is_object())
+    throw Error(Code::kIo, fmt::format("lab {}: the case with one hardware queue gave no result", lab), {});
+  return result;
+}
+
+std::function<int()> add_one_queue(CLI::App& app) {
+  auto wanted = std::make_shared<OneQueueCommand>();
+  CLI::App* command = app.add_subcommand("one-queue", "One case of a lab on a GPU, for `slip lab`");
+  command->group("");
+  command->add_option("LAB", wanted->lab, "hook or gradients")->required()->check(CLI::IsMember({"hook", "gradients"}));
+  command->add_option("FILE", wanted->file, "Where rank 0 writes its result")->required();
+  command->add_option("--device", wanted->options.device, "cuda:0")->required();
+  command->add_option("--layers", wanted->options.layers, "Layers of the model");
+  command->add_flag("--quick", wanted->options.quick, "Shorter kernels and fewer runs");
+  return [wanted] { return run_case(*wanted); };
+}
+
+}  // namespace slip::cli

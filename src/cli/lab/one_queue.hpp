@@ -1,0 +1,25 @@
+// Labs whose case needs one hardware queue, on a GPU. The driver reads the number of queues when a process first uses
+// it (CUDA_DEVICE_MAX_CONNECTIONS), and never again. So the case runs in processes of its own: this program, started
+// again with the hidden command `one-queue`.
+//
+// The ranks of lab gradients must be processes there for another reason, too. In one queue of one process, a stream
+// that waits for a call would be in front of the call of another rank: a deadlock.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "cli/lab/lab.hpp"
+
+namespace slip::cli {
+
+inline constexpr int kQueuesOfLabs = 32;  // of all other cases on a GPU: no two streams of a lab share a queue
+
+// Runs the case of this lab in `ranks` processes and returns what rank 0 reports. Throws if a process fails.
+nlohmann::json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks);
+
+// The case itself, in such a process. Only rank 0's result counts.
+nlohmann::json hook_with_one_queue(const Bench& bench);
+nlohmann::json gradients_with_one_queue(const Bench& bench);
+
+}  // namespace slip::cli
