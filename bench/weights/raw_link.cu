@@ -1,26 +1,9 @@
 #include <cuda_runtime.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "raw_link.hpp"
 #include "support/timing.hpp"
 
 namespace slip::bench {
-namespace {
-
-void check(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(status));
-}
-
-}  // namespace
-
-bool has_gpu() {
-  int count = 0;
-  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  static_cast<void>(cudaGetLastError());
-  return found;
-}
 
 double raw_upload_rate(const void* pinned, std::size_t pinned_bytes, std::size_t piece_bytes, std::size_t total_bytes) {
   void* target = nullptr;

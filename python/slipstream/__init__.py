@@ -23,19 +23,20 @@ import os as _os
 
 from . import _core
 from ._core import (ERROR_CODES, Buffer, Communicator, Device, Event, Group, HostView, Plan, Range, Stream, UniqueId,
-                    group)
+                    WeightFiles, WeightStreamer, group)
 from ._errors import Error, InvalidValue, IoError, LaunchFailed, OutOfMemory, RankLost, Timeout
 from ._reports import (CheckReport, FalseDependency, Fix, Place, PlanOp, PlanRace, Race, RaceReport, Span, Stats,
                        SuperfluousWait, Verification)
+from ._torch import empty_weights, from_pretrained, offload
 from ._trace import Check, Prediction, Trace, Watch, check, ops, predict, read_trace, trace, verify, watch
 from ._version import __version__
 
 _core._set_package(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 
 __all__ = [
-    "ERROR_CODES", "Buffer", "Check", "CheckReport", "Communicator", "Device", "Error", "Event", "FalseDependency", "Fix",
+    "Buffer", "Check", "CheckReport", "Communicator", "Device", "ERROR_CODES", "Error", "Event", "FalseDependency", "Fix",
     "Group", "HostView", "InvalidValue", "IoError", "LaunchFailed", "OutOfMemory", "Place", "Plan", "PlanOp", "PlanRace",
     "Prediction", "Race", "RaceReport", "Range", "RankLost", "Span", "Stats", "Stream", "SuperfluousWait", "Timeout",
-    "Trace", "UniqueId", "Verification", "Watch", "__version__", "check", "group", "ops", "predict", "read_trace", "trace",
-    "verify", "watch",
+    "Trace", "UniqueId", "Verification", "Watch", "WeightFiles", "WeightStreamer", "__version__", "check", "empty_weights",
+    "from_pretrained", "group", "offload", "ops", "predict", "read_trace", "trace", "verify", "watch",
 ]

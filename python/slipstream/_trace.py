@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from types import TracebackType
 from typing import Any, Mapping, Optional, Union
 
 from . import _core, _reports
-from ._core import Device, Plan, Stream
+from ._core import Plan, Stream
+from ._torch_profile import TorchProfile
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -102,20 +104,31 @@ def check() -> Check:
 class Watch(Trace):
     """See watch()."""
 
-    def __init__(self, path: Optional[Path], html: Optional[Path], streams: Mapping[str, Any],
-                 device: Optional[Device]) -> None:
-        if streams and device is None:
-            raise ValueError("watch(streams=...) needs device=, the cuda device of these streams")
+    def __init__(self, path: Optional[Path], html: Optional[Path], streams: Mapping[str, Any], profile: bool) -> None:
         super().__init__()
         self._path, self._html = path, html
         self.streams: dict[str, Stream] = {}
+        self._profile: Optional[TorchProfile] = None
         try:
             for name, stream in streams.items():
-                assert device is not None
-                self.streams[name] = device.adopt(stream, name)
+                self.streams[name] = Stream.adopt(stream, name=name)
+            if streams or profile:
+                self._profile = TorchProfile(streams)
         except BaseException:
             self.stop()
             raise
+
+    def stop(self) -> None:
+        """Ends the recording. A second call does nothing."""
+        super().stop()
+        if self._profile is None:
+            return
+        profile, self._profile = self._profile, None
+        profile.stop()
+        with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+            path = os.path.join(folder, "profile.json")
+            profile.write(path)
+            self._data = _core.TraceData.read(path)
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
@@ -131,14 +144,15 @@ class Watch(Trace):
 
 
 def watch(path: Optional[Path] = None, *, html: Optional[Path] = None, streams: Optional[Mapping[str, Any]] = None,
-          device: Optional[Device] = None) -> Watch:
+          torch: bool = False) -> Watch:
     """`with watch("run.json", html="run.html") as run:` records, and writes the files at the end.
 
-    `streams` maps names to torch.cuda.Streams of `device`, a cuda device. They are adopted: `run.streams[name]` is the
-    same native stream as a Stream. The trace shows the work that is issued through it. Kernels that PyTorch itself
-    launches do not pass through Slipstream: record them with torch.profiler and open that file with read_trace().
+    `streams` maps names to torch.cuda.Streams. Then torch.profiler records all kernels and copies of the process, those
+    of PyTorch too, and the timeline shows each stream under its name. `run.streams[name]` is the same native stream as a
+    Stream. `torch=True` records PyTorch without naming streams, on a CPU too. The recording of a PyTorch program has no
+    declared reads and writes, so check() cannot find its races.
     """
-    return Watch(path, html, streams or {}, device)
+    return Watch(path, html, streams or {}, torch)
 
 
 class Prediction:

@@ -132,7 +132,9 @@ std::shared_ptr<StreamObject> adopt(const std::shared_ptr<DeviceObject>& self, c
   const py::object handle = py::hasattr(native, "cuda_stream") ? py::object(native.attr("cuda_stream")) : native;
   if (!PyLong_Check(handle.ptr()))
     throw py::type_error("adopt() takes a torch.cuda.Stream, or the number of a cudaStream_t");
-  auto* const stream = reinterpret_cast<CUstream_st*>(handle.cast<std::uintptr_t>());
+  constexpr std::uintptr_t kLegacy = 1;  // cudaStreamLegacy, which torch calls 0
+  const auto number = handle.cast<std::uintptr_t>();
+  auto* const stream = reinterpret_cast<CUstream_st*>(number == 0 ? kLegacy : number);
   const Here here = caller();
   const Device& device = self->get();
   std::optional<Stream> adopted =

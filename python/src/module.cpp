@@ -35,6 +35,7 @@ PYBIND11_MODULE(_core, module) {
   bind_plan(module);
   bind_trace(module);
   bind_communicator(module);
+  bind_weights(module);
   py::list codes;
   for (int code = 1; code <= static_cast<int>(slip::ErrorCode::kAborted); ++code)
     codes.append(slip::code_name(static_cast<slip::ErrorCode>(code)));

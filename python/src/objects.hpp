@@ -172,5 +172,6 @@ void bind_stream(py::module_& module);
 void bind_plan(py::module_& module);
 void bind_trace(py::module_& module);
 void bind_communicator(py::module_& module);
+void bind_weights(py::module_& module);
 
 }  // namespace slip::python

@@ -102,7 +102,7 @@ Bindings bindings_of(const Plan& plan, const py::dict& buffers, const py::dict& 
   return bindings;
 }
 
-void launch(PlanObject& self, const StreamObject& stream, const py::dict& buffers, const py::dict& scalars) {
+void launch_plan(PlanObject& self, const StreamObject& stream, const py::dict& buffers, const py::dict& scalars) {
   const Here here = caller();
   Plan& plan = self.get();
   const StreamRef ref = stream.get();
@@ -270,7 +270,7 @@ Plan& PlanObject::get() {
 void bind_plan(py::module_& module) {
   py::class_<PlanObject, std::shared_ptr<PlanObject>>(
       module, "Plan", "Ops of several streams and the waits between them, as data. Stream.capture() makes one.")
-      .def("launch", launch, py::arg("stream"), py::kw_only(), py::arg("buffers") = py::dict(),
+      .def("launch", launch_plan, py::arg("stream"), py::kw_only(), py::arg("buffers") = py::dict(),
            py::arg("scalars") = py::dict(),
            "Runs the plan as one op of the stream. `buffers` maps captured buffers to others, `scalars` maps "
            "(op name, index) to a value of the same type.")

@@ -48,9 +48,9 @@ void require_callable(const py::object& function) {
   if (!PyCallable_Check(function.ptr())) throw py::type_error("expected a function");
 }
 
-void launch(const StreamObject& self, const py::object& kernel, const py::object& reads, const py::object& writes,
-            const py::object& scalars, const py::object& name, std::uint64_t bytes, std::uint64_t flops, double width,
-            Picos time_ps) {
+void launch_kernel(const StreamObject& self, const py::object& kernel, const py::object& reads,
+                   const py::object& writes, const py::object& scalars, const py::object& name, std::uint64_t bytes,
+                   std::uint64_t flops, double width, Picos time_ps) {
   const Here here = caller();
   const StreamRef stream = self.get();
   const std::vector<RangeObject> in = to_ranges(reads), out = to_ranges(writes);
@@ -249,11 +249,19 @@ void bind_stream(py::module_& module) {
       "synchronises and closes at the end.")
       .def_static(
           "adopt",
-          [](const py::object& device, const py::object& stream, const std::string& name) {
+          [](const py::object& stream, py::object device, const std::string& name) {
+            if (device.is_none()) {
+              if (!py::hasattr(stream, "device")) {
+                throw py::type_error(
+                    "Stream.adopt(): this is no torch stream, so name its device: adopt(stream, device)");
+              }
+              device = py::type::of<DeviceObject>()(py::str(stream.attr("device")));
+            }
             return device.attr("adopt")(stream, name);
           },
-          py::arg("device"), py::arg("stream"), py::arg("name") = "", "See Device.adopt.")
-      .def("launch", launch, py::arg("kernel"), py::arg("reads") = none, py::arg("writes") = none,
+          py::arg("stream"), py::arg("device") = py::none(), py::arg("name") = "",
+          "A stream that another library owns, such as torch.cuda.current_stream(), on its device. See Device.adopt.")
+      .def("launch", launch_kernel, py::arg("kernel"), py::arg("reads") = none, py::arg("writes") = none,
            py::arg("scalars") = none, py::kw_only(), py::arg("name") = py::none(), py::arg("bytes") = 0,
            py::arg("flops") = 0, py::arg("width") = 1.0, py::arg("time_ps") = 0,
            "Runs kernel(*reads, *writes, *scalars) with arrays of the declared ranges. A str is a kernel without a "

@@ -108,11 +108,13 @@ class Streams(unittest.TestCase):
 
     def test_adopt_says_that_a_cpu_device_has_no_native_streams(self):
         with slip.Device("cpu") as device:
-            error = error_of(lambda: slip.Stream.adopt(device, 1234))
+            error = error_of(lambda: slip.Stream.adopt(1234, device))
             self.assertEqual(error.code, "unsupported")
             self.assertIn("native", str(error))
             with self.assertRaises(TypeError):
                 device.adopt("a stream")
+            with self.assertRaisesRegex(TypeError, "name its device"):
+                slip.Stream.adopt(1234)
 
 
 class Times(unittest.TestCase):

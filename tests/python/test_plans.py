@@ -1,6 +1,7 @@
 """Plans, proofs, predictions, the race checker, traces, and ranks."""
 
 import gc
+import importlib.util
 import os
 import pickle
 import tempfile
@@ -10,6 +11,7 @@ import unittest
 import numpy as np
 
 import slipstream as slip
+from slipstream._torch_profile import name_streams
 from support import LIMIT, SIM, US, error_of
 
 
@@ -234,10 +236,39 @@ class Checks(unittest.TestCase):
             self.assertIn(("my fill", "my stream"),
                           [(span.name, span.stream_name) for span in slip.read_trace(path).spans])
             self.assertGreater(os.path.getsize(page), 1000)
-            with self.assertRaises(slip.Error), slip.watch(streams={"torch": 1234}, device=device):
-                pass
-            with self.assertRaises(ValueError):
+            with self.assertRaisesRegex(TypeError, "no torch stream"):
                 slip.watch(streams={"torch": 1234})
+
+    def test_watch_names_the_streams_of_a_torch_profile(self):
+        def event(name, tid, ts, dur=2, cat="kernel", **args):
+            return {"ph": "X", "name": name, "pid": 0 if "stream" in args else 9, "tid": tid, "ts": ts, "dur": dur,
+                    "cat": cat, "args": args}
+
+        events = name_streams([
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}},
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": 13, "args": {"name": "stream 13"}},
+            event("slipstream.watch: loads", 1, 10, 20, "user_annotation"),
+            event("aten::zeros", 1, 11, 15, "cpu_op"),
+            event("cudaLaunchKernel", 1, 12, 3, "cuda_runtime", correlation=4),
+            event("fill", 13, 16, correlation=4, stream=13),
+            event("slipstream.watch: loads", 13, 16, 2, "gpu_user_annotation", stream=13),
+            event("cudaLaunchKernel", 1, 40, 3, "cuda_runtime", correlation=5),
+            event("gemm", 7, 45, correlation=5, stream=7),
+            event("Memcpy HtoD", 13, 45, cat="gpu_memcpy", correlation=6, stream=13)])
+        self.assertEqual([one["name"] for one in events if one["ph"] == "X"], ["cudaLaunchKernel", "gemm", "Memcpy HtoD"])
+        self.assertEqual({(one["tid"], one["args"]["name"]) for one in events if one["ph"] == "M"},
+                         {(7, "stream 7"), (13, "loads")})
+
+    def test_watch_records_torch_on_the_cpu(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("no PyTorch")
+        import torch
+        with tempfile.TemporaryDirectory() as folder:
+            page = os.path.join(folder, "run.html")
+            with slip.watch(html=page, torch=True) as run:
+                torch.ones(64, 64) @ torch.ones(64, 64)
+            self.assertIn("aten::mm", {span.name for span in run.spans})
+            self.assertGreater(os.path.getsize(page), 1000)
 
 
 class Ranks(unittest.TestCase):

@@ -1,0 +1,281 @@
+"""Where the weights of an offloaded model are on the host: pinned memory, their own memory, or files. All changes of the
+model are listed, so that they can be undone: by restore(), or after an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+import torch
+
+from . import _core
+from ._errors import InvalidValue, OutOfMemory
+from ._offload_groups import (Group, PinnedBlocks, Progress, Weights, check_cast, check_unused, contiguous_stride, file_dtype,
+                              idle_view_for, in_files, read_tensor, text_of)
+
+
+Place = tuple[torch.nn.Module, str]  # a module, and a name in its _parameters
+
+
+def put(places: list[Place], param: torch.nn.Parameter) -> None:
+    """Sets a parameter of modules."""
+    for module, name in places:
+        module._parameters[name] = param
+        if isinstance(module, torch.nn.RNNBase):
+            setattr(module, name, param)  # nn.LSTM and nn.GRU also keep their parameters in a list
+
+
+class HostWeights:
+    """The bytes of the weights on the host, as sources for a WeightStreamer."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, slip_device: _core.Device, weights: Weights,
+                 files: Optional[_core.WeightFiles], host_memory: Optional[int]) -> None:
+        self.model, self.device, self.slip_device = model, device, slip_device
+        self.weights, self.files, self.host_memory = weights, files, host_memory
+        self.on_host = device.type == "cpu"
+        self.sources: list[Any] = []                # by group
+        self.undo: list[Callable[[], None]] = []    # bring the model back, in the order of the changes
+        self.probes: list[torch.Tensor] = []        # one of each type in the model, empty
+        self.pinned_bytes = 0
+
+    def undo_all(self) -> None:
+        """Each change leaves the list after it was undone, and may be undone twice: after an exception, call this again."""
+        while self.undo:
+            self.undo[-1]()
+            self.undo.pop()
+        self.sources.clear()
+        for group in self.weights.groups:
+            group.views.clear()
+            group.host = group.original = group.rows = None
+
+    def read(self, group: Group) -> torch.Tensor:
+        """The weight, in host memory."""
+        if group.host is not None:
+            return group.host
+        assert self.files is not None and group.tensor is not None
+        return read_tensor(self.files, group.tensor, *self.files.tensors()[group.tensor][:2])
+
+    @contextlib.contextmanager
+    def shown(self, groups: Iterable[Group]) -> Iterator[None]:
+        """The parameters of the groups show the weights in host memory, for a state_dict()."""
+        before = [(group, group.open, [param.data for param in group.params]) for group in dict.fromkeys(groups)]
+        try:
+            for group, _, _ in before:
+                group.point_to(self.read(group))
+                group.open = True
+            yield
+        finally:
+            for group, was_open, datas in before:
+                for param, data in zip(group.params, datas):
+                    param.data = data
+                group.open = was_open
+
+    def rows(self, group: Group, ids: torch.Tensor) -> Optional[torch.Tensor]:
+        """The weight with its rows `ids`, readable on the device. None: there is no way but to load it."""
+        if group.rows is not None:
+            return group.rows
+        if group.host is not None or not self.on_host:
+            return None
+        # Only the pages of these rows become memory. Other numbers are an error of the lookup itself.
+        assert self.files is not None and group.tensor is not None
+        with torch.inference_mode(False):
+            table = torch.empty(group.shape, dtype=group.dtype)
+        wanted = [row for row in ids.unique().tolist() if 0 <= row < group.shape[0]]
+        self.files.read_rows(group.tensor, wanted, table.data_ptr())
+        return table
+
+    def prepare(self, names: Any) -> None:
+        """Moves the weights. After an exception the caller calls _undo_all()."""
+        weights = self.weights
+        progress = Progress("reading weights" if self.files else "pinning weights", weights.total)
+        try:
+            if self.files:
+                self._read_files(names, progress)
+            else:
+                self._take_memory(progress)
+        finally:
+            progress.end()
+        for kind in {p.dtype for p in self.model.parameters()} | {torch.float32}:
+            self.probes.append(torch.empty(0, dtype=kind, device=self.device))
+
+    def _small(self) -> list[tuple[torch.nn.Parameter, list[Place]]]:
+        """The small parameters, each with all its places: tied ones have several."""
+        found: dict[int, tuple[torch.nn.Parameter, list[Place]]] = {}
+        for module, name, param in self.weights.small:
+            found.setdefault(id(param), (param, []))[1].append((module, name))
+        return list(found.values())
+
+    def _keep_small(self, param: torch.nn.Parameter, places: list[Place], data: torch.Tensor) -> None:
+        """Gives a parameter other bytes. One on the meta device is replaced, because its kind of tensor cannot change."""
+        if param.device.type == "meta":
+            made = torch.nn.Parameter(data, requires_grad=False)
+            self.undo.append(lambda: put(places, param))
+            put(places, made)
+            return
+        original, needed = param.data, param.requires_grad
+
+        def undo() -> None:
+            param.data = original if original.device == data.device else param.data.to(original.device)
+            param.requires_grad_(needed)
+        self.undo.append(undo)
+        param.data = data
+        param.requires_grad_(False)
+
+    def _keep_buffer(self, module: torch.nn.Module, name: str, buffer: torch.Tensor, data: torch.Tensor) -> None:
+        def undo() -> None:
+            now = module._buffers.get(name)
+            if now is not None:
+                module._buffers[name] = buffer if now is data and buffer.device == now.device else now.to(buffer.device)
+        self.undo.append(undo)
+        module._buffers[name] = data
+
+    def _take_memory(self, progress: Progress) -> None:
+        """Weights that are in memory: on a GPU they move to pinned memory, on cpu they stay where they are."""
+        moved: dict[int, torch.Tensor] = {}
+        for param, places in self._small():
+            self._keep_small(param, places, param.data.to(self.device))
+        for module, name, buffer in self.weights.buffers:
+            if id(buffer) not in moved:
+                moved[id(buffer)] = buffer.to(self.device)
+            self._keep_buffer(module, name, buffer, moved[id(buffer)])
+        blocks = PinnedBlocks(self.slip_device, [group.nbytes for group in self.weights.groups])
+        for group in self.weights.groups:
+            source = group.params[0].data
+            if self.on_host and source.stride() == tuple(group.stride) and source.device.type == "cpu":
+                group.original = group.host = source
+                flat = source.as_strided((source.numel(),), (1,)).view(torch.uint8)
+                self.sources.append(flat.numpy())
+            elif self.on_host:
+                group.host = torch.empty_strided(group.shape, group.stride, dtype=group.dtype)
+                group.host.copy_(source)
+                self.sources.append(group.host.as_strided((source.numel(),), (1,)).view(torch.uint8).numpy())
+            else:
+                pinned, memory = blocks.take()
+                group.host = group.view_of(memory)
+                group.host.copy_(source)
+                self.sources.append(pinned)
+            self._replace(group)
+            progress.add(group.nbytes)
+        self.pinned_bytes = blocks.bytes
+
+    def _read_files(self, names: Any, progress: Progress) -> None:
+        """Weights in files: on a GPU they are read to pinned memory, as many as host_memory allows; on cpu they stay there."""
+        assert self.files is not None
+        files, weights, tensors = self.files, self.weights, self.files.tensors()
+        missing: list[str] = []
+        for param, places in self._small():
+            found = next((each for place in places for each in names(*place) if each in tensors), None)
+            if found is not None:
+                data = read_tensor(files, found, *tensors[found][:2])
+                if data.shape != param.shape:
+                    raise InvalidValue(f"tensor '{found}' has the shape {list(data.shape)} in the files, but {list(param.shape)} "
+                                       "in the model")
+                check_cast(found, tensors[found][0], param.dtype)
+                self._keep_small(param, places, data.to(param.dtype).to(self.device))
+            elif param.device.type == "meta":
+                missing.append(next(iter(names(*places[0]))))
+            else:
+                self._keep_small(param, places, param.data.to(self.device))
+        for module, name, buffer in weights.buffers:
+            found = next((each for each in names(module, name) if each in tensors), None)
+            if found is not None:
+                data = read_tensor(files, found, *tensors[found][:2]).to(buffer.dtype)
+                self._keep_buffer(module, name, buffer, data.to(self.device))
+            elif buffer.device.type == "meta":
+                missing.append(next(iter(names(module, name))))
+            else:
+                self._keep_buffer(module, name, buffer, buffer.to(self.device))
+        for group in weights.groups:
+            if not in_files(group, files, tensors, lambda each: (n for place in each.places for n in names(*place))):
+                missing.append(group.name)
+        if missing:
+            some = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+            raise InvalidValue(f"{len(missing)} weights of the model are not in the files: {some}")
+        places = [place for group in weights.groups for place in group.places]
+        places += [(module, name) for module, name, _ in (*weights.small, *weights.buffers)]
+        check_unused(tensors, {each for place in places for each in names(*place)},
+                     getattr(self.model, "_keys_to_ignore_on_load_unexpected", None) or ())
+        kept = self._kept(tensors)
+        sizes = [group.nbytes for group, keep in zip(weights.groups, kept) if keep]
+        blocks = PinnedBlocks(self.slip_device, sizes)
+        for group, keep in zip(weights.groups, kept):
+            if not keep:
+                self.sources.append((files, [group.tensor]))
+            else:
+                pinned, memory = blocks.take()
+                group.host = group.view_of(memory)
+                kind, shape, size = tensors[group.tensor][:3]
+                if file_dtype(kind) == group.dtype and group.host.is_contiguous():
+                    files.read(group.tensor, group.host.data_ptr(), size)
+                else:
+                    group.host.copy_(read_tensor(files, group.tensor, kind, shape))
+                self.sources.append(pinned)
+            self._replace(group)
+            progress.add(group.nbytes)
+        self.pinned_bytes = blocks.bytes
+
+    def _kept(self, tensors: dict[str, Any]) -> list[bool]:
+        """By group: whether it is kept in host memory. The others are read from the files at each load, as they are there."""
+        groups = self.weights.groups
+        same = [file_dtype(tensors[group.tensor][0]) == group.dtype and group.stride == contiguous_stride(group.shape)
+                for group in groups if group.tensor is not None]
+        converted = [group for group, each in zip(groups, same) if not each]
+        needed = sum(group.nbytes for group in converted)
+        if converted and (self.host_memory is not None or self.on_host):
+            first = converted[0]
+            text = (f"{len(converted)} weights have another type or layout in the files, such as '{first.name}' "
+                    f"({tensors[first.tensor or ''][0]} in the files, {first.dtype} in the model): they are converted and kept, in "
+                    f"{text_of(needed)} of host memory")
+            if self.host_memory is not None and needed > self.host_memory:
+                raise InvalidValue(f"{text}, but host_memory is {text_of(self.host_memory)}: build the model with the type of the "
+                                   "files, or allow more")
+            if self.on_host:
+                warnings.warn(f"slipstream: {text}. To leave them in the files, build the model with the type of the files",
+                              stacklevel=2)
+        left = None if self.host_memory is None else self.host_memory - needed
+        kept = []
+        for group, each in zip(groups, same):
+            keep = not each or (not self.on_host and (left is None or group.nbytes <= left))
+            if keep and each and left is not None:
+                left -= group.nbytes
+            kept.append(keep)
+        return kept
+
+    def _replace(self, group: Group) -> None:
+        """From here on the parameters of the group show its bytes only while it is acquired. The undo is listed before any
+        change. `idle_view` comes after it: a group that has one is pointed to it when the streamer is closed."""
+        idle_view = idle_view_for(group, self.device)
+        if group.origin.type != "meta":
+            self.undo.append(lambda: self._bring_back(group))
+            group.idle_view = idle_view
+            group.point_to(idle_view)
+            for param in group.params:
+                param.requires_grad_(False)
+            return
+        olds = [(module, name, module._parameters[name]) for module, name in group.places]
+        made = {id(old): torch.nn.Parameter(idle_view, requires_grad=False) for _, _, old in olds}
+
+        def undo() -> None:
+            for module, name, old in olds:
+                put([(module, name)], old)
+        self.undo.append(undo)
+        for module, name, old in olds:
+            put([(module, name)], made[id(old)])
+        group.params = list(made.values())
+        group.idle_view = idle_view
+
+    def _bring_back(self, group: Group) -> None:
+        """The parameters of the group have memory of their own again. The copy on the host stays until all groups have."""
+        data = group.original
+        if data is None:
+            try:
+                data = torch.empty_strided(group.shape, group.stride, dtype=group.dtype, device=group.origin)
+            except RuntimeError as error:
+                raise OutOfMemory(f"{text_of(group.nbytes)} of the memory of {group.origin} for '{group.name}' cannot be had: "
+                                  f"{error}; free some, then call model.slip.restore() again: no weight is lost") from error
+            data.copy_(self.read(group))
+        for param, needed in zip(group.params, group.requires_grad):
+            param.data = data
+            param.requires_grad_(needed)
+        group.idle_view = None

@@ -1,0 +1,58 @@
+"""Which thread uses an offloaded model: one call at a time, and reports of any thread between the calls."""
+
+from __future__ import annotations
+
+import contextlib
+from threading import Lock, get_ident
+from typing import Iterator
+
+from ._errors import Error
+
+MAX_WAIT = 60  # seconds
+
+
+class CallLock:
+    """All use of the streamer needs this lock. A report waits for a call in another thread, and a call waits for a report.
+    A second call does not wait."""
+
+    def __init__(self) -> None:
+        self.calls = Lock()    # held by a call, an access outside of calls, restore() or a report
+        self.reports = Lock()  # held by a report that waits for the other lock or has it: no call can overtake it
+        self.owner = 0         # the thread inside a call
+
+    def inside(self) -> bool:
+        """Whether this thread is inside a call."""
+        return self.owner == get_ident()
+
+    def enter(self) -> bool:
+        """For a call, an access or restore(). False: another thread is in one."""
+        self._wait_for_reports()
+        try:
+            return self.calls.acquire(blocking=False)
+        finally:
+            self.reports.release()
+
+    def leave(self) -> None:
+        self.owner = 0
+        self.calls.release()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """For a report."""
+        if self.inside():
+            yield
+            return
+        self._wait_for_reports()
+        try:
+            if not self.calls.acquire(timeout=MAX_WAIT):
+                raise Error(f"a call of the offloaded model, in another thread, has not ended in {MAX_WAIT} s: try again later")
+            try:
+                yield
+            finally:
+                self.calls.release()
+        finally:
+            self.reports.release()
+
+    def _wait_for_reports(self) -> None:
+        if not self.reports.acquire(timeout=MAX_WAIT):
+            raise Error(f"a report of the offloaded model, in another thread, has not ended in {MAX_WAIT} s")

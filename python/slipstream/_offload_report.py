@@ -1,0 +1,118 @@
+"""What model.slip tells: the plan, the prediction and the report of an offloaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Optional
+
+from ._offload_groups import text_of
+from ._trace import Trace
+
+if TYPE_CHECKING:
+    from ._offload_session import Offloaded
+    from ._offload_passes import Pass
+
+
+@dataclass(frozen=True)
+class OffloadPlan:
+    """What stays on the device. `passes`: by kind of call, the bytes that a call loads."""
+
+    device: str
+    settled: bool
+    budget: Optional[int]
+    small_bytes: int
+    resident_bytes: int
+    ring_bytes: int
+    weight_bytes: int
+    pinned_bytes: int
+    resident: list[str]
+    streamed: list[str]
+    passes: dict[str, int]
+    link_bytes_per_second: float
+    text: str = field(repr=False)
+
+    @property
+    def device_bytes(self) -> int:
+        """Of all weights and the ring; without activations."""
+        return self.small_bytes + self.resident_bytes + self.ring_bytes
+
+    def __str__(self) -> str:
+        return self.text
+
+    @staticmethod
+    def of(session: Offloaded) -> OffloadPlan:
+        streamer, weights = session._streamer, session._weights
+        assert streamer is not None
+        sizes = streamer.plan_of(0)
+        resident = [group.name for group in weights.groups if streamer.resident(group.index) is not None]
+        streamed = [group.name for group in weights.groups if streamer.resident(group.index) is None]
+        passes = {each.name: sum(use.group.nbytes for use in each.uses) for each in session._passes.values()}
+        small, kept, ring = session._small_bytes(), sizes["resident_bytes"], sizes["ring_bytes"]
+        rate = sizes["load"][0]
+        lines = [f"device         {session._device}: {text_of(small + kept + ring)} for weights"
+                 + (f" of a budget of {text_of(session._options['budget'])}" if session._options["budget"] is not None else ""),
+                 f"  small        {text_of(small)}: {len(weights.small)} small weights, {len(weights.buffers)} buffers",
+                 f"  resident     {text_of(kept)}: {len(resident)} weights",
+                 f"  ring         {text_of(ring)}, for {len(streamed)} streamed weights",
+                 f"link           {text_of(rate)}/s"]
+        if not session._settled:
+            lines.append("not final      what stays is chosen after the first calls of the model, by their order and times")
+        lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
+        return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring, weights.total,
+                           session._host.pinned_bytes, resident, streamed, passes, rate, "\n".join(lines) + "\n")
+
+
+@dataclass(frozen=True)
+class OffloadPrediction:
+    """The simulated time of a call, in a row of equal calls. `loaded_bytes` in each of them."""
+
+    name: str
+    seconds: float
+    compute_seconds: float
+    exposed_seconds: float
+    loaded_bytes: int
+    trace: Optional[Trace] = field(repr=False)
+
+    @staticmethod
+    def of(session: Offloaded, found: Pass) -> OffloadPrediction:
+        if found.number is None:
+            seconds = found.total_ps / 1e12
+            return OffloadPrediction(found.name, seconds, seconds, 0.0, 0, None)
+        assert session._streamer is not None
+        made: dict[str, Any] = session._streamer.predict(found.number)
+        compute = session._streamer.plan_of(found.number)["compute_ps"]
+        return OffloadPrediction(found.name, made["step_ps"] / 1e12, compute / 1e12, made["exposed_ps"] / 1e12,
+                                 sum(use.group.nbytes for use in found.uses), Trace(made["trace"]))
+
+
+@dataclass(frozen=True)
+class OffloadReport:
+    """What was loaded since what stays on the device was chosen."""
+
+    calls: dict[str, int]
+    planned_loads: int
+    planned_bytes: int
+    on_demand_loads: int
+    on_demand_bytes: int
+    stalled_seconds: float
+    replans: int
+    device_bytes: int
+    pinned_bytes: int
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @staticmethod
+    def of(session: Offloaded) -> OffloadReport:
+        assert session._streamer is not None
+        made, sizes = session._streamer.report(), session._streamer.plan_of(0)
+        calls = {each.name: each.calls for each in session._passes.values()}
+        device_bytes = session._small_bytes() + sizes["resident_bytes"] + sizes["ring_bytes"]
+        waited = {each.name: each.waited_ps / 1e12 for each in session._passes.values()}
+        text = "".join(f"calls          {count} of {name}; an observed one waited {waited[name] * 1e3:.3g} ms for loads\n"
+                       for name, count in calls.items()) + made["text"]
+        text += f"memory         {text_of(device_bytes)} on {session._device}, {text_of(session._host.pinned_bytes)} pinned\n"
+        return OffloadReport(calls, made["planned_loads"], made["planned_bytes"], made["on_demand_loads"],
+                             made["on_demand_bytes"], made["stalled_ps"] / 1e12, made["replans"], device_bytes,
+                             session._host.pinned_bytes, text)
