@@ -20,6 +20,19 @@ std::int64_t start_ns() {
   return kStart;
 }
 
+double measure_ticks_per_us() {
+#if defined(__aarch64__)
+  std::uint64_t hertz;
+  asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
+  return static_cast<double>(hertz) / 1e6;
+#else
+  const std::int64_t start_ns = now_ns();
+  const std::uint64_t start = ticks();
+  while (now_ns() - start_ns < 200'000) {}
+  return static_cast<double>(ticks() - start) / (static_cast<double>(now_ns() - start_ns) / 1e3);
+#endif
+}
+
 }  // namespace
 
 std::int64_t host_ns() { return read_ns(CLOCK_MONOTONIC); }
@@ -40,21 +53,6 @@ std::string boot_id() {
   std::getline(file, line);
   return line;
 }
-
-namespace {
-double measure_ticks_per_us() {
-#if defined(__aarch64__)
-  std::uint64_t hertz;
-  asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
-  return static_cast<double>(hertz) / 1e6;
-#else
-  const std::int64_t start_ns = now_ns();
-  const std::uint64_t start = ticks();
-  while (now_ns() - start_ns < 200'000) {}
-  return static_cast<double>(ticks() - start) / (static_cast<double>(now_ns() - start_ns) / 1e3);
-#endif
-}
-}  // namespace
 
 double ticks_per_us() {
   static const double kRate = measure_ticks_per_us();

@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 
 namespace slip::base {
 namespace {
@@ -24,11 +24,9 @@ bool flag(const char* variable) {
 int number(const char* variable, int low, int high) {
   const std::string value = env_text(variable);
   if (value.empty()) return 0;
-  int result = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-  if (error != std::errc() || end != value.data() + value.size() || result < low || result > high)
-    fail(Code::kInvalidValue, {}, "{}={}: must be {} to {}", variable, value, low, high);
-  return result;
+  const std::optional<int> result = parse_number(value, low, high);
+  if (!result) fail(Code::kInvalidValue, {}, "{}={}: must be {} to {}", variable, value, low, high);
+  return *result;
 }
 
 Env read() {
@@ -48,9 +46,28 @@ Env read() {
   result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);
   result.sockets = number("SLIP_SOCKETS", 1, 16);
   result.zero_copy = number("SLIP_ZERO_COPY", 1, std::numeric_limits<int>::max());
+  result.nccl_polled = flag("SLIP_NCCL_POLLED");
+  result.nccl = env_text("SLIP_NCCL");
   result.debug = env_text("SLIP_DEBUG");
   return result;
 }
+
+// The variables of each launcher, in the order in which transport/launch_info checks them. If `marker` is not set, that
+// launcher did not start this process.
+struct Launcher {
+  const char* marker;
+  const char* rank;
+  const char* ranks;
+};
+constexpr Launcher kLaunchers[] = {
+    {"SLIP_RANK", "SLIP_RANK", "SLIP_NRANKS"},
+    {"MASTER_ADDR", "RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+    {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"},
+};
+
+std::optional<int> number_of(const std::string& text) { return parse_number(text, 0, std::numeric_limits<int>::max()); }
 
 }  // namespace
 
@@ -80,7 +97,7 @@ std::vector<std::string> env_with(const std::map<std::string, std::string>& chan
     const std::string_view line(*entry);
     if (!changes.contains(std::string(line.substr(0, line.find('='))))) result.emplace_back(line);
   }
-  for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : changes) result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 
@@ -95,32 +112,6 @@ int cuda_connections() {
 }
 
 void set_cuda_connections(int count) { setenv(kCudaConnections, std::to_string(count).c_str(), 0); }
-
-namespace {
-
-// The variables of each launcher, in the order in which transport/launch_info checks them. If `marker` is not set, that
-// launcher did not start this process.
-struct Launcher {
-  const char* marker;
-  const char* rank;
-  const char* ranks;
-};
-constexpr Launcher kLaunchers[] = {
-    {"SLIP_RANK", "SLIP_RANK", "SLIP_NRANKS"},
-    {"MASTER_ADDR", "RANK", "WORLD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-    {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"},
-};
-
-std::optional<int> number_of(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 std::optional<JobRank> read_job_rank(const std::function<std::string(const char*)>& variables) {
   for (const Launcher& launcher : kLaunchers) {

@@ -25,9 +25,12 @@ struct Env {
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
   int sockets = 0;  // SLIP_SOCKETS=N: sockets per network connection; large messages are striped over them (0: default)
+  std::string nccl;          // SLIP_NCCL=auto|off|FILE: NVIDIA's library that carries the calls of ranks on GPUs
+  bool nccl_polled = false;  // SLIP_NCCL_POLLED=1: NCCL runs each call in a thread of its own, as before 2.28
   int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)
   // SLIP_DEBUG=tune: prints the algorithm of each collective, and why it was chosen. SLIP_DEBUG=topo: prints the
-  // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=tune,topo: both.
+  // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=nccl: prints what carries the
+  // calls of ranks on GPUs, and why. SLIP_DEBUG=tune,topo: both.
   std::string debug;
 };
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <limits>
-#include <utility>
 
 #include "base/fail.hpp"
 #include "base/json_text.hpp"

@@ -19,6 +19,18 @@ constexpr Lead kLeads[] = {
     {0xEE, 0xEF, 3, 0x80, 0xBF}, {0xF0, 0xF0, 4, 0x90, 0xBF}, {0xF1, 0xF3, 4, 0x80, 0xBF}, {0xF4, 0xF4, 4, 0x80, 0x8F},
 };
 
+void append(fmt::memory_buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
+
+void append_special(fmt::memory_buffer& out, char special) {
+  switch (special) {
+    case '"': append(out, "\\\""); break;
+    case '\\': append(out, "\\\\"); break;
+    case '\n': append(out, "\\n"); break;
+    case '\t': append(out, "\\t"); break;
+    default: fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(special));
+  }
+}
+
 }  // namespace
 
 std::size_t utf8_character_bytes(std::string_view text) {
@@ -34,22 +46,6 @@ std::size_t utf8_character_bytes(std::string_view text) {
   }
   return 0;
 }
-
-namespace {
-
-void append(fmt::memory_buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
-
-void append_special(fmt::memory_buffer& out, char special) {
-  switch (special) {
-    case '"': append(out, "\\\""); break;
-    case '\\': append(out, "\\\\"); break;
-    case '\n': append(out, "\\n"); break;
-    case '\t': append(out, "\\t"); break;
-    default: fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(special));
-  }
-}
-
-}  // namespace
 
 std::string json_string(std::string_view text) {
   fmt::memory_buffer out;

@@ -1,7 +1,9 @@
 // Formats quantities with their units for users, and parses sizes that users type.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,15 @@ std::string format_rate(double bytes_per_second);   // "55.4 GB/s"
 std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
 std::string format_percent(double percent);         // "49.9 %"
 std::string format_times(double factor);            // "1.53x"
+
+// The whole text as a number from `low` to `high`. Nothing: it is no such number.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text, Number low, Number high, auto... base) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base...);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && value >= low && value <= high ? std::optional(value) : std::nullopt;
+}
 
 // "4MiB", "64 KiB", "1000", "2GB" -> bytes. False: the text is not a size.
 bool parse_bytes(std::string_view text, std::uint64_t& bytes);

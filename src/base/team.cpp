@@ -268,11 +268,10 @@ void forget_team() {
 
 Team& team() {
   if (Team* const found = g_team.load(std::memory_order_acquire)) return *found;  // acquire, with the release below
-  static const bool kInstalled = [] {
+  [[maybe_unused]] static const bool kInstalled = [] {
     at_fork(nullptr, nullptr, forget_team);
     return true;
   }();
-  static_cast<void>(kInstalled);
   auto made = std::make_unique<Team>();
   Team* expected = nullptr;
   // release: other threads see the constructed team. acquire: if another thread was first, this one sees its team.

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <memory>
+#include <vector>
 
 #include "base/fail.hpp"
 
@@ -88,6 +90,26 @@ void Thread::detach() {
   if (!started_) return;
   pthread_detach(handle_);
   started_ = false;
+}
+
+void run_threads(const char* name, std::size_t count, const std::function<void(std::size_t)>& body) {
+  std::vector<Thread> threads(count);
+  std::vector<std::exception_ptr> errors(count);
+  const auto guarded = [&errors](std::size_t i, auto&& function) {
+    try {
+      function();
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    // If a thread cannot be started, the others use this frame and must be joined, too.
+    guarded(i, [&] { threads[i].start(fmt::format("{}-{}", name, i), [&, i] { guarded(i, [&] { body(i); }); }); });
+  }
+  for (Thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 void set_time_slice(TimeSlice slice) {

@@ -49,6 +49,10 @@ class Thread {
   bool started_ = false;
 };
 
+// Calls body(0) to body(count - 1), each on a new thread NAME-INDEX. Returns when all threads have ended; then throws
+// the error of the first body that failed.
+void run_threads(const char* name, std::size_t count, const std::function<void(std::size_t)>& body);
+
 // Sets the scheduler slice of the calling thread. When a thread with a short slice wakes up, it preempts threads with
 // longer slices, which would otherwise keep the core for some milliseconds. Needs Linux 6.12; earlier systems ignore
 // it.

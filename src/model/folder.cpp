@@ -74,35 +74,6 @@ void require_same(const Graph& graph, const Graph& again, Here here) {
   }
 }
 
-}  // namespace
-
-std::string graph_text(const Graph& graph, Here here) {
-  std::vector<std::string> values, outputs;
-  for (const GraphValue& value : graph.values()) {
-    if (value.output) outputs.push_back(base::json_string(value.name));
-    if (value.role == ValueRole::kActivation) continue;
-    values.push_back(fmt::format("{{\"name\": {}, \"role\": \"{}\", \"type\": \"{}\", \"shape\": {}}}",
-                                 base::json_string(value.name), kRoles[static_cast<std::size_t>(value.role)],
-                                 data_type_name(value.type), shape_text(value.shape)));
-  }
-  std::string text = fmt::format("{{\"format\": \"slip graph\", \"version\": 1, \"part_bytes\": {}, \"join_bytes\": {}",
-                                 graph.options().part_bytes, graph.options().join_bytes);
-  const auto add_list = [&](const char* name, const std::vector<std::string>& entries) {  // one entry per line
-    text += fmt::format(",\n\"{}\": [{}{}]", name, entries.empty() ? "" : "\n ", fmt::join(entries, ",\n "));
-  };
-  add_list("values", values);
-  add_list("ops", texts_of_ops(graph, here));
-  add_list("outputs", outputs);
-  text += "}\n";
-  require_same(graph, parse_graph(text, "graph", here), here);
-  return text;
-}
-
-// The reader collects values and ops first, since members may come in any order. Then it calls the functions of Graph,
-// as a program would. An error of such a call gets the position in the file.
-
-namespace {
-
 using Position = base::JsonReader::Position;
 
 struct ValueText {
@@ -263,14 +234,6 @@ void GraphReader::make(Graph& graph, const OpText& op) {
   }
 }
 
-}  // namespace
-
-Graph parse_graph(std::string_view text, const std::string& name, Here here) {
-  return GraphReader(text, name, here).read();
-}
-
-namespace {
-
 struct Shard {
   std::string name;
   std::vector<Value> weights;
@@ -322,6 +285,35 @@ std::string index_of(const Graph& graph, const std::vector<Shard>& shards) {
 
 }  // namespace
 
+std::string graph_text(const Graph& graph, Here here) {
+  std::vector<std::string> values, outputs;
+  for (const GraphValue& value : graph.values()) {
+    if (value.output) outputs.push_back(base::json_string(value.name));
+    if (value.role == ValueRole::kActivation) continue;
+    values.push_back(fmt::format("{{\"name\": {}, \"role\": \"{}\", \"type\": \"{}\", \"shape\": {}}}",
+                                 base::json_string(value.name), kRoles[static_cast<std::size_t>(value.role)],
+                                 data_type_name(value.type), shape_text(value.shape)));
+  }
+  std::string text = fmt::format("{{\"format\": \"slip graph\", \"version\": 1, \"part_bytes\": {}, \"join_bytes\": {}",
+                                 graph.options().part_bytes, graph.options().join_bytes);
+  const auto add_list = [&](const char* name, const std::vector<std::string>& entries) {  // one entry per line
+    text += fmt::format(",\n\"{}\": [{}{}]", name, entries.empty() ? "" : "\n ", fmt::join(entries, ",\n "));
+  };
+  add_list("values", values);
+  add_list("ops", texts_of_ops(graph, here));
+  add_list("outputs", outputs);
+  text += "}\n";
+  require_same(graph, parse_graph(text, "graph", here), here);
+  return text;
+}
+
+// The reader collects values and ops first, since members may come in any order. Then it calls the functions of Graph,
+// as a program would. An error of such a call gets the position in the file.
+
+Graph parse_graph(std::string_view text, const std::string& name, Here here) {
+  return GraphReader(text, name, here).read();
+}
+
 void require_weights(const Graph& graph, const TensorFiles& tensors, Here here) {
   for (const GraphValue& value : graph.values()) {
     if (value.role != ValueRole::kWeight) continue;
@@ -331,12 +323,6 @@ void require_weights(const Graph& graph, const TensorFiles& tensors, Here here) 
                  data_type_name(value.type), shape_text(value.shape), data_type_name(tensor.type),
                  shape_text(tensor.shape), tensors.paths()[tensor.file]);
   }
-}
-
-Model open_model(const std::string& folder, Here here) {
-  Model model{read_graph(folder + "/" + kGraphFile, here), TensorFiles::open(folder, here)};
-  require_weights(model.graph, model.tensors, here);
-  return model;
 }
 
 void write_model(const Graph& graph, const std::string& folder, const FillWeight& fill, std::size_t shards, Here here) {

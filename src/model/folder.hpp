@@ -22,14 +22,8 @@ std::string graph_text(const Graph& graph, Here here);
 // `name` is the file's, for errors. All errors are kParse, with the name, line and byte.
 Graph parse_graph(std::string_view text, const std::string& name, Here here);
 
-struct Model {
-  Graph graph;
-  TensorFiles tensors;
-};
-
 // Throws kInvalidValue unless `tensors` has every weight of the graph with its type and shape.
 void require_weights(const Graph& graph, const TensorFiles& tensors, Here here = Here::at());
-Model open_model(const std::string& folder, Here here = Here::at());
 
 // Writes the bytes of a weight from `offset` on.
 using FillWeight = std::function<void(Value weight, std::uint64_t offset, std::span<std::byte> into)>;

@@ -130,8 +130,7 @@ bool Graph::is_written(Value value, std::uint64_t offset, std::uint64_t bytes) c
 }
 
 bool Graph::WrittenBytes::contains(std::uint64_t from, std::uint64_t to) const {
-  return std::any_of(spans_.begin(), spans_.end(),
-                     [&](const Span& span) { return span.from <= from && to <= span.to; });
+  return std::ranges::any_of(spans_, [&](const Span& span) { return span.from <= from && to <= span.to; });
 }
 
 void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
@@ -264,8 +263,9 @@ class Graph::NewOp {
 
 Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const NewOp op(*this, name, here);
+  // A copy, since declare() below moves the values. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const GraphValue from = op.check_rows(x);
-  const GraphValue rows = op.check_rows(weight);
+  const GraphValue& rows = op.check_rows(weight);
   const std::uint64_t in = from.shape.back();
   if (rows.shape.size() != 2)
     base::fail(Code::kInvalidValue, here, "op '{}': a weight is [out, in], and {} has {} dimensions", name,

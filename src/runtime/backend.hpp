@@ -33,6 +33,7 @@ struct StreamSpec {
   // functions, enter no hardware queue, run concurrently with kernels, and are not reported to observers.
   bool wire = false;
   CUstream_st* adopted = nullptr;  // a native stream that the caller owns
+  bool adopted_may_end = false;    // the caller may destroy it before this stream is closed
 };
 
 // For backends that have no native streams.

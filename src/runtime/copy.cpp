@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
@@ -18,22 +19,6 @@ bool pageable(const Range& range) { return range.block->kind == MemoryKind::kPag
 bool peers(const Range& to, const Range& from) {
   return !on_host(to) && !on_host(from) && to.block->core != from.block->core;
 }
-
-}  // namespace
-
-void require_copy(const Range& to, const Range& from, Here here) {
-  require_range(to, "copy destination", here);
-  require_range(from, "copy source", here);
-  if (to.bytes != from.bytes)
-    base::fail(Code::kInvalidValue, here, "copy of {} bytes into {} bytes", from.bytes, to.bytes);
-  const std::byte* a = address(to);
-  const std::byte* b = address(from);
-  if (a < b + from.bytes && b < a + to.bytes)
-    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from offset {} to offset {}",
-               to.block->name.text(), to.bytes, from.offset, to.offset);
-}
-
-namespace {
 
 Engine engine_of(const Range& to, const Range& from) {
   if (on_host(from) && !on_host(to)) return Engine::kCopyIn;
@@ -125,6 +110,18 @@ std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& fr
 
 }  // namespace
 
+void require_copy(const Range& to, const Range& from, Here here) {
+  require_range(to, "copy destination", here);
+  require_range(from, "copy source", here);
+  if (to.bytes != from.bytes)
+    base::fail(Code::kInvalidValue, here, "copy of {} bytes into {} bytes", from.bytes, to.bytes);
+  const std::byte* a = address(to);
+  const std::byte* b = address(from);
+  if (a < b + from.bytes && b < a + to.bytes)
+    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from offset {} to offset {}",
+               to.block->name.text(), to.bytes, from.offset, to.offset);
+}
+
 void copy_async(StreamState& stream, Range to, Range from, Name name, Here here) {
   require_copy(to, from, here);
   require_usable(*stream.core, here);
@@ -197,7 +194,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
 
 void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
   Record record{.kind = kind, .device = range.block->core->id, .range = range, .name = range.block->name, .here = here};
-  if (!stream) return notify(std::move(record), range.block->audience);
+  record.thread = base::thread_index();
+  if (!stream) return notify(record, range.block->audience);
   // The lock makes the submission and its record one step, as in submit_observed(). The allocation or free gets its own
   // position (is_allocation_mark()). On native devices the driver's allocation was already issued as an op, so a
   // kRecord is enough. Only an allocation in the legacy stream needs a kAlloc, because there a kRecord would be a
@@ -206,7 +204,7 @@ void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here)
   const base::LockGuard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
-  notify(std::move(record), range.block->audience);
+  notify(record, range.block->audience);
 }
 
 }  // namespace slip::runtime

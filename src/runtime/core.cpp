@@ -138,7 +138,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   stream->flags = spec.flags;
   stream->priority = spec.priority;
   stream->legacy = spec.legacy;
-  Observer* const audience = spec.wire ? detail::nobody : current_audience();
+  Observer* const audience = spec.wire ? detail::kNobody : current_audience();
   if (stream->audience != audience) stream->audience = audience;
   stream->failure.clear();
   static std::atomic<std::uint64_t> last_id{0};
@@ -226,7 +226,11 @@ DeviceCore::DeviceCore() {
 }
 
 void drain(DeviceCore& core) noexcept {
-  if (!exiting() && !core.forked) core.backend->wait(nullptr, kEverything, 0);
+  if (exiting() || core.forked) return;
+  try {
+    core.backend->wait(nullptr, kEverything, 0);
+  } catch (const Error&) {  // CUDA: the program captures a stream, so that nothing can wait for it
+  }
 }
 
 DeviceCore::~DeviceCore() {

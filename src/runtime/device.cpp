@@ -12,6 +12,7 @@
 #include "runtime/pool.hpp"
 
 namespace slip {
+using namespace runtime;
 namespace {
 
 constexpr int kMaxWorkers = 1024;
@@ -89,10 +90,6 @@ std::vector<Device> Device::open_all(std::string_view name, int count, const Dev
   return runtime::DeviceCore::open_all(std::string(name), count, options, open, here);
 }
 
-}  // namespace slip
-
-namespace slip::runtime {
-
 std::vector<Device> DeviceCore::open_all(const std::string& name, int count, const DeviceOptions& options,
                                          const Opener& opener, Here here) {
   if (detail::inside_op != 0)
@@ -127,11 +124,6 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   return devices;
 }
 
-}  // namespace slip::runtime
-
-namespace slip {
-using namespace runtime;
-
 Stream Device::stream(StreamFlags flags, int priority, Here here) const {
   return stream(StreamOptions{.flags = flags, .priority = priority}, here);
 }
@@ -153,9 +145,14 @@ Stream Device::stream(const StreamOptions& options, Here here) const {
 Stream Device::adopt(CUstream_st* native, Here here) const { return adopt(native, Name(), here); }
 
 Stream Device::adopt(CUstream_st* native, Name name, Here here) const {
+  return adopt(native, name, NativeLifetime::kOutlives, here);
+}
+
+Stream Device::adopt(CUstream_st* native, Name name, NativeLifetime lifetime, Here here) const {
   require_usable(*core_, here);
   if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
-  StreamState* state = open_stream(*core_, {.name = name, .adopted = native});
+  StreamState* state =
+      open_stream(*core_, {.name = name, .adopted = native, .adopted_may_end = lifetime == NativeLifetime::kMayEnd});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 

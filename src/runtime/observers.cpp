@@ -113,11 +113,11 @@ void notify(const Record& record) {
   notifier.depth.store(depth, std::memory_order_release);
 }
 
-constinit Observer* const detail::nobody = &g_nobody;
+constinit Observer* const detail::kNobody = &g_nobody;
 
 void notify(const Record& record, Observer* audience) {
   if (!audience) notify(record);
-  else if (audience != detail::nobody) audience->on(record);
+  else if (audience != detail::kNobody) audience->on(record);
 }
 
 void notify(Record&& record, Observer* audience) {
@@ -126,7 +126,7 @@ void notify(Record&& record, Observer* audience) {
 }
 
 PrivateScope::PrivateScope(Observer* only) : before_(t_audience), counted_(only != nullptr) {
-  t_audience = only ? only : detail::nobody;
+  t_audience = only ? only : detail::kNobody;
   if (counted_) detail::observer_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: see observed()
 }
 

@@ -11,14 +11,14 @@ namespace slip::runtime {
 
 namespace detail {
 extern std::atomic<int> observer_count;
-extern Observer* const nobody;  // ignores every record
+extern Observer* const kNobody;  // ignores every record
 }  // namespace detail
 
 // relaxed: an observer that is being attached may miss concurrent ops; no data depends on the count.
 inline bool observed() { return detail::observer_count.load(std::memory_order_relaxed) != 0; }
 
 // The audience of a stream or a buffer. Null: all attached observers; otherwise only this observer.
-inline bool observed_by(const Observer* audience) { return observed() && audience != detail::nobody; }
+inline bool observed_by(const Observer* audience) { return observed() && audience != detail::kNobody; }
 
 void notify(const Record& record);
 void notify(const Record& record, Observer* audience);

@@ -103,43 +103,6 @@ void require_node(const PlanNode& node) {
                kind_name(node.kind), node.stream);
 }
 
-}  // namespace
-
-std::uint32_t Plan::add(PlanNode node) {
-  require_node(node);
-  for (const std::uint32_t before : node.waits) {
-    if (before >= nodes_.size())
-      base::fail(Code::kInvalidValue, node.here, "plan op {} waits for op {}, which comes later", nodes_.size(),
-                 before);
-  }
-  streams_ = std::max(streams_, node.stream + 1);
-  nodes_.push_back(std::move(node));
-  return static_cast<std::uint32_t>(nodes_.size() - 1);
-}
-
-std::string Plan::describe() const {
-  std::string text = fmt::format("plan: {} ops in {} streams\n", nodes_.size(), streams_);
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const PlanNode& node = nodes_[i];
-    text += fmt::format("{:>5}  stream {}  {:<8} {}", i, node.stream, engine_name(node.engine), node.name.text());
-    if (!node.waits.empty()) text += fmt::format("  after {}", fmt::join(node.waits, ", "));
-    text += '\n';
-  }
-  return text;
-}
-
-Bindings& Bindings::buffer(Range planned, Range actual) {
-  buffers_.push_back({planned, actual});
-  return *this;
-}
-
-Bindings& Bindings::scalar(Name op, std::size_t index, Scalar value) {
-  scalars_.push_back({op, index, value});
-  return *this;
-}
-
-namespace {
-
 // The ranges of an op, with the buffers of this launch instead of the captured ones.
 template <class BufferBindings>
 std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferBindings& bindings, Here here) {
@@ -175,6 +138,39 @@ void require_operands(runtime::DeviceCore& core, const PlanNode& node, const std
 }
 
 }  // namespace
+
+std::uint32_t Plan::add(PlanNode node) {
+  require_node(node);
+  for (const std::uint32_t before : node.waits) {
+    if (before >= nodes_.size())
+      base::fail(Code::kInvalidValue, node.here, "plan op {} waits for op {}, which comes later", nodes_.size(),
+                 before);
+  }
+  streams_ = std::max(streams_, node.stream + 1);
+  nodes_.push_back(std::move(node));
+  return static_cast<std::uint32_t>(nodes_.size() - 1);
+}
+
+std::string Plan::describe() const {
+  std::string text = fmt::format("plan: {} ops in {} streams\n", nodes_.size(), streams_);
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const PlanNode& node = nodes_[i];
+    text += fmt::format("{:>5}  stream {}  {:<8} {}", i, node.stream, engine_name(node.engine), node.name.text());
+    if (!node.waits.empty()) text += fmt::format("  after {}", fmt::join(node.waits, ", "));
+    text += '\n';
+  }
+  return text;
+}
+
+Bindings& Bindings::buffer(Range planned, Range actual) {
+  buffers_.push_back({planned, actual});
+  return *this;
+}
+
+Bindings& Bindings::scalar(Name op, std::size_t index, Scalar value) {
+  scalars_.push_back({op, index, value});
+  return *this;
+}
 
 // One launch: its streams, and the ranges and scalars of each op after binding.
 struct Plan::Bound {

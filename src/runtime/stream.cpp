@@ -15,6 +15,21 @@ namespace {
 
 const Name kHostName("host function"), kWaitName("wait value"), kWriteName("write value");
 
+// For drivers that allocate in stream order: the runtime only enforces the memory limit.
+void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here) {
+  MemoryLedger& memory = stream.core->memory;
+  if (!memory.reserve(bytes)) raise_out_of_memory(*stream.core, bytes, name, here);
+  void* data = nullptr;
+  try {
+    issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
+  } catch (...) {
+    memory.release(bytes);
+    throw;
+  }
+  memory.use(static_cast<std::ptrdiff_t>(bytes));
+  return data;
+}
+
 }  // namespace
 
 [[gnu::hot]] void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
@@ -194,25 +209,6 @@ void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here her
   op.writes = std::span<const Range>(&flag, 1);
   runtime::issue(*state(here), op);
 }
-
-namespace {
-
-// For drivers that allocate in stream order: the runtime only enforces the memory limit.
-void* alloc_native(runtime::StreamState& stream, std::size_t bytes, Name name, Here here) {
-  runtime::MemoryLedger& memory = stream.core->memory;
-  if (!memory.reserve(bytes)) runtime::raise_out_of_memory(*stream.core, bytes, name, here);
-  void* data = nullptr;
-  try {
-    runtime::issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
-  } catch (...) {
-    memory.release(bytes);
-    throw;
-  }
-  memory.use(static_cast<std::ptrdiff_t>(bytes));
-  return data;
-}
-
-}  // namespace
 
 Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   runtime::StreamState& stream = *state(here);

@@ -46,6 +46,45 @@ std::size_t alignment_of(int descriptor) {
   return 4096;
 }
 
+// System call number, the same on every architecture; headers before Linux 6.5 lack it.
+constexpr long kCachestat = 451;
+constexpr std::uint64_t kPage = 4096;
+
+struct CachestatRange {
+  std::uint64_t offset, bytes;
+};
+struct Cachestat {
+  std::uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
+};
+
+// Number of pages of the range that are in the cache; nothing: the kernel does not report it.
+std::optional<std::uint64_t> pages_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
+  const CachestatRange range{offset, bytes};
+  Cachestat found{};
+  if (::syscall(kCachestat, file.descriptor(), &range, &found, 0) != 0) return std::nullopt;
+  return found.cached;
+}
+
+std::uint64_t pages_of(std::uint64_t offset, std::size_t bytes) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return (offset + bytes + page - 1) / page - offset / page;
+}
+
+ssize_t read_now(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
+  const iovec place{into, bytes};
+  for (;;) {
+    const ssize_t got = ::preadv2(file.descriptor(), &place, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+    if (got >= 0 || errno != EINTR) return got;
+  }
+}
+
+// For file systems without RWF_NOWAIT, such as tmpfs: a plain read, which may block if a page was just dropped.
+std::size_t read_known_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
+  ssize_t got = read_now(file, offset, into, bytes);
+  if (got < 0 && errno == EOPNOTSUPP) got = ::pread(file.descriptor(), into, bytes, static_cast<off_t>(offset));
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
 }  // namespace
 
 File File::open(const std::string& path, Here here) {
@@ -148,49 +187,6 @@ std::string read_text(const std::string& path, std::uint64_t max_bytes, const ch
   file.read(0, text.data(), text.size(), here);
   return text;
 }
-
-namespace {
-
-// System call number, the same on every architecture; headers before Linux 6.5 lack it.
-constexpr long kCachestat = 451;
-constexpr std::uint64_t kPage = 4096;
-
-struct CachestatRange {
-  std::uint64_t offset, bytes;
-};
-struct Cachestat {
-  std::uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
-};
-
-// Number of pages of the range that are in the cache; nothing: the kernel does not report it.
-std::optional<std::uint64_t> pages_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
-  const CachestatRange range{offset, bytes};
-  Cachestat found{};
-  if (::syscall(kCachestat, file.descriptor(), &range, &found, 0) != 0) return std::nullopt;
-  return found.cached;
-}
-
-std::uint64_t pages_of(std::uint64_t offset, std::size_t bytes) {
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return (offset + bytes + page - 1) / page - offset / page;
-}
-
-ssize_t read_now(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
-  const iovec place{into, bytes};
-  for (;;) {
-    const ssize_t got = ::preadv2(file.descriptor(), &place, 1, static_cast<off_t>(offset), RWF_NOWAIT);
-    if (got >= 0 || errno != EINTR) return got;
-  }
-}
-
-// For file systems without RWF_NOWAIT, such as tmpfs: a plain read, which may block if a page was just dropped.
-std::size_t read_known_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
-  ssize_t got = read_now(file, offset, into, bytes);
-  if (got < 0 && errno == EOPNOTSUPP) got = ::pread(file.descriptor(), into, bytes, static_cast<off_t>(offset));
-  return got > 0 ? static_cast<std::size_t>(got) : 0;
-}
-
-}  // namespace
 
 bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
   return pages_cached(file, offset, bytes) == pages_of(offset, bytes);

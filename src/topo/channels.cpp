@@ -5,7 +5,6 @@
 #include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/fabric.hpp"
-#include "topo/rates.hpp"
 #include "topo/rings.hpp"
 #include "topo/trees.hpp"
 

@@ -1,12 +1,11 @@
 #include "topo/xml.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdint>
 #include <iterator>
 
 #include "base/fail.hpp"
 #include "base/json_text.hpp"
+#include "base/quantity_text.hpp"
 
 namespace slip::topo {
 namespace {
@@ -88,13 +87,11 @@ class XmlReader {
     const std::size_t end = text_.find(';', at_);
     if (!starts("&#") || end == std::string_view::npos) fail("'&' does not begin a known reference: write &amp;");
     const bool hex = at_ + 2 < end && text_[at_ + 2] == 'x';
-    const char* from = text_.data() + at_ + (hex ? 3 : 2);
-    std::uint32_t code = 0;
-    const auto [stop, error] = std::from_chars(from, text_.data() + end, code, hex ? 16 : 10);
-    const bool surrogate = code >= 0xD800 && code < 0xE000;
-    if (error != std::errc() || stop != text_.data() + end || code == 0 || code > 0x10FFFF || surrogate)
+    const std::string_view digits = text_.substr(at_, end - at_).substr(hex ? 3 : 2);
+    const auto code = base::parse_number<std::uint32_t>(digits, 1, 0x10FFFF, hex ? 16 : 10);
+    if (!code || (*code >= 0xD800 && *code < 0xE000))  // a surrogate is no character
       fail(fmt::format("'{}' is no character", text_.substr(at_, std::min<std::size_t>(end + 1 - at_, 16))));
-    base::append_code_point(out, code);
+    base::append_code_point(out, *code);
     at_ = end + 1;
   }
 
@@ -252,11 +249,9 @@ std::int64_t XmlAttributes::number(std::string_view attribute, std::int64_t low,
   std::string_view digits = text(attribute);
   const bool hex = digits.starts_with("0x") || digits.starts_with("0X");
   if (hex) digits.remove_prefix(2);
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, hex ? 16 : 10);
-  if (error != std::errc() || end != digits.data() + digits.size() || value < low || value > high)
-    refuse(attribute, fmt::format("must be a whole number from {} to {}", low, high));
-  return value;
+  const std::optional<std::int64_t> value = base::parse_number(digits, low, high, hex ? 16 : 10);
+  if (!value) refuse(attribute, fmt::format("must be a whole number from {} to {}", low, high));
+  return *value;
 }
 
 std::int64_t XmlAttributes::number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low,
@@ -266,12 +261,9 @@ std::int64_t XmlAttributes::number_or(std::string_view attribute, std::int64_t o
 
 double XmlAttributes::real_or(std::string_view attribute, double otherwise, double low, double high) const {
   if (!has(attribute)) return otherwise;
-  const std::string& digits = text(attribute);
-  double value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() || !(value >= low && value <= high))
-    refuse(attribute, fmt::format("must be a number from {} to {}", low, high));
-  return value;
+  const std::optional<double> value = base::parse_number(text(attribute), low, high);
+  if (!value) refuse(attribute, fmt::format("must be a number from {} to {}", low, high));
+  return *value;
 }
 
 bool is_bus_id(std::string_view text) {

@@ -66,14 +66,13 @@ void start(Observing*& observer, void (*at_exit)(), const char* variable, const 
 }  // namespace
 
 void start_observers() {
-  static const bool kStarted = [] {
+  [[maybe_unused]] static const bool kStarted = [] {
     g_process = ::getpid();
     // The check first, so that its exit handler runs last.
     if (base::env().check) start(g_check, report_process_races, "SLIP_CHECK", "races will be reported");
     if (!base::env().trace.empty()) start(g_trace, write_process_trace, "SLIP_TRACE", "trace will be written");
     return true;
   }();
-  static_cast<void>(kStarted);
 }
 
 }  // namespace slip::runtime

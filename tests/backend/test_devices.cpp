@@ -134,10 +134,12 @@ TEST(Devices, WhoWaitsForALostDeviceFailsWithIt) {
   const std::vector<Device> devices = Device::open_all("cpu", 2);
   const Stream broken = devices[0].stream();
   const Stream waits = devices[1].stream();
-  Gate gate(devices[1]);
+  Gate gate(devices[1]), fault(devices[0]);
   gate.hold(waits);
+  fault.hold(broken);  // record() would throw on a device that is already lost
   bodies.launch(broken, [] { throw DeviceFault("illegal address"); });
   waits.wait(broken.record());
+  fault.open();
   bool ran = false;
   bodies.launch(waits, [&] { ran = true; });
   EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kDeviceFault);

@@ -12,6 +12,7 @@
 #include "model/stack.hpp"
 #include "run_graph.hpp"
 #include "support/errors.hpp"
+#include "support/model_folder.hpp"
 
 namespace slip {
 namespace {
@@ -164,7 +165,7 @@ TEST_P(StackFolder, HoldsTheModel) {
     const std::string path = folder / std::to_string(shards);
     model::write_model(graph, path, fill, shards);
     EXPECT_TRUE(fails([&] { model::write_model(graph, path, fill, shards); }, Code::kInvalidValue, {path, "already"}));
-    const model::Model model = model::open_model(path);
+    const test::ModelFolder model = test::open_model(path);
     const std::size_t weights = 9 * options.blocks + 1;
     EXPECT_EQ(model.tensors.tensors().size(), weights);
     EXPECT_EQ(model.tensors.paths().size(), std::min(shards, weights));

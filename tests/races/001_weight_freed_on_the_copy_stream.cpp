@@ -1,8 +1,7 @@
 // Symptom: corrupted images. The next allocation gets the weight's memory while the layer still reads it.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_001 {
 
 void program(Setting& s) {
   Buffer weight = s.a.alloc(kBytes, "weight");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({1, "weight freed on the copy stream", program, "denoise", "stream-ordered free"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_001

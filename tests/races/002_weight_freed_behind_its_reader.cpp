@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_002 {
 
 void program(Setting& s) {
   Buffer weight = s.a.alloc(kBytes, "weight");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({2, "weight freed behind its reader", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_002

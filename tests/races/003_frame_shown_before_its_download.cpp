@@ -1,8 +1,7 @@
 // Symptom: black frames, but only on a slow bus. On a fast one the copy ends before the host reads the frame.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_003 {
 
 void program(Setting& s) {
   const Buffer image = s.memory("image");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({3, "frame shown before its download", program, "download", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_003

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_004 {
 
 void program(Setting& s) {
   const Buffer image = s.memory("image");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({4, "frame shown after its download", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_004

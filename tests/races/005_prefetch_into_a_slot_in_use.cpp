@@ -2,8 +2,7 @@
 // than one system switched prefetching off because this wait could not be proven.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_005 {
 
 void program(Setting& s) {
   const Buffer slot = s.memory("slot");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({5, "prefetch into a slot in use", program, "layer", "load"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_005

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_006 {
 
 void program(Setting& s) {
   const Buffer slot = s.memory("slot");
@@ -17,5 +16,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({6, "prefetch into a free slot", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_006

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_007 {
 
 void program(Setting& s) {
   const Buffer weight = s.memory("weight");
@@ -11,5 +10,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({7, "layer does not wait for its weight", program, "load", "layer"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_007

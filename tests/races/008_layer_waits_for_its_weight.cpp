@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_008 {
 
 void program(Setting& s) {
   const Buffer weight = s.memory("weight");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({8, "layer waits for its weight", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_008

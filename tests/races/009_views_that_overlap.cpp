@@ -1,8 +1,7 @@
 // The two views overlap by one byte.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_009 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({9, "views that overlap", program, "left", "right"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_009

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_010 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -11,5 +10,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({10, "views that touch", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_010

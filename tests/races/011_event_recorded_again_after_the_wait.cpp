@@ -1,8 +1,7 @@
 // A wait takes the record that is there at its call, not the one that comes later.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_011 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -17,5 +16,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({11, "event recorded again after the wait", program, "second", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_011

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_012 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({12, "event recorded again before the wait", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_012

@@ -1,8 +1,7 @@
 // Waiting for an event that was never recorded is no wait.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_013 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({13, "wait before the record", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_013

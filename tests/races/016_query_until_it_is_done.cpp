@@ -1,8 +1,7 @@
 // A query that returns true orders like a sync.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_016 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({16, "query until it is done", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_016

@@ -1,8 +1,7 @@
 // The host fills the next batch while the copy still reads the last one.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_017 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({17, "host writes the source of a copy", program, "upload", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_017

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_018 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({18, "host writes the source after a sync", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_018

@@ -1,8 +1,7 @@
 // The reader is issued before the free, so the memory is there; but nothing makes the free wait for it.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_019 {
 
 void program(Setting& s) {
   Buffer data = s.a.alloc(kBytes, "data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({19, "use after a stream ordered free", program, "late", "stream-ordered free"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_019

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_020 {
 
 void program(Setting& s) {
   Buffer data = s.a.alloc(kBytes, "data");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({20, "use before a stream ordered free", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_020

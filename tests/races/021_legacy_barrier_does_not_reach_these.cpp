@@ -1,8 +1,7 @@
 // Non-blocking streams and the legacy stream do not order each other.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_021 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({21, "legacy barrier does not reach these", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_021

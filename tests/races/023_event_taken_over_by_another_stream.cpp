@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_023 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({23, "event taken over by another stream", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_023

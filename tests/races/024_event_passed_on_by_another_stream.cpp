@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_024 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -17,5 +16,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({24, "event passed on by another stream", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_024

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_025 {
 
 void program(Setting& s) {
   const Buffer here = s.memory("here");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({25, "peer reads before the copy", program, "send", "use", 2});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_025

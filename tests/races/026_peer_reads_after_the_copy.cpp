@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_026 {
 
 void program(Setting& s) {
   const Buffer here = s.memory("here");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({26, "peer reads after the copy", program, nullptr, nullptr, 2});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_026

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_027 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -17,5 +16,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({27, "branches of a plan", program, "left", "right"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_027

@@ -1,8 +1,7 @@
 // Launched twice: one launch comes after the other.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_028 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -19,5 +18,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({28, "branches of a plan in order", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_028

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_029 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({29, "plan launched beside its input", program, "input", "captured"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_029

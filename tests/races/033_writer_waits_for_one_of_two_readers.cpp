@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_033 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({33, "writer waits for one of two readers", program, "second reader", "writer"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_033

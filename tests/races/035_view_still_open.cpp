@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_035 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({35, "view still open", program, "upload", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_035

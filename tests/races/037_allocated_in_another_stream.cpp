@@ -1,8 +1,7 @@
 // The address is known at once, but only work ordered after the allocation may use the memory.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_037 {
 
 void program(Setting& s) {
   const Buffer data = s.a.alloc(kBytes, "data");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({37, "allocated in another stream", program, "stream-ordered allocation", "user"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_037

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_038 {
 
 void program(Setting& s) {
   const Buffer data = s.a.alloc(kBytes, "data");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({38, "allocated and passed on", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_038

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_043 {
 
 void program(Setting& s) {
   const Buffer bucket = s.memory("bucket");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({43, "gradient reduced before it is whole", program, "backward", "reduce"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_043

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_044 {
 
 void program(Setting& s) {
   const Buffer buckets = s.memory("buckets");
@@ -19,5 +18,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({44, "gradients reduced behind backward", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_044

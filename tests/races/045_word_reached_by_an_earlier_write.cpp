@@ -1,8 +1,7 @@
 // The flag is 1 when only the first half is written.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_045 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
@@ -18,5 +17,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({45, "word reached by an earlier write", program, "second", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_045

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_046 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
@@ -17,5 +16,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({46, "word reached by the last write", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_046

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_047 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({47, "word written too early", program, "reader", "late"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_047

@@ -1,8 +1,7 @@
 // The wait is issued before the write, as one does for a signal to come.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_048 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({48, "word awaited before it is written", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_048

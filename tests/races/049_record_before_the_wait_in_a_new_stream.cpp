@@ -1,8 +1,7 @@
 // A record covers what its stream did before it, also in a stream that did nothing yet (rule 53).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_049 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({49, "record before the wait in a new stream", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_049

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_050 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({50, "record after the wait in a new stream", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_050

@@ -1,8 +1,7 @@
 // The event is older than the memory (rule 85).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_051 {
 
 void program(Setting& s) {
   const Buffer other = s.memory("other");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({51, "event recorded before the allocation", program, "stream-ordered allocation", "user"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_051

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_052 {
 
 void program(Setting& s) {
   const Buffer other = s.memory("other");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({52, "event recorded after the allocation", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_052

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_054 {
 
 void program(Setting& s) {
   const Buffer source = s.pinned("source"), target = s.pinned("target");
@@ -12,5 +11,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({54, "copy on the host behind the writer", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_054

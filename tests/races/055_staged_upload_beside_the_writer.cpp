@@ -1,8 +1,7 @@
 // A small pageable source is read by the host when the copy is issued, not when it runs (rule 38).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_055 {
 
 void program(Setting& s) {
   const Buffer source = s.device.alloc(kBytes, MemoryKind::kPageable, "source");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({55, "staged upload beside the writer", program, "writer", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_055

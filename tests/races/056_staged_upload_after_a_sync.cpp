@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_056 {
 
 void program(Setting& s) {
   const Buffer source = s.device.alloc(kBytes, MemoryKind::kPageable, "source");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({56, "staged upload after a sync", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_056

@@ -1,8 +1,7 @@
 // The sync of a blocking stream waits for that stream only; legacy work is not part of it (rules 23, 24).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_057 {
 
 void program(Setting& s) {
   const Buffer data = s.pinned("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({57, "sync of a blocking stream beside legacy work", program, "writer", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_057

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_058 {
 
 void program(Setting& s) {
   const Buffer data = s.pinned("data");
@@ -13,5 +12,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({58, "sync of the legacy stream", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_058

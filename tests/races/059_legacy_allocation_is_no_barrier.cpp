@@ -1,8 +1,7 @@
 // An allocation in the legacy stream does not order the blocking streams (rule 8 as seen on an H200).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_059 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({59, "legacy allocation is no barrier", program, "writer", "reader", 1, false});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_059

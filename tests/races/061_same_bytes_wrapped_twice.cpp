@@ -1,8 +1,7 @@
 // Two buffers wrap the same memory.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_061 {
 
 alignas(64) std::byte g_memory[2 * kBytes];
 
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({61, "same bytes wrapped twice", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_061

@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_062 {
 
 alignas(64) std::byte g_memory[2 * kBytes];
 
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({62, "neighbours wrapped", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_062

@@ -1,8 +1,7 @@
 // Both views begin at the same byte; the end of the short one does not end the long one.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_063 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({63, "short view ended in a longer one", program, "upload", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_063

@@ -1,8 +1,7 @@
 // The sync of one device covers the other's work only if a stream waited for that before (rules 21, 68, 76).
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_065 {
 
 void program(Setting& s) {
   const Buffer data = s.pinned("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({65, "device sync before the wait", program, "writer", "the host", 2});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_065

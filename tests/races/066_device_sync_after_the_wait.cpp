@@ -1,7 +1,6 @@
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_066 {
 
 void program(Setting& s) {
   const Buffer data = s.pinned("data");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({66, "device sync after the wait", program, nullptr, nullptr, 2});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_066

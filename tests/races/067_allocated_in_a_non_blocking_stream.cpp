@@ -1,8 +1,7 @@
 // The legacy stream does not wait for non-blocking streams, and so not for their allocations.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_067 {
 
 // Opens and closes a stream, so that the next one is likely to reuse its slot.
 void use_a_place(const Device& device) {
@@ -23,5 +22,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({67, "allocated in a non-blocking stream", program, "stream-ordered allocation", "user"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_067

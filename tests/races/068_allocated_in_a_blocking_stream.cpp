@@ -1,8 +1,7 @@
 // An op of the legacy stream comes after all that blocking streams did before (rule 3), also after an allocation.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_068 {
 
 // Opens and closes a stream, so that the next one is likely to reuse its slot.
 void use_a_place(const Device& device) {
@@ -22,5 +21,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({68, "allocated in a blocking stream", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_068

@@ -1,8 +1,7 @@
 // A non-blocking stream does not wait for legacy work, and neither does its record.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_069 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -15,5 +14,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({69, "record in a non-blocking stream behind legacy work", program, "writer", "reader"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_069

@@ -1,8 +1,7 @@
 // A record in a blocking stream comes after legacy work (rules 3, 9), also if that is over already.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_070 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -16,5 +15,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({70, "record in a blocking stream behind legacy work", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_070

@@ -3,8 +3,7 @@
 
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_071 {
 
 // Launches the plan in a stream of its own and closes the stream. Waits until the plan has ended, without a sync.
 void launch_and_close(Setting& s, Plan& plan, const std::atomic<int>& ended) {
@@ -42,5 +41,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({71, "two plans in streams that were closed", program, "first", "second"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_071

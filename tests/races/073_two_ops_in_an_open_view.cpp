@@ -1,8 +1,7 @@
 // Each of the two ops may run before the view ends.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_073 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({73, "two ops in an open view", program, "check", "the host"});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_073

@@ -1,8 +1,7 @@
 // The host waited for the op before it went on with its view.
 #include "races/scenario.hpp"
 
-namespace slip::races {
-namespace {
+namespace slip::races::program_074 {
 
 void program(Setting& s) {
   const Buffer data = s.memory("data");
@@ -14,5 +13,4 @@ void program(Setting& s) {
 
 const InCorpus kThis({74, "view open across a sync", program});
 
-}  // namespace
-}  // namespace slip::races
+}  // namespace slip::races::program_074

@@ -79,7 +79,7 @@ TEST_P(Corpus, IsToldRight) {
 TEST(FreshProcess, EachProgramIsToldRight) {
   for (const Scenario& scenario : corpus()) {
     const std::string command =
-        kNumber + ("=" + std::to_string(scenario.number)) + " " + test::kWithoutLeakCheck +
+        kNumber + ("=" + std::to_string(scenario.number)) +
         " CUDA_VISIBLE_DEVICES= " + test::own_path() +  // starting CUDA takes seconds
         " --gtest_brief=1 --gtest_filter='*Corpus.IsToldRight/cpu_concurrent:*Corpus.IsToldRight/sim_h200' 2>&1";
     std::FILE* child = ::popen(command.c_str(), "r");  // its watchdog ends it, should it hang

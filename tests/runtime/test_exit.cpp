@@ -211,6 +211,9 @@ TEST_F(Fork, WhileWorkersAreBusy) {
 // Threads of the parent change every process-wide table while the child is made: streams, buffers, names, captures,
 // observers, devices. None of their locks may stay locked in the child.
 TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "g++ 12's address sanitizer does not take the locks of its allocator at a fork";
+#endif
   struct Silent : Observer {
     void on(const Record&) override {}
   };

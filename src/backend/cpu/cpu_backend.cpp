@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstdlib>
 #include <typeinfo>
-#include <utility>
 
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
@@ -55,8 +54,13 @@ void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   lane.done.store(lane.tail, std::memory_order_relaxed);
   lane.idle.store(true, std::memory_order_relaxed);
   lane.state.store(LaneState::kRunning, std::memory_order_relaxed);  // no thread may claim it
-  lane.has_waiters.store(false, std::memory_order_relaxed);
-  lane.waiters = nullptr;
+  {
+    // The lock: a thread of another device, whose stream waited for this one, may still be in park_on_point(). It finds
+    // that the position is reached, and leaves no waiter.
+    const base::LockGuard lock(lane.wait_lock);
+    lane.has_waiters.store(false, std::memory_order_relaxed);
+    lane.waiters = nullptr;
+  }
   lane.waiter = {};
   lane.parked_on.store(nullptr, std::memory_order_relaxed);
   lane.parked_position.store(0, std::memory_order_relaxed);

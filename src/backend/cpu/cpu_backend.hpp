@@ -5,7 +5,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "backend/cpu/executor.hpp"

@@ -13,6 +13,12 @@ constexpr std::uint64_t kNoStop = ~0ull;
 constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, one run() of the lane in so many is timed
 constexpr int kChecks = 8;                 // a worker checks an empty lane so often before it leaves the lane
 constexpr int kChase = 64;                 // the maximum number of dependencies that a waiting host thread follows
+
+// Only kernels have priorities, 0 to -2; copy engines ignore them (rule 48).
+std::size_t level(Engine engine, const Lane& lane) {
+  return engine == Engine::kCompute ? static_cast<std::size_t>(lane.priority + 2) : 2;
+}
+
 }  // namespace
 
 void Pool::work(Worker& self) {
@@ -331,15 +337,6 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   }
   return reached();
 }
-
-namespace {
-
-// Only kernels have priorities, 0 to -2; copy engines ignore them (rule 48).
-std::size_t level(Engine engine, const Lane& lane) {
-  return engine == Engine::kCompute ? static_cast<std::size_t>(lane.priority + 2) : 2;
-}
-
-}  // namespace
 
 // Gives `self` the engine for the lane's next op. False: no slot was free, and the lane is parked until it gets one.
 bool Pool::hold_engine(LaneRunner& self, Lane& lane, Engine engine) {

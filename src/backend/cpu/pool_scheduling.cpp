@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
 #include "base/team.hpp"

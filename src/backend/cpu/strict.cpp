@@ -54,14 +54,13 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }
 
 void install_handler() {
-  static const bool kInstalled = [] {
+  [[maybe_unused]] static const bool kInstalled = [] {
     struct sigaction action {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigemptyset(&action.sa_mask);
     return sigaction(SIGSEGV, &action, &g_previous) == 0;
   }();
-  static_cast<void>(kInstalled);
 }
 
 std::size_t page() {
@@ -110,9 +109,12 @@ bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
   const std::span<const Piece> touched(pieces(op), std::size_t{op.reads} + op.writes);
-  return std::ranges::any_of(touched, [&state](const Piece& piece) {
-    return std::ranges::any_of(state.regions, [&piece](const Region& region) { return contains(region, piece.data); });
-  });
+  for (const Piece& piece : touched) {
+    for (const Region& region : state.regions) {
+      if (contains(region, piece.data)) return true;
+    }
+  }
+  return false;
 }
 
 void StrictScope::open() {

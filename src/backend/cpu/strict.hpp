@@ -42,8 +42,9 @@ class StrictScope : base::NoCopy {
   static bool visits(PackedOp& op) {
     return strict_regions.load(std::memory_order_relaxed) > 0 && touches_strict_memory(op);
   }
-  void open();
-  void close();
+  // Not analysed: a lock is held from open() to close().
+  void open() SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  void close() SLIP_NO_THREAD_SAFETY_ANALYSIS;
   void guarded(const std::function<void()>& function) const;
   PackedOp& op_;
   bool active_;

@@ -1,5 +1,8 @@
 #include "backend/cuda/cuda.hpp"
 
+#include <cuda.h>
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -36,6 +39,38 @@ int gpu_count() {
   throw Error(Code::kInvalidDevice, no_gpu(status), {});
 }
 
+// Whether any library has created a primary context in this process. The CUDA runtime has loaded the driver by now. The
+// functions are taken from the driver itself: the runtime's lookup could create a context.
+bool has_context(int gpus) {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!driver) return false;
+  const auto get_device = reinterpret_cast<decltype(cuDeviceGet)*>(::dlsym(driver, "cuDeviceGet"));
+  const auto get_state =
+      reinterpret_cast<decltype(cuDevicePrimaryCtxGetState)*>(::dlsym(driver, "cuDevicePrimaryCtxGetState"));
+  bool found = false;
+  for (int gpu = 0; get_device && get_state && gpu < gpus; ++gpu) {
+    CUdevice device = 0;
+    unsigned flags = 0;
+    int active = 0;
+    found |=
+        get_device(&device, gpu) == CUDA_SUCCESS && get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+  }
+  ::dlclose(driver);
+  return found;
+}
+
+// The number of hardware queues of this process. The driver reads the variable when it is initialized, and never again.
+// So only the first call can set it, before it calls the driver. If there is a context already, the driver has read the
+// value from before.
+int process_queues(int wanted) {
+  static const int kQueues = [wanted] {
+    const int before = base::cuda_connections();
+    if (wanted > 0) base::set_cuda_connections(wanted);
+    return has_context(gpu_count()) ? before : base::cuda_connections();
+  }();
+  return kQueues;
+}
+
 // The driver completes the setup of a stream with its first kernel, and then waits until no kernel runs on the GPU. If
 // that were a kernel that waits for this stream's rank, both would wait for ever. So the first kernel comes now.
 void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
@@ -50,14 +85,14 @@ class RelaxedCapture : base::NoCopy {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+}  // namespace
+
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const bool known = cudaStreamIsCapturing(stream, &status) == cudaSuccess;
   if (!known) static_cast<void>(cudaGetLastError());  // the legacy stream, while another stream captures
   return !known || status != cudaStreamCaptureStatusNone;
 }
-
-}  // namespace
 
 CudaBackend::CudaBackend(runtime::DeviceCore& core, int gpu)
     : core_(core), gpu_(gpu), only_gpu_(gpu_count() == 1), events_(EventPool::of(gpu)), times_(gpu) {
@@ -79,7 +114,7 @@ void CudaBackend::fill_info() {
   info.memory_bytes = properties.totalGlobalMem;
   info.compute_workers = properties.multiProcessorCount;
   info.copy_engines = properties.asyncEngineCount;
-  info.queues = base::cuda_connections();
+  info.queues = process_queues(0);  // open_cuda called it first
   check(cudaDeviceGetStreamPriorityRange(&info.min_priority, &info.max_priority), "cudaDeviceGetStreamPriorityRange",
         gpu_);
 }
@@ -201,6 +236,7 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
   const base::LockGuard submitting(stream->submitting);
   stream->handle = handle;
   stream->owned = owned;
+  stream->may_end = spec.adopted_may_end;
   stream->gpu = gpu_;
   stream->joins_legacy = flags != cudaStreamNonBlocking;
   stream->legacy_seen.store(0, std::memory_order_relaxed);
@@ -215,9 +251,11 @@ void CudaBackend::close_stream(runtime::StreamState& state) noexcept {
   {
     const base::LockGuard lock(stream.submitting);
     try {  // record an event at the end of the stream's work: when it is reached, the state can be reused
-      const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
-      record(stream, {.kind = OpKind::kRecord}, end);
-      stream.submitted.store(end, std::memory_order_relaxed);
+      if (stream.has_handle()) {
+        const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
+        record(stream, {.kind = OpKind::kRecord}, end);
+        stream.submitted.store(end, std::memory_order_relaxed);
+      }
     } catch (const Error&) {
       // The device is lost: nothing will run any more.
     }
@@ -254,6 +292,9 @@ bool CudaBackend::done(cudaError_t status, const char* call) {
     static_cast<void>(cudaGetLastError());
     return false;
   }
+  // The program captures the stream: the work cannot be queried, but the device is not lost.
+  if (status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread)
+    raise_cuda(status, call, gpu_, {}, {});
   if (status != cudaSuccess) lose(status, call);
   return true;
 }
@@ -263,7 +304,8 @@ bool CudaBackend::reached(runtime::StreamState* state, std::uint64_t position) {
   if (!state) {
     const base::LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
-      if (stream->handle ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained()) return false;
+      if (stream->has_handle() ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained())
+        return false;
     }
     if (times_.active()) times_.collect();
     return true;
@@ -275,7 +317,7 @@ bool CudaBackend::reached(runtime::StreamState* state, std::uint64_t position) {
   if (const EventUse event = position == runtime::kEverything ? EventUse() : stream.mark_at(position)) {
     is_done = done(cudaEventQuery(event.native()), "cudaEventQuery");
   } else {
-    if (!stream.handle) return stream.drained();
+    if (!stream.has_handle()) return stream.drained();
     is_done = done(cudaStreamQuery(stream.handle), "cudaStreamQuery");
     position = end;
   }
@@ -298,12 +340,13 @@ bool CudaBackend::wait(runtime::StreamState* state, std::uint64_t position, std:
   if (!state) return wait_for_all(deadline_ns);
   CudaStream& stream = static_cast<CudaStream&>(*state);
   if (position != runtime::kEverything && stream.known_done(position)) return true;
-  const EventUse event = position == runtime::kEverything ? EventUse() : stream.mark_at(position);
   const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
+  if (position == runtime::kEverything && stream.may_end) position = end;
+  const EventUse event = position == runtime::kEverything ? EventUse() : stream.mark_at(position);
   bool is_done = false;
   if (event) {
     is_done = wait_for_event(event, deadline_ns);
-  } else if (!stream.handle) {
+  } else if (!stream.has_handle()) {
     is_done = stream.drained() || wait_for_all(deadline_ns);
   } else {
     is_done = deadline_ns == 0 ? done(cudaStreamSynchronize(stream.handle), "cudaStreamSynchronize")
@@ -334,7 +377,8 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
     for (CudaStream* stream : streams_) {
       const std::uint64_t position = stream->submitted.load(std::memory_order_acquire);
       // The owner of an adopted stream may have enqueued work that this backend does not know.
-      EventUse event = stream->handle && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
+      EventUse event =
+          stream->has_handle() && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
       if (event) ends.push_back({stream, position, std::move(event)});
     }
   } catch (const Error&) {  // the device is lost, and its fault is set
@@ -355,17 +399,17 @@ runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
     base::fail(Code::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
-  // The driver reads the number of hardware queues when it is initialized, and never again.
   const int wanted = cores.front()->options.max_connections;
-  if (wanted > 0) base::set_cuda_connections(wanted);
+  const int queues = process_queues(wanted);
   const int count = gpu_count();
   if (first + static_cast<int>(cores.size()) > count)
     base::fail(Code::kInvalidDevice, {}, "cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
                first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s");
-  if (wanted > 0 && base::cuda_connections() != wanted)
+  if (wanted > 0 && queues != wanted)
     base::fail(Code::kInvalidValue, {},
-               "max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)", wanted,
-               base::cuda_connections());
+               "max_connections {}: this process has {} hardware queues; set CUDA_DEVICE_MAX_CONNECTIONS={} before its "
+               "first CUDA call",
+               wanted, queues, wanted);
   runtime::Backends result;
   for (std::size_t i = 0; i < cores.size(); ++i)
     result.push_back(std::make_unique<CudaBackend>(*cores[i], first + static_cast<int>(i)));

@@ -20,6 +20,9 @@ struct CompiledPlan;
 void run_host_function(const std::function<void()>& function, runtime::StreamState& stream, Name name, Here here,
                        std::uint64_t position);
 
+// Whether ops of the CUDA stream are captured instead of run.
+bool is_capturing(cudaStream_t stream);
+
 class CudaBackend final : public runtime::Backend {
  public:
   CudaBackend(runtime::DeviceCore& core, int gpu);
@@ -66,7 +69,7 @@ class CudaBackend final : public runtime::Backend {
   std::shared_ptr<CompiledPlan> compile(const runtime::PlanOps& plan) const;
 
   // Whether a query says that the work is done. An error becomes the fault of the device and counts as done, because
-  // nothing more will run.
+  // nothing more will run. Throws if the query is not allowed because a stream captures.
   bool done(cudaError_t status, const char* call);
   void lose(cudaError_t status, const char* call);
   bool wait_for_all(std::int64_t deadline_ns);

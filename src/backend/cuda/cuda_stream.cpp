@@ -4,7 +4,6 @@
 #include <map>
 
 #include "backend/cuda/check.hpp"
-#include "base/sync.hpp"
 
 namespace slip::backend {
 namespace {

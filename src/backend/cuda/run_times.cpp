@@ -5,6 +5,7 @@
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
 #include "base/thread.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::backend {
@@ -56,7 +57,7 @@ RunTimes::Scope::Scope(RunTimes& times, const CudaStream& stream, const Op& op, 
               .thread = base::thread_index(),
               .name = op.name,
               .here = op.here},
-      activity_(Activity::get()) {
+      activity_(op.exchange && op.exchange->uses_other_threads() ? nullptr : Activity::get()) {
   static std::atomic<std::uint64_t> numbers{0};
   times_.active_.store(true, std::memory_order_relaxed);
   const base::LockGuard lock(times_.mutex_);
@@ -100,16 +101,15 @@ void RunTimes::collect() {
       activity->pause();
       numbered_.clear();
     }
-  } else {
-    collect_events();
   }
+  collect_events();
   if (!runtime::observed()) active_.store(false, std::memory_order_relaxed);
 }
 
 // If an op has several kernels or copies, its run lasts from the first start to the last end.
 void RunTimes::collect_activity() {
   std::unordered_map<std::uint64_t, Record> done;
-  const auto ours = [this](std::uint64_t number) { return numbered_.contains(number); };
+  const auto ours = [known = &numbered_](std::uint64_t number) { return known->contains(number); };
   for (const auto& [number, span] : Activity::get()->take(ours)) {
     const auto [place, first] = done.emplace(number, numbered_.at(number));
     Record& record = place->second;

@@ -65,6 +65,17 @@ void require_open(const CudaStream& stream, Here here) {
     base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
 }
 
+// No event marks the point, and its stream has begun a CUDA capture since. An event recorded now would belong to the
+// capture, and a stream that waits for it would become part of the capture.
+void require_point(CudaStream& target, std::uint64_t position, const CudaStream& waiting, Here here) {
+  if (target.known_done(position) || target.mark_at(position) || !target.has_handle()) return;
+  if (!is_capturing(target.handle) || is_capturing(waiting.handle)) return;
+  base::fail(Code::kCaptureIsolation, here,
+             "stream {} cannot wait for an earlier op of stream {}, which captures now: record an event in that stream "
+             "before the capture begins",
+             waiting.last_id, target.last_id);
+}
+
 // Ops that run on the GPU and can be timed; host functions time themselves.
 bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan || kind == OpKind::kExchange; }
 
@@ -75,7 +86,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
 [[gnu::hot]] std::uint64_t CudaBackend::submit(runtime::StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
-  if (op.kind != OpKind::kKernel || runtime::observed() || base::nvtx_wanted() || !stream.stands_alone())
+  if (op.kind != OpKind::kKernel || runtime::observed() || base::nvtx_wanted() || !stream.stands_alone() ||
+      stream.may_end)
     return submit_any(stream, op);
   const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
@@ -138,7 +150,8 @@ void run_host_function(const std::function<void()>& function, runtime::StreamSta
     enqueue(stream, op, position);
   }
   // Record the mark now. A mark recorded later would be another barrier, and would also follow ops submitted meanwhile.
-  if (stream.legacy && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
+  const bool marks = stream.legacy || (stream.may_end && !is_capturing(stream.handle));
+  if (marks && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
   stream.submitted.store(position, std::memory_order_release);
   return position;
 }
@@ -183,11 +196,11 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
 }
 
 // Returns an event at the current end of the stream. A closed stream has no handle, but close_stream() recorded such an
-// event.
+// event. A stream that may end has a mark after each op.
 EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   const base::LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
-  if (!target.handle) return target.mark_at(end);
+  if (!target.has_handle()) return target.mark_at(end);
   EventUse event(events_.take(false));
   checked(cudaEventRecord(event.native(), target.handle), "cudaEventRecord", {.kind = OpKind::kRecord, .here = here});
   target.add_mark(end, event.share());
@@ -226,7 +239,9 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }
-  const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
+  CudaStream& target = static_cast<CudaStream&>(*op.point.stream);
+  require_point(target, op.point.position, stream, op.here);
+  const EventUse event = event_for(target, op.point.position, op.here);
   if (!event) return;
   const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);

@@ -54,7 +54,7 @@ void in_child() {  // other threads do not exist in the child
 }
 
 void at_first_use() {
-  static const bool kDone = [] {
+  [[maybe_unused]] static const bool kDone = [] {
     // for_each_index distributes the work over the cores: with BLAS threads each core would start threads for all
     // cores.
     if (openblas_get_parallel() != 0) openblas_set_num_threads(1);
@@ -65,7 +65,6 @@ void at_first_use() {
     });
     return true;
   }();
-  static_cast<void>(kDone);
 }
 
 // Plain loops, for work that still runs while the process exits.

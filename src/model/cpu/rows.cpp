@@ -1,6 +1,7 @@
 // The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if the op treats each element
 // alone. So no result depends on the thread that computes it.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/team.hpp"
@@ -20,28 +21,15 @@ void in_runs(std::size_t elements, std::size_t run, Function&& function) {
                        [&](std::size_t index) { function(index * run, std::min((index + 1) * run, elements)); });
 }
 
-template <class Function>
-void map_one(const Args& args, Function function) {
+// Calls function(x, ...) for each element, with that element of the inputs kInput.
+template <std::size_t... kInput, class Function>
+void map(const Args& args, Function function) {
   const model::RowSizes sizes = model::RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
-    const T* x = args.in<T>(0).data();
+    const std::array x = {args.in<T>(kInput).data()...};
     T* y = args.out<T>(0).data();
     in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
-      for (std::size_t i = from; i < to; ++i) y[i] = base::from_float<T>(function(base::to_float(x[i])));
-    });
-  });
-}
-
-template <class Function>
-void map_two(const Args& args, Function function) {
-  const model::RowSizes sizes = model::RowSizes::of(args);
-  with_type(sizes.type, [&]<class T>(T) {
-    const T* a = args.in<T>(0).data();
-    const T* b = args.in<T>(1).data();
-    T* y = args.out<T>(0).data();
-    in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
-      for (std::size_t i = from; i < to; ++i)
-        y[i] = base::from_float<T>(function(base::to_float(a[i]), base::to_float(b[i])));
+      for (std::size_t i = from; i < to; ++i) y[i] = base::from_float<T>(function(base::to_float(x[kInput][i])...));
     });
   });
 }
@@ -75,20 +63,20 @@ float sum_of(std::size_t count, Term term) {
 }  // namespace
 
 void add(const Args& args) {
-  map_two(args, [](float a, float b) { return a + b; });
+  map<0, 1>(args, [](float a, float b) { return a + b; });
 }
 
 void multiply(const Args& args) {
-  map_two(args, [](float a, float b) { return a * b; });
+  map<0, 1>(args, [](float a, float b) { return a * b; });
 }
 
 void relu(const Args& args) {
-  map_one(args, [](float x) { return x < 0 ? 0.0F : x; });  // a NaN stays a NaN
+  map<0>(args, [](float x) { return x < 0 ? 0.0F : x; });  // a NaN stays a NaN
 }
 
 void gelu(const Args& args) {
   // erfc, since 1 + erf loses all digits for large negative x. The limit of -inf * 0 is 0.
-  map_one(args, [](float x) {
+  map<0>(args, [](float x) {
     if (x == -INFINITY) return 0.0F;
     return 0.5F * x *
            (x < 0 ? std::erfc(-x * static_cast<float>(M_SQRT1_2)) : 1 + std::erf(x * static_cast<float>(M_SQRT1_2)));
@@ -97,7 +85,7 @@ void gelu(const Args& args) {
 
 void silu(const Args& args) {
   // Avoids exp(-x) for negative x: it overflows and gives 0 where the result is still a small number.
-  map_one(args, [](float x) {
+  map<0>(args, [](float x) {
     if (x == -INFINITY) return 0.0F;
     const float e = std::exp(x < 0 ? x : -x);
     return x < 0 ? x * e / (1 + e) : x / (1 + e);

@@ -37,31 +37,24 @@ Function* find(void* library, const char* name) {
   base::fail(Code::kUnsupported, {}, "cuBLASLt has no function {}", name);
 }
 
+#define SLIP_FIND(function) find<decltype(function)>(library, #function)
+
 struct CublasLt {
   void* library = open_library();
-  decltype(&cublasLtCreate) create = find<decltype(cublasLtCreate)>(library, "cublasLtCreate");
-  decltype(&cublasLtGetStatusString) status_string =
-      find<decltype(cublasLtGetStatusString)>(library, "cublasLtGetStatusString");
-  decltype(&cublasLtMatmul) matmul = find<decltype(cublasLtMatmul)>(library, "cublasLtMatmul");
-  decltype(&cublasLtMatmulAlgoGetHeuristic) find_algorithm =
-      find<decltype(cublasLtMatmulAlgoGetHeuristic)>(library, "cublasLtMatmulAlgoGetHeuristic");
-  decltype(&cublasLtMatmulDescCreate) create_product =
-      find<decltype(cublasLtMatmulDescCreate)>(library, "cublasLtMatmulDescCreate");
-  decltype(&cublasLtMatmulDescSetAttribute) set_product =
-      find<decltype(cublasLtMatmulDescSetAttribute)>(library, "cublasLtMatmulDescSetAttribute");
-  decltype(&cublasLtMatmulDescDestroy) destroy_product =
-      find<decltype(cublasLtMatmulDescDestroy)>(library, "cublasLtMatmulDescDestroy");
-  decltype(&cublasLtMatmulPreferenceCreate) create_preference =
-      find<decltype(cublasLtMatmulPreferenceCreate)>(library, "cublasLtMatmulPreferenceCreate");
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference =
-      find<decltype(cublasLtMatmulPreferenceSetAttribute)>(library, "cublasLtMatmulPreferenceSetAttribute");
-  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference =
-      find<decltype(cublasLtMatmulPreferenceDestroy)>(library, "cublasLtMatmulPreferenceDestroy");
-  decltype(&cublasLtMatrixLayoutCreate) create_layout =
-      find<decltype(cublasLtMatrixLayoutCreate)>(library, "cublasLtMatrixLayoutCreate");
-  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout =
-      find<decltype(cublasLtMatrixLayoutDestroy)>(library, "cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtCreate) create = SLIP_FIND(cublasLtCreate);
+  decltype(&cublasLtGetStatusString) status_string = SLIP_FIND(cublasLtGetStatusString);
+  decltype(&cublasLtMatmul) matmul = SLIP_FIND(cublasLtMatmul);
+  decltype(&cublasLtMatmulAlgoGetHeuristic) find_algorithm = SLIP_FIND(cublasLtMatmulAlgoGetHeuristic);
+  decltype(&cublasLtMatmulDescCreate) create_product = SLIP_FIND(cublasLtMatmulDescCreate);
+  decltype(&cublasLtMatmulDescSetAttribute) set_product = SLIP_FIND(cublasLtMatmulDescSetAttribute);
+  decltype(&cublasLtMatmulDescDestroy) destroy_product = SLIP_FIND(cublasLtMatmulDescDestroy);
+  decltype(&cublasLtMatmulPreferenceCreate) create_preference = SLIP_FIND(cublasLtMatmulPreferenceCreate);
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = SLIP_FIND(cublasLtMatmulPreferenceSetAttribute);
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = SLIP_FIND(cublasLtMatmulPreferenceDestroy);
+  decltype(&cublasLtMatrixLayoutCreate) create_layout = SLIP_FIND(cublasLtMatrixLayoutCreate);
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout = SLIP_FIND(cublasLtMatrixLayoutDestroy);
 };
+#undef SLIP_FIND
 
 // Throws kUnsupported with the file name tried if cuBLASLt is not installed.
 const CublasLt& cublas_lt() {

@@ -28,6 +28,85 @@ void append_all(std::string& bytes, const std::vector<std::uint64_t>& values) {
   }
 }
 
+template <class Value, class Get>
+std::vector<Value> column(const PageSpans& spans, Get get) {
+  std::vector<Value> values(spans.size());
+  for (std::size_t place = 0; place < values.size(); ++place)
+    values[place] = static_cast<Value>(get(spans[place], place));
+  return values;
+}
+
+Picos length(const PageSpans& spans, const TraceSpan& span) {
+  const auto end = static_cast<std::uint64_t>(spans.time(span, span.ended));
+  return std::max<Picos>(0, static_cast<Picos>(end - static_cast<std::uint64_t>(spans.time(span, span.started))));
+}
+
+void add_times(Columns& columns, const PageSpans& spans, const Analysis& analysis) {
+  const auto add = [&](const char* key, auto get) { columns.integers(key, column<std::int64_t>(spans, get)); };
+  add("span.start", [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.started); });
+  add("span.duration", [&](const TraceSpan& span, std::size_t) { return length(spans, span); });
+  // Ops without a submission get their start, so that the column stays narrow; span.submitted is 0 for them.
+  add("span.queued",
+      [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.submit ? span.queued : span.started); });
+  add("span.ready", [&](const TraceSpan& span, std::size_t place) {
+    return spans.time(span, analysis.starts[spans.index(place)].ready);
+  });
+  add("span.slack", [&](const TraceSpan&, std::size_t place) { return analysis.slack[spans.index(place)]; });
+}
+
+void add_costs(Columns& columns, const PageSpans& spans) {
+  const auto add = [&](const char* key, auto get) {
+    columns.integers(key, column<std::int64_t>(spans, [&](const TraceSpan& span, std::size_t) {
+                       return span.submit ? static_cast<std::int64_t>(get(*span.submit)) : 0;
+                     }));
+  };
+  add("span.cost_bytes", [](const TraceRecord& submit) { return submit.cost.bytes; });
+  add("span.cost_flops", [](const TraceRecord& submit) { return submit.cost.flops; });
+  add("span.cost_time", [](const TraceRecord& submit) { return submit.cost.time; });
+  add("span.bytes", [](const TraceRecord& submit) { return submit.bytes; });
+  add("span.value", [](const TraceRecord& submit) { return submit.value; });
+  add("span.thread", [](const TraceRecord& submit) { return submit.thread; });
+  add("span.submitted", [](const TraceRecord&) { return 1; });
+  add("span.opaque", [](const TraceRecord& submit) { return submit.opaque ? 1 : 0; });
+}
+
+// Identifies a stream in both runs: its name ("" if it has none), and the number of streams of that name before it.
+using StreamKey = std::pair<std::string_view, std::uint32_t>;
+using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, op name, number of equal ops before it
+
+// Returns the keys, by id, of the streams that ran an op. Ids differ between runs, so streams are identified by name.
+std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const TraceData& trace) {
+  std::set<std::uint64_t> ids;
+  for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);
+  std::map<std::uint64_t, std::string_view> names;
+  for (const TraceStream& stream : trace.streams()) names[stream.id] = stream.name;
+  std::map<std::uint64_t, StreamKey> keys;
+  std::map<std::string_view, std::uint32_t> seen;
+  for (const std::uint64_t id : ids) {
+    const auto found = names.find(id);
+    const bool named = found != names.end() && found->second != fmt::format("stream {}", id);
+    const std::string_view name = named ? found->second : std::string_view();
+    keys.emplace(id, StreamKey{name, seen[name]++});
+  }
+  return keys;
+}
+
+// Calls `each(key, place)` for every op, stream by stream in the order of positions.
+template <class Each>
+void for_each_op(const PageSpans& spans, const TraceData& trace, Each each) {
+  const std::map<std::uint64_t, StreamKey> streams = stream_keys(spans, trace);
+  std::vector<std::uint32_t> order(spans.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(spans[a].stream, spans[a].position) < std::pair(spans[b].stream, spans[b].position);
+  });
+  std::map<std::pair<StreamKey, std::string_view>, std::uint32_t> seen;
+  for (const std::uint32_t place : order) {
+    const StreamKey& stream = streams.at(spans[place].stream);
+    each(OpKey{stream, spans.name(place), seen[{stream, spans.name(place)}]++}, place);
+  }
+}
+
 }  // namespace
 
 std::string base64(std::string_view bytes) {
@@ -137,52 +216,6 @@ std::string_view PageSpans::name(std::size_t place) const {
   return span.name.empty() ? std::string_view(kind_name(span.kind)) : span.name;
 }
 
-namespace {
-
-template <class Value, class Get>
-std::vector<Value> column(const PageSpans& spans, Get get) {
-  std::vector<Value> values(spans.size());
-  for (std::size_t place = 0; place < values.size(); ++place)
-    values[place] = static_cast<Value>(get(spans[place], place));
-  return values;
-}
-
-Picos length(const PageSpans& spans, const TraceSpan& span) {
-  const auto end = static_cast<std::uint64_t>(spans.time(span, span.ended));
-  return std::max<Picos>(0, static_cast<Picos>(end - static_cast<std::uint64_t>(spans.time(span, span.started))));
-}
-
-void add_times(Columns& columns, const PageSpans& spans, const Analysis& analysis) {
-  const auto add = [&](const char* key, auto get) { columns.integers(key, column<std::int64_t>(spans, get)); };
-  add("span.start", [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.started); });
-  add("span.duration", [&](const TraceSpan& span, std::size_t) { return length(spans, span); });
-  // Ops without a submission get their start, so that the column stays narrow; span.submitted is 0 for them.
-  add("span.queued",
-      [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.submit ? span.queued : span.started); });
-  add("span.ready", [&](const TraceSpan& span, std::size_t place) {
-    return spans.time(span, analysis.starts[spans.index(place)].ready);
-  });
-  add("span.slack", [&](const TraceSpan&, std::size_t place) { return analysis.slack[spans.index(place)]; });
-}
-
-void add_costs(Columns& columns, const PageSpans& spans) {
-  const auto add = [&](const char* key, auto get) {
-    columns.integers(key, column<std::int64_t>(spans, [&](const TraceSpan& span, std::size_t) {
-                       return span.submit ? static_cast<std::int64_t>(get(*span.submit)) : 0;
-                     }));
-  };
-  add("span.cost_bytes", [](const TraceRecord& submit) { return submit.cost.bytes; });
-  add("span.cost_flops", [](const TraceRecord& submit) { return submit.cost.flops; });
-  add("span.cost_time", [](const TraceRecord& submit) { return submit.cost.time; });
-  add("span.bytes", [](const TraceRecord& submit) { return submit.bytes; });
-  add("span.value", [](const TraceRecord& submit) { return submit.value; });
-  add("span.thread", [](const TraceRecord& submit) { return submit.thread; });
-  add("span.submitted", [](const TraceRecord&) { return 1; });
-  add("span.opaque", [](const TraceRecord& submit) { return submit.opaque ? 1 : 0; });
-}
-
-}  // namespace
-
 void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts) {
   std::unordered_map<std::uint64_t, std::uint32_t> streams;
   for (const TraceStream& stream : texts.streams)
@@ -249,47 +282,6 @@ void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData
   columns.indices("arrow.to", to);
   columns.indices("arrow.barrier", barrier);
 }
-
-namespace {
-
-// Identifies a stream in both runs: its name ("" if it has none), and the number of streams of that name before it.
-using StreamKey = std::pair<std::string_view, std::uint32_t>;
-using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, op name, number of equal ops before it
-
-// Returns the keys, by id, of the streams that ran an op. Ids differ between runs, so streams are identified by name.
-std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const TraceData& trace) {
-  std::set<std::uint64_t> ids;
-  for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);
-  std::map<std::uint64_t, std::string_view> names;
-  for (const TraceStream& stream : trace.streams()) names[stream.id] = stream.name;
-  std::map<std::uint64_t, StreamKey> keys;
-  std::map<std::string_view, std::uint32_t> seen;
-  for (const std::uint64_t id : ids) {
-    const auto found = names.find(id);
-    const bool named = found != names.end() && found->second != fmt::format("stream {}", id);
-    const std::string_view name = named ? found->second : std::string_view();
-    keys.emplace(id, StreamKey{name, seen[name]++});
-  }
-  return keys;
-}
-
-// Calls `each(key, place)` for every op, stream by stream in the order of positions.
-template <class Each>
-void for_each_op(const PageSpans& spans, const TraceData& trace, Each each) {
-  const std::map<std::uint64_t, StreamKey> streams = stream_keys(spans, trace);
-  std::vector<std::uint32_t> order(spans.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(spans[a].stream, spans[a].position) < std::pair(spans[b].stream, spans[b].position);
-  });
-  std::map<std::pair<StreamKey, std::string_view>, std::uint32_t> seen;
-  for (const std::uint32_t place : order) {
-    const StreamKey& stream = streams.at(spans[place].stream);
-    each(OpKey{stream, spans.name(place), seen[{stream, spans.name(place)}]++}, place);
-  }
-}
-
-}  // namespace
 
 std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
                                    const TraceData& prediction) {

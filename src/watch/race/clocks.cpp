@@ -79,8 +79,7 @@ void Clocks::close(std::uint64_t stream, std::uint32_t device) {
 const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
   static const std::shared_ptr<const Clock> kNothing = std::make_shared<const Clock>();
   const std::deque<Version>& versions = streams_[point.slot].versions;
-  const auto later = std::partition_point(versions.begin(), versions.end(),
-                                          [&](const Version& version) { return version.from < point.position; });
+  const auto later = std::ranges::lower_bound(versions, point.position, {}, &Version::from);
   return later == versions.begin() ? kNothing : std::prev(later)->clock;
 }
 

@@ -55,31 +55,6 @@ class DryRun {
   std::vector<std::uint32_t> ready_;
 };
 
-}  // namespace
-
-std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
-  const DryRun run(ops);
-  const auto first_left = [&](const std::vector<std::uint32_t>& list) {
-    return std::find_if(list.begin(), list.end(), [&](std::uint32_t op) { return !run.ended(op); });
-  };
-  std::uint32_t op = 0;
-  while (op < ops.size() && run.ended(op)) ++op;
-  if (op == ops.size()) return {};
-  // Each remaining op waits for another remaining op, so the path must return to one of its own ops.
-  std::vector<std::uint32_t> path;
-  std::vector<bool> seen(ops.size());
-  while (!seen[op]) {
-    seen[op] = true;
-    path.push_back(op);
-    const auto next = first_left(ops[op].all);
-    op = next != ops[op].all.end() ? *next : *first_left(ops[op].any);
-  }
-  path.erase(path.begin(), std::find(path.begin(), path.end(), op));
-  return path;
-}
-
-namespace {
-
 // The ops of a trace that never ran, and the ops that each of them waits for.
 class UnfinishedOps {
  public:
@@ -170,6 +145,27 @@ class UnfinishedOps {
 };
 
 }  // namespace
+
+std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
+  const DryRun run(ops);
+  const auto first_left = [&](const std::vector<std::uint32_t>& list) {
+    return std::find_if(list.begin(), list.end(), [&](std::uint32_t op) { return !run.ended(op); });
+  };
+  std::uint32_t op = 0;
+  while (op < ops.size() && run.ended(op)) ++op;
+  if (op == ops.size()) return {};
+  // Each remaining op waits for another remaining op, so the path must return to one of its own ops.
+  std::vector<std::uint32_t> path;
+  std::vector<bool> seen(ops.size());
+  while (!seen[op]) {
+    seen[op] = true;
+    path.push_back(op);
+    const auto next = first_left(ops[op].all);
+    op = next != ops[op].all.end() ? *next : *first_left(ops[op].any);
+  }
+  path.erase(path.begin(), std::find(path.begin(), path.end(), op));
+  return path;
+}
 
 std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans) {
   return UnfinishedOps(trace, spans).deadlocks();

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "slip/race.hpp"
 #include "watch/race/program_order.hpp"
 #include "watch/race/shadow.hpp"
@@ -15,12 +16,10 @@
 
 namespace slip::watch {
 
-class RaceCheck {
+class RaceCheck : base::NoCopy {
  public:
   // `by_op`: see FixFinder. `needed` learns which edges the conflicts need; may be null.
   explicit RaceCheck(bool by_op = false, NeededEdges* needed = nullptr);
-  RaceCheck(const RaceCheck&) = delete;
-  RaceCheck& operator=(const RaceCheck&) = delete;
 
   // Checks the next record, in the order of the process. `reads` and `writes` belong to a kSubmit.
   void step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {

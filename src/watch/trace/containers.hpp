@@ -14,6 +14,7 @@
 
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
+#include "base/sync.hpp"
 #include "slip/op.hpp"
 
 namespace slip::watch {
@@ -60,12 +61,8 @@ class StringPool {
 // A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers. Except in
 // damaged files, these are small numbers, and a hash for every op would be measurable. References stay valid.
 template <class Value>
-class CachedMap {
+class CachedMap : base::NoCopy {
  public:
-  CachedMap() = default;
-  CachedMap(const CachedMap&) = delete;
-  CachedMap& operator=(const CachedMap&) = delete;
-
   // Creates the value if the id is unknown.
   Value& operator[](std::uint64_t id) {
     CacheEntry& entry = cache_[id % cache_.size()];

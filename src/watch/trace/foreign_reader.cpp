@@ -45,6 +45,43 @@ bool starts_before(const TraceRecord& a, const TraceRecord& b) {
   return a.started != b.started ? a.started < b.started : a.ended > b.ended;
 }
 
+constexpr std::size_t kNoRun = ~std::size_t{0};
+
+// The runs of each stream that are not annotations, in the order of starts_before().
+class Tracks {
+ public:
+  explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      if (records[i].kind == RecordKind::kRun && !records[i].annotation) runs_[records[i].stream].push_back(i);
+    }
+    for (auto& [stream, runs] : runs_) {
+      std::stable_sort(runs.begin(), runs.end(),
+                       [&](std::size_t a, std::size_t b) { return starts_before(records[a], records[b]); });
+    }
+  }
+
+  // Returns the innermost run that contains the time.
+  std::size_t at(std::uint64_t stream, Picos at) {
+    const std::vector<std::size_t>& runs = runs_[stream];
+    auto next = std::ranges::partition_point(runs, [&](std::size_t run) { return records_[run].started <= at; });
+    for (int tries = 0; next != runs.begin() && tries < kMaxNested; ++tries) {
+      if (records_[*--next].ended >= at) return *next;
+    }
+    return kNoRun;
+  }
+  // Returns the first run that starts at the time or later.
+  std::size_t from(std::uint64_t stream, Picos at) {
+    const std::vector<std::size_t>& runs = runs_[stream];
+    const auto next = std::ranges::partition_point(runs, [&](std::size_t run) { return records_[run].started < at; });
+    return next == runs.end() ? kNoRun : *next;
+  }
+
+ private:
+  static constexpr int kMaxNested = 64;
+  const std::vector<TraceRecord>& records_;
+  std::unordered_map<std::uint64_t, std::vector<std::size_t>> runs_;
+};
+
 }  // namespace
 
 void ForeignReader::read() {
@@ -175,49 +212,6 @@ void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) 
                       .name = begin.name});
 }
 
-namespace {
-
-constexpr std::size_t kNoRun = ~std::size_t{0};
-
-// The runs of each stream that are not annotations, in the order of starts_before().
-class Tracks {
- public:
-  explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
-    for (std::size_t i = 0; i < records.size(); ++i) {
-      if (records[i].kind == RecordKind::kRun && !records[i].annotation) runs_[records[i].stream].push_back(i);
-    }
-    for (auto& [stream, runs] : runs_) {
-      std::stable_sort(runs.begin(), runs.end(),
-                       [&](std::size_t a, std::size_t b) { return starts_before(records[a], records[b]); });
-    }
-  }
-
-  // Returns the innermost run that contains the time.
-  std::size_t at(std::uint64_t stream, Picos at) {
-    const std::vector<std::size_t>& runs = runs_[stream];
-    auto next =
-        std::partition_point(runs.begin(), runs.end(), [&](std::size_t run) { return records_[run].started <= at; });
-    for (int tries = 0; next != runs.begin() && tries < kMaxNested; ++tries) {
-      if (records_[*--next].ended >= at) return *next;
-    }
-    return kNoRun;
-  }
-  // Returns the first run that starts at the time or later.
-  std::size_t from(std::uint64_t stream, Picos at) {
-    const std::vector<std::size_t>& runs = runs_[stream];
-    const auto next =
-        std::partition_point(runs.begin(), runs.end(), [&](std::size_t run) { return records_[run].started < at; });
-    return next == runs.end() ? kNoRun : *next;
-  }
-
- private:
-  static constexpr int kMaxNested = 64;
-  const std::vector<TraceRecord>& records_;
-  std::unordered_map<std::uint64_t, std::vector<std::size_t>> runs_;
-};
-
-}  // namespace
-
 // By record: the run of the host call that launched it, or kNoRun. Ops without a correlation id follow flow arrows.
 std::vector<std::size_t> ForeignReader::find_launches() const {
   std::vector<std::size_t> result(records_.size(), kNoRun);
@@ -307,8 +301,7 @@ void ForeignReader::number_positions() {
   for (TraceRecord& record : records_) {
     if (record.kind == RecordKind::kRun) order.push_back(&record);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const TraceRecord* a, const TraceRecord* b) { return starts_before(*a, *b); });
+  std::ranges::stable_sort(order, [](const TraceRecord* a, const TraceRecord* b) { return starts_before(*a, *b); });
   std::vector<std::uint64_t> positions(tracks_.size(), 0);
   for (TraceRecord* run : order) run->position = ++positions[run->stream - 1];
 }

@@ -133,12 +133,11 @@ void pack_operation(Packer& packer, const Op& op, unsigned parts) {
 std::atomic<unsigned> g_forks{0};
 
 unsigned forks() {
-  static const bool kCounting = [] {
+  [[maybe_unused]] static const bool kCounting = [] {
     base::at_fork([] {}, [] {},
                   [] { g_forks.fetch_add(1, std::memory_order_relaxed); });  // relaxed: a child has one thread
     return true;
   }();
-  static_cast<void>(kCounting);
   return g_forks.load(std::memory_order_relaxed);
 }
 

@@ -149,6 +149,51 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
   if (!span.submit) identify(span, run);
 }
 
+// A clock with at least this time (1000 s) counts from the boot of the machine.
+constexpr Picos kShiftFrom = 1'000'000'000'000'000;
+
+// Adds the arrows from a host call to the op that it launched, in traces of other programs.
+void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].run && !spans[i].submit) calls.emplace(std::pair(spans[i].stream, spans[i].position), i);
+  }
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    const TraceRecord* submit = spans[i].submit;
+    if (!submit || !spans[i].run || submit->other_stream == 0) continue;
+    const auto call = calls.find({submit->other_stream, submit->other_position});
+    if (call != calls.end()) result.push_back({call->second, i, false});
+  }
+}
+
+bool replace_all(std::string& text, std::string_view what, const std::string& by) {
+  bool found = false;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+    found = true;
+  }
+  return found;
+}
+
+// By RecordKind.
+constexpr const char* kRecordKindNames[] = {"stream open", "stream close", "submit", "run",   "event record",
+                                            "event wait",  "barrier",      "sync",   "query", "host read",
+                                            "host write",  "host end",     "alloc",  "free",  "error"};
+static_assert(std::size(kRecordKindNames) == kRecordKinds);
+
+// The enumerators are few, so a linear search is enough.
+template <class Enum, std::size_t kCount, const char* (*kNameOf)(Enum)>
+std::optional<Enum> find(std::string_view name) {
+  static const auto kNames = [] {
+    std::array<std::string_view, kCount> names;
+    for (std::size_t i = 0; i < kCount; ++i) names[i] = kNameOf(static_cast<Enum>(i));
+    return names;
+  }();
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Enum>(found - kNames.begin());
+}
+
 }  // namespace
 
 void normalise(TraceData& data, RunNames names) {
@@ -158,6 +203,98 @@ void normalise(TraceData& data, RunNames names) {
   std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
   data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
   if (names == RunNames::kFromOps) name_runs(data.records);
+}
+
+bool times_fit(const TraceData& data) {
+  Picos sum = 0;
+  const auto fits = [](Picos time) { return -kMaxTime <= time && time <= kMaxTime; };
+  for (const TraceRecord& record : data.records) {
+    if (!fits(record.queued) || !fits(record.started) || !fits(record.ended)) return false;
+    if (record.kind != RecordKind::kRun) continue;
+    sum += record.ended - record.started;
+    if (!fits(sum)) return false;
+  }
+  return true;
+}
+
+std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
+  std::map<std::uint32_t, Picos> origins;
+  for (const TraceRecord& record : trace.records) {
+    Picos& origin = origins.try_emplace(record.device, 0).first->second;
+    for (const Picos time : {record.queued, record.started}) {
+      if (time > 0) origin = origin == 0 ? time : std::min(origin, time);
+    }
+  }
+  Picos start = 0;
+  for (const auto& [device, origin] : origins) {
+    if (origin >= kShiftFrom) start = start == 0 ? origin : std::min(start, origin);
+  }
+  for (auto& [device, origin] : origins) origin = origin >= kShiftFrom ? start : 0;
+  return origins;
+}
+
+OpsOfStreams::OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice) {
+  for (const TraceSpan& span : spans) {
+    if (span.submit && (span.run || choice == SpanChoice::kSubmitted)) streams_[span.stream].push_back(&span);
+  }
+}
+
+std::span<const TraceSpan* const> OpsOfStreams::of(std::uint64_t stream) const {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return {};
+  return found->second;
+}
+
+const TraceSpan* OpsOfStreams::last_until(std::uint64_t stream, std::uint64_t position) const {
+  const auto ops = of(stream);
+  const auto later = std::ranges::upper_bound(ops, position, {}, &TraceSpan::position);
+  return later == ops.begin() ? nullptr : *std::prev(later);
+}
+
+const TraceSpan* OpsOfStreams::first_after(std::uint64_t stream, std::uint64_t sequence) const {
+  const auto ops = of(stream);
+  const auto first = std::partition_point(ops.begin(), ops.end(),
+                                          [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
+  return first == ops.end() ? nullptr : *first;
+}
+
+std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {
+  const OpsOfStreams ops(spans, SpanChoice::kSubmittedAndRun);
+  const auto index_of = [&](const TraceSpan* span) { return static_cast<std::uint32_t>(span - spans.data()); };
+  std::vector<Arrow> result;
+  for (const TraceEdge& edge : trace.edges()) {
+    const TraceSpan* from = ops.last_until(edge.from_stream, edge.from_position);
+    const TraceSpan* to = ops.first_after(edge.to_stream, edge.sequence);
+    if (from && to) result.push_back({index_of(from), index_of(to), edge.barrier});
+  }
+  if (trace.foreign) add_launches(spans, result);
+  return result;
+}
+
+std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process) {
+  std::string path = pattern;
+  const std::string number = std::to_string(rank ? rank->rank : 0);
+  const bool ranked = replace_all(path, "%r", number);
+  const bool apart = replace_all(path, "%p", std::to_string(process));
+  if (ranked || apart || !rank || rank->ranks < 2) return path;
+  const std::size_t folder = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
+  std::size_t dot = path.rfind('.');
+  if (dot == std::string::npos || dot <= folder) dot = path.size();  // a name may begin with a dot
+  return path.insert(dot, "." + number);
+}
+
+const char* record_kind_name(RecordKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kRecordKinds ? kRecordKindNames[index] : "unknown";
+}
+
+std::optional<RecordKind> record_kind_of(std::string_view name) {
+  return find<RecordKind, kRecordKinds, record_kind_name>(name);
+}
+std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, kind_name>(name); }
+std::optional<Engine> engine_of(std::string_view name) { return find<Engine, kEngines, engine_name>(name); }
+std::optional<MemoryKind> memory_kind_of(std::string_view name) {
+  return find<MemoryKind, kMemoryKinds, memory_kind_name>(name);
 }
 
 }  // namespace slip::watch
@@ -225,159 +362,8 @@ std::vector<const TraceRecord*> TraceData::of(std::initializer_list<RecordKind> 
 }
 
 const TraceBuffer* TraceData::buffer(std::uint64_t id) const {
-  const auto found = std::lower_bound(buffers.begin(), buffers.end(), id,
-                                      [](const TraceBuffer& buffer, std::uint64_t key) { return buffer.id < key; });
+  const auto found = std::ranges::lower_bound(buffers, id, {}, &TraceBuffer::id);
   return found != buffers.end() && found->id == id ? &*found : nullptr;
 }
 
 }  // namespace slip
-
-namespace slip::watch {
-
-bool times_fit(const TraceData& data) {
-  Picos sum = 0;
-  const auto fits = [](Picos time) { return -kMaxTime <= time && time <= kMaxTime; };
-  for (const TraceRecord& record : data.records) {
-    if (!fits(record.queued) || !fits(record.started) || !fits(record.ended)) return false;
-    if (record.kind != RecordKind::kRun) continue;
-    sum += record.ended - record.started;
-    if (!fits(sum)) return false;
-  }
-  return true;
-}
-
-namespace {
-
-// A clock with at least this time (1000 s) counts from the boot of the machine.
-constexpr Picos kShiftFrom = 1'000'000'000'000'000;
-
-// Adds the arrows from a host call to the op that it launched, in traces of other programs.
-void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
-  for (std::uint32_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].run && !spans[i].submit) calls.emplace(std::pair(spans[i].stream, spans[i].position), i);
-  }
-  for (std::uint32_t i = 0; i < spans.size(); ++i) {
-    const TraceRecord* submit = spans[i].submit;
-    if (!submit || !spans[i].run || submit->other_stream == 0) continue;
-    const auto call = calls.find({submit->other_stream, submit->other_position});
-    if (call != calls.end()) result.push_back({call->second, i, false});
-  }
-}
-
-}  // namespace
-
-std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
-  std::map<std::uint32_t, Picos> origins;
-  for (const TraceRecord& record : trace.records) {
-    Picos& origin = origins.try_emplace(record.device, 0).first->second;
-    for (const Picos time : {record.queued, record.started}) {
-      if (time > 0) origin = origin == 0 ? time : std::min(origin, time);
-    }
-  }
-  Picos start = 0;
-  for (const auto& [device, origin] : origins) {
-    if (origin >= kShiftFrom) start = start == 0 ? origin : std::min(start, origin);
-  }
-  for (auto& [device, origin] : origins) origin = origin >= kShiftFrom ? start : 0;
-  return origins;
-}
-
-OpsOfStreams::OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice) {
-  for (const TraceSpan& span : spans) {
-    if (span.submit && (span.run || choice == SpanChoice::kSubmitted)) streams_[span.stream].push_back(&span);
-  }
-}
-
-std::span<const TraceSpan* const> OpsOfStreams::of(std::uint64_t stream) const {
-  const auto found = streams_.find(stream);
-  if (found == streams_.end()) return {};
-  return found->second;
-}
-
-const TraceSpan* OpsOfStreams::last_until(std::uint64_t stream, std::uint64_t position) const {
-  const auto ops = of(stream);
-  const auto later =
-      std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
-  return later == ops.begin() ? nullptr : *std::prev(later);
-}
-
-const TraceSpan* OpsOfStreams::first_after(std::uint64_t stream, std::uint64_t sequence) const {
-  const auto ops = of(stream);
-  const auto first = std::partition_point(ops.begin(), ops.end(),
-                                          [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
-  return first == ops.end() ? nullptr : *first;
-}
-
-std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {
-  const OpsOfStreams ops(spans, SpanChoice::kSubmittedAndRun);
-  const auto index_of = [&](const TraceSpan* span) { return static_cast<std::uint32_t>(span - spans.data()); };
-  std::vector<Arrow> result;
-  for (const TraceEdge& edge : trace.edges()) {
-    const TraceSpan* from = ops.last_until(edge.from_stream, edge.from_position);
-    const TraceSpan* to = ops.first_after(edge.to_stream, edge.sequence);
-    if (from && to) result.push_back({index_of(from), index_of(to), edge.barrier});
-  }
-  if (trace.foreign) add_launches(spans, result);
-  return result;
-}
-
-namespace {
-
-bool replace_all(std::string& text, std::string_view what, const std::string& by) {
-  bool found = false;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-    found = true;
-  }
-  return found;
-}
-
-// By RecordKind.
-constexpr const char* kRecordKindNames[] = {"stream open", "stream close", "submit", "run",   "event record",
-                                            "event wait",  "barrier",      "sync",   "query", "host read",
-                                            "host write",  "host end",     "alloc",  "free",  "error"};
-static_assert(std::size(kRecordKindNames) == kRecordKinds);
-
-// The enumerators are few, so a linear search is enough.
-template <class Enum, std::size_t kCount, const char* (*kNameOf)(Enum)>
-std::optional<Enum> find(std::string_view name) {
-  static const auto kNames = [] {
-    std::array<std::string_view, kCount> names;
-    for (std::size_t i = 0; i < kCount; ++i) names[i] = kNameOf(static_cast<Enum>(i));
-    return names;
-  }();
-  const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<Enum>(found - kNames.begin());
-}
-
-}  // namespace
-
-std::string trace_path(const std::string& pattern, std::optional<base::JobRank> rank, int process) {
-  std::string path = pattern;
-  const std::string number = std::to_string(rank ? rank->rank : 0);
-  const bool ranked = replace_all(path, "%r", number);
-  const bool apart = replace_all(path, "%p", std::to_string(process));
-  if (ranked || apart || !rank || rank->ranks < 2) return path;
-  const std::size_t folder = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
-  std::size_t dot = path.rfind('.');
-  if (dot == std::string::npos || dot <= folder) dot = path.size();  // a name may begin with a dot
-  return path.insert(dot, "." + number);
-}
-
-const char* record_kind_name(RecordKind kind) {
-  const auto index = static_cast<std::size_t>(kind);
-  return index < kRecordKinds ? kRecordKindNames[index] : "unknown";
-}
-
-std::optional<RecordKind> record_kind_of(std::string_view name) {
-  return find<RecordKind, kRecordKinds, record_kind_name>(name);
-}
-std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, kind_name>(name); }
-std::optional<Engine> engine_of(std::string_view name) { return find<Engine, kEngines, engine_name>(name); }
-std::optional<MemoryKind> memory_kind_of(std::string_view name) {
-  return find<MemoryKind, kMemoryKinds, memory_kind_name>(name);
-}
-
-}  // namespace slip::watch

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "base/fail.hpp"
+#include "base/sync.hpp"
 #include "watch/trace/trace_reader.hpp"
 
 #if SLIP_HAS_ZLIB
@@ -25,7 +26,7 @@ namespace {
 #if SLIP_HAS_ZLIB
 
 // A gzip file may consist of several members, one after the other.
-class Inflater {
+class Inflater : base::NoCopy {
  public:
   Inflater(base::JsonReader::Source packed, const std::string& name, Here here)
       : packed_(std::move(packed)), name_(name), here_(here) {
@@ -34,8 +35,6 @@ class Inflater {
       base::fail(Code::kOutOfMemory, here_, "unpacking '{}': no memory for zlib", name_);
   }
   ~Inflater() { inflateEnd(&state_); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
 
   // Reads up to `bytes` of the decompressed file; returns 0 at its end.
   std::size_t read(char* into, std::size_t bytes) {
@@ -121,15 +120,13 @@ TraceData parse(base::JsonReader::Source source, std::size_t file_bytes, const s
   }
 }
 
-class InputFile {
+class InputFile : base::NoCopy {
  public:
   InputFile(const std::string& path, Here here) : path_(path), here_(here) {
     file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file_ < 0) fail("open");
   }
   ~InputFile() { ::close(file_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   std::size_t bytes() const {  // 0 if the size is unknown, for example of a pipe
     struct stat status {};

@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "base/json_reader.hpp"
 #include "watch/trace/event_reader.hpp"
 #include "watch/trace/trace_data.hpp"
 
