@@ -24,6 +24,7 @@ from ._trace import Trace
 MAX_UNSETTLED = 4    # calls before what stays on the device is chosen, at the latest
 ROWS_SHARE = 8       # a lookup of at most 1/8 of the rows of a weight reads them from host memory
 TORCH_BLOCK = 2 << 20  # torch's allocator gives large memory in multiples of this
+DRIVER_BYTES = 8 << 20  # of streams and events, as the driver counts them: 6 MB on an H200
 LEGACY_STREAM = 1    # cudaStreamLegacy, which torch calls 0
 
 
@@ -172,6 +173,8 @@ class Offloaded:
         if budget is None:
             return None
         room = (budget - self._small_bytes()) // ALIGNMENT * ALIGNMENT
+        if not self._on_host and room >= 2 * (self._largest_use() + DRIVER_BYTES):
+            room -= DRIVER_BYTES
         return room // TORCH_BLOCK * TORCH_BLOCK if room >= self._largest_use() + TORCH_BLOCK else room
 
     def _small_bytes(self) -> int:

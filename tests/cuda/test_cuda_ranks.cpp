@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 
 #include "gpu_rank.hpp"
 #include "support/errors.hpp"
@@ -216,6 +218,93 @@ TEST_F(CudaRanks, AKilledProcessIsAnErrorOnTheOthersWhichShrink) {
   for (RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "j");
   ranks[2].signal(SIGKILL);
   for (const int rank : {0, 1}) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].report(), "lost");
+}
+
+// --- processes under MPS: their kernels run at the same time ---
+
+// The MPS daemon, with folders of its own, while the test runs.
+class CudaMps : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+    std::string folder = (std::filesystem::temp_directory_path() / "slip-mps-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    std::filesystem::create_directory(folder_ + "/pipe");
+    if (std::system((variables() + " nvidia-cuda-mps-control -d >/dev/null 2>&1").c_str()) != 0)
+      GTEST_SKIP() << "no MPS here";
+    runs_ = true;
+  }
+  void TearDown() override {
+    if (runs_)
+      static_cast<void>(!std::system(("echo quit | " + variables() + " nvidia-cuda-mps-control >/dev/null").c_str()));
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+  std::vector<RankProcess> start(const std::string& child, int count) const {
+    const UniqueId id = local_id();
+    std::vector<RankProcess> ranks;
+    for (int rank = 0; rank < count; ++rank)
+      ranks.emplace_back(child, id, count, rank,
+                         std::map<std::string, std::string>{{"CUDA_MPS_PIPE_DIRECTORY", folder_ + "/pipe"},
+                                                            {"CUDA_MPS_LOG_DIRECTORY", folder_}});
+    return ranks;
+  }
+
+ private:
+  std::string variables() const {
+    return "CUDA_MPS_PIPE_DIRECTORY=" + folder_ + "/pipe CUDA_MPS_LOG_DIRECTORY=" + folder_;
+  }
+  std::string folder_;
+  bool runs_ = false;
+};
+
+TEST_F(CudaMps, ProcessesGetTheResultsOfTheCpu) {
+  for (const int count : {2, 3}) {
+    for (RankProcess& rank : start("CudaRanks.Everything", count)) EXPECT_EQ(rank.report(), "right");
+  }
+}
+
+// Each rank in turn comes late, with a buffer that no other process has mapped, while the kernels of the others wait.
+SLIP_CHILD(CudaMps, NewMemoryWhileTheOthersWait) {
+  play([](const transport::LaunchInfo& info) -> std::string {
+    constexpr std::size_t kElements = 2'000'000, kBytes = kElements * sizeof(std::int32_t);
+    GpuRank one(info.id, info.nranks, info.rank);
+    std::vector<Buffer> fresh;  // freeing one would wait for the kernels
+    for (int late = 0; late < info.nranks; ++late) {
+      Buffer* out = &one.out;
+      if (late == info.rank) {
+        char word = 0;
+        if (::read(test::kLine, &word, 1) != 1) return "the test is gone";
+        out = &fresh.emplace_back(one.device.alloc(kBytes, MemoryKind::kDevice, "fresh"));
+      }
+      for (std::int32_t& value : one.host.host_write<std::int32_t>(0, kElements)) value = info.rank + late + 1;
+      one.stream.copy(one.in.slice(0, kBytes), one.host.slice(0, kBytes));
+      one.comm.all_reduce(out->slice(0, kBytes), one.in.slice(0, kBytes), DataType::kI32, ReduceOp::kSum, one.stream);
+      if (late != info.rank) static_cast<void>(!::write(test::kLine, "w", 1));
+      one.stream.copy(one.host.slice(0, kBytes), out->slice(0, kBytes));
+      one.stream.sync();
+      const int expected = info.nranks * (info.nranks + 1) / 2 + info.nranks * late;
+      for (const std::int32_t value : one.host.host_read<std::int32_t>(0, kElements))
+        if (value != expected) return fmt::format("rank {} late: {} instead of {}", late, value, expected);
+    }
+    one.comm.finalize();
+    return "right";
+  });
+}
+
+TEST_F(CudaMps, NewMemoryWhileTheOthersWait) {
+  for (const int count : {2, 3}) {
+    std::vector<RankProcess> ranks = start("CudaMps.NewMemoryWhileTheOthersWait", count);
+    for (int late = 0; late < count; ++late) {
+      for (int rank = 0; rank < count; ++rank) {
+        if (rank == late) continue;
+        EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].hear(1), "w");
+      }
+      ranks[static_cast<std::size_t>(late)].tell('g');
+    }
+    for (RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "right");
+  }
 }
 
 }  // namespace

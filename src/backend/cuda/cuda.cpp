@@ -59,13 +59,17 @@ bool has_context(int gpus) {
   return found;
 }
 
-// The number of hardware queues of this process. The driver reads the variable when it is initialized, and never again.
+constexpr int kMaxQueues = 32;  // of any GPU
+
+// The number of hardware queues of this process: as many as there are, unless the program asks for another number. CUDA
+// itself would take 8: then two of ten streams share a queue, and if one waits for another rank, the other waits behind
+// it. The driver reads the variable when it is initialized, and never again.
 // So only the first call can set it, before it calls the driver. If there is a context already, the driver has read the
 // value from before.
 int process_queues(int wanted) {
   static const int kQueues = [wanted] {
     const int before = base::cuda_connections();
-    if (wanted > 0) base::set_cuda_connections(wanted);
+    base::set_cuda_connections(wanted > 0 ? wanted : kMaxQueues);
     return has_context(gpu_count()) ? before : base::cuda_connections();
   }();
   return kQueues;

@@ -20,6 +20,16 @@ __global__ void __launch_bounds__(kThreads, 2) move_kernel(const __grid_constant
   leave_call(p, state);
 }
 
+// One warp that waits until all ranks have reached this collective. A large kernel that waited itself would take the
+// multiprocessors from other kernels, for instance from the peer's compute before its call.
+__global__ void arrival_kernel(RankControl* control, RankPage* pages, int rank, int nranks) {
+  const int other = static_cast<int>(threadIdx.x);
+  if (other >= nranks || other == rank || is_stopped(*control)) return;
+  const std::uint32_t collectives = control->collectives + 1;  // with the call that follows in the stream
+  note_arrival(reinterpret_cast<RankControl*>(control->peers[other]), rank, collectives);
+  await_flag(&control->arrived[other], collectives, *control, pages[rank], collectives);
+}
+
 // --- messages ---
 
 // The bytes of a message that one part of it copies. Parts are multiples of 128 bytes, except the last.
@@ -32,16 +42,18 @@ struct PartOfMessage {
   std::uint64_t begin, bytes;
 };
 
-// Runs `body(message, part)` for the parts of this round that belong to this block.
+// Runs `body(message, part)` for the parts of this round that belong to this block: the parts of all messages are dealt
+// to the blocks in turn. It steps to the next part of the block directly: a test of each part took 0.2 us for every
+// part.
 template <class Body>
 __device__ void for_each_part(const MessageParameters& p, std::uint32_t round, bool sends, const Body& body) {
-  std::uint32_t index = 0;
+  std::uint32_t before = 0;  // parts of the messages before
   for (std::uint32_t i = 0; i < p.messages; ++i) {
     const DeviceMessage& message = p.list[i];
     if (message.round != round || (message.sends != 0) != sends) continue;
-    for (int part = 0; part < message.parts; ++part, ++index) {
-      if (index % gridDim.x == blockIdx.x) body(message, part);
-    }
+    const std::uint32_t first = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x;
+    for (std::uint32_t part = first; part < message.parts; part += gridDim.x) body(message, static_cast<int>(part));
+    before += message.parts;
   }
 }
 
@@ -140,6 +152,7 @@ cudaError_t load_kernels() {
   cudaFuncAttributes attributes{};
   cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(move_kernel));
   if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(message_kernel));
+  if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(arrival_kernel));
   for (int type = 0; type <= static_cast<int>(DataType::kF64) && status == cudaSuccess; ++type) {
     if (CallKernel const kernel = reduce_kernel_of(static_cast<DataType>(type)))
       status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
@@ -151,6 +164,13 @@ cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int bloc
   void* arguments[] = {const_cast<CallParameters*>(&parameters)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                           arguments, 0, stream);
+}
+
+cudaError_t launch_arrival(const CallParameters& parameters, cudaStream_t stream) {
+  static_assert(kMaxGpuRanks == 32, "a thread of one warp for each rank");
+  arrival_kernel<<<1, kMaxGpuRanks, 0, stream>>>(parameters.control, parameters.pages, parameters.rank,
+                                                 parameters.nranks);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_messages(const MessageParameters& parameters, int blocks, cudaStream_t stream) {

@@ -23,6 +23,8 @@ CallKernel copy_kernel();
 cudaError_t load_kernels();
 
 cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int blocks, cudaStream_t stream);
+// A kernel of one warp that ends when all ranks have reached the collective of these parameters.
+cudaError_t launch_arrival(const CallParameters& parameters, cudaStream_t stream);
 cudaError_t launch_messages(const MessageParameters& parameters, int blocks, cudaStream_t stream);
 
 }  // namespace slip::comm

@@ -18,7 +18,7 @@ struct CallPost {
   std::uint64_t input = 0, output = 0;
   std::uint64_t elements = 0, rest = 0;  // the signature without its number
   std::uint64_t scale = 0;               // the bytes of this rank's factor
-  std::uint64_t unused = 0;
+  std::uint64_t mapped_by = 0;           // bit r: rank r can access the buffers; see choose_mover()
 };
 
 // Written by one block of a peer. `flag` counts: 2k + 1 means that the block has joined its call k (from 0), 2k + 2
@@ -37,7 +37,7 @@ struct alignas(32) MessageSlot {
   std::uint32_t taken = 0;   // written by the receiver in the sender's memory
 };
 
-inline constexpr int kMessageBlocks = 32;  // the maximum number of parts of one message
+inline constexpr int kMessageBlocks = 64;  // the maximum number of parts of one message
 
 // The first bytes of a rank's control memory. Arrays follow, see ControlLayout.
 struct RankControl {
@@ -49,6 +49,8 @@ struct RankControl {
   std::uint32_t blocks_done = 0;  // of the running message kernel, without block 0
   std::uint32_t unused[10] = {};
   std::uint64_t peers[kMaxGpuRanks] = {};  // the control memory of each rank, as an address of this process
+  // By rank: the number of collectives that the rank has reached. Written by its block 0 or its waiting kernel.
+  std::uint32_t arrived[kMaxGpuRanks] = {};
   std::uint32_t calls_of_block[kMaxBlocks] = {};
   CallPost posts[kMaxGpuRanks] = {};  // by rank: used only by the leader of ranks that are time-sliced
   std::uint32_t sent[kMaxGpuRanks][kMessageBlocks] = {}, received[kMaxGpuRanks][kMessageBlocks] = {};

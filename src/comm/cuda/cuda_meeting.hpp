@@ -23,10 +23,10 @@ __device__ inline bool is_stopped(const RankControl& control) {
 }
 
 // The host reads these counts to find calls that do not end. Only block 0 writes them, and it ends its own waits before
-// it counts the call.
-__device__ inline void note_begun(RankControl& control, RankPage& page) {
+// it counts the call. `collectives`: of this rank, with the one that it has reached.
+__device__ inline void note_begun(RankControl& control, RankPage& page, std::uint32_t collectives) {
   control.noted = control.calls + 1;
-  *static_cast<volatile std::uint32_t*>(&page.collectives) = control.collectives;
+  *static_cast<volatile std::uint32_t*>(&page.collectives) = collectives;
   *static_cast<volatile std::uint32_t*>(&page.begun) = control.calls + 1;
 }
 __device__ inline void note_finished(RankControl& control, RankPage& page) {
@@ -41,21 +41,28 @@ constexpr std::uint32_t kLongWait = 256;
 
 // Waits until the flag has reached `wanted`; flags are cyclic. False: the communicator has failed. `page`: of this
 // rank.
-__device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control,
-                                  RankPage& page) {
+__device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control, RankPage& page,
+                                  std::uint32_t collectives) {
   for (std::uint32_t polls = 1; static_cast<std::int32_t>(load_flag(flag) - wanted) < 0; ++polls) {
     if (polls % kPollsPerStop == 0 && is_stopped(control)) return false;
-    if (polls == kLongWait && blockIdx.x == 0) note_begun(control, page);
+    if (polls == kLongWait && blockIdx.x == 0) note_begun(control, page, collectives);
   }
   return true;
+}
+__device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control,
+                                  RankPage& page) {
+  return await_flag(flag, wanted, control, page, control.collectives);
 }
 
 // What the threads of a block share during a call.
 struct BlockState {
   std::uint64_t inputs[kMaxGpuRanks], outputs[kMaxGpuRanks], scales[kMaxGpuRanks];          // by rank
   std::uint64_t sources[kMaxGpuRanks], targets[kMaxGpuRanks], source_scales[kMaxGpuRanks];  // of the current step
-  std::uint32_t call;  // the number of calls that this block has finished
+  RankControl* peers[kMaxGpuRanks];
+  std::uint64_t mapped_by[kMaxGpuRanks];  // CallPost::mapped_by of each rank
+  std::uint32_t call;                     // the number of calls that this block has finished
   std::uint32_t stopped;
+  std::uint32_t incomplete;  // some rank cannot access the buffers of another
 };
 
 __device__ inline MeetingSlot& slot_of(RankControl* control, int block, int rank, int nranks) {
@@ -79,6 +86,11 @@ __device__ inline void report_mismatch(RankControl& control, RankPage& page, int
   while (!is_stopped(control)) __nanosleep(1000);
 }
 
+// Tells `peer` that `rank` has reached a collective. No data belongs to the flag, so it needs no order.
+__device__ inline void note_arrival(RankControl* peer, int rank, std::uint32_t collectives) {
+  *static_cast<volatile std::uint32_t*>(&peer->arrived[rank]) = collectives;
+}
+
 // Thread `other` of the block reads the post of rank `other`.
 __device__ inline void take_post(const CallParameters& p, const CallPost& post, int other, BlockState& state) {
   const volatile CallPost& seen = post;
@@ -90,31 +102,56 @@ __device__ inline void take_post(const CallParameters& p, const CallPost& post, 
   state.inputs[other] = seen.input;
   state.outputs[other] = seen.output;
   state.scales[other] = seen.scale;
+  state.mapped_by[other] = seen.mapped_by;
+  if (seen.mapped_by != (std::uint64_t{1} << p.nranks) - 1) state.incomplete = 1;
 }
 
-// All threads of the block call it. True: all ranks have joined the same call, and `state` has their buffers.
+// Some rank cannot access the buffers of another, because its process could not map them while its kernel waits. Then
+// one rank moves the data of all: the first one whose buffers are not mapped everywhere and that can access all others.
+// Only such ranks have the program of all ranks. There is one: the host of a rank launches it with incomplete mappings
+// only if all ranks that do not wait in a kernel have mapped its buffers. So the last such rank can access all others.
+// All ranks see the same posts, so they choose the same rank.
+__device__ inline int choose_mover(const BlockState& state, int nranks) {
+  const std::uint64_t all = (std::uint64_t{1} << nranks) - 1;
+  std::uint64_t accesses_all = all;
+  for (int rank = 0; rank < nranks; ++rank) accesses_all &= state.mapped_by[rank];
+  for (int rank = 0; rank < nranks; ++rank) {
+    if (state.mapped_by[rank] != all && (accesses_all >> rank & 1) != 0) return rank;
+  }
+  __trap();  // against the rule above: no wrong result
+  return -1;
+}
+
+// All threads of the block call it. True: all ranks have joined the same call, `state` has their buffers, and this rank
+// moves data.
 __device__ inline bool join_call(const CallParameters& p, BlockState& state) {
   const int block = static_cast<int>(blockIdx.x), other = static_cast<int>(threadIdx.x);
+  const bool together = p.mode == MeetingMode::kTogether;
   if (threadIdx.x == 0) {
     state.stopped = is_stopped(*p.control) ? 1 : 0;
+    state.incomplete = 0;
     state.call = p.control->calls_of_block[block];
     if (block == 0) p.control->collectives += 1;
   }
+  if (other < p.nranks) state.peers[other] = reinterpret_cast<RankControl*>(p.control->peers[other]);
   __syncthreads();
   if (other < p.nranks && state.stopped == 0) {
     if (other == p.rank) {
       state.inputs[other] = p.inputs[other];
       state.outputs[other] = p.outputs[other];
       state.scales[other] = p.own.scale;
-    } else if (p.mode == MeetingMode::kLeader) {
+      state.mapped_by[other] = p.own.mapped_by;
+      if (together && p.own.mapped_by != (std::uint64_t{1} << p.nranks) - 1) state.incomplete = 1;
+    } else if (!together) {
       take_post(p, p.control->posts[other], other, state);
     } else {
-      MeetingSlot& there = slot_of(reinterpret_cast<RankControl*>(p.control->peers[other]), block, p.rank, p.nranks);
+      MeetingSlot& there = slot_of(state.peers[other], block, p.rank, p.nranks);
       CallPost post = p.own;
       post.input = p.inputs[other];
       post.output = p.outputs[other];
       there.post = post;
       store_flag(&there.flag, 2 * state.call + 1);
+      if (block == 0) note_arrival(state.peers[other], p.rank, p.control->collectives);
       const MeetingSlot& here = slot_of(p.control, block, other, p.nranks);
       if (await_flag(&here.flag, 2 * state.call + 1, *p.control, p.pages[p.rank]))
         take_post(p, here.post, other, state);
@@ -122,7 +159,8 @@ __device__ inline bool join_call(const CallParameters& p, BlockState& state) {
     }
   }
   __syncthreads();
-  return state.stopped == 0;
+  if (state.stopped != 0) return false;
+  return !together || state.incomplete == 0 || choose_mover(state, p.nranks) == p.rank;
 }
 
 // All threads of the block call it, after their last access to the buffers of other ranks.
@@ -138,7 +176,7 @@ __device__ inline void leave_call(const CallParameters& p, BlockState& state) {
   }
   // A stopped block posts nothing: a peer would take the flag for a call whose post it has not got.
   if (other < p.nranks && other != p.rank && state.stopped == 0) {
-    MeetingSlot& there = slot_of(reinterpret_cast<RankControl*>(p.control->peers[other]), block, p.rank, p.nranks);
+    MeetingSlot& there = slot_of(state.peers[other], block, p.rank, p.nranks);
     store_flag(&there.flag, 2 * state.call + 2);
     const MeetingSlot& here = slot_of(p.control, block, other, p.nranks);
     await_flag(&here.flag, 2 * state.call + 2, *p.control, p.pages[p.rank]);

@@ -45,7 +45,7 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
                                 message.out ? "send" : "receive"),
                     op.here);
       Placed placed;
-      place(message.data, message.bytes, false, 0, placed, op.here);
+      place(message.data, message.bytes, false, 0, placed, Readers::kNeeded, op.here);
       one.address = placed.addresses[message.rank];
     } else {
       one.address = reinterpret_cast<std::uint64_t>(message.data);
@@ -70,10 +70,11 @@ void CudaRanks::launch_message_kernel(std::span<const DeviceMessage> messages, s
   p.nranks = nranks_;
   p.messages = static_cast<std::uint32_t>(messages.size());
   p.rounds = rounds;
-  int parts = 0;
-  for (const DeviceMessage& message : messages) parts += message.parts;
+  int parts[2] = {};  // of the receives, of the sends: a block handles one of each at a time
+  for (const DeviceMessage& message : messages) parts[message.sends] += message.parts;
   std::copy(messages.begin(), messages.end(), p.list);
-  backend::check(comm::launch_messages(p, std::clamp(parts, 1, launch_.max_blocks), stream), "cudaLaunchKernel", gpu_);
+  const int blocks = std::clamp(std::max(parts[0], parts[1]), 1, launch_.max_blocks);
+  backend::check(comm::launch_messages(p, blocks, stream), "cudaLaunchKernel", gpu_);
 }
 
 // If the messages do not fit into one kernel, each round has its own. A round has at most one message in each direction

@@ -15,6 +15,13 @@ namespace {
 
 // How long other processes may take to map memory that a call uses for the first time.
 constexpr std::int64_t kMapNs = 30'000'000'000;
+// A process whose kernel waits may be unable to map memory until that kernel ends. After this time the call does not
+// count on it.
+constexpr std::int64_t kMapSoonNs = 20'000'000;
+// After calls that waited long for their peers, this many calls wait in a small kernel first.
+constexpr int kCallsAfterLongWait = 8;
+// Calls with fewer blocks leave enough of the GPU to other kernels while they wait.
+constexpr int kBlocksThatHinder = 8;
 
 // Control memory is never freed, but used again: cudaFree would wait for kernels of other communicators, which may wait
 // for the very rank that frees.
@@ -59,11 +66,6 @@ class ControlPool {
     return *kIdle;
   }
 };
-
-std::pair<std::uint64_t, std::uint64_t> shape_of(const Call& call) {
-  const Signature signature = Signature::of(call, 0).without_number();
-  return {signature.elements, signature.rest};
-}
 
 }  // namespace
 
@@ -215,10 +217,26 @@ std::byte* CudaRanks::staging(int which, std::uint64_t bytes) {
   return staging_.buffers[which].back();
 }
 
+// Whether all these ranks wait in a kernel, for longer than a moment: then their pages say so.
+bool CudaRanks::all_wait(std::uint64_t ranks) const {
+  for (int rank = 0; rank < nranks_; ++rank) {
+    const RankPage& page = shared_.pages()[rank];
+    // acquire: pairs with nothing; kernels write both, and a stale value only delays the answer.
+    if ((ranks >> rank & 1) != 0 &&
+        __atomic_load_n(&page.begun, __ATOMIC_ACQUIRE) == __atomic_load_n(&page.finished, __ATOMIC_ACQUIRE))
+      return false;
+  }
+  return true;
+}
+
+// Finds the addresses of a buffer in all processes that access it. kNotWaiting: the processes whose kernels wait may be
+// left out, see choose_mover().
 void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed,
-                      Here here) {
+                      Readers readers, Here here) {
+  const std::uint64_t all = (std::uint64_t{1} << nranks_) - 1;
+  placed.mapped_by = all;
   if (!data || bytes == 0) return;
-  const std::int64_t deadline = base::now_ns() + kMapNs;
+  const std::int64_t begin = base::now_ns(), deadline = begin + kMapNs;
   for (base::Backoff backoff(base::kProgramWait);; backoff.pause()) {
     const PeerMemory::Found found = must_stage ? PeerMemory::Found{} : peers_->find(data);
     if (!found.bases) {  // no other process can map it, or the call needs a copy of it
@@ -232,12 +250,17 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
           Code::kUnsupported,
           fmt::format("rank {} could not map memory of rank {} (cudaIpcOpenMemHandle)", found.unmappable_by, rank_),
           here);
-    if (!found.is_pending) {
-      for (int rank = 0; rank < nranks_; ++rank) placed.addresses[rank] = found.bases[rank] + found.offset;
-      return;
+    placed.mapped_by = 0;
+    for (int rank = 0; rank < nranks_; ++rank) {
+      if (found.is_pending && found.bases[rank] == 0) continue;
+      placed.addresses[rank] = found.bases[rank] + found.offset;
+      placed.mapped_by |= std::uint64_t{1} << rank;
     }
+    if (!found.is_pending) return;
+    const std::int64_t now = base::now_ns();
+    if (readers == Readers::kNotWaiting && now - begin > kMapSoonNs && all_wait(all & ~placed.mapped_by)) return;
     if (const std::optional<Error> error = watch_.error()) throw Error(*error);
-    if (base::now_ns() > deadline)
+    if (now > deadline)
       throw Error(
           Code::kTimeout,
           fmt::format("rank {} waited {} s until the other ranks mapped its memory", rank_, kMapNs / 1'000'000'000),
@@ -246,17 +269,15 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
 }
 
 // Programs enter the tables only when they are complete: a call that fails here may be tried again.
-const DeviceProgram& CudaRanks::program_of(const Call& call) {
-  const auto found = programs_.built.find(shape_of(call));
+const DeviceProgram& CudaRanks::program_of(const Call& call, const ProgramKey& key) {
+  const auto found = programs_.built.find(key);
   if (found != programs_.built.end()) return found->second;
-  const bool all = mode_ == MeetingMode::kLeader;
-  return programs_.built
-      .emplace(shape_of(call), write_device_program(call, all ? 0 : rank_, all ? nranks_ : rank_ + 1, nranks_))
+  const bool all = key.moves == Moves::kAll;
+  return programs_.built.emplace(key, write_device_program(call, all ? 0 : rank_, all ? nranks_ : rank_ + 1, nranks_))
       .first->second;
 }
 
-const std::byte* CudaRanks::upload(const Signature& shape, const DeviceProgram& program) {
-  const std::pair<std::uint64_t, std::uint64_t> key{shape.elements, shape.rest};
+const std::byte* CudaRanks::upload(const ProgramKey& key, const DeviceProgram& program) {
   if (const auto found = programs_.uploaded.find(key); found != programs_.uploaded.end()) return found->second;
   void* memory = nullptr;
   backend::check(cudaMalloc(&memory, program.bytes.size()), "cudaMalloc", gpu_);
@@ -294,9 +315,10 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   const bool overlaps = launch.input && launch.output && launch.input < launch.output + launch.output_bytes &&
                         launch.output < launch.input + launch.input_bytes;
   const bool copy_first = overlaps && !DirectProgramBuilder::may_overlap(call, rank_, launch.output, launch.input);
+  const Readers readers = mode_ == MeetingMode::kTogether ? Readers::kNotWaiting : Readers::kNeeded;
   Placed input, output;
-  place(launch.input, launch.input_bytes, copy_first, 0, input, here);
-  place(launch.output, launch.output_bytes, false, 1, output, here);
+  place(launch.input, launch.input_bytes, copy_first, 0, input, readers, here);
+  place(launch.output, launch.output_bytes, false, 1, output, readers, here);
   launch.staged_input = input.staged;
   launch.staged_output = output.staged;
   const Signature shape = Signature::of(call, 0).without_number();
@@ -308,18 +330,38 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   const bool keeps_bits = call.op == ReduceOp::kAvg && nranks_ == 1;  // a division by 1 would saturate an infinity
   p.op = static_cast<std::uint32_t>(keeps_bits ? ReduceOp::kSum : call.op);
   p.divisor = static_cast<std::uint64_t>(nranks_);
-  p.own = {.elements = shape.elements, .rest = shape.rest};
+  p.own = {.elements = shape.elements, .rest = shape.rest, .mapped_by = input.mapped_by & output.mapped_by};
   std::memcpy(&p.own.scale, call.scale.bytes.data(), sizeof(p.own.scale));
   std::copy_n(input.addresses, nranks_, p.inputs);
   std::copy_n(output.addresses, nranks_, p.outputs);
-  const DeviceProgram& program = program_of(call);
+  const bool is_mapped = p.own.mapped_by == (std::uint64_t{1} << nranks_) - 1;
+  const ProgramKey key{shape.elements, shape.rest,
+                       mode_ == MeetingMode::kLeader || !is_mapped ? Moves::kAll : Moves::kOwn};
+  const DeviceProgram& program = program_of(call, key);
   p.steps = program.steps;
   p.program_bytes = static_cast<std::uint32_t>(program.bytes.size());
   const bool fits = program.bytes.size() <= kInlineProgram;
-  p.program = fits ? nullptr : upload(shape, program);
+  p.program = fits ? nullptr : upload(key, program);
   if (fits) std::copy(program.bytes.begin(), program.bytes.end(), p.inline_program);
   launch.kernel = reduces(call.kind) ? reduce_kernel_of(call.type) : copy_kernel();
   launch.blocks = blocks_of_call(call, nranks_, mode_, launch_.max_blocks);
+}
+
+// Kernels write `begun` only if they wait long. So a rank that is ahead of the others is found by its last calls: two
+// long waits within a few calls, because one alone may be the start of a program.
+bool CudaRanks::waits_long() {
+  // acquire: no data belongs to the count; a stale one only changes when the small kernels begin.
+  const std::uint32_t begun = __atomic_load_n(&shared_.pages()[rank_].begun, __ATOMIC_ACQUIRE);
+  LongWaits& waits = long_waits_;
+  if (begun != waits.last) {
+    if (waits.calls_since <= kCallsAfterLongWait) waits.expected = kCallsAfterLongWait;
+    waits.last = begun;
+    waits.calls_since = 0;
+  }
+  waits.calls_since = std::min(waits.calls_since + 1, kCallsAfterLongWait + 1);
+  if (waits.expected == 0) return false;
+  --waits.expected;
+  return true;
 }
 
 void CudaRanks::put_call(cudaStream_t stream) {
@@ -327,10 +369,15 @@ void CudaRanks::put_call(cudaStream_t stream) {
   if (launch.staged_input)
     backend::check(cudaMemcpyAsync(launch.staged_input, launch.input, launch.input_bytes, cudaMemcpyDefault, stream),
                    "cudaMemcpyAsync", gpu_);
-  if (mode_ == MeetingMode::kTogether)
+  if (mode_ == MeetingMode::kTogether) {
+    if (waits_long() && launch.blocks > kBlocksThatHinder)
+      backend::check(launch_arrival(launch.parameters, stream), "cudaLaunchKernel", gpu_);
     backend::check(comm::launch(launch.kernel, launch.parameters, launch.blocks, stream), "cudaLaunchKernel", gpu_);
-  else if (is_leader()) put_by_leader(stream);
-  else put_as_follower(stream);
+  } else if (is_leader()) {
+    put_by_leader(stream);
+  } else {
+    put_as_follower(stream);
+  }
   if (launch.staged_output)
     backend::check(cudaMemcpyAsync(launch.output, launch.staged_output, launch.output_bytes, cudaMemcpyDefault, stream),
                    "cudaMemcpyAsync", gpu_);

@@ -75,9 +75,13 @@ class CudaRanks final : public GpuCalls {
   // map it.
   struct Placed {
     std::uint64_t addresses[kMaxGpuRanks] = {};  // by reader
+    std::uint64_t mapped_by = 0;                 // bit r: reader r has an address
     std::byte* staged = nullptr;                 // null: the buffer itself
   };
-  void place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed, Here here);
+  enum class Readers { kNeeded, kNotWaiting };
+  void place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed, Readers readers,
+             Here here);
+  bool all_wait(std::uint64_t ranks) const;
   std::byte* staging(int which, std::uint64_t bytes);
 
   struct Launch {
@@ -89,9 +93,16 @@ class CudaRanks final : public GpuCalls {
     std::uint64_t input_bytes = 0, output_bytes = 0;
     std::byte *staged_input = nullptr, *staged_output = nullptr;
   };
-  const DeviceProgram& program_of(const Call& call);
-  const std::byte* upload(const Signature& shape, const DeviceProgram& program);
+  enum class Moves { kOwn, kAll };  // the data that a program moves: of this rank, or of all ranks
+  struct ProgramKey {
+    std::uint64_t elements, rest;  // of the signature, without its number
+    Moves moves;
+    auto operator<=>(const ProgramKey&) const = default;
+  };
+  const DeviceProgram& program_of(const Call& call, const ProgramKey& key);
+  const std::byte* upload(const ProgramKey& key, const DeviceProgram& program);
   void prepare(const GpuCall& call, Here here);
+  bool waits_long();
   void put_call(cudaStream_t stream);
   void put_by_leader(cudaStream_t stream);
   void put_as_follower(cudaStream_t stream);
@@ -122,11 +133,17 @@ class CudaRanks final : public GpuCalls {
 
   // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
   Launch launch_;
-  struct Programs {  // by signature without its number
-    std::map<std::pair<std::uint64_t, std::uint64_t>, DeviceProgram> built;
-    std::map<std::pair<std::uint64_t, std::uint64_t>, const std::byte*> uploaded;
+  struct Programs {
+    std::map<ProgramKey, DeviceProgram> built;
+    std::map<ProgramKey, const std::byte*> uploaded;
   };
   Programs programs_;
+  struct LongWaits {
+    std::uint32_t last = 0;     // RankPage::begun at the last look
+    int calls_since = 1 << 20;  // calls since the last long wait was seen; many: there was none
+    int expected = 0;           // calls that probably wait long as well
+  };
+  LongWaits long_waits_;
   struct StagingMemory {
     std::vector<std::byte*> buffers[2];  // input, output; the last one is the largest, the others may be in use
     std::uint64_t bytes[2] = {};         // of the last one
