@@ -5,6 +5,8 @@
 #include <fstream>
 #include <limits>
 
+#include "base/thread.hpp"
+
 namespace slip::base {
 namespace {
 
@@ -55,8 +57,10 @@ std::string boot_id() {
 }
 
 double ticks_per_us() {
-  static const double kRate = measure_ticks_per_us();
-  return kRate;
+  struct Rate {
+    double value = measure_ticks_per_us();
+  };
+  return process_wide<Rate>().value;
 }
 
 std::int64_t deadline_after(std::int64_t limit_ns) {

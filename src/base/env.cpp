@@ -7,6 +7,7 @@
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
+#include "base/thread.hpp"
 
 namespace slip::base {
 namespace {
@@ -77,8 +78,10 @@ bool debugs(std::string_view topic) {
 }
 
 const Env& env() {
-  static const Env* const kEnv = new Env(read());
-  return *kEnv;
+  struct ReadOnce : Env {
+    ReadOnce() : Env(read()) {}
+  };
+  return process_wide<ReadOnce>();
 }
 
 std::string env_text(const char* variable) {

@@ -4,9 +4,11 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <bitset>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace slip::base {
@@ -63,14 +65,22 @@ void set_time_slice(TimeSlice slice);
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
 // The only T of the process. The first call makes it. It is never destroyed, because threads and objects of static
-// lifetime may use it until the process ends. kInChild runs in a child of fork().
+// lifetime may use it until the process ends. kInChild runs in a child of fork(), perhaps more than once.
+//
+// A static local object would not do. If another thread made it at the moment of a fork, it would stay half made in the
+// child, and the child's first use would wait for ever. Here the child makes its own. Two threads may each make a T;
+// one of them is kept.
 template <class T, void (*kInChild)() = nullptr>
 T& process_wide() {
-  static T* const kObject = [] {
-    at_fork(nullptr, nullptr, kInChild);
-    return new T;
-  }();
-  return *kObject;
+  static constinit std::atomic<T*> kept{nullptr};
+  if (T* const object = kept.load(std::memory_order_acquire)) return *object;  // acquire: sees what its maker wrote
+  at_fork(nullptr, nullptr, kInChild);
+  auto made = std::make_unique<T>();
+  T* object = nullptr;
+  // release: publishes the new object; acquire: sees the object of the other thread.
+  if (kept.compare_exchange_strong(object, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
+    object = made.release();
+  return *object;
 }
 
 }  // namespace slip::base

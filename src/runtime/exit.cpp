@@ -48,8 +48,7 @@ bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 // moment, the child would wait for the lock for ever. The ForkMutex makes fork() wait for this thread.
 void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
-  static base::ForkMutex* const kMutex = new base::ForkMutex;
-  const base::LockGuard lock(*kMutex);
+  const base::LockGuard lock(base::process_wide<base::ForkMutex>());
   // relaxed: the flag is a hint to stop soon; no data depends on it.
   std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });
 }

@@ -1,10 +1,12 @@
-// SpinLock and Parker.
+// SpinLock, Parker, and objects of the whole process.
 #include <thread>
 #include <vector>
 
+#include "backend/child.hpp"
 #include "backend/support.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "support/test_alarm.hpp"
 
 namespace slip {
@@ -126,6 +128,47 @@ TEST(Clock, TicksGoForwardAtTheirRate) {
       static_cast<double>(base::ticks() - first) / (static_cast<double>(base::now_ns() - begun) / 1e3);
   EXPECT_GT(measured, 0.5 * base::ticks_per_us());
   EXPECT_LT(measured, 2.0 * base::ticks_per_us());
+}
+
+// Its constructor says that it runs, and waits for the fork.
+struct MadeDuringAFork {
+  static inline std::atomic<int> makers{0};
+  static inline std::atomic<bool> forked{false};
+  MadeDuringAFork() {
+    ++makers;
+    while (!forked) std::this_thread::yield();
+  }
+};
+
+TEST(ProcessWide, AChildMakesWhatAThreadOfItsParentWasMaking) {
+  std::thread maker([] { static_cast<void>(base::process_wide<MadeDuringAFork>()); });
+  while (MadeDuringAFork::makers == 0) std::this_thread::yield();
+  EXPECT_EQ(0, test::child_exit([] {
+              MadeDuringAFork::forked = true;
+              static_cast<void>(base::process_wide<MadeDuringAFork>());
+              return 0;
+            }));
+  MadeDuringAFork::forked = true;
+  maker.join();
+  EXPECT_EQ(&base::process_wide<MadeDuringAFork>(), &base::process_wide<MadeDuringAFork>());
+}
+
+TEST(ProcessWide, ThreadsGetTheSameObject) {
+  struct Counted {
+    std::atomic<int> uses{0};
+  };
+  constexpr int kThreads = 8;
+  std::atomic<int> ready{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      ++ready;
+      while (ready < kThreads) std::this_thread::yield();
+      ++base::process_wide<Counted>().uses;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(base::process_wide<Counted>().uses, kThreads);
 }
 
 }  // namespace

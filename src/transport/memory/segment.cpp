@@ -14,6 +14,7 @@
 
 #include "base/error_text.hpp"
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"
 
@@ -91,9 +92,13 @@ Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
 // The name identifies this memory: ranks of one process find the mapping by it and share it.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
-  static base::ForkMutex mutex;
-  static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
-  const std::lock_guard lock(mutex);
+  struct Mappings {
+    base::ForkMutex mutex;
+    std::map<std::string, std::weak_ptr<const Mapping>> known SLIP_GUARDED_BY(mutex);
+  };
+  Mappings& mappings = base::process_wide<Mappings>();
+  const base::LockGuard lock(mappings.mutex);
+  std::map<std::string, std::weak_ptr<const Mapping>>& known = mappings.known;
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   Segment result;
   std::weak_ptr<const Mapping>& there = known[name];

@@ -196,15 +196,18 @@ Proxy::~Proxy() {
 }
 
 Proxy& Proxy::of_process() {
-  static base::ForkMutex mutex;
-  static Proxy* proxy = nullptr;  // never deleted: static objects may hold connections until the process ends
-  static pid_t owner = 0;
-  const base::LockGuard lock(mutex);
-  if (owner != ::getpid()) {
-    proxy = new Proxy;
-    owner = ::getpid();
+  struct Current {
+    base::ForkMutex mutex;
+    Proxy* proxy SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted: static objects may hold connections until the end
+    pid_t owner SLIP_GUARDED_BY(mutex) = 0;
+  };
+  Current& current = base::process_wide<Current>();
+  const base::LockGuard lock(current.mutex);
+  if (current.owner != ::getpid()) {
+    current.proxy = new Proxy;
+    current.owner = ::getpid();
   }
-  return *proxy;
+  return *current.proxy;
 }
 
 void Proxy::add(ProxyConnection* one) {
