@@ -88,6 +88,10 @@ ForkMutex::ForkMutex() {
   at_fork(ForkMutexes::before_fork, ForkMutexes::after_fork, ForkMutexes::after_fork);
 }
 
+// Registers the fork handlers when the program starts. So they are the first ones: in a child the mutexes are free when
+// the handlers of process_wide() run, which may make a ForkMutex.
+[[maybe_unused]] const bool g_registered = (ForkMutex(), true);
+
 ForkMutex::~ForkMutex() {
   const LockGuard lock(ForkMutexes::mutex);
   ForkMutex** link = &ForkMutexes::first;
