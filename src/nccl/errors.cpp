@@ -9,6 +9,7 @@
 #include "base/error_text.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
+#include "comm/delegate/nccl_library.hpp"
 #include "nccl/api.hpp"
 #include "nccl/debug_log.hpp"
 #include "nccl/group.hpp"
@@ -146,6 +147,17 @@ struct OwnNote {
   char name[12] = "Slipstream";
 };
 [[gnu::section(".note.slipstream"), gnu::used]] alignas(4) constinit const OwnNote kOwnNote;
+
+// env_text, not env(): the program may still change its environment. If SLIP_NCCL names NVIDIA's library, it is loaded
+// before the program can load it: PyTorch does so when it is imported.
+// Only the first to load a library can isolate it from this one, which is preloaded (RTLD_DEEPBIND).
+[[gnu::constructor]] void load_named_nccl() {
+  try {
+    if (const std::string file = base::env_text("SLIP_NCCL"); file.find('/') != std::string::npos)
+      static_cast<void>(comm::find_nccl(file));
+  } catch (const std::exception&) {  // the first communicator reports it
+  }
+}
 
 }  // namespace
 }  // namespace slip::nccl

@@ -187,13 +187,16 @@ TEST_F(CudaHosts, ACaptureAfterACallDoesNotTakeInTheNextOne) {
 
 // Neither the failure nor the end of a communicator may query a stream that captures.
 TEST_F(CudaHosts, AFailureDuringACaptureLosesNeitherTheCaptureNorTheDevice) {
-  expect_no_errors(run([](GpuRank& one, int rank) {
+  std::atomic<int> captured{0};
+  expect_no_errors(run([&](GpuRank& one, int rank) {
     cudaStream_t const native = one.other.native();
     const Stream adopted = one.device.adopt(native);
     std::optional<Communicator> half = one.comm.split(0, rank);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamBeginCapture(native, cudaStreamCaptureModeRelaxed), cudaSuccess);
     half->barrier(adopted);
+    ++captured;
+    while (captured < 2) std::this_thread::yield();  // after an abort the other rank could not capture its call
     half->abort();
     half.reset();
     ASSERT_EQ(cudaStreamEndCapture(native, &graph), cudaSuccess);

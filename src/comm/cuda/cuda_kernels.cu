@@ -27,7 +27,7 @@ __global__ void arrival_kernel(RankControl* control, RankPage* pages, int rank, 
   if (other >= nranks || other == rank || is_stopped(*control)) return;
   const std::uint32_t collectives = control->collectives + 1;  // with the call that follows in the stream
   note_arrival(reinterpret_cast<RankControl*>(control->peers[other]), rank, collectives);
-  await_flag(&control->arrived[other], collectives, *control, pages[rank], collectives);
+  await_flag(&control->arrived[other], collectives, *control, pages[rank], 1);
 }
 
 // --- messages ---

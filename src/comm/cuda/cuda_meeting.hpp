@@ -40,18 +40,14 @@ constexpr std::uint32_t kPollsPerStop = 32;  // polls of a flag for each poll of
 constexpr std::uint32_t kLongWait = 256;
 
 // Waits until the flag has reached `wanted`; flags are cyclic. False: the communicator has failed. `page`: of this
-// rank.
+// rank. `ahead`: 1 if control.collectives does not count the present call yet.
 __device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control, RankPage& page,
-                                  std::uint32_t collectives) {
+                                  std::uint32_t ahead = 0) {
   for (std::uint32_t polls = 1; static_cast<std::int32_t>(load_flag(flag) - wanted) < 0; ++polls) {
     if (polls % kPollsPerStop == 0 && is_stopped(control)) return false;
-    if (polls == kLongWait && blockIdx.x == 0) note_begun(control, page, collectives);
+    if (polls == kLongWait && blockIdx.x == 0) note_begun(control, page, control.collectives + ahead);
   }
   return true;
-}
-__device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wanted, RankControl& control,
-                                  RankPage& page) {
-  return await_flag(flag, wanted, control, page, control.collectives);
 }
 
 // What the threads of a block share during a call.

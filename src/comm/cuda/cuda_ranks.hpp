@@ -139,9 +139,8 @@ class CudaRanks final : public GpuCalls {
   };
   Programs programs_;
   struct LongWaits {
-    std::uint32_t last = 0;     // RankPage::begun at the last look
-    int calls_since = 1 << 20;  // calls since the last long wait was seen; many: there was none
-    int expected = 0;           // calls that probably wait long as well
+    std::uint32_t last = 0;  // RankPage::begun at the last look
+    int expected = 0;        // calls that probably wait long as well
   };
   LongWaits long_waits_;
   struct StagingMemory {

@@ -120,6 +120,13 @@ NcclSearch load(const std::string& file) {
   // RTLD_LOCAL: the program may have another libnccl of its own. RTLD_DEEPBIND: if ours is preloaded, calls inside
   // NVIDIA's library would otherwise reach ours. Not without need: sanitizers refuse it.
   const int deep = ours_is_global() ? RTLD_DEEPBIND : 0;
+  if (const Handle before(deep != 0 ? dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) : nullptr); before) {
+    const link_map* const map = map_of(before.get());
+    if (map && !is_ours(*map))
+      return problem(
+          "the program had loaded it before, so its inner calls reach Slipstream's libnccl.so.2: set SLIP_NCCL to this "
+          "file before the program starts");
+  }
   Handle handle(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | deep));
   if (!handle) {
     const char* const why = dlerror();
