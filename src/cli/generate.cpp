@@ -1,6 +1,5 @@
 // `slip generate man|bash|zsh` (hidden; the build calls it): writes the man page and the shell completions from
 // the parser's commands and options, so that they are always up to date.
-#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,5 +1,4 @@
 // `slip stats TRACE...`: overlap, idle times and the critical path of recorded programs.
-#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,7 +1,5 @@
 #include "cli/lab/bench.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"

@@ -6,8 +6,6 @@
 // hardware queue are processes (one_queue.hpp).
 #include "slip/gradients.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>

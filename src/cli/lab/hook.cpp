@@ -3,7 +3,6 @@
 //
 // The hook's kernel waits for the communication. In the compute stream all later kernels wait, too. On a separate
 // stream they do not, unless both streams share one hardware queue and the waiting kernel is at its head.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

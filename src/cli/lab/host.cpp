@@ -1,5 +1,4 @@
 // Lab host: how long the calls of two small programs block the host, alone and behind a long kernel.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>

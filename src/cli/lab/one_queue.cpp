@@ -1,6 +1,5 @@
 #include "cli/lab/one_queue.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

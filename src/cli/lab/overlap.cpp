@@ -1,5 +1,4 @@
 // Lab overlap: upload, kernel and download of data, in one piece or in chunks, on one stream or several.
-#include <fmt/format.h>
 
 #include <algorithm>
 

@@ -1,7 +1,5 @@
 #include "cli/lab/two_slots.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace slip::cli {

@@ -3,7 +3,6 @@
 //
 // A layer needs only its own weight. With two slots the next weight is loaded while a layer computes. With one slot the
 // load waits until the previous layer is done.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "cli/weights/engine.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -1,13 +1,10 @@
 #include "slip/communicator.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <exception>
 #include <functional>
 #include <set>
 
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/env.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/placement/rank_placement.hpp"
 

@@ -1,7 +1,5 @@
 #include "comm/sim/program_player.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

@@ -1,12 +1,9 @@
 #include "comm/sim/sim_ranks.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"

@@ -1,7 +1,5 @@
 #include "flow/weights/group_catalog.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 #include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"

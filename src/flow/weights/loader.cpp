@@ -1,7 +1,5 @@
 #include "flow/weights/loader.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -1,6 +1,5 @@
 // plan_weights. It divides the memory first: activations, then the ring, then resident weights. Then it estimates the
 // step.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,5 @@
 #include "flow/weights/step.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

@@ -1,7 +1,5 @@
 #include "flow/weights/streamed_groups.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

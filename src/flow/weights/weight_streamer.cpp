@@ -1,7 +1,5 @@
 #include "slip/weight_streamer.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 

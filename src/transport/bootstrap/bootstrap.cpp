@@ -5,7 +5,6 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 

@@ -1,7 +1,5 @@
 #include "transport/bootstrap/failure_table.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 
 namespace slip::transport {

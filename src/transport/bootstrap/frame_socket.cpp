@@ -1,7 +1,5 @@
 #include "transport/bootstrap/frame_socket.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 

@@ -1,7 +1,5 @@
 #include "transport/bootstrap/message_exchange.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"

@@ -1,5 +1,4 @@
 // Questions about several devices and about communication.
-#include <fmt/format.h>
 
 #include <algorithm>
 

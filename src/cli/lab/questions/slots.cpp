@@ -1,5 +1,4 @@
 // Questions about weights that are loaded into few slots.
-#include <fmt/format.h>
 
 #include <algorithm>
 
