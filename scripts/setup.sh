@@ -25,6 +25,7 @@ build_packages=(
   'python3|cmd:python3|need|layer and size checks, run by the tests'
   'libhwloc-dev|hdr:hwloc.h|want|the machine as a graph'
   'zlib1g-dev|hdr:zlib.h|want|traces compressed with gzip'
+  'liburing-dev|hdr:liburing.h|want|many reads of weight files in flight'
   'libopenblas-serial-dev|hdr:openblas_config.h|want|matrix products on the cpu'
   'libbenchmark-dev|hdr:benchmark/benchmark.h|want|benchmarks'
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
