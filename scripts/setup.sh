@@ -27,7 +27,6 @@ build_packages=(
   'zlib1g-dev|hdr:zlib.h|want|traces compressed with gzip'
   'liburing-dev|hdr:liburing.h|want|many reads of weight files in flight'
   'libopenblas-serial-dev|hdr:openblas_config.h|want|matrix products on the cpu'
-  'libbenchmark-dev|hdr:benchmark/benchmark.h|want|benchmarks'
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
