@@ -155,6 +155,10 @@ if(slip_cli_sources)
     endif()
   endforeach()
 
+  file(GLOB slip_completions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/completion/*.*sh")
+  slip_embed(TARGET slip_cli NAMESPACE slip::cli FUNCTION completion_scripts HEADER cli/commands.hpp
+             FILES ${slip_completions})
+
   # The commit that --version names, looked up at every build: one small source changes, and only when it does.
   set(commit_source "${PROJECT_BINARY_DIR}/generated/commit.cpp")
   set(write_commit "${CMAKE_COMMAND}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}" "-DOUTPUT=${commit_source}"
