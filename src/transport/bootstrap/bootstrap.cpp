@@ -119,15 +119,6 @@ void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_ran
   server_->messages().gather(table, bytes_per_rank, call_of(call));
 }
 
-void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
-  server_->messages().send(rank, tag, bytes, address(rank), call_of(call).deadline_ns);
-}
-
-std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupCall& call) {
-  static_cast<void>(address(rank));
-  return server_->messages().recv(rank, tag, call_of(call).deadline_ns);
-}
-
 std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,
                                                      std::chrono::milliseconds timeout) const {
   std::vector<std::pair<int, SocketAddress>> asked;
