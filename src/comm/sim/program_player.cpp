@@ -86,11 +86,6 @@ ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
   return found->second;
 }
 
-ProgramPlayer::Wire& ProgramPlayer::wire_of(const Primitive& step, const ProgramPart& part, bool sends) {
-  const auto peer = static_cast<int>(step.peer);
-  return sends ? wire(part.rank, peer, part.track) : wire(peer, part.rank, part.track);
-}
-
 std::vector<ProgramPlayer::StreamId>& ProgramPlayer::streams_of(Wire& wire) {
   const std::size_t count = kind_ == WireKind::kBuffered ? 3 : kind_ == WireKind::kPipelined ? kLanes : 1;
   while (wire.streams.size() < count) wire.streams.push_back(sink_.open_wire_stream(wire.from, wire.to, wire.track));

@@ -127,12 +127,6 @@ void SimRanks::begin() {
   if (slots_.size() > 1) settings_.tuning.rates = wires_->measure();
 }
 
-void SimRanks::join(SimRun& run) {
-  run.joined_ = true;
-  slot(run.rank_).here = &run;
-  if (run.is_message()) post_messages(run);
-}
-
 void SimRanks::leave(SimRun& run) {
   RankSlot& own = slot(run.rank_);
   if (own.here == &run) own.here = nullptr;
