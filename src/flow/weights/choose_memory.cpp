@@ -1,5 +1,4 @@
 // choose_memory() of streamed_pass.hpp: which groups of a WeightStreamer stay on the device, and how large the ring is.
-
 #include <algorithm>
 #include <optional>
 

@@ -42,20 +42,6 @@ void GroupCatalog::check(std::uint32_t group, Here here) const {
     base::fail(Code::kInvalidValue, here, "the streamer has no group {}: it has {} groups", group, names_.size());
 }
 
-void GroupCatalog::clear_places() {
-  for (WeightGroup& group : groups_) group.resident = group.from_disk = false;
-}
-
-void GroupCatalog::place_resident(std::uint32_t group, std::uint64_t offset) {
-  groups_[group].resident = true;
-  groups_[group].offset = offset;
-}
-
-LoadedGroups GroupCatalog::loaded() const { return {groups_, values_, sources_, pinned_}; }
-
-// A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
-LoadedGroups GroupCatalog::proven() const { return {groups_, values_, sources_}; }
-
 }  // namespace slip::flow
 
 namespace slip {

@@ -4,7 +4,6 @@
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
-#include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::flow {
@@ -37,11 +36,6 @@ void StallClock::collect() {
     }
     span.pending = false;
   }
-}
-
-Picos StallClock::total() {
-  collect();
-  return total_;
 }
 
 StreamedGroups::StreamedGroups(const Device& device, const GroupCatalog& catalog, const StreamerMemory& sizes,
