@@ -1,5 +1,4 @@
 // `slip model stack`: writes random models for trying out weight streaming.
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>

@@ -1,5 +1,4 @@
 // `slip bench all_reduce` and the other collectives, with the options, columns and bandwidths of nccl-tests.
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>

@@ -41,11 +41,6 @@ void TwoSlots::load(std::size_t k) const {
   load_.copy(slots_[(k + 1) % 2], host_[k + 1], kNames[k]);
 }
 
-void TwoSlots::issue(EventUse use, int without) const {
-  if (use == EventUse::kThree || use == EventUse::kTwo) issue_three(use == EventUse::kTwo, without);
-  else issue_at_once(use == EventUse::kOneWaitAtOnce);
-}
-
 // Each wait is directly before the op that needs it. If the layers share one event, the wait before L1 sees the record
 // after A1 instead of the one after A0: correct, but later than needed (rule 54).
 void TwoSlots::issue_three(bool shared, int without) const {

@@ -1,6 +1,5 @@
 // `slip bench weights MODEL`: measures one model with all weights on the device, and with less and less memory
 // for them.
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

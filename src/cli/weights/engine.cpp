@@ -165,11 +165,6 @@ void StepOptions::check() const {
   if (steps < 2) throw UsageError(fmt::format("--steps {} shows no steady state: take 2 or more", steps));
 }
 
-double StepsSeen::loaded_per_second(const WeightsPlan& plan) const {
-  const double seconds = static_cast<double>(comparison.measured) * 1e-12;
-  return seconds > 0 ? static_cast<double>(plan.streamed_bytes) / seconds : 0;
-}
-
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
   // Predicts as many steps as run, so that the page shows a predicted step below each measured one. Later steps are all

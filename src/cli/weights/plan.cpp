@@ -1,5 +1,4 @@
 // `slip plan MODEL`: plans, proves and predicts, without running.
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

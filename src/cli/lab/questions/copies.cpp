@@ -1,5 +1,4 @@
 // Questions about copies: what they order, when they block the host, and how many run at a time.
-
 #include <algorithm>
 
 #include "cli/lab/questions/questions.hpp"

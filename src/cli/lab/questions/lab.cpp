@@ -1,5 +1,4 @@
 // Lab questions: each question is answered by an experiment that runs at once.
-
 #include "cli/lab/questions/questions.hpp"
 
 namespace slip::cli {

@@ -1,5 +1,4 @@
 // Questions about order: default streams, queues, concurrency.
-
 #include <array>
 
 #include "base/thread.hpp"

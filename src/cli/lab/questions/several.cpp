@@ -1,5 +1,4 @@
 // Questions about several devices and about communication.
-
 #include <algorithm>
 
 #include "cli/lab/questions/questions.hpp"

@@ -1,5 +1,4 @@
 // Questions about weights that are loaded into few slots.
-
 #include <algorithm>
 
 #include "cli/lab/cuda_kernels.hpp"
