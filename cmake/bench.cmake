@@ -1,7 +1,6 @@
 # Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all, and bench/peers/
 # builds its own programs where their libraries are (bench/collectives/run.sh). CUDA code, known by its place
 # as everywhere (cmake/cuda.cmake), is left out without CUDA.
-find_package(benchmark QUIET)
 find_package(TBB QUIET)
 
 file(GLOB slip_bench_support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/bench/support/*.cpp")
@@ -11,10 +10,6 @@ target_link_libraries(bench_common INTERFACE slip slip_internal)
 target_compile_definitions(bench_common INTERFACE SLIP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 if(TARGET slip_cli)
   target_compile_definitions(bench_common INTERFACE SLIP_PROGRAM="$<TARGET_FILE:slip_cli>")
-endif()
-if(TARGET benchmark::benchmark)
-  target_link_libraries(bench_common INTERFACE benchmark::benchmark)
-  target_compile_definitions(bench_common INTERFACE SLIP_BENCH_GOOGLE=1)
 endif()
 if(slip_bench_support)
   add_library(bench_support STATIC ${slip_bench_support})

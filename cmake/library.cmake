@@ -72,6 +72,20 @@ if(ZLIB_FOUND)
 endif()
 message(STATUS "zlib: ${SLIP_ZLIB_FOUND}")
 
+# liburing reads weight files in src/store; without it threads read them (SLIP_HAS_LIBURING unset).
+option(SLIP_LIBURING "Use liburing where it is found" ON)
+set(SLIP_LIBURING_FOUND OFF)
+if(SLIP_LIBURING)
+  find_package(liburing QUIET MODULE)
+  if(liburing_FOUND)
+    set(SLIP_LIBURING_FOUND ON)
+    target_link_libraries(slip PRIVATE liburing::liburing)
+    set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/store/disk_queue.cpp" APPEND PROPERTY
+                 COMPILE_DEFINITIONS SLIP_HAS_LIBURING=1)
+  endif()
+endif()
+message(STATUS "liburing: ${SLIP_LIBURING_FOUND}")
+
 # OpenBLAS multiplies matrices in src/model/cpu; without it dot products over tiles stand in (SLIP_HAS_OPENBLAS unset).
 option(SLIP_OPENBLAS "Use OpenBLAS where it is found" ON)
 file(GLOB slip_cpu_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/cpu/*.cpp")
@@ -140,6 +154,10 @@ if(slip_cli_sources)
       math(EXPR group "1 - ${group}")
     endif()
   endforeach()
+
+  file(GLOB slip_completions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/completion/*.*sh")
+  slip_embed(TARGET slip_cli NAMESPACE slip::cli FUNCTION completion_scripts HEADER cli/commands.hpp
+             FILES ${slip_completions})
 
   # The commit that --version names, looked up at every build: one small source changes, and only when it does.
   set(commit_source "${PROJECT_BINARY_DIR}/generated/commit.cpp")

@@ -1,8 +1,12 @@
-// make_error() and fail(): an Error with a formatted text, made or thrown.
+// make_error() and fail(): an Error with a formatted text, made or thrown. bare_text(): the text of an Error. Files
+// that include this header use fmt through it.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "slip/error.hpp"
@@ -17,6 +21,13 @@ Error make_error(Code code, Here here, fmt::format_string<Values...> text, Value
 template <class... Values>
 [[noreturn]] void fail(Code code, Here here, fmt::format_string<Values...> text, Values&&... values) {
   throw make_error(code, here, text, std::forward<Values>(values)...);
+}
+
+// The text of an Error without the name of its code. Use it to make a new Error from the text, because the constructor
+// adds the name again.
+inline std::string bare_text(const Error& error) {
+  const std::string_view text = error.what();
+  return std::string(text.substr(std::min(text.size(), std::string_view(code_name(error.code())).size() + 2)));
 }
 
 }  // namespace slip::base

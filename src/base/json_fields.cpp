@@ -70,11 +70,6 @@ std::string JsonFields::path_of(std::string_view key) const { return fmt::format
 
 void JsonFields::fail(std::string_view what) const { base::fail(Code::kParse, here_, "{} {}", place_, what); }
 
-bool JsonFields::has(const char* key) const {
-  const auto found = object_.find(key);
-  return found != object_.end() && !found->is_null();
-}
-
 const Json& JsonFields::raw(const char* key) {
   const auto found = object_.find(key);
   if (found == object_.end()) {
@@ -115,12 +110,6 @@ double JsonFields::real(const char* key, double min, double max) {
   if (!value.is_number() || !(value.get<double>() >= min && value.get<double>() <= max))
     refuse(key, value, fmt::format("a number from {} to {} is expected", min, max));
   return value.get<double>();
-}
-
-bool JsonFields::boolean(const char* key) {
-  const Json& value = raw(key);
-  if (!value.is_boolean()) refuse(key, value, "true or false is expected");
-  return value.get<bool>();
 }
 
 const Json& JsonFields::array(const char* key, std::size_t max_items) {

@@ -30,13 +30,20 @@ class JsonFields {
   // outlive the reader.
   JsonFields(const Json& object, std::string place, Here here = {});
 
-  bool has(const char* key) const;  // false also if the value is null
+  bool has(const char* key) const {  // false also if the value is null
+    const auto found = object_.find(key);
+    return found != object_.end() && !found->is_null();
+  }
 
   std::string text(const char* key, std::size_t max_bytes = kMaxTextBytes);
   std::int64_t integer(const char* key, std::int64_t min, std::int64_t max);
   std::uint64_t number(const char* key, std::uint64_t max = kMaxNumber);  // an integer from 0 to `max`
   double real(const char* key, double min, double max);
-  bool boolean(const char* key);
+  bool boolean(const char* key) {
+    const Json& value = raw(key);
+    if (!value.is_boolean()) refuse(key, value, "true or false is expected");
+    return value.get<bool>();
+  }
   bool boolean(const char* key, bool otherwise) { return has(key) ? boolean(key) : otherwise; }
   JsonFields object(const char* key) { return {raw(key), path_of(key), here_}; }
   const Json& array(const char* key, std::size_t max_items);

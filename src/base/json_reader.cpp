@@ -75,16 +75,6 @@ const char* JsonInput::refill(const char* keep) {
   return added > 0 ? block_.get() + keep_offset : nullptr;
 }
 
-void JsonInput::mark() {
-  mark_ = at_;
-  mark_line_ = line_;
-}
-
-void JsonInput::return_to_mark() {
-  at_ = std::exchange(mark_, nullptr);
-  line_ = mark_line_;
-}
-
 bool JsonInput::take_bytes(std::string_view prefix) {
   while (static_cast<std::size_t>(end_ - at_) < prefix.size() && refill(at_)) {}
   if (std::string_view(at_, static_cast<std::size_t>(end_ - at_)).substr(0, prefix.size()) != prefix) return false;
@@ -182,24 +172,12 @@ void JsonScalars::read_escape() {
   }
 }
 
-std::string_view JsonScalars::scalar() {
-  if (next_is('"')) return text();
-  static_cast<void>(number());
-  return literal_;
-}
-
 void JsonScalars::skip_word(std::string_view word) {
   for (const char letter : word) {
     const int found = peek();
     if (found != letter) fail(fmt::format("expected '{}', found {}", word, name_of(found)));
     ++at_;
   }
-}
-
-bool JsonScalars::boolean() {
-  const bool value = peek_past_space() == 't';
-  skip_word(value ? "true" : "false");
-  return value;
 }
 
 void JsonScalars::skip_number() {

@@ -140,7 +140,10 @@ class JsonInput {
   Position position() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
   // Saves this position; JsonReader::back() returns to it, once per mark. The bytes after the mark stay in memory until
   // then.
-  void mark();
+  void mark() {
+    mark_ = at_;
+    mark_line_ = line_;
+  }
   // Names what is being read, for error texts: "tensor 'w'".
   void within(std::string what) { within_ = std::move(what); }
   [[noreturn]] void fail(const std::string& what) const { fail_at(position(), what); }
@@ -165,7 +168,10 @@ class JsonInput {
   }
   static std::string name_of(int character);  // for error texts; also accepts kEnd
   const char* refill(const char* keep);
-  void return_to_mark();
+  void return_to_mark() {
+    at_ = std::exchange(mark_, nullptr);
+    line_ = mark_line_;
+  }
 
   const char* at_ = nullptr;   // the next byte
   const char* end_ = nullptr;  // end of the text in the window
@@ -242,8 +248,16 @@ class JsonScalars : public JsonInput {
     Picos rest = 0;
   };
   LongTime long_micros();
-  bool boolean();
-  std::string_view scalar();  // a string, or the text of a number; valid until the next call
+  bool boolean() {
+    const bool value = peek_past_space() == 't';
+    skip_word(value ? "true" : "false");
+    return value;
+  }
+  std::string_view scalar() {  // a string, or the text of a number; valid until the next call
+    if (next_is('"')) return text();
+    static_cast<void>(number());
+    return literal_;
+  }
   bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
   bool next_is_number() {
     const int next = peek_past_space();

@@ -1,8 +1,6 @@
 // `slip check TRACE...`: reports synchronisation faults and superfluous waits of recorded programs.
 #include "slip/check.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

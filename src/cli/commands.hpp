@@ -3,10 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/embedded.hpp"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): of the library CLI11
 class App;
@@ -87,6 +90,8 @@ std::string allowed(std::string_view typed, const std::vector<std::string>& word
 
 // ": did you mean all_reduce?", or "" if no word is near.
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words);
+
+std::span<const base::EmbeddedFile> completion_scripts();  // of cli/completion, by shell
 
 // The commit of the source tree at build time: "1a2b3c4d5e6f", "... with changes", or "unknown" without git.
 extern const char* const kCommit;

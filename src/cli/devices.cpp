@@ -1,7 +1,5 @@
 // `slip devices`: the devices of this machine. It measures the cpu device and the first GPU, and prints the
 // descriptions of simulated devices. A build without CUDA says so.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>

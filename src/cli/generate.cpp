@@ -1,8 +1,7 @@
 // `slip generate man|bash|zsh` (hidden; the build calls it): writes the man page and the shell completions from
 // the parser's commands and options, so that they are always up to date.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "backend/sim/description.hpp"
@@ -101,6 +100,15 @@ std::string paths(const std::vector<Choices>& all) {
   return text;
 }
 
+// The completion script of a shell (src/cli/completion), with the choices inserted.
+std::string completion(std::string_view shell, const std::vector<Choices>& all, const std::string& cases) {
+  std::string text(std::ranges::find(completion_scripts(), shell, &base::EmbeddedFile::name)->text);
+  for (const auto& [mark, by] :
+       {std::pair("@paths@", paths(all)), std::pair("@cases@\n", cases), std::pair("@devices@", devices())})
+    text.replace(text.find(mark), std::string_view(mark).size(), by);
+  return text;
+}
+
 std::string bash_completion(const CLI::App& app) {
   const std::vector<Choices> all = choices_of(app);
   const auto names = [](const auto& list) {
@@ -111,28 +119,7 @@ std::string bash_completion(const CLI::App& app) {
   std::string cases;
   for (const Choices& one : all)
     cases += fmt::format("    '{}') words='{}' options='{}' ;;\n", one.path, names(one.words), names(one.options));
-  return fmt::format(
-      "# bash completion for slip; made by slip generate bash\n"
-      "_slip() {{\n"
-      "  local at='' words='' options='' word i\n"
-      "  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}}\n"
-      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-      "    word=${{COMP_WORDS[i]}}\n"
-      "    case \"$at/$word\" in {}) at=\"$at/$word\" ;; esac\n"
-      "  done\n"
-      "  case \"$at\" in\n{}  esac\n"
-      "  COMPREPLY=()\n"
-      "  if [[ $prev == --device ]]; then\n"
-      "    mapfile -t COMPREPLY < <(compgen -W '{}' -- \"$cur\")\n"
-      "    type __ltrim_colon_completions >/dev/null 2>&1 && __ltrim_colon_completions \"$cur\"\n"
-      "  elif [[ $cur == -* ]]; then\n"
-      "    mapfile -t COMPREPLY < <(compgen -W \"$options\" -- \"$cur\")\n"
-      "  elif [[ -n $words ]]; then\n"
-      "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-      "  fi\n"
-      "}}\n"
-      "complete -o default -F _slip slip\n",
-      paths(all), cases, devices());
+  return completion("bash", all, cases);
 }
 
 std::string zsh_completion(const CLI::App& app) {
@@ -155,28 +142,7 @@ std::string zsh_completion(const CLI::App& app) {
   for (const Choices& one : all)
     cases +=
         fmt::format("    '{}') list=({} ) options=({} ) ;;\n", one.path, described(one.words), described(one.options));
-  return fmt::format(
-      "#compdef slip\n"
-      "# made by slip generate zsh\n"
-      "_slip() {{\n"
-      "  local at='' word\n"
-      "  local -a list options\n"
-      "  for word in ${{words[2,CURRENT-1]}}; do\n"
-      "    case \"$at/$word\" in ({}) at=\"$at/$word\" ;; esac\n"
-      "  done\n"
-      "  case \"$at\" in\n{}  esac\n"
-      "  if [[ ${{words[CURRENT-1]}} == --device ]]; then\n"
-      "    compadd -- {}\n"
-      "  elif [[ ${{words[CURRENT]}} == -* ]]; then\n"
-      "    _describe -o option options\n"
-      "  elif (( $#list )); then\n"
-      "    _describe command list\n"
-      "  else\n"
-      "    _files\n"
-      "  fi\n"
-      "}}\n"
-      "_slip \"$@\"\n",
-      paths(all), cases, devices());
+  return completion("zsh", all, cases);
 }
 
 }  // namespace

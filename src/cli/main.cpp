@@ -1,6 +1,4 @@
 // The program `slip`: parses the command line, runs one command, and reports an error as one line and an exit status.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>

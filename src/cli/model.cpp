@@ -1,6 +1,4 @@
 // `slip model stack`: writes random models for trying out weight streaming.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>

@@ -72,10 +72,6 @@ std::string option_that_took(const std::string& value) {
   return {};
 }
 
-void write_file(const std::string& path, std::string_view text) {
-  base::OutputFile file(path, {});
-  file.write(text);
-  file.finish();
-}
+void write_file(const std::string& path, std::string_view text) { base::write_file(path, text, {}); }
 
 }  // namespace slip::cli

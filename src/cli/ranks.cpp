@@ -1,5 +1,4 @@
 // `slip ranks`: the state of all ranks on this host, and which ranks stall others.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

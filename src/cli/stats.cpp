@@ -1,6 +1,4 @@
 // `slip stats TRACE...`: overlap, idle times and the critical path of recorded programs.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -29,7 +27,6 @@ struct StatsOptions {
   bool ops = false;
 };
 
-// A trace with its figures and its analysis.
 struct Studied {
   explicit Studied(const TraceData& trace);
   const TraceData& data;
@@ -322,8 +319,7 @@ Table slack_table(const Studied& studied) {
     const TraceSpan& span = studied.spans[i];
     if (!span.run || span.annotation) continue;
     const Picos slack = studied.analysis.slack[i];
-    Bucket& bucket =
-        *std::find_if(buckets.begin(), buckets.end() - 1, [&](const Bucket& b) { return slack < b.below; });
+    Bucket& bucket = *std::ranges::find_if(buckets - 1, [&](const Bucket& b) { return slack < b.below; });
     ++bucket.ops;
     bucket.time += span.ended - span.started;
   }

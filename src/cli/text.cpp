@@ -129,14 +129,6 @@ std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
   return out;
 }
 
-Json json_of(const Cell::Value& value) {
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return *whole;
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  return nullptr;
-}
-
 }  // namespace
 
 void escape_standard_output() {
@@ -246,7 +238,8 @@ Json json_of(const Table& table) {
   auto rows = Json::array();
   for (const auto& row : table.rows()) {
     auto object = Json::object();
-    for (std::size_t i = 0; i < row.size(); ++i) object[table.columns()[i].key] = json_of(row[i].value);
+    for (std::size_t i = 0; i < row.size(); ++i)
+      object[table.columns()[i].key] = std::visit([](const auto& value) { return Json(value); }, row[i].value);
     rows.push_back(std::move(object));
   }
   return rows;

@@ -1,5 +1,6 @@
 // Text for the terminal: output that cannot smuggle escape sequences, paragraphs that fit its width, and Table, rows of
-// results. The same table is printed, aligned to the width of the terminal, and written by --json.
+// results. The same table is printed, aligned to the width of the terminal, and written by --json. Files that include
+// this header use fmt through it.
 #pragma once
 
 #include <fmt/format.h>
@@ -49,7 +50,7 @@ class Lines {
 
 // One cell: the printed text, and its value for --json.
 struct Cell {
-  using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+  using Value = std::variant<std::nullptr_t, bool, std::int64_t, double, std::string>;
   std::string text;
   Value value;
 };

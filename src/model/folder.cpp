@@ -1,6 +1,5 @@
 #include "model/folder.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

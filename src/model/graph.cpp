@@ -1,7 +1,5 @@
 #include "slip/graph.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -1,7 +1,5 @@
 #include "model/safetensors.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 

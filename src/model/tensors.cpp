@@ -1,7 +1,5 @@
 #include "slip/tensors.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>

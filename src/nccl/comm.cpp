@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 
 namespace slip::nccl {
 namespace {

@@ -6,7 +6,7 @@
 #include <new>
 
 #include "base/env.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "comm/delegate/nccl_library.hpp"

@@ -88,23 +88,12 @@ void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const Excha
   place.last = {static_cast<std::uint32_t>(nodes_.size() - 1)};
 }
 
-std::uint64_t Capture::mark(StreamState& stream) {
-  const base::LockGuard lock(mutex_);
-  marks_.push_back(branch(stream).last);
-  return marks_.size() - 1;
-}
-
 void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
   const base::LockGuard lock(mutex_);
   Frontier& last = branch(stream).last;
   for (const std::uint32_t node : marks_.at(mark_number)) {
     if (std::ranges::find(last, node) == last.end()) last.push_back(node);
   }
-}
-
-void Capture::invalidate(const char* why) {
-  const base::LockGuard lock(mutex_);
-  if (!invalid_) invalid_ = why;
 }
 
 void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* why) {
@@ -133,10 +122,6 @@ bool Capture::joined(const Frontier& ends) const {
     for (const std::uint32_t before : nodes_[i].waits) seen[before] = 1;
   }
   return true;
-}
-
-void Capture::release_streams() {
-  for (auto& [stream, place] : branches_) release(*stream);
 }
 
 void Capture::release(StreamState& stream) {

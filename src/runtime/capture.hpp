@@ -43,9 +43,16 @@ class Capture {
   std::uint64_t id() const { return id_; }
   // `exchange`: only for kExchange.
   void add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange = nullptr);
-  std::uint64_t mark(StreamState& stream);                    // a record: returns the mark's number
+  std::uint64_t mark(StreamState& stream) {  // a record: returns the mark's number
+    const base::LockGuard lock(mutex_);
+    marks_.push_back(branch(stream).last);
+    return marks_.size() - 1;
+  }
   void wait(StreamState& stream, std::uint64_t mark_number);  // adds `stream` to the capture if necessary
-  void invalidate(const char* why);
+  void invalidate(const char* why) {
+    const base::LockGuard lock(mutex_);
+    if (!invalid_) invalid_ = why;
+  }
 
  private:
   struct Branch {
@@ -56,7 +63,9 @@ class Capture {
   Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);
   bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
-  void release_streams() SLIP_REQUIRES(mutex_);
+  void release_streams() SLIP_REQUIRES(mutex_) {
+    for (auto& [stream, place] : branches_) release(*stream);
+  }
 
   const std::uint64_t id_;
   StreamState& origin_;

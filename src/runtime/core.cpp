@@ -19,17 +19,6 @@ bool Sticky::put(Failure failure) {
   return true;
 }
 
-Failure Sticky::value() const {
-  const base::LockGuard lock(lock_);
-  return failure_;
-}
-
-void Sticky::clear() {
-  const base::LockGuard lock(lock_);
-  set_.store(false, std::memory_order_relaxed);
-  failure_ = {};
-}
-
 void raise(const Failure& failure, Here here) { throw Error(failure.code, failure.text, here); }
 
 constinit thread_local int detail::inside_op = 0;
@@ -49,26 +38,6 @@ bool MemoryLedger::reserve(std::size_t bytes) {
   return true;
 }
 
-void MemoryLedger::release(std::size_t bytes) {
-  const base::LockGuard lock(lock_);
-  reserved_ -= bytes;
-}
-
-void MemoryLedger::use(std::ptrdiff_t bytes) {
-  const base::LockGuard lock(lock_);
-  used_ = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(used_) + bytes);
-}
-
-void MemoryLedger::reset_peak() {
-  const base::LockGuard lock(lock_);
-  peak_ = reserved_;
-}
-
-MemoryInfo MemoryLedger::info() const {
-  const base::LockGuard lock(lock_);
-  return {used_, reserved_, peak_, total_};
-}
-
 Staging::~Staging() {
   for (const Piece& piece : pieces_) backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
 }
@@ -83,11 +52,6 @@ std::byte* Staging::take(std::size_t bytes) {
     return true;
   });
   return found.data ? found.data : static_cast<std::byte*>(backend_.allocate(MemoryKind::kPinned, bytes));
-}
-
-void Staging::give(std::byte* data, std::size_t bytes, Point until) {
-  const base::LockGuard lock(mutex_);
-  pieces_.push_back({data, bytes, until});
 }
 
 Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t bytes, Name name) {

@@ -34,8 +34,15 @@ class Sticky {
  public:
   bool set() const { return set_.load(std::memory_order_relaxed); }  // relaxed: value() takes the lock
   bool put(Failure failure);                                         // false: there is one already
-  Failure value() const;
-  void clear();
+  Failure value() const {
+    const base::LockGuard lock(lock_);
+    return failure_;
+  }
+  void clear() {
+    const base::LockGuard lock(lock_);
+    set_.store(false, std::memory_order_relaxed);
+    failure_ = {};
+  }
 
  private:
   std::atomic<bool> set_{false};
@@ -90,10 +97,22 @@ class MemoryLedger {
     total_ = bytes;
   }
   bool reserve(std::size_t bytes);  // false: over the limit
-  void release(std::size_t bytes);
-  void use(std::ptrdiff_t bytes);
-  void reset_peak();
-  MemoryInfo info() const;
+  void release(std::size_t bytes) {
+    const base::LockGuard lock(lock_);
+    reserved_ -= bytes;
+  }
+  void use(std::ptrdiff_t bytes) {
+    const base::LockGuard lock(lock_);
+    used_ = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(used_) + bytes);
+  }
+  void reset_peak() {
+    const base::LockGuard lock(lock_);
+    peak_ = reserved_;
+  }
+  MemoryInfo info() const {
+    const base::LockGuard lock(lock_);
+    return {used_, reserved_, peak_, total_};
+  }
 
  private:
   mutable base::SpinLock lock_;
@@ -106,8 +125,11 @@ class Staging {
  public:
   explicit Staging(Backend& backend) : backend_(backend) {}
   ~Staging();
-  std::byte* take(std::size_t bytes);                          // also frees the pieces whose upload is done
-  void give(std::byte* data, std::size_t bytes, Point until);  // to be freed once `until` is reached
+  std::byte* take(std::size_t bytes);                           // also frees the pieces whose upload is done
+  void give(std::byte* data, std::size_t bytes, Point until) {  // to be freed once `until` is reached
+    const base::LockGuard lock(mutex_);
+    pieces_.push_back({data, bytes, until});
+  }
 
  private:
   struct Piece {

@@ -28,12 +28,6 @@ ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t bl
                                       offset_)),
       target_(range.target + (offset_ - range.offset)) {}
 
-void ReadBlock::have(std::size_t bytes) {
-  offset_ += bytes;
-  bytes_ -= bytes;
-  target_ += bytes;
-}
-
 void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {
   const std::uint64_t mask = range.alignment - 1;
   from_ = offset_ & ~mask;
@@ -71,7 +65,8 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
   return Step::kFailed;
 }
 
-BlockIo::BlockIo(const ReaderOptions& options, Here here) : options_(options) {
+BlockIo::BlockIo(const ReaderOptions& options, ReadLimit limit, Here here)
+    : options_(options), limit_(std::move(limit)) {
   const std::size_t bytes = options_.in_flight * options_.block_bytes;
   bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
   if (!bounces_) base::fail(Code::kOutOfMemory, here, "no {} bytes to read blocks into", bytes);
@@ -103,8 +98,8 @@ bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
 
 std::int64_t BlockIo::allowed(const ReadRange& range, const ReadBlock& block) const {
   const auto most = static_cast<std::int64_t>(block.next_bytes());
-  if (!options_.interfere) return most;
-  const std::int64_t allowed = options_.interfere(block.next_offset(), block.next_bytes());
+  if (!limit_) return most;
+  const std::int64_t allowed = limit_(block.next_offset(), block.next_bytes());
   return allowed < 0 ? allowed : std::min(most, allowed - allowed % static_cast<std::int64_t>(range.alignment));
 }
 
@@ -115,11 +110,6 @@ void BlockIo::count(const ReadRange& range, const ReadBlock& block) {
   if (!range.direct())
     ::posix_fadvise(range.descriptor, static_cast<off_t>(block.offset()), static_cast<off_t>(block.bytes()),
                     POSIX_FADV_DONTNEED);
-}
-
-ReadCounts BlockIo::counts() const {
-  const auto value = [](const std::atomic<std::uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
-  return {value(cached_), value(direct_), value(buffered_), value(bounced_)};
 }
 
 }  // namespace slip::store

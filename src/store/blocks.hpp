@@ -2,7 +2,7 @@
 //
 // ReadBlock: one block of a range of a file, and the arguments of the system calls that read it. Direct I/O needs
 // aligned offsets, so it reads more than was requested. A system call may return fewer bytes than it was asked for.
-// BlockIo: reads from the page cache, the test hook, bounce buffers for blocks that are not aligned, and counters.
+// BlockIo: reads from the page cache, the limit of reads, bounce buffers for blocks that are not aligned, and counters.
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,11 @@ struct ReaderOptions {
   // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
   // additional threads compete with them for cores.
   bool between_loops = false;
-  // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the
-  // maximum number of bytes of this read, or minus errno.
-  std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)> interfere;
 };
+
+// For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the maximum
+// number of bytes of this read, or minus errno. Empty: no limit.
+using ReadLimit = std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)>;
 
 // Bytes read so far, by source.
 struct ReadCounts {
@@ -86,7 +87,11 @@ class ReadBlock {
   std::uint64_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
   std::byte* target() const { return target_; }
-  void have(std::size_t bytes);  // marks the first `bytes` of them as read: they came from the page cache
+  void have(std::size_t bytes) {  // marks the first `bytes` of them as read: they came from the page cache
+    offset_ += bytes;
+    bytes_ -= bytes;
+    target_ += bytes;
+  }
 
   // Prepares reading the rest from the disk: directly to the target if the landing has room for the alignment,
   // otherwise through the buffer `bounce`.
@@ -117,7 +122,7 @@ class ReadBlock {
 class BlockIo {
  public:
   // REQUIRES: BlockReader has checked the options.
-  BlockIo(const ReaderOptions& options, Here here);
+  BlockIo(const ReaderOptions& options, ReadLimit limit, Here here);
 
   const ReaderOptions& options() const { return options_; }
   ReadRange range_of(const ReadRequest& request) const;
@@ -129,16 +134,19 @@ class BlockIo {
   void took_cached(std::size_t bytes) { cached_.fetch_add(bytes, std::memory_order_relaxed); }
   // How many bytes the next system call for this block may request, or minus errno.
   std::int64_t allowed(const ReadRange& range, const ReadBlock& block) const;
-  // Counts a block that was read from the disk.
   void count(const ReadRange& range, const ReadBlock& block);
   std::byte* bounce(std::size_t slot) const { return bounces_.get() + slot * options_.block_bytes; }
-  ReadCounts counts() const;
+  ReadCounts counts() const {
+    const auto value = [](const std::atomic<std::uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
+    return {value(cached_), value(direct_), value(buffered_), value(bounced_)};
+  }
 
  private:
   struct FreeMemory {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   const ReaderOptions options_;
+  const ReadLimit limit_;
   std::unique_ptr<std::byte, FreeMemory> bounces_;
   // relaxed accesses: these are statistics and order nothing.
   std::atomic<std::uint64_t> cached_{0}, direct_{0}, buffered_{0}, bounced_{0};

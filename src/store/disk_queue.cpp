@@ -1,12 +1,9 @@
 #include "store/disk_queue.hpp"
 
-#include <linux/io_uring.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#ifdef SLIP_HAS_LIBURING
+#include <liburing.h>
+#endif
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -14,135 +11,81 @@
 #include "base/sync.hpp"
 
 namespace slip::store {
-namespace {
 
-// Needed: one mapping for both queues (Linux 5.4) and IORING_OP_READ (Linux 5.6). The latter has no feature bit;
-// IORING_FEAT_RW_CUR_POS came with the same release.
-constexpr std::uint32_t kNeeded = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
+struct ReadDone {
+  std::uint64_t tag = 0;
+  std::int32_t result = 0;  // bytes, or minus errno
+};
 
-void* map_ring(int ring, std::size_t bytes, std::uint64_t what) {
-  void* memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, static_cast<off_t>(what));
-  return memory == MAP_FAILED ? nullptr : memory;
-}
+#ifdef SLIP_HAS_LIBURING
 
-}  // namespace
-
-// Asynchronous reads with io_uring. It uses raw system calls, so liburing is not needed. One thread at a time.
+// Asynchronous reads with io_uring. One thread at a time.
 class ReadRing : base::NoCopy {
  public:
   // Null: the kernel is too old, or a seccomp filter forbids io_uring.
   static std::unique_ptr<ReadRing> open(unsigned entries) {
-    io_uring_params params{};
-    const long ring = ::syscall(SYS_io_uring_setup, entries, &params);
-    if (ring < 0) return nullptr;
-    std::unique_ptr<ReadRing> result(new ReadRing);
-    result->ring_ = static_cast<int>(ring);
-    if ((params.features & kNeeded) != kNeeded || !result->map(params)) return nullptr;
+    io_uring ring{};
+    if (::io_uring_queue_init(entries, &ring, 0) != 0) return nullptr;
+    std::unique_ptr<ReadRing> result(new ReadRing(ring));
+    // IORING_OP_READ (Linux 5.6) has no feature bit; this one came with the same release.
+    if ((ring.features & IORING_FEAT_RW_CUR_POS) == 0) return nullptr;
     return result;
   }
-
-  ~ReadRing() {
-    if (ring_ >= 0) ::close(ring_);
-  }
+  ~ReadRing() { ::io_uring_queue_exit(&ring_); }
 
   // Adds a read; at most `entries` may be in flight. The next wait() or poll() submits it to the kernel.
   void put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag) {
-    const std::uint32_t tail = *submit_tail_;  // written by this thread only
-    const std::uint32_t place = tail & submit_mask_;
-    io_uring_sqe& request = requests_[place];
-    std::memset(&request, 0, sizeof request);
-    request.opcode = IORING_OP_READ;
-    request.fd = descriptor;
-    request.off = offset;
-    request.addr = reinterpret_cast<std::uintptr_t>(into);
-    request.len = static_cast<std::uint32_t>(bytes);
-    request.user_data = tag;
-    submit_order_[place] = place;
-    // release: the kernel sees the request before the tail that includes it.
-    std::atomic_ref(*submit_tail_).store(tail + 1, std::memory_order_release);
-    ++unsent_;
+    io_uring_sqe* const request = ::io_uring_get_sqe(&ring_);
+    ::io_uring_prep_read(request, descriptor, into, static_cast<unsigned>(bytes), offset);
+    ::io_uring_sqe_set_data64(request, tag);
   }
 
-  struct Done {
-    std::uint64_t tag = 0;
-    std::int32_t result = 0;  // bytes, or minus errno
-  };
-
   // Waits until any read is done.
-  Done wait(Here here) {
-    Done done;
-    while (unsent_ > 0 || !take(done)) enter(1, here);
-    return done;
+  ReadDone wait(Here here) {
+    std::optional<ReadDone> done;
+    while (::io_uring_sq_ready(&ring_) > 0 || !(done = take())) enter(1, here);
+    return *done;
   }
 
   // Does not wait. Nothing: no read is done.
-  std::optional<Done> poll(Here here) {
-    while (unsent_ > 0) enter(0, here);
-    Done done;
-    return take(done) ? std::optional(done) : std::nullopt;
+  std::optional<ReadDone> poll(Here here) {
+    while (::io_uring_sq_ready(&ring_) > 0) enter(0, here);
+    return take();
   }
 
  private:
-  ReadRing() = default;
+  explicit ReadRing(const io_uring& ring) : ring_(ring) {}
 
-  bool map(const io_uring_params& params) {
-    const std::size_t submit_bytes = params.sq_off.array + params.sq_entries * sizeof(std::uint32_t);
-    const std::size_t done_bytes = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
-    queues_.bytes = std::max(submit_bytes, done_bytes);
-    queues_.memory = map_ring(ring_, queues_.bytes, IORING_OFF_SQ_RING);
-    entries_.bytes = params.sq_entries * sizeof(io_uring_sqe);
-    entries_.memory = map_ring(ring_, entries_.bytes, IORING_OFF_SQES);
-    if (!queues_.memory || !entries_.memory) return false;
-    auto* base = static_cast<char*>(queues_.memory);
-    const auto field = [base](std::uint32_t offset) { return reinterpret_cast<std::uint32_t*>(base + offset); };
-    submit_tail_ = field(params.sq_off.tail);
-    submit_order_ = field(params.sq_off.array);
-    submit_mask_ = *field(params.sq_off.ring_mask);
-    done_head_ = field(params.cq_off.head);
-    done_tail_ = field(params.cq_off.tail);
-    done_mask_ = *field(params.cq_off.ring_mask);
-    requests_ = static_cast<io_uring_sqe*>(entries_.memory);
-    results_ = reinterpret_cast<io_uring_cqe*>(base + params.cq_off.cqes);
-    return true;
-  }
-
-  bool take(Done& done) {
-    const std::uint32_t head = *done_head_;  // written by this thread only
-    // acquire: sees the results that the kernel wrote before it advanced the tail.
-    if (head == std::atomic_ref(*done_tail_).load(std::memory_order_acquire)) return false;
-    const io_uring_cqe& result = results_[head & done_mask_];
-    done = {result.user_data, result.res};
-    // release: the kernel may reuse the entry only after this thread has read it.
-    std::atomic_ref(*done_head_).store(head + 1, std::memory_order_release);
-    return true;
+  std::optional<ReadDone> take() {
+    io_uring_cqe* result = nullptr;
+    if (::io_uring_peek_cqe(&ring_, &result) != 0) return std::nullopt;
+    const ReadDone done{::io_uring_cqe_get_data64(result), result->res};
+    ::io_uring_cqe_seen(&ring_, result);
+    return done;
   }
 
   // Submits the added reads, and waits until there are `wanted` results.
   void enter(unsigned wanted, Here here) {
-    const unsigned flags = wanted > 0 ? IORING_ENTER_GETEVENTS : 0;
-    const long sent = ::syscall(SYS_io_uring_enter, ring_, unsent_, wanted, flags, nullptr, 0);
-    if (sent >= 0) unsent_ -= static_cast<unsigned>(sent);
-    else if (errno != EINTR && errno != EAGAIN && errno != EBUSY)
-      base::fail(Code::kIo, here, "io_uring_enter failed: {}", std::strerror(errno));
+    const int sent = ::io_uring_submit_and_wait(&ring_, wanted);
+    if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY)
+      base::fail(Code::kIo, here, "io_uring_enter failed: {}", std::strerror(-sent));
   }
 
-  struct Mapping {
-    ~Mapping() {
-      if (memory) ::munmap(memory, bytes);
-    }
-    void* memory = nullptr;
-    std::size_t bytes = 0;
-  };
-  int ring_ = -1;
-  Mapping queues_, entries_;
-  std::uint32_t *submit_tail_ = nullptr, *submit_order_ = nullptr;
-  std::uint32_t *done_head_ = nullptr, *done_tail_ = nullptr;
-  std::uint32_t submit_mask_ = 0, done_mask_ = 0;
-  io_uring_sqe* requests_ = nullptr;
-  io_uring_cqe* results_ = nullptr;
-  unsigned unsent_ = 0;
+  io_uring ring_;
 };
+
+#else
+
+// Built without liburing: open() returns null, so nothing else is called.
+class ReadRing {
+ public:
+  static std::unique_ptr<ReadRing> open(unsigned) { return nullptr; }
+  void put(int, std::uint64_t, void*, std::size_t, std::uint64_t) {}
+  ReadDone wait(Here) { return {}; }
+  std::optional<ReadDone> poll(Here) { return {}; }
+};
+
+#endif
 
 std::unique_ptr<DiskQueue> DiskQueue::open(BlockIo& io) {
   std::unique_ptr<ReadRing> ring = ReadRing::open(io.options().in_flight);
@@ -187,11 +130,6 @@ void DiskQueue::end_all(Here here) {
   due_slots_.clear();
   while (free_slots_.size() < slots_.size()) release(ring_->wait(here).tag);
   first_ = count_ = 0;
-}
-
-void DiskQueue::release(std::size_t slot) {
-  --slots_[slot].entry->in_flight;
-  free_slots_.push_back(slot);
 }
 
 void DiskQueue::submit(std::size_t slot) {
@@ -256,7 +194,7 @@ std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& nex
     begin_blocks(next);
     if (!due_slots_.empty() && !wanted.over()) continue;
     const bool ends = wanted.over();
-    const std::optional<ReadRing::Done> done = ends ? ring_->poll(here) : ring_->wait(here);
+    const std::optional<ReadDone> done = ends ? ring_->poll(here) : ring_->wait(here);
     if (!done) break;
     complete(done->tag, done->result);
     if (ends && --more == 0) break;

@@ -54,7 +54,10 @@ class DiskQueue {
   void begin_blocks_of(Entry& entry);
   void submit(std::size_t slot);
   void complete(std::size_t slot, std::int64_t result);
-  void release(std::size_t slot);
+  void release(std::size_t slot) {
+    --slots_[slot].entry->in_flight;
+    free_slots_.push_back(slot);
+  }
   Entry& at(std::size_t place) { return entries_[(first_ + place) % entries_.size()]; }
   const Entry& at(std::size_t place) const { return entries_[(first_ + place) % entries_.size()]; }
 

@@ -3,16 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "base/team.hpp"
 #include "base/thread.hpp"
-#include "store/disk_queue.hpp"
 
 namespace slip::store {
 namespace {
@@ -42,8 +39,20 @@ bool fits(const ReadRequest& request) {
          request.bytes <= request.landing.capacity;
 }
 
+void require_fit(const ReadRequest& request, Here here) {
+  if (fits(request)) return;
+  const auto& [file, offset, bytes, landing] = request;
+  if (bytes > landing.capacity)
+    base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes, offset,
+               file->path(), landing.capacity);
+  base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
+             file->path(), file->size());
+}
+
+}  // namespace
+
 // Threads that run one function together with the calling thread, and sleep between two runs.
-class ThreadGroup {
+class BlockReader::ThreadGroup {
  public:
   // `work` runs once on every member; the caller of run() is member 0. It must not throw.
   ThreadGroup(unsigned members, std::function<void(unsigned member)> work) : work_(std::move(work)) {
@@ -107,57 +116,19 @@ class ThreadGroup {
   bool stopping_ SLIP_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace
-
-class BlockReader::State {
- public:
-  State(const ReaderOptions& asked, Here here);
-
-  std::byte* read(const ReadRequest& request, const Next& next, Here here);
-  ReadCounts counts() const { return io_.counts(); }
-  bool has_ring() const { return queue_ != nullptr; }
-
- private:
-  void read_by_queue(const Next& next, Here here);
-  void read_by_threads();
-  bool copy_between_loops();
-  void work_off(unsigned member);
-  std::int64_t read_once(const ReadBlock& block) const;
-  void fail(const ReadFault& found);
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: it only ends the work early
-  [[noreturn]] void throw_fault(Here here) const;
-
-  BlockIo io_;
-  base::Mutex reading_;  // held for a whole read
-  std::unique_ptr<DiskQueue> queue_;
-  bool held_back_ = false;  // the next request is read by threads, so the queue must not read past it
-
-  ReadRange range_;  // the range that is being read
-  std::atomic<std::uint64_t> next_block_{0};
-  std::atomic<bool> failed_{false};
-  mutable base::Mutex fault_mutex_;
-  ReadFault fault_ SLIP_GUARDED_BY(fault_mutex_);  // the first fault
-  std::unique_ptr<ThreadGroup> threads_;           // last member: its threads use all others
-};
-
-BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(asked, here), here) {
+BlockReader::BlockReader(const ReaderOptions& asked, Here here, ReadLimit limit)
+    : io_(checked(asked, here), std::move(limit), here) {
   const Disk disk = io_.options().disk;
   if (disk == Disk::kBest || disk == Disk::kRing) queue_ = DiskQueue::open(io_);
   if (disk == Disk::kRing && !queue_)
     throw Error(Code::kUnsupported,
-                "io_uring is not available: the kernel is older than Linux 5.6, or a seccomp filter forbids it; use "
-                "Disk::kThreads",
+                "io_uring is not available: this was built without liburing, the kernel is older than Linux 5.6, or a "
+                "seccomp filter forbids it; use Disk::kThreads",
                 here);
   threads_ = std::make_unique<ThreadGroup>(io_.options().threads, [this](unsigned member) { work_off(member); });
 }
 
-void BlockReader::State::fail(const ReadFault& found) {
-  const base::LockGuard lock(fault_mutex_);
-  if (!failed()) fault_ = found;
-  failed_.store(true, std::memory_order_relaxed);  // relaxed: fault_ is read when all threads have stopped
-}
-
-void BlockReader::State::throw_fault(Here here) const {
+void BlockReader::throw_fault(Here here) const {
   const base::LockGuard lock(fault_mutex_);
   const std::string where = fmt::format("{} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
   if (fault_.error != 0)
@@ -166,7 +137,7 @@ void BlockReader::State::throw_fault(Here here) const {
              range_.file->size());
 }
 
-std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
+std::int64_t BlockReader::read_once(const ReadBlock& block) const {
   const std::int64_t max = io_.allowed(range_, block);
   if (max <= 0) return max;  // a test injects the end of the file, or an error
   const ssize_t got = ::pread(range_.descriptor, block.next_into(), static_cast<std::size_t>(max),
@@ -175,7 +146,7 @@ std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
 }
 
 // Runs on each thread: claims and reads blocks until none is left.
-void BlockReader::State::work_off(unsigned member) {
+void BlockReader::work_off(unsigned member) {
   const std::uint64_t blocks = range_.blocks(io_.options().block_bytes);
   while (!failed()) {
     // relaxed: only uniqueness counts; the mutex of ThreadGroup publishes the range.
@@ -192,14 +163,14 @@ void BlockReader::State::work_off(unsigned member) {
   }
 }
 
-void BlockReader::State::read_by_threads() {
+void BlockReader::read_by_threads() {
   next_block_.store(0, std::memory_order_relaxed);  // relaxed: the mutex of ThreadGroup publishes it
   if (range_.blocks(io_.options().block_bytes) <= kFewBlocks) work_off(0);
   else threads_->run();
 }
 
 // False: a part of the range has left the page cache meanwhile.
-bool BlockReader::State::copy_between_loops() {
+bool BlockReader::copy_between_loops() {
   const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<bool> whole{true};
   base::for_each_between(pieces, [&](std::size_t index) {
@@ -212,7 +183,7 @@ bool BlockReader::State::copy_between_loops() {
 }
 
 // Reads ahead only requests that need the disk. Threads copy cached requests when the caller reads them.
-void BlockReader::State::read_by_queue(const Next& next, Here here) {
+void BlockReader::read_by_queue(const Next& next, Here here) {
   DiskQueue::Next next_range;
   if (next) {
     next_range = [&]() -> std::optional<ReadRange> {
@@ -227,7 +198,15 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
   if (const std::optional<ReadFault> fault = queue_->read(range_, next_range, here)) fail(*fault);
 }
 
-std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next, Here here) {
+BlockReader::~BlockReader() = default;
+
+std::size_t BlockReader::room(const File& file, std::uint64_t offset, std::size_t bytes) {
+  const std::size_t alignment = file.direct_alignment();
+  return (lead(file, offset) + bytes + alignment - 1) / alignment * alignment;
+}
+
+std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here here) {
+  require_fit(request, here);
   const base::LockGuard turn(reading_);
   range_ = io_.range_of(request);
   failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
@@ -245,31 +224,5 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
   range_.file->require_unchanged(here);
   return range_.target;
 }
-
-BlockReader::BlockReader(const ReaderOptions& options, Here here) : state_(std::make_unique<State>(options, here)) {}
-BlockReader::~BlockReader() = default;
-
-std::size_t BlockReader::room(const File& file, std::uint64_t offset, std::size_t bytes) {
-  const std::size_t alignment = file.direct_alignment();
-  return (lead(file, offset) + bytes + alignment - 1) / alignment * alignment;
-}
-
-std::byte* BlockReader::read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here) {
-  return read({&file, offset, bytes, landing}, {}, here);
-}
-
-std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here here) {
-  const auto& [at, offset, bytes, landing] = request;
-  const File& file = *at;
-  if (fits(request)) return state_->read(request, next, here);
-  if (bytes > landing.capacity)
-    base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes, offset,
-               file.path(), landing.capacity);
-  base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
-             file.path(), file.size());
-}
-
-ReadCounts BlockReader::counts() const { return state_->counts(); }
-bool BlockReader::has_ring() const { return state_->has_ring(); }
 
 }  // namespace slip::store

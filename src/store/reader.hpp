@@ -6,17 +6,19 @@
 // construction.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 
-#include "store/blocks.hpp"
+#include "base/sync.hpp"
+#include "store/disk_queue.hpp"
 
 namespace slip::store {
 
 class BlockReader {
  public:
-  explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at());
+  explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at(), ReadLimit limit = {});
   ~BlockReader();
 
   // A range is read without a copy if the memory has room for the alignment: the memory is aligned to
@@ -29,7 +31,9 @@ class BlockReader {
   // capacity of exactly `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the
   // landing too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
   // since it was opened; the bytes of the landing are then undefined, and are not written any more.
-  std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at());
+  std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at()) {
+    return read({&file, offset, bytes, landing}, {}, here);
+  }
   // The same with read-ahead. When more blocks can be in flight, the reader calls `next`, which returns the request
   // after the last one. The caller must then read these requests with this function, in the same order. From the call
   // of `next` on, the reader may write to the request's landing. It stops when that request has been read, when another
@@ -37,12 +41,36 @@ class BlockReader {
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
-  ReadCounts counts() const;
-  bool has_ring() const;
+  ReadCounts counts() const { return io_.counts(); }
+  bool has_ring() const { return queue_ != nullptr; }
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  class ThreadGroup;
+
+  void read_by_queue(const Next& next, Here here);
+  void read_by_threads();
+  bool copy_between_loops();
+  void work_off(unsigned member);
+  std::int64_t read_once(const ReadBlock& block) const;
+  void fail(const ReadFault& found) {
+    const base::LockGuard lock(fault_mutex_);
+    if (!failed()) fault_ = found;
+    failed_.store(true, std::memory_order_relaxed);  // relaxed: fault_ is read when all threads have stopped
+  }
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: it only ends the work early
+  [[noreturn]] void throw_fault(Here here) const;
+
+  BlockIo io_;
+  base::Mutex reading_;  // held for a whole read
+  std::unique_ptr<DiskQueue> queue_;
+  bool held_back_ = false;  // the next request is read by threads, so the queue must not read past it
+
+  ReadRange range_;  // the range that is being read
+  std::atomic<std::uint64_t> next_block_{0};
+  std::atomic<bool> failed_{false};
+  mutable base::Mutex fault_mutex_;
+  ReadFault fault_ SLIP_GUARDED_BY(fault_mutex_);  // the first fault
+  std::unique_ptr<ThreadGroup> threads_;           // last member: its threads use all others
 };
 
 }  // namespace slip::store

@@ -33,31 +33,11 @@ Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
   }
 }
 
-int Fabric::device_of(int rank) const {
-  const RankPlace& place = cluster_.ranks[static_cast<std::size_t>(rank)];
-  return system(place.node).devices[static_cast<std::size_t>(place.device)];
-}
-
 LinkLoads::LinkLoads(const Fabric& fabric) : fabric_(fabric) {
   for (const int node : fabric.used_nodes()) {
     if (load_.size() <= static_cast<std::size_t>(node)) load_.resize(static_cast<std::size_t>(node) + 1);
     load_[static_cast<std::size_t>(node)].assign(fabric.system(node).links.size(), 0);
   }
-}
-
-void LinkLoads::add(int node, int from, int to, double share) {
-  for (const int link : fabric_.paths(node).between(from, to).links)
-    load_[static_cast<std::size_t>(node)][static_cast<std::size_t>(link)] += share;
-}
-
-void LinkLoads::send_out(int rank, int net, double share) {
-  const int node = fabric_.node_of(rank);
-  add(node, fabric_.device_of(rank), fabric_.net(node, net), share);
-}
-
-void LinkLoads::send_in(int rank, int net, double share) {
-  const int node = fabric_.node_of(rank);
-  add(node, fabric_.net(node, net), fabric_.device_of(rank), share);
 }
 
 void LinkLoads::send(int from, int to, const std::vector<int>& nets, double share) {

@@ -17,6 +17,17 @@ double link_gbps(const TopoSystem& system, int from, int to);        // 0: no li
 PathType type_of(const TopoSystem& system, const TopoLink& link);    // the nearest type of a path that uses the link
 std::vector<std::vector<int>> links_from(const TopoSystem& system);  // the links that begin at each node
 
+// Of the indices below `count` with the least distance, the one that `number` chooses. REQUIRES: count > 0.
+template <class Distance>
+std::size_t nearest(std::size_t count, int number, const Distance& distance) {
+  std::vector<std::size_t> best;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!best.empty() && distance(i) < distance(best.front())) best.clear();
+    if (best.empty() || !(distance(best.front()) < distance(i))) best.push_back(i);
+  }
+  return best[static_cast<std::size_t>(number) % best.size()];
+}
+
 class Fabric {
  public:
   // Throws kInvalidValue for a rank on a machine or device that does not exist. It must not outlive the cluster.
@@ -27,7 +38,10 @@ class Fabric {
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& used_nodes() const { return used_nodes_; }  // machines with ranks
   int node_of(int rank) const { return cluster_.ranks[static_cast<std::size_t>(rank)].node; }
-  int device_of(int rank) const;  // index into TopoSystem::nodes of its machine
+  int device_of(int rank) const {  // index into TopoSystem::nodes of its machine
+    const RankPlace& place = cluster_.ranks[static_cast<std::size_t>(rank)];
+    return system(place.node).devices[static_cast<std::size_t>(place.device)];
+  }
   int ranks() const { return static_cast<int>(cluster_.ranks.size()); }
   // `number`: index into TopoSystem::nets. Returns an index into TopoSystem::nodes.
   int net(int node, int number) const { return system(node).nets[static_cast<std::size_t>(number)]; }
@@ -46,12 +60,21 @@ class LinkLoads {
   // Adds the load of a message from one rank to another. `nets`: by machine, the net through which messages leave and
   // enter it. `share`: the part of all data that the message carries.
   void send(int from, int to, const std::vector<int>& nets, double share);
-  void send_out(int rank, int net, double share);  // only the sender's machine: from the rank to the net
-  void send_in(int rank, int net, double share);   // only the receiver's machine: from the net to the rank
-  double gbps(double otherwise) const;             // the rate of all data, in GB/s; at most `otherwise`
+  void send_out(int rank, int net, double share) {  // only the sender's machine: from the rank to the net
+    const int node = fabric_.node_of(rank);
+    add(node, fabric_.device_of(rank), fabric_.net(node, net), share);
+  }
+  void send_in(int rank, int net, double share) {  // only the receiver's machine: from the net to the rank
+    const int node = fabric_.node_of(rank);
+    add(node, fabric_.net(node, net), fabric_.device_of(rank), share);
+  }
+  double gbps(double otherwise) const;  // the rate of all data, in GB/s; at most `otherwise`
 
  private:
-  void add(int node, int from, int to, double share);
+  void add(int node, int from, int to, double share) {
+    for (const int link : fabric_.paths(node).between(from, to).links)
+      load_[static_cast<std::size_t>(node)][static_cast<std::size_t>(link)] += share;
+  }
   const Fabric& fabric_;
   std::vector<std::vector<double>> load_;  // by machine and link
 };

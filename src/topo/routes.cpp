@@ -18,30 +18,19 @@ using topo::node_at;
 
 // The net with the nearest path type to a device, then with the highest rate. `number` chooses among equal nets.
 int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
-  std::vector<int> best;
-  for (std::size_t n = 0; n < system.nets.size(); ++n) {
-    const auto better = [&](int a, int b) {
-      return std::tuple(paths.type(a, device), -paths.gbps(a, device)) <
-             std::tuple(paths.type(b, device), -paths.gbps(b, device));
-    };
-    if (!best.empty() && better(system.nets[n], system.nets[static_cast<std::size_t>(best.front())])) best.clear();
-    if (best.empty() || !better(system.nets[static_cast<std::size_t>(best.front())], system.nets[n]))
-      best.push_back(static_cast<int>(n));
-  }
-  return best[static_cast<std::size_t>(number) % best.size()];
+  return static_cast<int>(topo::nearest(system.nets.size(), number, [&](std::size_t net) {
+    return std::tuple(paths.type(system.nets[net], device), -paths.gbps(system.nets[net], device));
+  }));
 }
 
 // The rank with the nearest path type to a net, then with the highest rate. `number` chooses among equal ranks.
 int rank_beside(const Fabric& fabric, int node, int net, int number) {
   const TopoPaths& paths = fabric.paths(node);
-  const auto distance = [&](int rank) {
-    const int device = fabric.device_of(rank);
+  const std::vector<int>& ranks = fabric.ranks_of(node);
+  return ranks[topo::nearest(ranks.size(), number, [&](std::size_t i) {
+    const int device = fabric.device_of(ranks[i]);
     return std::tuple(paths.type(device, net), -paths.gbps(device, net));
-  };
-  std::vector<int> ranks = fabric.ranks_of(node);
-  std::ranges::stable_sort(ranks, [&](int a, int b) { return distance(a) < distance(b); });
-  const auto equal = std::ranges::count_if(ranks, [&](int r) { return distance(r) == distance(ranks[0]); });
-  return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
+  })];
 }
 
 // Whether a device hands its data over to a relay if the path between them has this type. GPUs use NVLink only, because

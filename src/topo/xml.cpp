@@ -234,17 +234,6 @@ void XmlAttributes::refuse(std::string_view attribute, const std::string& why) c
              attribute, shown, why);
 }
 
-const std::string& XmlAttributes::text(std::string_view attribute) const {
-  const std::string* value = element_.find(attribute);
-  if (!value) refuse(attribute, "is missing");
-  return *value;
-}
-
-std::string XmlAttributes::text_or(std::string_view attribute, const std::string& otherwise) const {
-  const std::string* value = element_.find(attribute);
-  return value ? *value : otherwise;
-}
-
 std::int64_t XmlAttributes::number(std::string_view attribute, std::int64_t low, std::int64_t high) const {
   std::string_view digits = text(attribute);
   const bool hex = digits.starts_with("0x") || digits.starts_with("0X");
@@ -252,11 +241,6 @@ std::int64_t XmlAttributes::number(std::string_view attribute, std::int64_t low,
   const std::optional<std::int64_t> value = base::parse_number(digits, low, high, hex ? 16 : 10);
   if (!value) refuse(attribute, fmt::format("must be a whole number from {} to {}", low, high));
   return *value;
-}
-
-std::int64_t XmlAttributes::number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low,
-                                      std::int64_t high) const {
-  return has(attribute) ? number(attribute, low, high) : otherwise;
 }
 
 double XmlAttributes::real_or(std::string_view attribute, double otherwise, double low, double high) const {

@@ -38,11 +38,21 @@ class XmlAttributes {
   XmlAttributes(const XmlElement& element, const std::string& file, Here here)
       : element_(element), file_(file), here_(here) {}
 
-  const std::string& text(std::string_view attribute) const;  // throws if the attribute is missing
-  std::string text_or(std::string_view attribute, const std::string& otherwise) const;
+  const std::string& text(std::string_view attribute) const {  // throws if the attribute is missing
+    const std::string* value = element_.find(attribute);
+    if (!value) refuse(attribute, "is missing");
+    return *value;
+  }
+  std::string text_or(std::string_view attribute, const std::string& otherwise) const {
+    const std::string* value = element_.find(attribute);
+    return value ? *value : otherwise;
+  }
   // Throws if the attribute is missing.
   std::int64_t number(std::string_view attribute, std::int64_t low, std::int64_t high) const;
-  std::int64_t number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low, std::int64_t high) const;
+  std::int64_t number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low,
+                         std::int64_t high) const {
+    return has(attribute) ? number(attribute, low, high) : otherwise;
+  }
   double real_or(std::string_view attribute, double otherwise, double low, double high) const;
   bool has(std::string_view attribute) const { return element_.find(attribute) != nullptr; }
   [[noreturn]] void refuse(std::string_view attribute, const std::string& why) const;

@@ -103,11 +103,11 @@ TEST_F(ReadAhead, RandomSeriesAreRight) {
 TEST_F(ReadAhead, AFaultIsToldInTheTurnOfItsRangeAndOnlyThere) {
   constexpr std::uint64_t kBad = 5 * kMiB + 600'000;  // in the second block of range 5
   store::ReaderOptions options = from_disk();
-  options.interfere = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
+  const store::ReadLimit limit = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     return offset <= kBad && kBad < offset + bytes ? -EIO : static_cast<std::int64_t>(bytes);
   };
   for (int round = 0; round < 3; ++round) {  // a reader that has failed serves on
-    store::BlockReader reader(options);
+    store::BlockReader reader(options, Here::at(), limit);
     for (int turn = 0; turn < 2; ++turn) {
       Series series = pieces(12, kMiB);
       for (std::size_t i = 0; i < series.size(); ++i) {

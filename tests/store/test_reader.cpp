@@ -197,10 +197,10 @@ TEST_P(Ways, AnErrorOfTheDiskIsReported) {
   bool broken = true;
   store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
-  options.interfere = [&broken](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
+  const store::ReadLimit limit = [&broken](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     return broken && offset <= 7'654'321 && 7'654'321 < offset + bytes ? -EIO : static_cast<std::int64_t>(bytes);
   };
-  store::BlockReader reader(options);
+  store::BlockReader reader(options, Here::at(), limit);
   std::vector<std::byte> memory(std::size_t{20} << 20);
   for (int turn = 0; turn < 3; ++turn)
     EXPECT_TRUE(fails(
@@ -218,7 +218,7 @@ TEST_P(Ways, ReadsThatGiveLessAreContinued) {
   std::atomic<unsigned> calls{0};
   store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
-  options.interfere = [&calls](std::uint64_t, std::size_t bytes) -> std::int64_t {
+  const store::ReadLimit limit = [&calls](std::uint64_t, std::size_t bytes) -> std::int64_t {
     // relaxed: only the count matters
     switch (calls.fetch_add(1, std::memory_order_relaxed) % 4) {
       case 0: return -EINTR;
@@ -227,7 +227,7 @@ TEST_P(Ways, ReadsThatGiveLessAreContinued) {
       default: return static_cast<std::int64_t>(bytes);
     }
   };
-  store::BlockReader reader(options);
+  store::BlockReader reader(options, Here::at(), limit);
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 12'345, 9'000'001, 5, 77));
   EXPECT_GE(calls.load(std::memory_order_relaxed), 20U);
 }
@@ -237,11 +237,11 @@ TEST_P(Ways, AFileThatEndsEarlyIsCutShort) {
   const store::File file = store::File::open(content.path());
   store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
-  options.interfere = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
+  const store::ReadLimit limit = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
     constexpr std::uint64_t kEnd = std::uint64_t{5} << 20;
     return offset >= kEnd ? 0 : static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, kEnd - offset));
   };
-  store::BlockReader reader(options);
+  store::BlockReader reader(options, Here::at(), limit);
   std::vector<std::byte> memory(std::size_t{8} << 20);
   EXPECT_TRUE(fails(
       [&] {
@@ -256,8 +256,8 @@ TEST(Reader, DirectReadsThatAreRefusedGoThroughTheCache) {
   if (file.direct_descriptor() < 0) GTEST_SKIP() << "no direct I/O here";
   store::ReaderOptions options;
   options.cache = Cache::kNever;
-  options.interfere = [](std::uint64_t, std::size_t) -> std::int64_t { return -EINVAL; };
-  store::BlockReader reader(options);
+  const store::ReadLimit limit = [](std::uint64_t, std::size_t) -> std::int64_t { return -EINVAL; };
+  store::BlockReader reader(options, Here::at(), limit);
   std::vector<std::byte> memory(2'900'000);
   EXPECT_EQ(wrong_place(reader.read(file, 77, memory.size(), {memory.data(), memory.size()}), 77, memory.size()),
             "right");

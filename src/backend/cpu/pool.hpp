@@ -83,7 +83,9 @@ class Pool final : public Executor, public base::Subscriber {
   void pace(LaneRunner& self);
   void note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const;
   bool linger(LaneRunner& self, Lane& lane);
-  bool shares_host_core() const;
+  // Whether this worker is on the core of the host thread that fills lanes. If the other cores are busy, the scheduler
+  // puts both on one core. Then the host cannot run while this worker spins and waits for the host's work.
+  bool shares_host_core() const { return base::current_core() == host_core_.load(std::memory_order_relaxed); }
   void publish(LaneRunner& self, Lane& lane);
   void wake_waiters(LaneRunner& self, Lane& lane);
   bool park_on_point(Lane& lane, Point point);

@@ -399,10 +399,6 @@ void Pool::wake(Lane& lane) {
   share(lane);
 }
 
-// Whether this worker is on the core of the host thread that fills lanes. If the other cores are busy, the scheduler
-// puts both on one core. Then the host cannot run while this worker spins and waits for the host's work.
-bool Pool::shares_host_core() const { return base::current_core() == host_core_.load(std::memory_order_relaxed); }
-
 // If all cores are busy, a woken thread starts on the core of the thread that woke it. Then the two share this core
 // instead of running concurrently, so the worker moves away.
 void Pool::leave_host_core(LaneRunner& self) {

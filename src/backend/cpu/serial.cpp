@@ -135,13 +135,6 @@ bool Serial::step() {
   return true;
 }
 
-// A thread waits that does not run ops itself: Serial's thread runs them without the random delay.
-void Serial::hurry() {
-  const base::LockGuard lock(work_mutex_);
-  hurried_ = true;
-  work_changed_.notify_one();
-}
-
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
   base::Backoff backoff(base::kOpWait);

@@ -56,20 +56,6 @@ Engines::Engines(const Description& description, std::deque<SimDevice>& devices,
   links_.set_slowdown(description.copies.kernel_slowdown_ppm);
 }
 
-void Engines::mark_dirty(SimDevice& device) {
-  if (device.dirty) return;
-  device.dirty = true;
-  dirty_.push_back(&device);
-}
-
-// A kernel of an exchange (see StreamSpec::wire) uses a reserved small part of the device. It does not wait for other
-// kernels, and slows them down as copies do.
-void Engines::start_wire_kernel(SimStream& stream) {
-  stream.stage = Stage::kWireKernel;
-  count_copies(*stream.at, +1);
-  timers_.set(stream.timer, after(now(), static_cast<Picos>(stream.commands.front().amount)));
-}
-
 void Engines::queue_compute(SimStream& stream) {
   if (stream.is_wire && stream.commands.front().direction == CopyDirection::kNone) return start_wire_kernel(stream);
   SimDevice& device = *stream.at;
@@ -91,12 +77,6 @@ void Engines::queue_copy(SimStream& stream) {
   mark_dirty(*stream.at);
 }
 
-void Engines::queue_callback(SimStream& stream) {
-  stream.stage = Stage::kWaiting;
-  stream.device->callback.waiting.push(&stream);
-  mark_dirty(*stream.device);
-}
-
 bool Engines::start_ready() {
   if (dirty_.empty()) return false;
   starting_.swap(dirty_);
@@ -106,11 +86,6 @@ bool Engines::start_ready() {
   }
   starting_.clear();
   return true;
-}
-
-void Engines::settle_links() {
-  if (links_.settled()) return;
-  for (Flow* flow : links_.settle(now())) timers_.set(flow->stream->timer, flow->end);
 }
 
 // Waiting kernels start in order. A kernel that does not fit blocks the kernels behind it, so that wide kernels do not

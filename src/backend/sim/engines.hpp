@@ -35,12 +35,19 @@ class Engines {
   // Each of these puts the first command of the stream into the queue of its engine.
   void queue_compute(SimStream& stream);
   void queue_copy(SimStream& stream);
-  void queue_callback(SimStream& stream);
+  void queue_callback(SimStream& stream) {
+    stream.stage = Stage::kWaiting;
+    stream.device->callback.waiting.push(&stream);
+    mark_dirty(*stream.device);
+  }
 
   // Lets the engines choose among the commands that became ready in this instant. False: there was nothing to choose.
   bool start_ready();
   // Recomputes how flows share the bandwidth of the links. Must be called before time advances.
-  void settle_links();
+  void settle_links() {
+    if (links_.settled()) return;
+    for (Flow* flow : links_.settle(now())) timers_.set(flow->stream->timer, flow->end);
+  }
 
   // The timer of the stream's command has fired. True: the command is done; false: its next stage has begun.
   bool end_stage(SimStream& stream);
@@ -51,8 +58,18 @@ class Engines {
  private:
   SimDevice& device(int index) { return devices_[static_cast<std::size_t>(index)]; }
   Picos now() const { return timers_.now(); }
-  void mark_dirty(SimDevice& device);
-  void start_wire_kernel(SimStream& stream);
+  void mark_dirty(SimDevice& device) {
+    if (device.dirty) return;
+    device.dirty = true;
+    dirty_.push_back(&device);
+  }
+  // A kernel of an exchange (see StreamSpec::wire) uses a reserved small part of the device. It does not wait for other
+  // kernels, and slows them down as copies do.
+  void start_wire_kernel(SimStream& stream) {
+    stream.stage = Stage::kWireKernel;
+    count_copies(*stream.at, +1);
+    timers_.set(stream.timer, after(now(), static_cast<Picos>(stream.commands.front().amount)));
+  }
   void start_engines(SimDevice& device);
   void start_compute(SimDevice& device);
   void start_copy(SimStream& stream, const Route& route);

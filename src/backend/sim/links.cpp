@@ -5,17 +5,6 @@
 
 namespace slip::sim {
 
-std::uint32_t Links::add(std::uint64_t bytes_per_second) {
-  links_.emplace_back().capacity = bytes_per_second;
-  return static_cast<std::uint32_t>(links_.size() - 1);
-}
-
-void Links::set_slowdown(std::uint32_t ppm) {
-  if (ppm == 0) return;  // both paces stay 1: 128-bit divisions of small numbers are faster
-  full_pace_ = kPpm + ppm;
-  slow_pace_ = kPpm;
-}
-
 void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) {
   flow.path = &path;
   flow.left = U128{bytes} * kSecond * full_pace_;
@@ -28,12 +17,6 @@ void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) 
     links_[link].flows.push_back(&flow);
     touched_.push_back(link);
   }
-}
-
-void Links::slow(Flow& flow, bool slowed) {
-  if (flow.slowed == slowed) return;
-  flow.slowed = slowed;
-  paced_.push_back(&flow);
 }
 
 void Links::stop(Flow& flow) {

@@ -38,14 +38,25 @@ struct Flow {
 
 class Links {
  public:
-  std::uint32_t add(std::uint64_t bytes_per_second);
+  std::uint32_t add(std::uint64_t bytes_per_second) {
+    links_.emplace_back().capacity = bytes_per_second;
+    return static_cast<std::uint32_t>(links_.size() - 1);
+  }
 
   // Sets how much longer a slowed flow takes, the same for all flows. REQUIRES: no flow has started.
-  void set_slowdown(std::uint32_t ppm);
+  void set_slowdown(std::uint32_t ppm) {
+    if (ppm == 0) return;  // both paces stay 1: 128-bit divisions of small numbers are faster
+    full_pace_ = kPpm + ppm;
+    slow_pace_ = kPpm;
+  }
 
   // Changes take effect at the next settle(), which must be called before time advances.
   void start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now);
-  void slow(Flow& flow, bool slowed);
+  void slow(Flow& flow, bool slowed) {
+    if (flow.slowed == slowed) return;
+    flow.slowed = slowed;
+    paced_.push_back(&flow);
+  }
   void stop(Flow& flow);
 
   bool settled() const { return touched_.empty() && paced_.empty(); }

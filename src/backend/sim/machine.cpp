@@ -265,14 +265,6 @@ void Machine::fault(SimDevice& device, const runtime::Failure& failure) {
 
 // --- Dispatch: commands leave their hardware queues (docs/semantics.md, rules 3-13, 54, 57, 92-94). ---
 
-// Puts the stream into a list instead of calling advance(): the end of one command may release a chain of any length,
-// and a recursion of that depth would overflow the stack.
-void Machine::make_runnable(SimStream& stream) {
-  if (stream.runnable) return;
-  stream.runnable = true;
-  runnable_.push(&stream);
-}
-
 // Starts all commands of this stream that can start. If the stream is blocked, one of these makes it runnable again:
 // the end of its running command, its FIFO when the stream gets to the front, the awaited point or barrier, or its
 // timer.

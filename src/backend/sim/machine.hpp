@@ -45,7 +45,13 @@ class Machine {
   void fault(SimDevice& device, const runtime::Failure& failure);
 
  private:
-  void make_runnable(SimStream& stream);
+  // Puts the stream into a list instead of calling advance(): the end of one command may release a chain of any length,
+  // and a recursion of that depth would overflow the stack.
+  void make_runnable(SimStream& stream) {
+    if (stream.runnable) return;
+    stream.runnable = true;
+    runnable_.push(&stream);
+  }
   void advance(SimStream& stream);
   bool start_next(SimStream& stream);
   bool resolved(SimStream& stream, const Command& command);

@@ -119,26 +119,6 @@ World::World(const Description& description, std::span<runtime::DeviceCore* cons
   }
 }
 
-SimStream* World::open_stream(int device, const runtime::StreamSpec& spec) {
-  const base::LockGuard lock(mutex_);
-  return &machine_.open_stream(machine_.device(device), spec);
-}
-
-void World::close_stream(SimStream& stream) {
-  const base::LockGuard lock(mutex_);
-  machine_.close_stream(stream);
-}
-
-void World::close_device(int device) {
-  const base::LockGuard lock(mutex_);
-  machine_.close_device(machine_.device(device));
-}
-
-Picos World::now() {
-  const base::LockGuard lock(mutex_);
-  return clock();
-}
-
 // This thread's clock. It is never behind the simulated time; a new thread's clock starts there.
 Picos& World::clock() {
   const std::size_t index = base::thread_index();

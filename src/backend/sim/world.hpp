@@ -24,15 +24,27 @@ class World : private Performer {
  public:
   World(const Description& description, std::span<runtime::DeviceCore* const> cores);
 
-  SimStream* open_stream(int device, const runtime::StreamSpec& spec);
-  void close_stream(SimStream& stream);
-  void close_device(int device);
+  SimStream* open_stream(int device, const runtime::StreamSpec& spec) {
+    const base::LockGuard lock(mutex_);
+    return &machine_.open_stream(machine_.device(device), spec);
+  }
+  void close_stream(SimStream& stream) {
+    const base::LockGuard lock(mutex_);
+    machine_.close_stream(stream);
+  }
+  void close_device(int device) {
+    const base::LockGuard lock(mutex_);
+    machine_.close_device(machine_.device(device));
+  }
 
   std::uint64_t submit(SimStream& stream, const Op& op);
   // A null stream means all streams of the device.
   bool reached(int device, SimStream* stream, std::uint64_t position);
   bool wait(int device, SimStream* stream, std::uint64_t position, std::int64_t deadline_ns);
-  Picos now();
+  Picos now() {
+    const base::LockGuard lock(mutex_);
+    return clock();
+  }
 
  private:
   struct Target {

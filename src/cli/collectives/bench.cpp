@@ -1,6 +1,4 @@
 // `slip bench all_reduce` and the other collectives, with the options, columns and bandwidths of nccl-tests.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>

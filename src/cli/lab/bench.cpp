@@ -1,7 +1,5 @@
 #include "cli/lab/bench.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
@@ -76,12 +74,6 @@ const TraceSpan& Run::span(std::string_view name) const {
   throw Error(Code::kInvalidValue, fmt::format("the lab looks for an op '{}' that did not run", name));
 }
 
-std::vector<TraceSpan> Run::kernels() const {
-  std::vector<TraceSpan> result = spans;
-  std::erase_if(result, [](const TraceSpan& span) { return !span.run || span.kind != OpKind::kKernel; });
-  return result;
-}
-
 Bench::Bench(LabOptions options) : options_(std::move(options)) {
   options_.device = device_name(options_.device);
   // Ranks that are threads share the queues of the process. If two streams share a queue, a rank that waits can be in
@@ -110,13 +102,6 @@ Work Bench::work(Picos time, double width) const {
   return {{.width = width, .time = time}, virtual_time_ ? 0 : pace_of(time / 1000, width)};
 }
 
-std::uint64_t Bench::copy_bytes() const { return virtual_time_ ? 8 << 20 : quick() ? 16 << 20 : 64 << 20; }
-
-Picos Bench::kernel_time() const {
-  constexpr Picos kMilli = 1'000'000'000;
-  return quick() && !virtual_time_ ? 4 * kMilli : 10 * kMilli;
-}
-
 Run Bench::measure(const Device& device, const std::vector<StreamRef>& streams, const std::function<void()>& body,
                    const std::function<void()>& prepare) const {
   std::optional<Gate> gate;
@@ -133,9 +118,8 @@ Run Bench::measure(const Device& device, const std::vector<StreamRef>& streams, 
     trace.stop();
     Run run{trace.data(), {}, {}, device.memory().peak};
     run.spans = run.data.spans();
-    std::erase_if(run.spans, [](const TraceSpan& span) {
-      return !span.submit;
-    });  // removes the gate, which was submitted before the trace began
+    // Removes the gate, which was submitted before the trace began.
+    std::erase_if(run.spans, [](const TraceSpan& span) { return !span.submit; });
     run.figures = figures(run.spans);
     if (i == 0 || run.figures.total < best.figures.total) best = std::move(run);
   }

@@ -45,7 +45,6 @@ struct CopyMemory {
   Buffer host[2], device[2];
 };
 
-// The trace and figures of one run.
 struct Run {
   TraceData data;
   std::vector<TraceSpan> spans;
@@ -53,7 +52,11 @@ struct Run {
   std::size_t peak_bytes = 0;
 
   const TraceSpan& span(std::string_view name) const;  // the first op of that name that ran; throws if there is none
-  std::vector<TraceSpan> kernels() const;              // the kernels that ran
+  std::vector<TraceSpan> kernels() const {             // the kernels that ran
+    std::vector<TraceSpan> result = spans;
+    std::erase_if(result, [](const TraceSpan& span) { return !span.run || span.kind != OpKind::kKernel; });
+    return result;
+  }
 };
 
 class Bench {
@@ -79,9 +82,12 @@ class Bench {
   // The work of a kernel that takes `time` alone, or longer if its arithmetic does.
   Work work(Picos time, double width = 1.0) const;
   // Kernel duration in labs where only the order matters.
-  Picos kernel_time() const;
+  Picos kernel_time() const {
+    constexpr Picos kMilli = 1'000'000'000;
+    return quick() && !virtual_time_ ? 4 * kMilli : 10 * kMilli;
+  }
   // Size of a copy that lasts long enough for other threads to wake up.
-  std::uint64_t copy_bytes() const;
+  std::uint64_t copy_bytes() const { return virtual_time_ ? 8 << 20 : quick() ? 16 << 20 : 64 << 20; }
 
   // Runs the body, which issues work, then waits for the device. On cpu `streams` start only when all work is issued,
   // as if issuing took no time. The shortest of several runs counts, because other programs can only make a run longer.

@@ -3,7 +3,6 @@
 // A collective waits in its stream until all ranks have joined. So two ranks that enqueue the calls of two
 // communicators in different orders can deadlock. A rank that waits for another library can hang, too. The checker
 // finds the cycle before the run, in a plan that models each call by flags. The ledger names it while the ranks hang.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 // Lab default-stream: kernel1 in one stream, kernel2 in the default stream, kernel3 in another; shows which of them
 // wait.
-#include <fmt/format.h>
-
 #include "cli/lab/bench.hpp"
 
 namespace slip::cli {

@@ -1,6 +1,4 @@
 // Lab events: how many events the two weight slots need, and that each of the five edges is needed.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/lab/bench.hpp"

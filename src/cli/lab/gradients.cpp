@@ -6,8 +6,6 @@
 // hardware queue are processes (one_queue.hpp).
 #include "slip/gradients.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -167,23 +165,7 @@ Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers,
     devices.push_back(bench.open({.compute_workers = 2, .max_connections = wanted.queues}));
   std::vector<Communicator> comms = Communicator::init_all(devices);
   std::vector<Outcome> seen(ranks);
-  std::vector<std::string> errors(ranks);
-  {
-    std::vector<base::Thread> threads(ranks);
-    for (std::size_t i = 0; i < ranks; ++i) {
-      threads[i].start(fmt::format("rank {}", i), [&, i] {
-        try {
-          train(bench, comms[i], devices[i], wanted, layers, seen[i]);
-        } catch (const Error& error) {
-          errors[i] = error.what();
-        }
-      });
-    }
-    for (base::Thread& thread : threads) thread.join();
-  }
-  for (const std::string& error : errors) {
-    if (!error.empty()) throw Error(Code::kLaunchFailed, error);
-  }
+  base::run_threads("rank", ranks, [&](std::size_t i) { train(bench, comms[i], devices[i], wanted, layers, seen[i]); });
   for (const Outcome& one : seen) seen[0].ok = seen[0].ok && one.ok, seen[0].time = std::max(seen[0].time, one.time);
   return seen[0];
 }
@@ -214,9 +196,8 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
   report.ask(fmt::format(
       "What does a step of {} layers expose? {} ranks, each a thread{}; backward {} a layer, forward {}, each gradient "
       "reduced over {}. Without any communication the step takes {}; what it takes longer is exposed. Waited is how "
-      "long "
-      "rank 0's compute stream stood still at its waits, by its own report: with one hardware queue it is the backward "
-      "pass that stands behind the calls, and no wait shows it. Each step is also captured, and proven.",
+      "long rank 0's compute stream stood still at its waits, by its own report: with one hardware queue it is the "
+      "backward pass that stands behind the calls, and no wait shows it. Each step is also captured, and proven.",
       layers, ranks, bench.on_gpu() ? " (with one hardware queue: a process, and the GPU switches between them)" : "",
       base::format_time(unit), base::format_time(unit / 2), bench.on_gpu() ? "the GPU's memory" : "shared memory",
       base::format_time(compute)));

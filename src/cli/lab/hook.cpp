@@ -3,8 +3,6 @@
 //
 // The hook's kernel waits for the communication. In the compute stream all later kernels wait, too. On a separate
 // stream they do not, unless both streams share one hardware queue and the waiting kernel is at its head.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -142,8 +140,7 @@ void lab_hook(const Bench& bench, Report& report) {
   const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
   report.conclude(fmt::format(
       "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a stream of "
-      "its "
-      "own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
+      "its own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
       borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
                 held > 1.25 && own < 1.25),
       base::format_times(held), base::format_times(own), base::format_times(ratio(seen[2].backward, alone)),

@@ -1,6 +1,4 @@
 // Lab host: how long the calls of two small programs block the host, alone and behind a long kernel.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -176,8 +174,7 @@ void lab_host(const Bench& bench, Report& report) {
   const Picos copy = std::max(longest(programs[0], false), longest(programs[1], false));
   report.conclude(
       fmt::format("{}; {}. The launches held the host for at most {}, the copies for up to {} with a kernel of {} in "
-                  "front of the last "
-                  "one. Of {} kinds of call behind a kernel {} waited for it: {}.",
+                  "front of the last one. Of {} kinds of call behind a kernel {} waited for it: {}.",
                   borne_out("A launch returns before its kernel is done", launch < kernel / 2),
                   borne_out("a copy of pageable memory waits for the kernel in front of it", copy >= kernel / 2),
                   base::format_time(launch), base::format_time(copy), base::format_time(kernel), std::size(kCalls),

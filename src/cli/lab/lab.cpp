@@ -1,8 +1,6 @@
 // `slip lab`: the list of labs, the report that a lab fills, and the command that runs them.
 #include "cli/lab/lab.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>

@@ -1,6 +1,5 @@
 #include "cli/lab/one_queue.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/env.hpp"
+#include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/lab/bench.hpp"
 #include "transport/job/launch_info.hpp"
@@ -19,7 +19,7 @@ namespace slip::cli {
 namespace {
 
 // A file in the folder for temporary files; removed at the end.
-class ResultFile {
+class ResultFile : base::NoCopy {
  public:
   ResultFile() : path_("/tmp/slip-lab-XXXXXX") {
     const int made = ::mkstemp(path_.data());
@@ -27,8 +27,6 @@ class ResultFile {
     ::close(made);
   }
   ~ResultFile() { ::unlink(path_.c_str()); }
-  ResultFile(const ResultFile&) = delete;
-  ResultFile& operator=(const ResultFile&) = delete;
 
   const std::string& path() const { return path_; }
 

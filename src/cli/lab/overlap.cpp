@@ -1,6 +1,4 @@
 // Lab overlap: upload, kernel and download of data, in one piece or in chunks, on one stream or several.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/lab/bench.hpp"
@@ -171,8 +169,7 @@ void lab_overlap(const Bench& bench, Report& report) {
   const double gain = ratio(total(0), total(2));
   report.conclude(fmt::format(
       "{}. Two streams hid {} of the copy time and ran {} as fast as one; with pageable memory {} and {}. Depth-first "
-      "and "
-      "breadth-first issue differ by {}. Two copies in one direction took {} of one, in opposite directions {}.",
+      "and breadth-first issue differ by {}. Two copies in one direction took {} of one, in opposite directions {}.",
       borne_out("Copies run while kernels do, if they are in another stream",
                 seen[2].run.figures.overlap_percent() > seen[0].run.figures.overlap_percent() + 10 && gain > 1.05),
       base::format_percent(seen[2].run.figures.overlap_percent()), base::format_times(gain),

@@ -1,7 +1,5 @@
 #include "cli/lab/two_slots.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace slip::cli {
@@ -41,11 +39,6 @@ void TwoSlots::add(std::size_t layer) const {
 void TwoSlots::load(std::size_t k) const {
   static const std::array<Name, kLayers - 1> kNames = {"L0", "L1", "L2"};
   load_.copy(slots_[(k + 1) % 2], host_[k + 1], kNames[k]);
-}
-
-void TwoSlots::issue(EventUse use, int without) const {
-  if (use == EventUse::kThree || use == EventUse::kTwo) issue_three(use == EventUse::kTwo, without);
-  else issue_at_once(use == EventUse::kOneWaitAtOnce);
 }
 
 // Each wait is directly before the op that needs it. If the layers share one event, the wait before L1 sees the record

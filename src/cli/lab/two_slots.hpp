@@ -29,7 +29,10 @@ class TwoSlots {
   // Resets the data and waits for the device.
   void prepare();
   // Issues the run. `without`: the edge to omit, 1 to 5; 0: none.
-  void issue(EventUse use, int without = 0) const;
+  void issue(EventUse use, int without = 0) const {
+    if (use == EventUse::kThree || use == EventUse::kTwo) issue_three(use == EventUse::kTwo, without);
+    else issue_at_once(use == EventUse::kOneWaitAtOnce);
+  }
   std::vector<StreamRef> streams() const { return {compute_, load_}; }
   bool ok() const;  // REQUIRES: the device is synchronised
 

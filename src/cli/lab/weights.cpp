@@ -3,8 +3,6 @@
 //
 // A layer needs only its own weight. With two slots the next weight is loaded while a layer computes. With one slot the
 // load waits until the previous layer is done.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -146,11 +144,10 @@ void lab_weights(const Bench& bench, Report& report) {
   const Picos load = bench.upload_time(size);
   report.ask(fmt::format(
       "Must all weights be in device memory? A model of {} vector_adds with weights of {} is run step after step by "
-      "the "
-      "weight engine: all weights resident, in one weight slot, and in two, where the next weight is loaded while a "
-      "layer computes. A load takes {}; the slow kernel is made three times that, the fast one a quarter if the device "
-      "can. Look at `memory`, at `a step` beside what was `predicted`, at `compute`, from the first layer's start to "
-      "the last one's end, and at `overlap`, the share of the loads that ran while a layer did.",
+      "the weight engine: all weights resident, in one weight slot, and in two, where the next weight is loaded while "
+      "a layer computes. A load takes {}; the slow kernel is made three times that, the fast one a quarter if the "
+      "device can. Look at `memory`, at `a step` beside what was `predicted`, at `compute`, from the first layer's "
+      "start to the last one's end, and at `overlap`, the share of the loads that ran while a layer did.",
       layers, base::format_bytes(size), base::format_time(load)));
   struct Way {
     const char* name;

@@ -1,6 +1,4 @@
 // `slip topo`: prints the machine as a graph, and the rings and trees that collectives use on it.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

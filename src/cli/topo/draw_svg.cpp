@@ -1,7 +1,5 @@
 // The picture of `slip topo --svg`: CPUs at the top, devices below, then NVLinks and rings. For several machines it
 // also shows the two trees between them. Line widths are proportional to rates.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>

@@ -1,7 +1,5 @@
 #include "comm/sim/predict.hpp"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 #include <optional>
 

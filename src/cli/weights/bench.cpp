@@ -1,7 +1,5 @@
 // `slip bench weights MODEL`: measures one model with all weights on the device, and with less and less memory
 // for them.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

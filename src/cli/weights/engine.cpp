@@ -1,6 +1,5 @@
 #include "cli/weights/engine.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -164,11 +163,6 @@ Device Engine::open(const WeightsPlan& plan) const {
 
 void StepOptions::check() const {
   if (steps < 2) throw UsageError(fmt::format("--steps {} shows no steady state: take 2 or more", steps));
-}
-
-double StepsSeen::loaded_per_second(const WeightsPlan& plan) const {
-  const double seconds = static_cast<double>(comparison.measured) * 1e-12;
-  return seconds > 0 ? static_cast<double>(plan.streamed_bytes) / seconds : 0;
 }
 
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {

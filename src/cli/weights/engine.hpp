@@ -77,7 +77,10 @@ struct StepsSeen {
   std::vector<std::byte> outputs;  // of the last step
   TraceData trace;
 
-  double loaded_per_second(const WeightsPlan& plan) const;
+  double loaded_per_second(const WeightsPlan& plan) const {
+    const double seconds = static_cast<double>(comparison.measured) * 1e-12;
+    return seconds > 0 ? static_cast<double>(plan.streamed_bytes) / seconds : 0;
+  }
 };
 
 // The first Ctrl-C ends the loop after the current step; a second one ends the program.

@@ -1,6 +1,4 @@
 // `slip plan MODEL`: plans, proves and predicts, without running.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -47,10 +47,6 @@ Signature Signature::of(const Call& call, std::uint64_t number) {
   return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
 }
 
-Signature Signature::of_message(std::uint64_t bytes, std::uint64_t number) {
-  return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
-}
-
 std::string Signature::text() const {
   const Collective kind = this->kind();
   if (kind == Collective::kMessage)

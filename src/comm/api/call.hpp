@@ -53,7 +53,9 @@ struct Signature {
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
 
   static Signature of(const Call& call, std::uint64_t number);
-  static Signature of_message(std::uint64_t bytes, std::uint64_t number);
+  static Signature of_message(std::uint64_t bytes, std::uint64_t number) {
+    return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
+  }
   Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
   friend bool operator==(const Signature&, const Signature&) = default;
   Collective kind() const { return static_cast<Collective>(rest >> 60); }

@@ -1,13 +1,10 @@
 #include "slip/communicator.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <exception>
 #include <functional>
 #include <set>
 
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
@@ -90,7 +87,7 @@ std::optional<SplitGroup> split_group(transport::Bootstrap& bootstrap, int color
 
 // Runs `make`. If a member of the group is lost or fails in the parent, the waits of `make` end with an error. This
 // function then throws the cause that the parent's failure detector has found.
-void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const transport::Recovery::Make& make) {
+void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const transport::MakeCommunicator& make) {
   const auto abort = std::make_shared<transport::AbortFlag>();
   parent.failures().on_trouble(abort, group.members);
   try {
@@ -197,11 +194,11 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   state(here).require_not_finalized(here);
   std::shared_ptr<State> made;
-  transport::Recovery(state_->bootstrap, excluded)
-      .run([&](const transport::Membership& group, const std::shared_ptr<transport::AbortFlag>& abort) {
-        made.reset();
-        made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
-      });
+  const auto make = [&](const transport::Membership& group, const std::shared_ptr<transport::AbortFlag>& abort) {
+    made.reset();
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
+  };
+  transport::recover(state_->bootstrap, excluded, make);
   return Communicator(std::move(made));
 }
 

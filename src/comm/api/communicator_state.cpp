@@ -1,12 +1,9 @@
 #include "comm/api/communicator_state.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/plan/message_program.hpp"

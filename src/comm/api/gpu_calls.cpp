@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/env.hpp"
 #include "comm/delegate/engine_choice.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/api/group.hpp"
 #include "runtime/capture.hpp"

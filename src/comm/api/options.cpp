@@ -1,7 +1,5 @@
 #include "comm/api/options.hpp"
 
-#include <fmt/format.h>
-
 #include <limits>
 
 #include "base/env.hpp"

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/env.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/placement/rank_placement.hpp"
 
@@ -28,8 +27,7 @@ CoreShare find_core_share(const transport::Bootstrap& bootstrap, const std::vect
   std::vector<Machine> machines;
   const std::vector<transport::Placement>& placements = bootstrap.placements();
   const auto machine_of = [&](const transport::Placement& placement) {
-    return std::find_if(machines.begin(), machines.end(),
-                        [&](const Machine& one) { return transport::same_host(*one.of, placement); });
+    return std::ranges::find_if(machines, [&](const Machine& one) { return transport::same_host(*one.of, placement); });
   };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     auto machine = machine_of(placements[rank]);
@@ -110,16 +108,10 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   gpu = comm::GpuCalls::meet(bootstrap, device, hosts, requested.deterministic, here);
 }
 
-std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
-
 bool RankConnections::is_shared(const Call& call) const {
   return memory &&
          (bootstrap.nranks() == 1 || requested.algorithm == Algorithm::kAuto ||
           requested.algorithm == Algorithm::kDirect || find_schedule(requested.algorithm, call.kind) == nullptr);
-}
-
-ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const {
-  return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
 }
 
 MessageProgramBuilder RankConnections::plan_of(const Call& call, bool in_place,

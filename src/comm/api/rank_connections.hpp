@@ -31,10 +31,12 @@ struct RankConnections {
   RankConnections(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                   std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device);
 
-  std::int64_t timeout_ns() const;
+  std::int64_t timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
   std::uint64_t world() const { return device.info().world; }
   bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
-  ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
+  ScheduleChoice choice_of(const Call& call, bool explain) const {  // for the other calls
+    return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
+  }
   // The plan of one of the other calls. `explained`: with SLIP_DEBUG=tune, the choices that were logged, so that each
   // is logged once.
   MessageProgramBuilder plan_of(const Call& call, bool in_place, std::set<std::string>& explained) const;

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/check.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "runtime/core.hpp"
 

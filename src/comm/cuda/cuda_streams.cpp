@@ -1,13 +1,11 @@
 #include "comm/cuda/cuda_streams.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 

@@ -1,13 +1,11 @@
 #include "comm/cuda/cuda_watch.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "comm/cuda/cuda_ranks.hpp"
 #include "comm/diagnose/stalls.hpp"

@@ -1,14 +1,12 @@
 #include "comm/cuda/nccl_ranks.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
 #include "comm/cuda/cuda_driver.hpp"

@@ -1,13 +1,12 @@
 #include "comm/cuda/nccl_watch.hpp"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "runtime/core.hpp"
 

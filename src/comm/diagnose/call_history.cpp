@@ -15,11 +15,6 @@ std::optional<T> read_at(std::span<const std::byte> bytes, std::size_t offset) {
 
 }  // namespace
 
-const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
-  const Signature& found = last[number % kCalls];
-  return number != 0 && found.number() == number ? &found : nullptr;
-}
-
 CallHistory::Snapshot CallHistory::snapshot() const {
   Snapshot result{
       .count = count_.load(std::memory_order_relaxed), .digest = digest_.load(std::memory_order_relaxed), .last = {}};

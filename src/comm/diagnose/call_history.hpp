@@ -25,7 +25,10 @@ class CallHistory {
     std::uint64_t count = 0;                  // of all calls so far
     std::uint64_t digest = 0;                 // a hash of the signatures of all calls so far
     std::array<Signature, kCalls> last = {};  // by number modulo kCalls; number 0: not known
-    const Signature* find(std::uint32_t number) const;
+    const Signature* find(std::uint32_t number) const {
+      const Signature& found = last[number % kCalls];
+      return number != 0 && found.number() == number ? &found : nullptr;
+    }
   };
 
   // One thread at a time may call it. `number`: of the call, counted from 1. relaxed, here and in snapshot(): `check`

@@ -14,7 +14,6 @@
 namespace slip::comm {
 namespace {
 
-// "a moment ago", "4.2 s ago".
 std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
 
 std::string last_call(const transport::LedgerView& view) {

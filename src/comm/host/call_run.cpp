@@ -1,11 +1,9 @@
 #include "comm/host/call_run.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 

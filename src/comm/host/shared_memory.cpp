@@ -133,9 +133,4 @@ SharedAddress SharedMemory::find(const std::byte* data, std::uint64_t bytes, boo
   return hidden ? SharedAddress{} : SharedAddress{reinterpret_cast<std::uintptr_t>(data), SharedAddress::kAddress};
 }
 
-std::byte* SharedMemory::at(const SharedAddress& address, std::uint64_t bytes) const {
-  if (address.segment == SharedAddress::kAddress) return reinterpret_cast<std::byte*>(address.offset);
-  return registry_->at(address, bytes);
-}
-
 }  // namespace slip::comm

@@ -79,7 +79,10 @@ class SharedMemory : base::NoCopy {
   // other threads of this process cannot access them.
   SharedAddress find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
   // The address in this process of the bytes that another rank published. Null: there are no such bytes.
-  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;
+  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const {
+    if (address.segment == SharedAddress::kAddress) return reinterpret_cast<std::byte*>(address.offset);
+    return registry_->at(address, bytes);
+  }
 
  private:
   transport::Bootstrap& bootstrap_;

@@ -1,7 +1,5 @@
 #include "comm/plan/algorithm.hpp"
 
-#include <algorithm>
-
 namespace slip::comm {
 namespace {
 
@@ -45,12 +43,6 @@ Task::Span Task::share() const {
   const std::uint64_t lines = (block() + kLine - 1) / kLine;
   const std::uint64_t begin = std::min(lines * own / count * kLine, block());
   return {begin, std::min(lines * (own + 1) / count * kLine, block()) - begin};
-}
-
-Task::Span Task::chunk(std::uint64_t index) const {
-  const Span all = share();
-  const std::uint64_t begin = all.begin + index * chunk_bytes;
-  return {begin, std::min(chunk_bytes, all.end() - begin)};
 }
 
 }  // namespace slip::comm

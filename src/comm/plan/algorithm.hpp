@@ -4,6 +4,8 @@
 // piece. A Schedule names the one for a collective; the table is in algorithm.cpp.
 #pragma once
 
+#include <algorithm>
+
 #include "comm/api/call.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/primitive.hpp"
@@ -37,7 +39,11 @@ struct Task {
   };
   Span share() const;  // the channel's bytes of a block: whole cache lines except at the end; may be empty
   std::uint64_t chunks() const { return (share().bytes + chunk_bytes - 1) / chunk_bytes; }
-  Span chunk(std::uint64_t index) const;  // a part of the share
+  Span chunk(std::uint64_t index) const {  // a part of the share
+    const Span all = share();
+    const std::uint64_t begin = all.begin + index * chunk_bytes;
+    return {begin, std::min(chunk_bytes, all.end() - begin)};
+  }
 };
 
 struct ProgramWriter {

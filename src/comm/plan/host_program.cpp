@@ -1,7 +1,5 @@
 #include "comm/plan/host_program.hpp"
 
-#include <algorithm>
-
 namespace slip::comm {
 namespace {
 
@@ -9,8 +7,6 @@ constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no 
 // Pieces of a broadcast, in bytes: several, so that copies overlap, but so large that a copy takes longer than a
 // signal.
 constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
-
-using Layout = StagingLayout;
 
 bool goes_by_blocks(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
@@ -47,33 +43,6 @@ StagedProgramBuilder::StagedProgramBuilder(const Call& call, std::uint64_t numbe
       std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
   chunks_ = (block_ + max_bytes - 1) / max_bytes;
   if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
-}
-
-StagedProgramBuilder::Span StagedProgramBuilder::span(std::uint64_t chunk) const {
-  const std::uint64_t begin = chunk * chunk_bytes_;
-  return {begin, std::min(chunk_bytes_, block_ - begin)};
-}
-
-// The part of a chunk with `bytes` that the rank reduces.
-StagedProgramBuilder::Span StagedProgramBuilder::slice(std::uint64_t bytes, int rank) const {
-  const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
-  const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
-  return {begin, std::min(share, bytes - begin)};
-}
-
-BufferLocation StagedProgramBuilder::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
-  const std::uint64_t half = (chunks_before_ + chunk / in_half_) % 2;
-  return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
-          Layout::kHalves + half * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
-}
-
-bool StagedProgramBuilder::in_slot() const {
-  return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot;
-}
-
-std::uint64_t StagedProgramBuilder::box_shift() const {
-  if (!small_) return 0;
-  return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
 }
 
 void StagedProgramBuilder::write(std::uint64_t piece, Program& program) const {
@@ -255,24 +224,6 @@ bool DirectProgramBuilder::may_overlap(const Call& call, int rank, const std::by
   return false;
 }
 
-bool DirectProgramBuilder::enters() const {
-  if (nranks_ == 1) return false;
-  return is_root() ? !from_root(call_.kind) && call_.kind != Collective::kGather : true;
-}
-
-bool DirectProgramBuilder::is_visited() const {
-  const NeededBuffers mine = needed_buffers(call_, rank_);
-  return nranks_ > 1 && (call_.kind == Collective::kGather ? is_root() : mine.input || mine.output);
-}
-
-BufferLocation DirectProgramBuilder::input_of(int rank, std::uint64_t offset) const {
-  return {rank == rank_ ? BufferSpace::kInput : BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
-}
-
-BufferLocation DirectProgramBuilder::output_of(int rank, std::uint64_t offset) const {
-  return {rank == rank_ ? BufferSpace::kOutput : BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
-}
-
 void DirectProgramBuilder::write(Program& program) const {
   if (enters()) program.enter(kInside);
   if (reduces(call_.kind)) reduce(program);
@@ -325,23 +276,6 @@ HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, s
       staged_(call, number, chunks_before, rank, nranks),
       direct_(call, rank, nranks),
       path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
-
-bool HostProgramBuilder::asks(const Call& call, int nranks) {
-  return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
-}
-
-void HostProgramBuilder::choose(bool any_unreachable, bool any_shared) {
-  path_ = !any_unreachable ? HostPath::kDirect : any_shared ? HostPath::kLate : HostPath::kStaged;
-}
-
-std::uint64_t HostProgramBuilder::pieces() const {
-  return path_ == HostPath::kDirect ? 2 : staged_.pieces() + (path_ == HostPath::kLate ? 1 : 0);
-}
-
-std::uint64_t HostProgramBuilder::phases() const {
-  if (path_ == HostPath::kDirect) return DirectProgramBuilder::kOutside;
-  return staged_.phases() + (path_ == HostPath::kLate ? 1 : 0);
-}
 
 void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   if (piece == 0) {

@@ -3,6 +3,8 @@
 // ProgramRunner runs the program.
 #pragma once
 
+#include <algorithm>
+
 #include "comm/api/call.hpp"
 #include "comm/plan/primitive.hpp"
 
@@ -60,13 +62,17 @@ class StagedProgramBuilder {
   // Writes a small call as if its number were 0, so the program can be reused. To run it, add box_shift() to each
   // offset in staging memory.
   void write_small(Program& program, std::uint64_t shift = 0) const;
-  std::uint64_t box_shift() const;  // 0 for larger calls
+  std::uint64_t box_shift() const {  // 0 for larger calls
+    if (!small_) return 0;
+    return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
+  }
   // Adds the copies that come before the post. Not for a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
   // The number of phases that the call signals. The next call continues to count from there.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
  private:
+  using Layout = StagingLayout;
   struct Span {  // in bytes: a part of the block, or the same part of each block
     std::uint64_t begin = 0, bytes = 0;
   };
@@ -76,10 +82,22 @@ class StagedProgramBuilder {
   void reduce(std::uint64_t chunk, Program& program) const;
   void copy_out(std::uint64_t chunk, Program& program) const;
 
-  Span span(std::uint64_t chunk) const;
-  Span slice(std::uint64_t bytes, int rank) const;
-  BufferLocation half(int rank, std::uint64_t chunk, std::uint64_t offset) const;
-  bool in_slot() const;
+  Span span(std::uint64_t chunk) const {
+    const std::uint64_t begin = chunk * chunk_bytes_;
+    return {begin, std::min(chunk_bytes_, block_ - begin)};
+  }
+  // The part of a chunk with `bytes` that the rank reduces.
+  Span slice(std::uint64_t bytes, int rank) const {
+    const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
+    const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
+    return {begin, std::min(share, bytes - begin)};
+  }
+  BufferLocation half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
+    const std::uint64_t half = (chunks_before_ + chunk / in_half_) % 2;
+    return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
+            Layout::kHalves + half * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
+  }
+  bool in_slot() const { return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot; }
   bool is_root() const { return rank_ == call_.root; }
 
   Call call_;
@@ -126,10 +144,20 @@ class DirectProgramBuilder {
   void reduce(Program& program) const;
   void copies(Program& program) const;
   bool is_root() const { return rank_ == call_.root; }
-  bool enters() const;      // this rank accesses peers' buffers
-  bool is_visited() const;  // peers access this rank's buffers
-  BufferLocation input_of(int rank, std::uint64_t offset) const;
-  BufferLocation output_of(int rank, std::uint64_t offset) const;
+  bool enters() const {  // this rank accesses peers' buffers
+    if (nranks_ == 1) return false;
+    return is_root() ? !from_root(call_.kind) && call_.kind != Collective::kGather : true;
+  }
+  bool is_visited() const {  // peers access this rank's buffers
+    const NeededBuffers mine = needed_buffers(call_, rank_);
+    return nranks_ > 1 && (call_.kind == Collective::kGather ? is_root() : mine.input || mine.output);
+  }
+  BufferLocation input_of(int rank, std::uint64_t offset) const {
+    return {rank == rank_ ? BufferSpace::kInput : BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
+  }
+  BufferLocation output_of(int rank, std::uint64_t offset) const {
+    return {rank == rank_ ? BufferSpace::kOutput : BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
+  }
 
   Call call_;
   int rank_, nranks_;
@@ -165,20 +193,29 @@ class HostProgramBuilder {
 
   // Whether ranks offer their buffers for such a call. Not for a small call: staging it is faster than the second wait
   // for peers that the direct path needs.
-  static bool asks(const Call& call, int nranks);
+  static bool asks(const Call& call, int nranks) {
+    return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
+  }
   bool asks() const { return asks_; }
   bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }
   // Chooses the path after the first piece, from the posts of the ranks for which depends_on() holds.
-  void choose(bool any_unreachable, bool any_shared);
+  void choose(bool any_unreachable, bool any_shared) {
+    path_ = !any_unreachable ? HostPath::kDirect : any_shared ? HostPath::kLate : HostPath::kStaged;
+  }
   HostPath path() const { return path_; }
 
   std::uint64_t number() const { return staged_.number(); }
   std::uint64_t chunks() const { return staged_.chunks(); }
-  std::uint64_t pieces() const;
+  std::uint64_t pieces() const {
+    return path_ == HostPath::kDirect ? 2 : staged_.pieces() + (path_ == HostPath::kLate ? 1 : 0);
+  }
   void write(std::uint64_t piece, Program& program) const;
   void write_small(Program& program) const { staged_.write_small(program); }  // see StagedProgramBuilder
   std::uint64_t box_shift() const { return staged_.box_shift(); }
-  std::uint64_t phases() const;
+  std::uint64_t phases() const {
+    if (path_ == HostPath::kDirect) return DirectProgramBuilder::kOutside;
+    return staged_.phases() + (path_ == HostPath::kLate ? 1 : 0);
+  }
 
  private:
   Call call_;

@@ -1,7 +1,5 @@
 #include "comm/plan/message_program.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

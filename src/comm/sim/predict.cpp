@@ -1,7 +1,5 @@
 #include "comm/sim/predict.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,6 +11,7 @@
 #include "comm/plan/tuning.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
+#include "topo/fabric.hpp"
 
 namespace slip::comm {
 namespace {
@@ -74,9 +73,8 @@ class ClusterLinks {
   ClusterLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
     for (const TopoSystem& system : cluster.nodes) {
-      const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
-        return one.first->xml == system.xml && one.first->name == system.name;
-      });
+      const auto known = std::ranges::find_if(
+          paths_, [&](const auto& one) { return one.first->xml == system.xml && one.first->name == system.name; });
       of_node_.push_back(static_cast<std::size_t>(known - paths_.begin()));
       if (known == paths_.end()) paths_.emplace_back(&system, TopoPaths(system, !rails));
     }
@@ -94,7 +92,7 @@ class ClusterLinks {
     const auto cross = [&](int node, int source, int target) {
       for (const int link : paths(node).between(source, target).links) {
         const std::string name = fmt::format("{}.{}", node, link);
-        if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+        if (std::ranges::find(names, name) != names.end()) continue;
         names.push_back(name);
         rates_[name] = system(node).links[static_cast<std::size_t>(link)].gbps;
       }
@@ -146,16 +144,10 @@ class ClusterLinks {
     if (nets.empty()) return 0;
     if (channel && !channel->nets.empty())
       return static_cast<std::size_t>(channel->nets[static_cast<std::size_t>(place.node)]);
-    std::vector<std::size_t> nearest;
-    const auto distance = [&](std::size_t number) {
+    return topo::nearest(nets.size(), place.device, [&](std::size_t number) {
       const TopoPaths& all = paths(place.node);
       return std::pair(all.type(device(place), nets[number]), -all.gbps(device(place), nets[number]));
-    };
-    for (std::size_t number = 0; number < nets.size(); ++number) {
-      if (!nearest.empty() && distance(number) < distance(nearest.front())) nearest.clear();
-      if (nearest.empty() || !(distance(nearest.front()) < distance(number))) nearest.push_back(number);
-    }
-    return nearest[static_cast<std::size_t>(place.device) % nearest.size()];
+    });
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;

@@ -1,7 +1,5 @@
 #include "comm/sim/program_player.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"
@@ -86,11 +84,6 @@ ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
   const auto [found, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, track, {}, {}, 0, {}, {}});
   if (fresh) found->second.flags = sink_.add_flags(kWireFlags);
   return found->second;
-}
-
-ProgramPlayer::Wire& ProgramPlayer::wire_of(const Primitive& step, const ProgramPart& part, bool sends) {
-  const auto peer = static_cast<int>(step.peer);
-  return sends ? wire(part.rank, peer, part.track) : wire(peer, part.rank, part.track);
 }
 
 std::vector<ProgramPlayer::StreamId>& ProgramPlayer::streams_of(Wire& wire) {

@@ -111,7 +111,10 @@ class ProgramPlayer {
   };
 
   Wire& wire(int from, int to, int track);
-  Wire& wire_of(const Primitive& step, const ProgramPart& part, bool sends);
+  Wire& wire_of(const Primitive& step, const ProgramPart& part, bool sends) {
+    const auto peer = static_cast<int>(step.peer);
+    return sends ? wire(part.rank, peer, part.track) : wire(peer, part.rank, part.track);
+  }
   std::vector<StreamId>& streams_of(Wire& wire);
   void work(const ProgramPart& part, const Primitive& step, StreamId stream);
   void begin_message(const ProgramPart& part, const Primitive& step, StreamId stream);

@@ -49,14 +49,6 @@ RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> grap
   return programs;
 }
 
-RankPrograms rank_programs(std::span<const std::vector<UserMessage>> messages) {
-  RankPrograms programs;
-  programs.call = {.kind = Collective::kMessage, .type = DataType::kU8};
-  for (const std::vector<UserMessage>& own : messages)
-    programs.by_rank.push_back(all_pieces(MessageProgramBuilder(own), 0));
-  return programs;
-}
-
 std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nranks, const Reachable& reachable) {
   std::vector<RankPrograms> sequence;
   std::uint64_t chunks = 0, phase = 0;
@@ -94,8 +86,6 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
 
 ProgramSimulation::ProgramSimulation(std::vector<Device> devices, WireKind wires, int tracks)
     : devices_(std::move(devices)), tracks_each_(tracks), player_(*this, nranks(), wires) {}
-
-void ProgramSimulation::add(const RankPrograms& programs, int track) { sequence_.emplace_back(programs, track); }
 
 Plan ProgramSimulation::plan() {
   open_tracks();
@@ -200,40 +190,11 @@ void ProgramSimulation::overwrite(const RankBuffers& buffers, int rank, int trac
 
 // --- OpSink ---
 
-OpSink::StreamId ProgramSimulation::open_stream(const Device& device) {
-  streams_.emplace_back(device.stream(StreamFlags::kNonBlocking), Name());
-  return streams_.size() - 1;
-}
-
 OpSink::StreamId ProgramSimulation::open_wire_stream(int from, int to, int track) {
   const StreamId stream = open_stream(device_of(from, track));
   streams_[stream].second = Name(fmt::format("{} to {}", from, to));
   streams_[stream].first.wait(begun_);
   return stream;
-}
-
-Range ProgramSimulation::add_flags(std::size_t count) {
-  return buffers_.emplace_back(devices_.front().alloc(count * sizeof(std::uint32_t), MemoryKind::kPinned, "flags"));
-}
-
-Range ProgramSimulation::add_buffer(std::uint64_t bytes) {
-  return buffers_.emplace_back(devices_.front().alloc(bytes));
-}
-
-void ProgramSimulation::write_flag(StreamId stream, const Range& flag, std::uint64_t value) {
-  streams_[stream].first.write_value(flag, static_cast<std::uint32_t>(value));
-}
-
-void ProgramSimulation::wait_flag(StreamId stream, const Range& flag, std::uint64_t value) {
-  streams_[stream].first.wait_value(flag, static_cast<std::uint32_t>(value));
-}
-
-void ProgramSimulation::copy(StreamId stream, const Range& to, const Range& from) {
-  if (from.bytes > 0) streams_[stream].first.copy(to, from, streams_[stream].second);
-}
-
-void ProgramSimulation::launch(StreamId stream, const Kernel& kernel, const Operands& operands, const Cost& cost) {
-  streams_[stream].first.launch(kernel, operands, cost);
 }
 
 }  // namespace slip::comm

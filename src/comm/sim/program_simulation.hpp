@@ -40,8 +40,6 @@ RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> grap
 inline RankPrograms rank_programs(const CallSpec& spec, const CommGraph& graph) {
   return rank_programs(spec, std::span(&graph, 1));
 }
-// The programs of sends and receives. `messages`: by rank; their addresses are offsets into memory of the rank.
-RankPrograms rank_programs(std::span<const std::vector<UserMessage>> messages);
 
 // Which buffers the other ranks of the host can reach.
 struct Reachable {
@@ -59,7 +57,7 @@ class ProgramSimulation final : private OpSink {
 
   // The call runs after the calls that were added to the same track before. Its channels use the tracks from `track`
   // on. When a call is done, the simulated user overwrites its buffers. All calls of a track share one scratch memory.
-  void add(const RankPrograms& programs, int track = 0);
+  void add(const RankPrograms& programs, int track = 0) { sequence_.emplace_back(programs, track); }
   // See ProgramPlayer.
   void set_flag_latency(Picos time) { player_.set_flag_latency(time); }
   // May be called once. The plan uses memory of this object. Throws kMismatch if messages sent and received differ.
@@ -71,14 +69,27 @@ class ProgramSimulation final : private OpSink {
     Buffer scratch, addressed;
   };
 
-  StreamId open_stream(const Device& device);
+  StreamId open_stream(const Device& device) {
+    streams_.emplace_back(device.stream(StreamFlags::kNonBlocking), Name());
+    return streams_.size() - 1;
+  }
   StreamId open_wire_stream(int from, int to, int track) override;
-  Range add_flags(std::size_t count) override;
-  Range add_buffer(std::uint64_t bytes) override;
-  void write_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
-  void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
-  void copy(StreamId stream, const Range& to, const Range& from) override;
-  void launch(StreamId stream, const Kernel& kernel, const Operands& operands, const Cost& cost) override;
+  Range add_flags(std::size_t count) override {
+    return buffers_.emplace_back(devices_.front().alloc(count * sizeof(std::uint32_t), MemoryKind::kPinned, "flags"));
+  }
+  Range add_buffer(std::uint64_t bytes) override { return buffers_.emplace_back(devices_.front().alloc(bytes)); }
+  void write_flag(StreamId stream, const Range& flag, std::uint64_t value) override {
+    streams_[stream].first.write_value(flag, static_cast<std::uint32_t>(value));
+  }
+  void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) override {
+    streams_[stream].first.wait_value(flag, static_cast<std::uint32_t>(value));
+  }
+  void copy(StreamId stream, const Range& to, const Range& from) override {
+    if (from.bytes > 0) streams_[stream].first.copy(to, from, streams_[stream].second);
+  }
+  void launch(StreamId stream, const Kernel& kernel, const Operands& operands, const Cost& cost) override {
+    streams_[stream].first.launch(kernel, operands, cost);
+  }
 
   int nranks() const { return static_cast<int>(devices_.size()) / tracks_each_; }
   const Device& device_of(int rank, int track) const {

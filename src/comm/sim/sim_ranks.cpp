@@ -1,12 +1,9 @@
 #include "comm/sim/sim_ranks.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
@@ -128,12 +125,6 @@ void SimRanks::begin() {
   for (const RankSlot& one : slots_) devices.push_back(*one.device);
   wires_.emplace(std::move(devices));
   if (slots_.size() > 1) settings_.tuning.rates = wires_->measure();
-}
-
-void SimRanks::join(SimRun& run) {
-  run.joined_ = true;
-  slot(run.rank_).here = &run;
-  if (run.is_message()) post_messages(run);
 }
 
 void SimRanks::leave(SimRun& run) {

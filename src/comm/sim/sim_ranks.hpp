@@ -104,7 +104,11 @@ class SimRanks {
   using PendingMessages = std::deque<std::pair<SimRun*, Range>>;
   void begin();
   RankSlot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
-  void join(SimRun& run);
+  void join(SimRun& run) {
+    run.joined_ = true;
+    slot(run.rank_).here = &run;
+    if (run.is_message()) post_messages(run);
+  }
   void leave(SimRun& run);
   bool move();  // advances the CallRuns of all ranks that have joined a call; false: none could advance
   void try_begin(SimRun& run);

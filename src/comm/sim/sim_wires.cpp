@@ -94,10 +94,6 @@ bool SimWires::played(int rank) const {
   return true;
 }
 
-std::uint64_t SimWires::carry(int from, int to, const Range& out, const Range& in) {
-  return player_.carry(from, to, out.block ? out : scratch_of(from, 0), in.block ? in : scratch_of(to, 0));
-}
-
 // --- OpSink ---
 
 OpSink::StreamId SimWires::open_stream(int rank) {
@@ -108,12 +104,6 @@ OpSink::StreamId SimWires::open_stream(int rank) {
   streams_.push_back(stream);
   return streams_.size() - 1;
 }
-
-OpSink::StreamId SimWires::open_wire_stream(int from, int, int) { return open_stream(from); }
-
-Range SimWires::add_flags(std::size_t count) { return flags_.emplace_back(std::make_unique<Flags>(count))->range(); }
-
-Range SimWires::add_buffer(std::uint64_t) { return {}; }  // pipelined wires hold no bytes
 
 void SimWires::write_flag(StreamId stream, const Range& flag, std::uint64_t value) {
   submit(*streams_[stream], {.kind = OpKind::kWriteValue,

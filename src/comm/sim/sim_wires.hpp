@@ -34,7 +34,9 @@ class SimWires final : private OpSink, base::NoCopy {
   bool played(int rank) const;  // whether the rank has done its part of the collective
 
   // Begins to move a message now; an empty range is a message without bytes. Returns its number on the wire, from 1.
-  std::uint64_t carry(int from, int to, const Range& out, const Range& in);
+  std::uint64_t carry(int from, int to, const Range& out, const Range& in) {
+    return player_.carry(from, to, out.block ? out : scratch_of(from, 0), in.block ? in : scratch_of(to, 0));
+  }
   // Whether the message and all before it on the wire have arrived.
   bool carried(int from, int to, std::uint64_t number) const { return player_.carried(from, to, number); }
 
@@ -61,9 +63,9 @@ class SimWires final : private OpSink, base::NoCopy {
   };
 
   StreamId open_stream(int rank);
-  StreamId open_wire_stream(int from, int to, int track) override;
-  Range add_flags(std::size_t count) override;
-  Range add_buffer(std::uint64_t bytes) override;
+  StreamId open_wire_stream(int from, int, int) override { return open_stream(from); }
+  Range add_flags(std::size_t count) override { return flags_.emplace_back(std::make_unique<Flags>(count))->range(); }
+  Range add_buffer(std::uint64_t) override { return {}; }  // pipelined wires hold no bytes
   void write_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
   void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
   void copy(StreamId stream, const Range& to, const Range& from) override;

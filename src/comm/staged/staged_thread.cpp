@@ -1,11 +1,9 @@
 #include "comm/staged/staged_thread.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 
 namespace slip::comm {
 namespace {

@@ -1,7 +1,5 @@
 #include "slip/costs.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>

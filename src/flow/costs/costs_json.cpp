@@ -1,6 +1,5 @@
 // Reads and writes Costs as JSON. The reader requires every field exactly once, and refuses numbers that no measurement
 // can give.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -92,7 +92,11 @@ class OpMemory {
   };
   ApartBytes apart_bytes() const;
   // Sets integer values to zero: they may be positions or counts, which must be in range.
-  void clear_integers(StreamRef stream, Range place) const;
+  void clear_integers(StreamRef stream, Range place) const {
+    for (const Part& part : parts_) {
+      if (part.integers) stream.fill(place.slice(part.at, part.last - part.first), 0, "zeros");
+    }
+  }
 
  private:
   struct Part {
@@ -102,7 +106,9 @@ class OpMemory {
     bool integers = false;
   };
   void include(const Graph& graph, const ValueBytes& bytes);
-  bool is_integers(const ValueBytes& bytes) const;
+  bool is_integers(const ValueBytes& bytes) const {
+    return std::ranges::any_of(parts_, [&](const Part& part) { return part.value == bytes.value && part.integers; });
+  }
   Range find(const ValueBytes& bytes, Range place) const;
 
   const GraphOp& op_;

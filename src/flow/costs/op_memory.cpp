@@ -48,11 +48,6 @@ void OpMemory::launch(StreamRef stream, Range place) const {
   stream.launch(*op_.kernel, {.reads = reads, .writes = writes, .scalars = op_.scalars, .name = op_.name}, op_.cost);
 }
 
-bool OpMemory::is_integers(const ValueBytes& bytes) const {
-  return std::any_of(parts_.begin(), parts_.end(),
-                     [&](const Part& part) { return part.value == bytes.value && part.integers; });
-}
-
 OpMemory::ApartBytes OpMemory::apart_bytes() const {
   ApartBytes bytes;
   for (const ValueBytes& read : op_.reads) (is_integers(read) ? bytes.zeros : bytes.numbers) += aligned(read.bytes);
@@ -74,12 +69,6 @@ void OpMemory::launch(StreamRef stream, const Apart& places) const {
     used.sink += aligned(write.bytes);
   }
   stream.launch(*op_.kernel, {.reads = reads, .writes = writes, .scalars = op_.scalars, .name = op_.name}, op_.cost);
-}
-
-void OpMemory::clear_integers(StreamRef stream, Range place) const {
-  for (const Part& part : parts_) {
-    if (part.integers) stream.fill(place.slice(part.at, part.last - part.first), 0, "zeros");
-  }
 }
 
 void fill_with_numbers(const Device& device, StreamRef stream, Range to) {

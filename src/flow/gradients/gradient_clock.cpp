@@ -9,12 +9,6 @@ Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end 
 
 }  // namespace
 
-void GradientClock::make_room(Recording& set, std::size_t calls) const {
-  set.arrivals.resize(parameters_);
-  set.sources.resize(parameters_);
-  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
-}
-
 // Records each event once, since an event allocates its memory when it is recorded for the first time.
 void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
   const auto touch = [&](TimedEvent& event) {
@@ -48,14 +42,6 @@ void GradientClock::arrived(std::uint32_t parameter, StreamRef stream, Here here
   if (set.arrived++ == 0) set.first = parameter;
 }
 
-void GradientClock::started(std::size_t call, StreamRef stream, Here here) {
-  stream.record(sets_[step_ % 2].starts[call], here);
-}
-
-void GradientClock::ended(std::size_t call, StreamRef stream, Here here) {
-  stream.record(sets_[step_ % 2].ends[call], here);
-}
-
 void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here) {
   Recording& set = sets_[step_ % 2];
   if (set.waits == set.wait_list.size()) set.wait_list.emplace_back();
@@ -64,11 +50,6 @@ void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamR
   wait.call = call;
   wait.stream = stream.id();
   stream.record(wait.reached, here);
-}
-
-void GradientClock::left(StreamRef stream, Here here) {
-  Recording& set = sets_[step_ % 2];
-  stream.record(set.wait_list[set.waits - 1].left, here);
 }
 
 const GradientClock::Recording* GradientClock::recording(int ago) const {

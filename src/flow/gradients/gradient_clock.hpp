@@ -26,11 +26,14 @@ class GradientClock {
   bool records() const { return recording_; }
 
   void arrived(std::uint32_t parameter, StreamRef stream, Here here);
-  void started(std::size_t call, StreamRef stream, Here here);
-  void ended(std::size_t call, StreamRef stream, Here here);
+  void started(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[step_ % 2].starts[call], here); }
+  void ended(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[step_ % 2].ends[call], here); }
   // The stream reaches a wait for a parameter (GradientTimes::kAll: for all of them), that is, for the end of `call`.
   void reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here);
-  void left(StreamRef stream, Here here);  // the stream continues after the wait that was reached last
+  void left(StreamRef stream, Here here) {  // the stream continues after the wait that was reached last
+    Recording& set = sets_[step_ % 2];
+    stream.record(set.wait_list[set.waits - 1].left, here);
+  }
 
   // Fills `into` with the times of the current step (ago = 0) or of the previous step (1). Returns false if the step
   // was not recorded completely. wait_for() waits until the step is done; look() returns false if it is not done.
@@ -52,7 +55,11 @@ class GradientClock {
     std::size_t calls = 0, waits = 0;
     std::vector<Wait> wait_list;
   };
-  void make_room(Recording& set, std::size_t calls) const;
+  void make_room(Recording& set, std::size_t calls) const {
+    set.arrivals.resize(parameters_);
+    set.sources.resize(parameters_);
+    if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
+  }
   const Recording* recording(int ago) const;
   void fill(const Recording& of, GradientTimes& into) const;
   static bool done(const Recording& of);

@@ -152,10 +152,4 @@ void GradientNorm::scale(Range total, double max_norm, GradientStep& step, Strea
   step.set_done(scaled_);
 }
 
-std::vector<Buffer> GradientNorm::release_memory() {
-  std::vector<Buffer> all;
-  for (Buffer* const one : {&squares_, &parts_, &totals_, &norm_}) all.push_back(std::move(*one));
-  return all;
-}
-
 }  // namespace slip::flow

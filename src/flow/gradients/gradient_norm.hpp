@@ -27,7 +27,11 @@ class GradientNorm {
   Range own_total() const { return totals_.slice(sizeof(double), sizeof(double)); }
 
   Range norm() const { return norm_; }
-  std::vector<Buffer> release_memory();  // of an object that is no longer used
+  std::vector<Buffer> release_memory() {  // of an object that is no longer used
+    std::vector<Buffer> all;
+    for (Buffer* const one : {&squares_, &parts_, &totals_, &norm_}) all.push_back(std::move(*one));
+    return all;
+  }
 
  private:
   const ParameterList& parameters_;

@@ -1,6 +1,5 @@
 #include "flow/gradients/gradient_planner.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -26,17 +25,6 @@ PlanExchange::PlanExchange(Communicator& comm, const Device& device, std::size_t
       arrivals_(device.alloc(parameters * sizeof(Picos), MemoryKind::kPinned, "arrival of gradients", here)),
       words_(device.alloc((1 + 2 * (parameters + kMaxSlices)) * sizeof(std::uint64_t), MemoryKind::kPinned,
                           "plan of gradients", here)) {}
-
-void PlanExchange::put_arrivals(std::span<const Picos> own, StreamRef stream, Here here) {
-  std::copy(own.begin(), own.end(), arrivals_.host_write<Picos>(here).begin());
-  comm_.all_reduce(arrivals_, arrivals_, DataType::kI64, ReduceOp::kMax, stream, here);
-  stream.record(arrivals_there_, here);
-}
-
-std::span<const Picos> PlanExchange::arrivals(Here here) {
-  arrivals_there_.sync(here);
-  return arrivals_.host_read<Picos>(here).span();
-}
 
 void PlanExchange::put_plan(const BucketPlan* plan, StreamRef stream, Here here) {
   {

@@ -5,6 +5,7 @@
 // host waits only for ops that were issued at least one step ago, except after the first step.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -21,8 +22,15 @@ class PlanExchange {
   PlanExchange(Communicator& comm, const Device& device, std::size_t parameters, Here here);
 
   // Exchanges the arrival times of gradients. The result has the latest time over all ranks for each parameter.
-  void put_arrivals(std::span<const Picos> own, StreamRef stream, Here here);
-  std::span<const Picos> arrivals(Here here);  // by parameter; waits until they are exchanged
+  void put_arrivals(std::span<const Picos> own, StreamRef stream, Here here) {
+    std::copy(own.begin(), own.end(), arrivals_.host_write<Picos>(here).begin());
+    comm_.all_reduce(arrivals_, arrivals_, DataType::kI64, ReduceOp::kMax, stream, here);
+    stream.record(arrivals_there_, here);
+  }
+  std::span<const Picos> arrivals(Here here) {  // by parameter; waits until they are exchanged
+    arrivals_there_.sync(here);
+    return arrivals_.host_read<Picos>(here).span();
+  }
 
   // Rank 0 sends its plan to all ranks; null if the current plan stays.
   void put_plan(const BucketPlan* plan, StreamRef stream, Here here);

@@ -1,7 +1,5 @@
 #include "flow/gradients/gradient_set.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 

@@ -99,11 +99,6 @@ void GradientStep::make(std::uint32_t index, GradientClock& clock, Here here) {
   stream_.record(call.done, here);
 }
 
-void GradientStep::set_done(const Event& event) {
-  waited_.clear();
-  for (Call& call : calls_) call.done = event;
-}
-
 std::string GradientStep::text_of(std::uint32_t call, Detail detail) const {
   std::string text;
   std::uint32_t more = 0;
@@ -127,12 +122,6 @@ std::string GradientStep::missing(std::uint32_t call) const {
     }
   }
   return "none";
-}
-
-std::uint32_t GradientStep::first_missing() const {
-  std::uint32_t parameter = 0;
-  while (parameter < states_.size() && states_[parameter].ready) ++parameter;
-  return parameter;
 }
 
 void GradientStep::begin() {

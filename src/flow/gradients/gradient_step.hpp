@@ -70,7 +70,10 @@ class GradientStep {
   // too.
   void await(std::uint32_t call, StreamRef stream, Here here);
   // Later waits for any gradient wait for `event`.
-  void set_done(const Event& event);
+  void set_done(const Event& event) {
+    waited_.clear();
+    for (Call& call : calls_) call.done = event;
+  }
 
   // For errors: a parameter that is not ready and that the call, or a call before it, needs.
   std::string missing(std::uint32_t call) const;
@@ -79,7 +82,11 @@ class GradientStep {
   // The parameters of the call: the first one, and the number of the others.
   std::string text_of(std::uint32_t call, Detail detail = Detail::kSize) const;
   // The first parameter that is not ready; the number of parameters if all are.
-  std::uint32_t first_missing() const;
+  std::uint32_t first_missing() const {
+    std::uint32_t parameter = 0;
+    while (parameter < states_.size() && states_[parameter].ready) ++parameter;
+    return parameter;
+  }
 
  private:
   struct Mark {  // recorded by a stream after the last gradient that it writes for a call

@@ -1,7 +1,5 @@
 #include "slip/gradients.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <exception>
 #include <iterator>

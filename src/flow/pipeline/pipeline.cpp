@@ -1,7 +1,5 @@
 #include "slip/pipeline.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 

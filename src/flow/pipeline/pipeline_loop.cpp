@@ -1,6 +1,5 @@
 #include "flow/pipeline/pipeline_loop.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 
@@ -85,8 +84,6 @@ void PipelineLoop::drain(Here here) {
   std::rethrow_exception(first);
 }
 
-Picos PipelineLoop::elapsed() const { return Picos{(end_ - begin_).count()} * 1000; }
-
 bool PipelineLoop::ran(std::uint64_t stream, std::uint64_t position) const {
   for (std::size_t i = 0; i < before_.size(); ++i) {
     if (streams_[i].id() == stream) return position > before_[i].position;
@@ -160,15 +157,6 @@ void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
   };
   empty.host(empty_slot, {.reads = {to}, .writes = std::span(sink, ends_.write ? 0 : 1), .name = kEmptyName}, {}, here);
   empty.record(slot.emptied, here);
-}
-
-std::uint64_t PipelineLoop::elements_of(std::uint64_t index) const {
-  return std::min(plan_.chunk, spec_.elements - first_of(index));
-}
-
-Range PipelineLoop::chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const {
-  const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
-  return end.slice(first * element_bytes, elements_of(index) * element_bytes);
 }
 
 Range PipelineLoop::slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const {

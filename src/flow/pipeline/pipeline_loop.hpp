@@ -6,6 +6,7 @@
 // is not pinned memory, two more streams copy between it and pinned slots.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "slip/pipeline.hpp"
@@ -34,8 +35,8 @@ class PipelineLoop {
   void drain(Here here);
   void renew_streams();
 
-  Picos elapsed() const;                                         // time of the last run
-  bool ran(std::uint64_t stream, std::uint64_t position) const;  // whether this op belongs to the last run
+  Picos elapsed() const { return Picos{(end_ - begin_).count()} * 1000; }  // time of the last run
+  bool ran(std::uint64_t stream, std::uint64_t position) const;            // whether this op belongs to the last run
 
  private:
   struct Slot {
@@ -47,9 +48,14 @@ class PipelineLoop {
   void copy_out(std::uint64_t index, Slot& slot, Here here);
 
   std::uint64_t first_of(std::uint64_t index) const { return index * plan_.chunk; }
-  std::uint64_t elements_of(std::uint64_t index) const;
+  std::uint64_t elements_of(std::uint64_t index) const {
+    return std::min(plan_.chunk, spec_.elements - first_of(index));
+  }
   // The bytes of a chunk in the source or the sink, and in one of the slots.
-  Range chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const;
+  Range chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const {
+    const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
+    return end.slice(first * element_bytes, elements_of(index) * element_bytes);
+  }
   Range slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const;
 
   Device device_;

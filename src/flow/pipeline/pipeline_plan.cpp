@@ -1,7 +1,5 @@
 // Planning the chunk size and depth of a pipeline, and measuring the stages that the plan is made from. Small chunks
 // lose time to latency. Large ones lose time to the first and the last chunk, whose copies overlap with nothing.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 

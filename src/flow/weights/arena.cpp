@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <numeric>
-#include <vector>
 
 #include "flow/weights/weight_groups.hpp"
 
@@ -138,7 +137,6 @@ class Placements {
   std::vector<const TakenRanges*> found_;
 };
 
-// The number of bytes that are live at each op.
 std::vector<std::uint64_t> bytes_by_op(const std::vector<Life>& lives, std::size_t ops) {
   std::vector<std::uint64_t> live(ops + 1, 0), ended(ops + 1, 0);
   for (const Life& life : lives) {

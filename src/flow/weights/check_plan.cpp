@@ -1,6 +1,4 @@
 // check_plan() of weight_groups.hpp: refuses a plan that is for another graph or that uses bytes twice.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"

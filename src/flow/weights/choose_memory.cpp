@@ -1,6 +1,4 @@
 // choose_memory() of streamed_pass.hpp: which groups of a WeightStreamer stay on the device, and how large the ring is.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 

@@ -1,7 +1,5 @@
 #include "flow/weights/group_catalog.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 #include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
@@ -43,20 +41,6 @@ void GroupCatalog::check(std::uint32_t group, Here here) const {
   if (group >= names_.size())
     base::fail(Code::kInvalidValue, here, "the streamer has no group {}: it has {} groups", group, names_.size());
 }
-
-void GroupCatalog::clear_places() {
-  for (WeightGroup& group : groups_) group.resident = group.from_disk = false;
-}
-
-void GroupCatalog::place_resident(std::uint32_t group, std::uint64_t offset) {
-  groups_[group].resident = true;
-  groups_[group].offset = offset;
-}
-
-LoadedGroups GroupCatalog::loaded() const { return {groups_, values_, sources_, pinned_}; }
-
-// A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
-LoadedGroups GroupCatalog::proven() const { return {groups_, values_, sources_}; }
 
 }  // namespace slip::flow
 

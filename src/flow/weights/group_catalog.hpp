@@ -25,13 +25,19 @@ class GroupCatalog {
   bool is_of_files(std::uint32_t group) const { return of_files_[group]; }
 
   // Before a loader is made: whether a group stays on the device, and where; whether it stays on disk.
-  void clear_places();
-  void place_resident(std::uint32_t group, std::uint64_t offset);
+  void clear_places() {
+    for (WeightGroup& group : groups_) group.resident = group.from_disk = false;
+  }
+  void place_resident(std::uint32_t group, std::uint64_t offset) {
+    groups_[group].resident = true;
+    groups_[group].offset = offset;
+  }
   void leave_on_disk(std::uint32_t group) { groups_[group].from_disk = true; }
 
   // For a Loader that runs, and for one that proves, on another device.
-  LoadedGroups loaded() const;
-  LoadedGroups proven() const;
+  LoadedGroups loaded() const { return {groups_, values_, sources_, pinned_}; }
+  // A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
+  LoadedGroups proven() const { return {groups_, values_, sources_}; }
 
  private:
   std::vector<std::string> names_;

@@ -1,13 +1,9 @@
 #include "flow/weights/loader.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "base/fail.hpp"
-#include "flow/weights/weight_groups.hpp"
 #include "model/folder.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/core.hpp"
@@ -291,15 +287,6 @@ std::optional<Loader::ReadTarget> Loader::IssuedLoads::take(std::uint64_t load) 
   return ReadTarget{static_cast<std::uint32_t>(target >> 32), static_cast<std::uint32_t>(target)};
 }
 
-// The memory that reads of this group go to.
-Range Loader::whole_of(std::uint32_t group) const {
-  return groups_[group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
-}
-
-Loader::ReadTarget Loader::target_of(Range to, std::uint32_t group) const {
-  return {group, static_cast<std::uint32_t>((to.offset - whole_of(group).offset) / kAlignment)};
-}
-
 std::byte* Loader::address_of(ReadTarget target) const {
   return runtime::address(whole_of(target.group)) + std::uint64_t{target.at} * kAlignment;
 }
@@ -324,10 +311,6 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
                      [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); });
       break;
   }
-}
-
-void Loader::wait(const Event& event) {
-  if (read_ahead_) read_ahead_->stream.wait(event);
 }
 
 }  // namespace slip::flow

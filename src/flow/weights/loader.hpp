@@ -25,7 +25,6 @@ class StagedReads {
     kOwn,     // each slot has bytes of its own
     kShared,  // all slots are the same bytes: for a simulation, which moves none
   };
-  // Reads have at most `max_bytes`.
   StagedReads(const Device& device, std::uint64_t max_bytes, SlotMemory slots, Here here);
 
   // `read(stream, slot)` issues the read of `to.bytes` bytes into `slot`; the copy to `to` follows in `loads`.
@@ -90,7 +89,9 @@ class Loader final : public GroupLoader {
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;
   // Direct reads put a part where the disk can write it without another copy.
   std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const override;
-  void wait(const Event& event) override;
+  void wait(const Event& event) override {
+    if (read_ahead_) read_ahead_->stream.wait(event);
+  }
   // The loader's own streams, beside the one that issue() gets.
   std::vector<StreamRef> streams() const;
 
@@ -164,8 +165,13 @@ class Loader final : public GroupLoader {
   void read_next_load(ReadTarget target);
   std::optional<store::ReadRequest> next_request();
   void pass_part(std::uint32_t group);
-  Range whole_of(std::uint32_t group) const;
-  ReadTarget target_of(Range to, std::uint32_t group) const;
+  // The memory that reads of this group go to.
+  Range whole_of(std::uint32_t group) const {
+    return groups_[group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
+  }
+  ReadTarget target_of(Range to, std::uint32_t group) const {
+    return {group, static_cast<std::uint32_t>((to.offset - whole_of(group).offset) / kAlignment)};
+  }
   std::byte* address_of(ReadTarget target) const;
   store::Landing landing_of(const FilePart& part, std::byte* place) const;
   const GraphValue& value_of(const WeightGroup::Part& part) const { return all_.values[part.bytes.value.index]; }

@@ -37,26 +37,6 @@ void PassHistory::measure(std::size_t uses, StreamRef stream) {
   state_ = State::kRecording;
 }
 
-void PassHistory::begin_use(std::uint32_t use, StreamRef stream) {
-  if (state_ != State::kRecording || use >= spans_.size()) return;
-  stream.record(spans_[use].begin);
-  uses_ = std::size_t{use} + 1;
-}
-
-void PassHistory::end_use(std::uint32_t use, StreamRef stream) {
-  if (state_ != State::kRecording || use >= spans_.size()) return;
-  stream.record(spans_[use].end);
-  spans_[use].ended = true;
-}
-
-void PassHistory::end_step(bool planned) {
-  if (state_ == State::kRecording) state_ = planned ? State::kPending : State::kIdle;
-}
-
-void PassHistory::drop_times() {
-  if (state_ == State::kPending) state_ = State::kIdle;
-}
-
 std::optional<std::vector<Picos>> PassHistory::take_times() {
   if (state_ != State::kPending) return std::nullopt;
   std::vector<Picos> times;

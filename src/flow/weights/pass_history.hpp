@@ -22,11 +22,23 @@ class PassHistory {
   // Measures the uses of the next step, unless a measurement is under way. Before that, each event is recorded once in
   // `stream`, any stream of the device: when these records are reached, a later step is measured without an allocation.
   void measure(std::size_t uses, StreamRef stream);
-  void begin_use(std::uint32_t use, StreamRef stream);
-  void end_use(std::uint32_t use, StreamRef stream);
+  void begin_use(std::uint32_t use, StreamRef stream) {
+    if (state_ != State::kRecording || use >= spans_.size()) return;
+    stream.record(spans_[use].begin);
+    uses_ = std::size_t{use} + 1;
+  }
+  void end_use(std::uint32_t use, StreamRef stream) {
+    if (state_ != State::kRecording || use >= spans_.size()) return;
+    stream.record(spans_[use].end);
+    spans_[use].ended = true;
+  }
   // `planned`: the step had the planned order; otherwise its times are dropped.
-  void end_step(bool planned);
-  void drop_times();  // the planned order has changed
+  void end_step(bool planned) {
+    if (state_ == State::kRecording) state_ = planned ? State::kPending : State::kIdle;
+  }
+  void drop_times() {  // the planned order has changed
+    if (state_ == State::kPending) state_ = State::kIdle;
+  }
   // The times of the uses, once, when all of them have ended. Never waits.
   std::optional<std::vector<Picos>> take_times();
 

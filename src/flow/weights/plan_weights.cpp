@@ -1,7 +1,5 @@
 // plan_weights. It divides the memory first: activations, then the ring, then resident weights. Then it estimates the
 // step.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -20,9 +18,6 @@ namespace {
 constexpr double kAsGood = 1.001;  // a larger ring must make the step shorter by more than this factor
 // To keep a disk busy, the ring gets at most 1 / kRingShare of the memory for weights.
 constexpr std::uint64_t kRingShare = 4;
-
-// The sum of costs may exceed the range of Picos.
-Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
 
 std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
   return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
@@ -230,15 +225,7 @@ class WeightsPlanner {
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    plan.step = rounded(steady_step_of(step_costs_, plan.loads).step);
-    plan.bound = plan.step;
-    plan.compute = rounded(compute_);
-    double loading = 0;
-    for (const WeightLoad& load : plan.loads) {
-      plan.streamed_bytes += groups_[load.unit].bytes;
-      loading += step_costs_.loads[load.unit];
-    }
-    plan.loading = rounded(loading);
+    set_times(plan, step_costs_);
     return plan;
   }
 

@@ -164,6 +164,19 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
   return steady;
 }
 
+void set_times(WeightsPlan& plan, const StepCosts& step_costs) {
+  double loading = 0;
+  for (const WeightLoad& load : plan.loads) {
+    plan.streamed_bytes += plan.units[load.unit].bytes;
+    loading += step_costs.loads[load.unit];
+  }
+  plan.step = plan.bound = step_costs.ops.empty() ? 0 : rounded(steady_step_of(step_costs, plan.loads).step);
+  plan.compute = rounded(std::accumulate(step_costs.ops.begin(), step_costs.ops.end(), 0.0));
+  plan.loading = rounded(loading);
+}
+
+Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
+
 // Let C be the time of the ops alone, and L that of the loads. Let both run concurrently for a time x of a step T. Let
 // k be the slowdown of ops and l that of loads, a = k / (1 + k) and b = l / (1 + l). Then the ops run for C + a x and
 // the loads for L + b x. Neither is longer than T, and their sum is at most T + x. Eliminating x: T >= C + a L / (1 -

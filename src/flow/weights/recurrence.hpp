@@ -31,6 +31,12 @@ struct SteadyStep {
 };
 SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoad> loads);
 
+// Sets the plan's estimated times and its streamed bytes, from its loads.
+void set_times(WeightsPlan& plan, const StepCosts& step_costs);
+
+// The sum of costs may exceed the range of Picos.
+Picos rounded(double time);
+
 // Lower bound for a step whose ops take `compute` and whose loads take `loading`.
 double min_steady_step(const StepCosts& step_costs, double compute, double loading);
 

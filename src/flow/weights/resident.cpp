@@ -25,7 +25,6 @@ class ChoiceCosts {
 
   std::uint64_t bytes(std::uint32_t group) const { return aligned(problem_.groups[group].bytes); }
   double load_time(std::uint32_t group) const { return load_times_[group]; }
-  double compute() const { return compute_; }
   bool must_stay(std::uint32_t group) const { return bytes(group) > problem_.ring; }
   const std::vector<std::uint32_t>& by_worth() const { return by_worth_; }
 

@@ -1,6 +1,5 @@
 #include "flow/weights/ring_contents.hpp"
 
-#include <algorithm>
 #include <limits>
 
 namespace slip::flow {
@@ -21,20 +20,11 @@ RingContents::RingContents(std::uint64_t bytes, std::size_t groups, std::size_t 
   for (std::size_t i = entries_.size(); i > 0; --i) free_.push_back(static_cast<std::uint32_t>(i - 1));
 }
 
-RingEntry* RingContents::find(std::uint32_t group) {
-  return newest_[group] == kNone ? nullptr : &entries_[newest_[group]];
-}
-
 std::span<const RingContents::Place> RingContents::places_in(std::uint64_t begin, std::uint64_t end) const {
   // Entries do not overlap, so their ends ascend, too.
   const auto first = std::ranges::upper_bound(places_, begin, {}, &Place::end);
   const auto last = std::ranges::lower_bound(first, places_.end(), end, {}, &Place::begin);
   return {first, last};
-}
-
-bool RingContents::is_free(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
-  return std::ranges::none_of(places_in(begin, end),
-                              [&](const Place& place) { return entries_[place.entry].is_needed(position); });
 }
 
 // The first planned use of any entry in [begin, end), from `position` on; 0 if a use there has not ended.
@@ -129,10 +119,6 @@ bool RingContents::note_use(RingEntry& entry, std::uint64_t stream, const Event&
   if (entry.streams == RingEntry::kStreams) return false;
   entry.used[entry.streams++] = {stream, event};
   return true;
-}
-
-void RingContents::forget_planned_uses() {
-  for (const Place& place : places_) entries_[place.entry].first_use = entries_[place.entry].last_use = 0;
 }
 
 }  // namespace slip::flow

@@ -4,6 +4,7 @@
 // One thread at a time. After construction nothing is allocated.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -40,9 +41,14 @@ class RingContents {
   RingContents(std::uint64_t bytes, std::size_t groups, std::size_t max_open);
 
   std::uint64_t bytes() const { return bytes_; }
-  RingEntry* find(std::uint32_t group);  // the newest entry of the group; null: none
+  RingEntry* find(std::uint32_t group) {  // the newest entry of the group; null: none
+    return newest_[group] == kNone ? nullptr : &entries_[newest_[group]];
+  }
   // True if no entry in [begin, end) has a use that has not ended or that the plan has from `position` on.
-  bool is_free(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const;
+  bool is_free(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
+    return std::ranges::none_of(places_in(begin, end),
+                                [&](const Place& place) { return entries_[place.entry].is_needed(position); });
+  }
   // The place for `bytes` whose loss costs least: of the entries there, the next planned use is as late as possible.
   // Nothing if uses that have not ended occupy every place.
   std::optional<std::uint64_t> place_for(std::uint64_t bytes, std::uint64_t position) const;
@@ -60,7 +66,9 @@ class RingContents {
 
   // Makes `event` the last use in its stream. Returns false if the entry has events of kStreams other streams.
   static bool note_use(RingEntry& entry, std::uint64_t stream, const Event& event);
-  void forget_planned_uses();
+  void forget_planned_uses() {
+    for (const Place& place : places_) entries_[place.entry].first_use = entries_[place.entry].last_use = 0;
+  }
 
  private:
   struct Place {  // small, so that a search reads few cache lines

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "flow/weights/weight_groups.hpp"
-
 namespace slip::flow {
 namespace {
 
@@ -52,11 +50,6 @@ void RingLoads::begin(PassTable& pass, PassTable& after) {
   after_ = &after;
 }
 
-void RingLoads::forget_plan() {
-  cursor_ = {};
-  if (contents_) contents_->forget_planned_uses();
-}
-
 void RingLoads::issue_ahead() {
   for (;;) {
     if (cursor_.load == table().loads.size()) {
@@ -72,12 +65,6 @@ void RingLoads::issue_ahead() {
     }
     ++cursor_.load;
   }
-}
-
-bool RingLoads::may_issue(const PlannedLoad& load) const {
-  if (!contents_) return load.after_use == kNoOp || load.step_before || base_ + load.after_use < position_;
-  const std::uint64_t begin = load.to.offset - ring_.offset;
-  return contents_->is_free(begin, begin + aligned(load.to.bytes), position_);
 }
 
 // True if this load can be omitted: its uses have been passed over, or its group lies in its place already. If the uses
@@ -140,12 +127,6 @@ void RingLoads::before_use(std::uint32_t use, StreamRef stream) {
   if (loads > 0 && (use == 0 || pass_->uses[use - 1].loads < loads)) stream.wait(pass_->loads[loads - 1].loaded);
 }
 
-void RingLoads::after_use(std::uint32_t use, StreamRef stream) {
-  PlannedUse& planned = pass_->uses[use];
-  if (planned.marks) stream.record(planned.used);
-  position_ = base_ + use + 1;
-}
-
 RingLoads::Use RingLoads::next_use(std::uint32_t group) {
   Use use;
   const auto from = static_cast<std::uint32_t>(position_ - base_);
@@ -178,14 +159,6 @@ void RingLoads::load(Use& use, std::uint32_t group, std::uint64_t bytes, StreamR
     if (std::exchange(must_go_back_, false)) go_back();
   }
   use.must_wait = use.entry->load > waited_of(stream).load;
-}
-
-// The load on demand has replaced groups that the plan still has uses for. The cursor goes back to the first load with
-// a use that is still to come, so that they are loaded again in the order of the plan. Loads that are in their place
-// are omitted.
-void RingLoads::go_back() {
-  cursor_ = {};
-  while (cursor_.load < pass_->loads.size() && base_ + pass_->loads[cursor_.load].last_use < position_) ++cursor_.load;
 }
 
 void RingLoads::begin_use(const Use& use, StreamRef stream) {

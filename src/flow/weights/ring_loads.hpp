@@ -11,10 +11,10 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "flow/weights/ring_contents.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/device.hpp"
 #include "slip/weights.hpp"
 
@@ -73,13 +73,20 @@ class RingLoads {
   // begin().
   void begin(PassTable& pass, PassTable& after);
   // The tables have changed or the expected pass did not come: the loads that were issued ahead lose their meaning.
-  void forget_plan();
+  void forget_plan() {
+    cursor_ = {};
+    if (contents_) contents_->forget_planned_uses();
+  }
   // Issues the next planned loads, as many as have a free place; at most those of this step and the next.
   void issue_ahead();
 
   // Uses in the order of the plan (Steps). `stream` waits for the loads of this use.
   void before_use(std::uint32_t use, StreamRef stream);
-  void after_use(std::uint32_t use, StreamRef stream);
+  void after_use(std::uint32_t use, StreamRef stream) {
+    PlannedUse& planned = pass_->uses[use];
+    if (planned.marks) stream.record(planned.used);
+    position_ = base_ + use + 1;
+  }
 
   // Uses in any order (StreamedGroups).
   struct Use {
@@ -115,11 +122,22 @@ class RingLoads {
   };
   PassTable& table() const { return cursor_.ahead ? *after_ : *pass_; }
   std::uint64_t base() const { return cursor_.ahead ? base_ + pass_->uses.size() : base_; }
-  bool may_issue(const PlannedLoad& load) const;
+  bool may_issue(const PlannedLoad& load) const {
+    if (!contents_) return load.after_use == kNoOp || load.step_before || base_ + load.after_use < position_;
+    const std::uint64_t begin = load.to.offset - ring_.offset;
+    return contents_->is_free(begin, begin + aligned(load.to.bytes), position_);
+  }
   bool is_there(const PlannedLoad& load);
   void issue_planned(PlannedLoad& load);
   RingEntry& replace(Range to, std::uint32_t group, LoadCounts::Loads& counted);
-  void go_back();
+  // The load on demand has replaced groups that the plan still has uses for. The cursor goes back to the first load
+  // with a use that is still to come, so that they are loaded again in the order of the plan. Loads that are in their
+  // place are omitted.
+  void go_back() {
+    cursor_ = {};
+    while (cursor_.load < pass_->loads.size() && base_ + pass_->loads[cursor_.load].last_use < position_)
+      ++cursor_.load;
+  }
   Waited& waited_of(StreamRef stream);
 
   const Range ring_;

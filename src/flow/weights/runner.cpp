@@ -1,7 +1,5 @@
 #include "slip/runner.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 

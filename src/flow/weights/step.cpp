@@ -1,12 +1,9 @@
 #include "flow/weights/step.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/weight_groups.hpp"
 
 namespace slip::flow {
 namespace {
@@ -38,10 +35,6 @@ Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, 
   place(memory);
   prepare_launches(memory);
   loads_.begin(table_, table_);
-}
-
-void Steps::set_costs(std::span<const Cost> costs) {
-  for (std::size_t i = 0; i < launches_.size(); ++i) launches_[i].cost = costs[i];
 }
 
 void Steps::place(const WeightsMemory& memory) {
@@ -108,8 +101,6 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
                           "another graph",
                           bytes.offset, bytes.offset + bytes.bytes, graph_[bytes.value].name, graph_.ops()[op].name));
 }
-
-Range Steps::range_of(Value value) const { return values_[value.index].range; }
 
 void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs) {
   std::uint32_t inputs_end = kNoOp;     // the last op that reads an input

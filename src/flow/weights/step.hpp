@@ -18,7 +18,6 @@ class WeightSource;
 
 namespace slip::flow {
 
-// Device memory of a plan.
 struct WeightsMemory {
   Buffer resident, ring, activations;
   WeightsMemory(const Device& device, const WeightsPlan& plan);
@@ -39,7 +38,9 @@ class Steps {
         GroupLoader& loader);
 
   // Costs of the ops on a simulated device, in place of the graph's own.
-  void set_costs(std::span<const Cost> costs);
+  void set_costs(std::span<const Cost> costs) {
+    for (std::size_t i = 0; i < launches_.size(); ++i) launches_[i].cost = costs[i];
+  }
 
   void issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs);
 
@@ -48,7 +49,7 @@ class Steps {
   // Recorded after the copies of the last issued step's inputs, and of its outputs.
   const Event& inputs_taken() const { return host_.inputs_taken; }
   const Event& outputs_there() const { return host_.outputs_there; }
-  Range range_of(Value value) const;  // of a value that is not a weight
+  Range range_of(Value value) const { return values_[value.index].range; }  // of a value that is not a weight
 
  private:
   struct Launch {
@@ -98,7 +99,6 @@ void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::fun
 
 // A simulated device for a proof, with `bytes` of memory and more. No op accesses the bytes.
 Device open_proof_device(std::uint64_t bytes, Here here);
-// The proof of the captured ops of a few steps.
 WeightsProof prove_captured(const Plan& captured, int steps);
 inline constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later ones are the same
 

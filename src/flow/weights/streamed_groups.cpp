@@ -1,12 +1,9 @@
 #include "flow/weights/streamed_groups.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
-#include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::flow {
@@ -39,11 +36,6 @@ void StallClock::collect() {
     }
     span.pending = false;
   }
-}
-
-Picos StallClock::total() {
-  collect();
-  return total_;
 }
 
 StreamedGroups::StreamedGroups(const Device& device, const GroupCatalog& catalog, const StreamerMemory& sizes,

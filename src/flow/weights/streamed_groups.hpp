@@ -29,7 +29,10 @@ class StallClock {
     stream.record(span->after);
     span->pending = true;
   }
-  Picos total();  // of the waits that have ended
+  Picos total() {  // of the waits that have ended
+    collect();
+    return total_;
+  }
 
  private:
   struct Span {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "flow/costs/measuring.hpp"
@@ -17,25 +15,11 @@ const Kernel kUse{"use of weights", [](const Args&) {}};
 
 }  // namespace
 
-void UseLog::reserve(std::size_t uses) {
-  max_uses_ = std::max(max_uses_, uses);
-  order_.reserve(max_uses_);
-}
-
-void UseLog::clear() {
-  order_.clear();
-  overflow_ = false;
-}
-
 std::uint32_t UseLog::add(std::uint32_t group) {
   const auto use = static_cast<std::uint32_t>(order_.size());
   if (order_.size() == max_uses_) overflow_ = true;
   else order_.push_back({group, use});
   return use;
-}
-
-void UseLog::end(std::uint32_t use) {
-  if (use < order_.size()) order_[use].last = static_cast<std::uint32_t>(order_.size() - 1);
 }
 
 StreamedPass::StreamedPass(std::string name, UseOrder order, std::vector<Picos> times, const GroupCatalog& catalog,
@@ -44,27 +28,12 @@ StreamedPass::StreamedPass(std::string name, UseOrder order, std::vector<Picos> 
   make_graph(catalog);
 }
 
-bool StreamedPass::times_known() const {
-  return std::ranges::all_of(times_, [](Picos time) { return time > 0; });
-}
-
-void StreamedPass::set_links(const Costs& links) {
-  costs_.device = links.device;
-  costs_.load = links.load;
-  costs_.read = links.read;
-}
-
 void StreamedPass::change_order(const UseOrder& order, const GroupCatalog& catalog) {
   std::map<std::uint32_t, Picos> known;  // by group
   for (std::size_t i = 0; i < order_.size(); ++i) known.emplace(order_[i].group, times_[i]);
   order_ = order;
   times_.clear();
   for (const OrderedUse& use : order_) times_.push_back(known.contains(use.group) ? known[use.group] : 0);
-  make_graph(catalog);
-}
-
-void StreamedPass::change_times(const std::vector<Picos>& times, const GroupCatalog& catalog) {
-  times_ = times;
   make_graph(catalog);
 }
 
@@ -120,17 +89,7 @@ void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memor
     if (lay_ring(made.units, made.loads, memory.ring_bytes)) break;
     made.loads.clear();  // nothing is planned: uses that do not fit at the same time are loaded on demand
   }
-  const StepCosts step_costs = step_costs_of(graph_, costs_, made.units);
-  const auto rounded = [](double time) { return static_cast<Picos>(std::llround(std::min(time, 9e18))); };
-  double compute = 0, loading = 0;
-  for (const double op : step_costs.ops) compute += op;
-  for (const WeightLoad& load : made.loads) {
-    made.streamed_bytes += made.units[load.unit].bytes;
-    loading += step_costs.loads[load.unit];
-  }
-  made.step = made.bound = order_.empty() ? 0 : rounded(steady_step_of(step_costs, made.loads).step);
-  made.compute = rounded(compute);
-  made.loading = rounded(loading);
+  set_times(made, step_costs_of(graph_, costs_, made.units));
   plan_ = std::move(made);
 }
 

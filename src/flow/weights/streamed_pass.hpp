@@ -6,6 +6,7 @@
 // plan as data work for it unchanged.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,10 +33,18 @@ struct StreamerMemory {
 // The order of the uses of the current step. After reserve() nothing is allocated.
 class UseLog {
  public:
-  void reserve(std::size_t uses);
-  void clear();
+  void reserve(std::size_t uses) {
+    max_uses_ = std::max(max_uses_, uses);
+    order_.reserve(max_uses_);
+  }
+  void clear() {
+    order_.clear();
+    overflow_ = false;
+  }
   std::uint32_t add(std::uint32_t group);  // returns the number of the use
-  void end(std::uint32_t use);
+  void end(std::uint32_t use) {
+    if (use < order_.size()) order_[use].last = static_cast<std::uint32_t>(order_.size() - 1);
+  }
   bool complete() const { return !overflow_; }  // false: the step had more uses than reserve() allowed
   const UseOrder& order() const { return order_; }
   std::size_t max_uses() const { return max_uses_; }
@@ -58,15 +67,24 @@ class StreamedPass {
   const Costs& costs() const { return costs_; }
   const WeightsPlan& plan() const { return plan_; }
   PassTable& table() { return table_; }
-  bool times_known() const;
+  bool times_known() const {
+    return std::ranges::all_of(times_, [](Picos time) { return time > 0; });
+  }
 
-  void set_links(const Costs& links);  // the costs of loads
+  void set_links(const Costs& links) {  // the costs of loads
+    costs_.device = links.device;
+    costs_.load = links.load;
+    costs_.read = links.read;
+  }
   // Plans the loads of the streamed groups, in a ring of a given size.
   void plan(const GroupCatalog& catalog, const StreamerMemory& memory);
   void make_table(Range ring);
   // Replaces the order of uses. The times of known uses are kept. Needs plan() and make_table() after it.
   void change_order(const UseOrder& order, const GroupCatalog& catalog);
-  void change_times(const std::vector<Picos>& times, const GroupCatalog& catalog);
+  void change_times(const std::vector<Picos>& times, const GroupCatalog& catalog) {
+    times_ = times;
+    make_graph(catalog);
+  }
   // The group of each weight group of the plan.
   std::uint32_t group_of(std::uint32_t unit) const {
     return groups_[plan_.units[unit].parts.front().bytes.value.index];

@@ -1,12 +1,11 @@
 #include "slip/weight_streamer.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
+#include "base/sync.hpp"
 #include "flow/weights/group_catalog.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/pass_history.hpp"
@@ -21,13 +20,12 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kProbeBytes = std::uint64_t{16} << 20;  // the largest copy by which plan() measures loads
-constexpr std::size_t kMoreUses =
-    256;  // room in the log for uses that the plan does not have, beside twice the planned
+constexpr std::size_t kMoreUses = 256;  // uses in the log beyond twice the planned ones: those that the plan lacks
 
 const Kernel kProvenUse{"use of weights", [](const Args&) {}};
 
 // A thread is in a call from construction to destruction.
-class OneThread {
+class OneThread : base::NoCopy {
  public:
   OneThread(std::atomic<bool>& busy, Here here) : busy_(busy) {
     // acquire: this thread sees what the thread of the call before wrote.
@@ -35,8 +33,6 @@ class OneThread {
       throw Error(Code::kNotPermitted, "another thread is in a call of this WeightStreamer: one at a time", here);
   }
   ~OneThread() { busy_.store(false, std::memory_order_release); }  // release: for the thread of the next call
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
 
  private:
   std::atomic<bool>& busy_;

@@ -123,9 +123,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   for (std::size_t i = 0; i < placed.size(); ++i) {
     if (placed[i]) json["values"].push_back({{"name", graph.values()[i].name}, {"offset", plan.value_offsets[i]}});
   }
-  base::OutputFile file(path, here);
-  file.write(json.dump(1) + "\n");
-  file.finish();
+  base::write_file(path, json.dump(1) + "\n", here);
 }
 
 WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here) {

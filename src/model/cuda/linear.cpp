@@ -3,7 +3,6 @@
 // planner does not count.
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
 
 #include <map>
 #include <memory>

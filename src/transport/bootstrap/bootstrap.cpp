@@ -5,7 +5,6 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
@@ -118,15 +117,6 @@ const SocketAddress& Bootstrap::address(int rank) const {
 
 void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
   server_->messages().gather(table, bytes_per_rank, call_of(call));
-}
-
-void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
-  server_->messages().send(rank, tag, bytes, address(rank), call_of(call).deadline_ns);
-}
-
-std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupCall& call) {
-  static_cast<void>(address(rank));
-  return server_->messages().recv(rank, tag, call_of(call).deadline_ns);
 }
 
 std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,

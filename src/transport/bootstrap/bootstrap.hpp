@@ -85,8 +85,13 @@ class Bootstrap : base::NoCopy {
 
   // Messages between two ranks. Messages with the same tag arrive in the order in which they were sent; recv keeps
   // messages with other tags for later. A send returns when the kernel has taken the bytes.
-  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call = {});
-  std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call = {});
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call = {}) {
+    server_->messages().send(rank, tag, bytes, address(rank), call_of(call).deadline_ns);
+  }
+  std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call = {}) {
+    static_cast<void>(address(rank));
+    return server_->messages().recv(rank, tag, call_of(call).deadline_ns);
+  }
 
   // Asks the monitors of other ranks for their state. The control threads answer, even if the ranks' own threads are
   // stuck. The result omits ranks that do not answer in time. Throws nothing.

@@ -1,6 +1,5 @@
 #include "transport/bootstrap/connection_table.hpp"
 
-#include "base/clock.hpp"
 #include "base/fail.hpp"
 
 namespace slip::transport {
@@ -15,12 +14,6 @@ ControlConnection* ConnectionTable::outgoing(int rank) {
     if (one.role == Role::kDirectOut && one.rank == rank && !one.closing) return &one;
   }
   return nullptr;
-}
-
-void ConnectionTable::add_outgoing(FrameSocket channel, int rank) {
-  connections_.push_back({std::move(channel), Role::kDirectOut, rank, base::now_ns()});
-  connections_.back().channel.trust();
-  connections_.back().channel.queue(context_.header(FrameKind::kGreetDirect));
 }
 
 ControlConnection& ConnectionTable::add_successor(FrameSocket channel) {
@@ -70,11 +63,6 @@ void ConnectionTable::close_finished(std::int64_t now) {
     if (one.closing && one.role == Role::kDirectOut && one.channel.unsent()) undelivered_.insert(one.rank);
     return one.closing;
   });
-}
-
-void ConnectionTable::close_listener() {
-  listener_.close();
-  connections_.remove_if([](const ControlConnection& one) { return one.role == Role::kUnknown; });
 }
 
 }  // namespace slip::transport

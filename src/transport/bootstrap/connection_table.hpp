@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/socket/socket.hpp"
@@ -70,7 +71,11 @@ class ConnectionTable {
   bool has_undelivered(int rank) const { return undelivered_.contains(rank); }
 
   ControlConnection* outgoing(int rank);  // the direct connection to the rank; null: none
-  void add_outgoing(FrameSocket channel, int rank);
+  void add_outgoing(FrameSocket channel, int rank) {
+    connections_.push_back({std::move(channel), Role::kDirectOut, rank, base::now_ns()});
+    connections_.back().channel.trust();
+    connections_.back().channel.queue(context_.header(FrameKind::kGreetDirect));
+  }
   ControlConnection& add_successor(FrameSocket channel);
   // Sends the frame to the successor. If the successor is not connected yet, keeps the frame until it is.
   void pass_on(const FrameHeader& header, std::span<const std::byte> body);
@@ -81,7 +86,10 @@ class ConnectionTable {
   void identify(ControlConnection& connection, const FrameHeader& header);
   // Closes the finished connections, and those that have not said in time which rank they are.
   void close_finished(std::int64_t now);
-  void close_listener();  // also closes the connections that have not said which rank they are
+  void close_listener() {  // also closes the connections that have not said which rank they are
+    listener_.close();
+    connections_.remove_if([](const ControlConnection& one) { return one.role == Role::kUnknown; });
+  }
   void clear() { connections_.clear(); }
 
   // A rank that connects must say within this time which rank it is. The limit is long, because a lossy network may

@@ -62,11 +62,6 @@ void ControlServer::settle() {
   }
 }
 
-void ControlServer::set_monitor(std::shared_ptr<RankMonitor> monitor) {
-  const std::lock_guard lock(context_.mutex);
-  monitor_ = std::move(monitor);
-}
-
 void ControlServer::run() {
   std::string failure;
   try {
@@ -210,13 +205,6 @@ void ControlServer::take_last_messages() {
         messages_.add_message(one.rank, frame->header.tag, std::move(frame->body));
     }
   }
-}
-
-// The interval is short enough to date an event usefully, and long enough to cost almost nothing.
-void ControlServer::call_monitor(std::int64_t now) {
-  if (!monitor_ || now < next_look_ns_) return;
-  monitor_->look();
-  next_look_ns_ = now + detector_.interval_ns() / 4;
 }
 
 // If a rank leaves because of a loss before its predecessor has joined, it waits for the predecessor and sends it the

@@ -46,7 +46,10 @@ class ControlServer : base::NoCopy {
   // Returns when all frames that had arrived before the call are handled. A rank that was stopped and runs again must
   // first read whether the others have declared it lost.
   void settle();
-  void set_monitor(std::shared_ptr<RankMonitor> monitor);  // null: removes the monitor
+  void set_monitor(std::shared_ptr<RankMonitor> monitor) {  // null: removes the monitor
+    const std::lock_guard lock(context_.mutex);
+    monitor_ = std::move(monitor);
+  }
 
  private:
   void run();
@@ -56,7 +59,12 @@ class ControlServer : base::NoCopy {
   void handle(ControlConnection& connection, Frame& frame);
   void handle_left(ControlConnection& connection, const FrameHeader& header);
   void take_last_messages();
-  void call_monitor(std::int64_t now);
+  // The interval is short enough to date an event usefully, and long enough to cost almost nothing.
+  void call_monitor(std::int64_t now) {
+    if (!monitor_ || now < next_look_ns_) return;
+    monitor_->look();
+    next_look_ns_ = now + detector_.interval_ns() / 4;
+  }
   bool must_explain(std::int64_t now);
   void begin_goodbye(std::int64_t now);
   bool goodbye_over(std::int64_t now);

@@ -33,20 +33,11 @@ FailureDetector::FailureDetector(ControlContext& context, ConnectionTable& conne
                heartbeat.interval.count(), heartbeat.silence.count());
 }
 
-void FailureDetector::begin_init(std::int64_t deadline_ns) {
-  const std::lock_guard lock(context_.mutex);
-  init_deadline_ns_ = deadline_ns;
-}
-
 void FailureDetector::end_init() {
   const std::lock_guard lock(context_.mutex);
   if (!init_over_.insert(context_.self.rank).second) return;
   notify_init_over(context_.self.rank, nullptr);
   context_.wake_up.signal();
-}
-
-bool FailureDetector::init_over_everywhere() const {
-  return init_over_.size() == static_cast<std::size_t>(context_.self.nranks);
 }
 
 // Sends it both ways round the ring: then no single rank that stops or leaves can block the notification.
@@ -57,24 +48,9 @@ void FailureDetector::notify_init_over(int rank, const ControlConnection* except
   }
 }
 
-void FailureDetector::add_init_over(const ControlConnection& from, const FrameHeader& header) {
-  if (header.rank < 0 || header.rank >= context_.self.nranks || !init_over_.insert(header.rank).second) return;
-  notify_init_over(header.rank, &from);
-}
-
-std::int64_t FailureDetector::lost_at_ns(const ControlConnection& connection) const {
-  const std::int64_t silent = connection.heard_ns + silence_ns_;
-  return connection.in_ring() && !init_over_everywhere() ? std::max(silent, init_deadline_ns_) : silent;
-}
-
 std::int64_t FailureDetector::goodbye_end_ns(std::int64_t now) const {
   const std::int64_t end = now + std::min(silence_ns_, kMaxGoodbyeNs);
   return init_over_everywhere() ? end : std::max(end, init_deadline_ns_);
-}
-
-std::int64_t FailureDetector::own_silence_ns() const {
-  const std::lock_guard lock(context_.mutex);
-  return own_silence_ns_;
 }
 
 void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns) {
@@ -110,11 +86,6 @@ void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> r
   context_.wake_up.signal();
 }
 
-void FailureDetector::stop_watching() {
-  const std::lock_guard lock(context_.mutex);
-  for (ControlConnection& one : connections_.all()) one.watched = false;
-}
-
 void FailureDetector::beat(std::int64_t now) {
   for (ControlConnection& one : connections_.all()) {
     if (!one.must_be_heard() || one.closing || now < lost_at_ns(one)) continue;
@@ -132,17 +103,6 @@ void FailureDetector::beat(std::int64_t now) {
     if (one.channel.unsent()) continue;
     one.channel.queue(context_.header(one.watched ? FrameKind::kPing : FrameKind::kAlive));
   }
-}
-
-void FailureDetector::note_suspension(std::int64_t now, std::int64_t planned_ns) {
-  if (planned_ns == 0 || now - planned_ns < interval_ns_) return;
-  for (ControlConnection& one : connections_.all()) one.heard_ns = now;
-}
-
-void FailureDetector::note_own_silence(std::int64_t now) {
-  if (next_beat_ns_ == 0) return;
-  const std::int64_t silence = now - (next_beat_ns_ - interval_ns_);
-  if (silence >= silence_ns_) own_silence_ns_ = std::max(own_silence_ns_, silence);
 }
 
 }  // namespace slip::transport

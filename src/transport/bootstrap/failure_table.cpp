@@ -1,7 +1,5 @@
 #include "transport/bootstrap/failure_table.hpp"
 
-#include <fmt/format.h>
-
 #include "base/fail.hpp"
 
 namespace slip::transport {
@@ -45,33 +43,11 @@ void FailureTable::fail(Code code, std::string_view text) {
   context_.wake_up.signal();  // the server's thread sends the frames that could not be sent at once
 }
 
-std::optional<RankFailure> FailureTable::failure() const {
-  const std::lock_guard lock(context_.mutex);
-  return failure_;
-}
-
-std::optional<Loss> FailureTable::first_loss() const {
-  if (!broken_.is_set()) return std::nullopt;
-  const std::lock_guard lock(context_.mutex);
-  return losses_.empty() ? std::nullopt : std::optional(losses_.front());
-}
-
-std::vector<Loss> FailureTable::losses() const {
-  const std::lock_guard lock(context_.mutex);
-  return losses_;
-}
-
 void FailureTable::report_loss(const Loss& loss) {
   const std::lock_guard lock(context_.mutex);
   add_loss(loss);
   context_.changed.notify_all();
   context_.wake_up.signal();
-}
-
-bool FailureTable::has_left(int rank) const {
-  if (!any_left_.load(std::memory_order_acquire)) return false;  // acquire: pairs with the release in add_departure()
-  const std::lock_guard lock(context_.mutex);
-  return left_.contains(rank);
 }
 
 std::optional<std::uint64_t> FailureTable::calls_of_departed(int rank) const {
@@ -88,16 +64,6 @@ std::set<int> FailureTable::gone() const {
   return gone_at(now, next);
 }
 
-void FailureTable::throw_if_broken() const {
-  const std::lock_guard lock(context_.mutex);
-  require_whole();
-}
-
-void FailureTable::on_loss(std::shared_ptr<AbortFlag> flag) {
-  const std::lock_guard lock(context_.mutex);
-  loss_flag_ = std::move(flag);
-}
-
 void FailureTable::on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks) {
   const std::lock_guard lock(context_.mutex);
   trouble_flag_ = std::move(flag);
@@ -112,15 +78,6 @@ void FailureTable::require_whole() const {
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
   base::fail(first.code(), {}, "{}: {}", context_.self.text(), first.text());
-}
-
-bool FailureTable::is_lost(int rank) const {
-  return std::ranges::any_of(losses_, [&](const Loss& one) { return one.rank == rank; });
-}
-
-std::optional<std::int64_t> FailureTable::left_at(int rank) const {
-  const auto found = left_.find(rank);
-  return found == left_.end() ? std::nullopt : std::optional(found->second.known_ns);
 }
 
 std::set<int> FailureTable::gone_at(std::int64_t now, std::int64_t& next_ns) const {
@@ -158,12 +115,6 @@ void FailureTable::add_failure(RankFailure failure) {
   broken_.set();
 }
 
-bool FailureTable::add_departure(int rank, std::uint64_t calls) {
-  if (!left_.emplace(rank, Departure{base::now_ns(), calls}).second) return false;
-  any_left_.store(true, std::memory_order_release);  // release: pairs with the acquire in has_left()
-  return true;
-}
-
 // A rank that was declared lost and does not know it would wait for answers until its deadline. The predecessor may not
 // know of a loss yet. If this rank left because of that loss, the predecessor would blame this rank instead of the lost
 // one.
@@ -172,10 +123,6 @@ void FailureTable::announce_to(ControlConnection& connection) const {
     if (connection.in_ring() || loss.rank == connection.rank) send(connection, loss, context_.self.nranks);
   }
   if (connection.in_ring() && failure_) send(connection, *failure_, context_.self.nranks);
-}
-
-void FailureTable::set_trouble_flag(int rank) {
-  if (trouble_flag_ && trouble_ranks_.contains(rank)) trouble_flag_->set();
 }
 
 }  // namespace slip::transport

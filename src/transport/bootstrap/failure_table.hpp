@@ -52,11 +52,25 @@ class FailureTable {
   // Notifies all ranks why this one failed. On each of them broken_flag() is set, and all waits end with this code and
   // text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the lowest rank.
   void fail(Code code, std::string_view text);
-  std::optional<RankFailure> failure() const;
-  std::optional<Loss> first_loss() const;  // costs one load as long as the communicator is whole
-  std::vector<Loss> losses() const;        // in the order in which this rank learned of them
-  void report_loss(const Loss& loss);      // adds a loss that another rank has detected
-  bool has_left(int rank) const;           // by a clean shutdown; costs one load as long as no rank has left
+  std::optional<RankFailure> failure() const {
+    const std::lock_guard lock(context_.mutex);
+    return failure_;
+  }
+  std::optional<Loss> first_loss() const {  // costs one load as long as the communicator is whole
+    if (!broken_.is_set()) return std::nullopt;
+    const std::lock_guard lock(context_.mutex);
+    return losses_.empty() ? std::nullopt : std::optional(losses_.front());
+  }
+  std::vector<Loss> losses() const {  // in the order in which this rank learned of them
+    const std::lock_guard lock(context_.mutex);
+    return losses_;
+  }
+  void report_loss(const Loss& loss);  // adds a loss that another rank has detected
+  bool has_left(int rank) const {      // by a clean shutdown; costs one load as long as no rank has left
+    if (!any_left_.load(std::memory_order_acquire)) return false;  // acquire: pairs with the release in add_departure()
+    const std::lock_guard lock(context_.mutex);
+    return left_.contains(rank);
+  }
   // How many calls a departed rank had made, by its monitor (RankMonitor::calls). Nothing: the rank has not left.
   std::optional<std::uint64_t> calls_of_departed(int rank) const;
   std::set<int> gone() const;  // ranks that are lost, or left more than kAfterLeavingNs ago
@@ -64,8 +78,14 @@ class FailureTable {
   // The first loss or failure sets it. Every wait that must end when the communicator is broken checks it. A thread
   // that sees it set (acquire) finds the loss or the failure in this table.
   const AbortFlag& broken_flag() const { return broken_; }
-  void throw_if_broken() const;
-  void on_loss(std::shared_ptr<AbortFlag> flag);  // the next loss sets this flag; null: removes it
+  void throw_if_broken() const {
+    const std::lock_guard lock(context_.mutex);
+    require_whole();
+  }
+  void on_loss(std::shared_ptr<AbortFlag> flag) {  // the next loss sets this flag; null: removes it
+    const std::lock_guard lock(context_.mutex);
+    loss_flag_ = std::move(flag);
+  }
   // If one of `ranks` is lost or fails, or already has, this table sets the flag.
   void on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks);
 
@@ -81,16 +101,25 @@ class FailureTable {
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;  // throws the loss or failure that broke the communicator
   bool is_whole() const { return losses_.empty() && !failure_; }
-  bool is_lost(int rank) const;
-  std::optional<std::int64_t> left_at(int rank) const;
+  bool is_lost(int rank) const {
+    return std::ranges::any_of(losses_, [&](const Loss& one) { return one.rank == rank; });
+  }
+  std::optional<std::int64_t> left_at(int rank) const {
+    const auto found = left_.find(rank);
+    return found == left_.end() ? std::nullopt : std::optional(found->second.known_ns);
+  }
   // The ranks that count as gone at this time. If another rank will count as gone later, lowers `next_ns` to that time.
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   // add_loss() and add_failure() also forward what is new to the connected ranks. add_departure() does not: the caller
   // passes the goodbye on round the ring.
   void add_loss(const Loss& loss);
   void add_failure(RankFailure failure);
-  bool add_departure(int rank, std::uint64_t calls);  // false: it was known
-  void set_broken() { broken_.set(); }                // the reason is ControlContext::thread_failure
+  bool add_departure(int rank, std::uint64_t calls) {  // false: it was known
+    if (!left_.emplace(rank, Departure{base::now_ns(), calls}).second) return false;
+    any_left_.store(true, std::memory_order_release);  // release: pairs with the acquire in has_left()
+    return true;
+  }
+  void set_broken() { broken_.set(); }  // the reason is ControlContext::thread_failure
   // Sends a rank that has just connected the losses and failures that it may not know.
   void announce_to(ControlConnection& connection) const;
 
@@ -99,7 +128,9 @@ class FailureTable {
     std::int64_t known_ns = 0;  // when this rank learned of it
     std::uint64_t calls = 0;    // that the rank had made
   };
-  void set_trouble_flag(int rank);
+  void set_trouble_flag(int rank) {
+    if (trouble_flag_ && trouble_ranks_.contains(rank)) trouble_flag_->set();
+  }
 
   ControlContext& context_;
   ConnectionTable& connections_;

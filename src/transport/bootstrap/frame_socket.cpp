@@ -1,7 +1,5 @@
 #include "transport/bootstrap/frame_socket.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -29,12 +27,6 @@ Handshake::Handshake(const Secret& secret, Side side)
   nonces_[static_cast<std::size_t>(side)] = random_secret();
 }
 
-void Handshake::begin(std::vector<std::byte>& out) const {
-  Opening opening;
-  opening.nonce = nonces_[0];
-  append(out, bytes_of(opening));
-}
-
 std::size_t Handshake::advance(std::span<const std::byte> received, std::vector<std::byte>& out) {
   if (!failure_.empty()) return 0;
   switch (state_) {
@@ -50,10 +42,6 @@ Secret Handshake::derived(std::string_view label) const {
   std::array<std::byte, 2 * sizeof(Secret)> both;
   std::ranges::copy(nonces_[1], std::ranges::copy(nonces_[0], both.begin()).out);
   return derive(secret_, label, both);
-}
-
-base::Hmac Handshake::key_of(Side sender) const {
-  return base::Hmac(derived(sender == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
 }
 
 // Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
@@ -254,8 +242,6 @@ std::optional<Frame> FrameSocket::take_frame() {
   taken_ += whole;
   return Frame{header, {body.begin(), body.end()}};
 }
-
-std::optional<Frame> FrameSocket::next() { return is_proven() ? take_frame() : std::nullopt; }
 
 Frame FrameSocket::wait_for_frame(const Deadline& deadline) {
   for (;;) {

@@ -28,12 +28,18 @@ class Handshake {
   // Takes one step if the received bytes allow it, and appends the reply to `out`. Returns the number of bytes taken;
   // 0: more bytes are needed, it is over, or it failed.
   std::size_t advance(std::span<const std::byte> received, std::vector<std::byte>& out);
-  void begin(std::vector<std::byte>& out) const;  // appends the first message of the connecting end
+  void begin(std::vector<std::byte>& out) const {  // appends the first message of the connecting end
+    Opening opening;
+    opening.nonce = nonces_[0];
+    append(out, bytes_of(opening));
+  }
 
   // Why the peer is not a rank of this job; empty: no failure so far.
   const std::string& failure() const { return failure_; }
   bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
-  base::Hmac key_of(Side sender) const;        // of the frames that this side sends
+  base::Hmac key_of(Side sender) const {       // of the frames that this side sends
+    return base::Hmac(derived(sender == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
+  }
 
  private:
   enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for
@@ -77,7 +83,7 @@ class FrameSocket {
 
   void pump();  // reads the bytes that have arrived
   // The next complete frame. None: it has not arrived, or the bytes are not a frame of this job, see is_foreign().
-  std::optional<Frame> next();
+  std::optional<Frame> next() { return is_proven() ? take_frame() : std::nullopt; }
   Frame wait_for_frame(const Deadline& deadline);  // throws kIo if the connection closes first
 
   bool ended() const { return ended_; }  // the peer closed the connection, or is gone

@@ -1,7 +1,5 @@
 #include "transport/bootstrap/message_exchange.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/clock.hpp"
@@ -146,28 +144,20 @@ std::vector<std::byte> MessageExchange::take(std::pair<int, std::uint64_t> key) 
 std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::int64_t deadline_ns) {
   const std::pair key(rank, tag);
   std::unique_lock lock(context_.mutex);
-  const auto gone = [&] {
-    const std::optional<std::int64_t> left = failures_.left_at(rank);
-    return left && base::now_ns() - *left >= FailureTable::kAfterLeavingNs;
-  };
-  bool here = false;
-  while (!here && !gone()) {
-    const std::optional<std::int64_t> left = failures_.left_at(rank);
-    std::int64_t limit = deadline_ns;
-    if (left && (limit == 0 || limit > *left + FailureTable::kAfterLeavingNs))
-      limit = *left + FailureTable::kAfterLeavingNs;
-    const auto changed = [&] {
-      here = messages_.contains(key);
-      return here || left != failures_.left_at(rank);
-    };
-    if (!failures_.wait_until(lock, limit, changed) && !gone()) break;
-  }
-  if (here) return take(key);
   const std::string self = context_.self.text();
-  if (gone()) failures_.require_whole();
-  if (gone()) base::fail(Code::kRankLost, {}, "{}: rank {} has left without sending tag {}", self, rank, tag);
-  base::fail(Code::kTimeout, {}, "{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag,
-             other_tags(rank));
+  for (;;) {
+    const std::optional<std::int64_t> left = failures_.left_at(rank);
+    const std::int64_t gone_ns = left ? *left + FailureTable::kAfterLeavingNs : 0;  // 0: the rank has not left
+    const bool gone_first = left && (deadline_ns == 0 || gone_ns < deadline_ns);
+    const auto changed = [&] { return messages_.contains(key) || left != failures_.left_at(rank); };
+    const bool in_time = failures_.wait_until(lock, gone_first ? gone_ns : deadline_ns, changed);
+    if (messages_.contains(key)) return take(key);
+    if (in_time) continue;  // the rank has left meanwhile
+    if (gone_first) failures_.require_whole();
+    if (gone_first) base::fail(Code::kRankLost, {}, "{}: rank {} has left without sending tag {}", self, rank, tag);
+    base::fail(Code::kTimeout, {}, "{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag,
+               other_tags(rank));
+  }
 }
 
 bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
@@ -242,19 +232,6 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
     if (found && !found.mapped().empty()) result[rank] = std::move(found.mapped());
   }
   return result;
-}
-
-void MessageExchange::add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) {
-  messages_[{rank, tag}].push_back(std::move(bytes));
-}
-
-void MessageExchange::add_piece(const FrameHeader& header, std::vector<std::byte> bytes) {
-  pieces_[{header.tag, header.rank}] = {header.call, std::move(bytes)};
-}
-
-void MessageExchange::add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes) {
-  const auto found = answers_.find({rank, question});
-  if (found != answers_.end()) found->second = std::move(bytes);
 }
 
 }  // namespace slip::transport

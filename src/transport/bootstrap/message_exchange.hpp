@@ -51,9 +51,16 @@ class MessageExchange {
   std::optional<Message> next_message(std::uint64_t tag, std::size_t known_gone, std::int64_t deadline_ns);
 
   // REQUIRES, for all below: the caller holds the mutex. The server's thread calls them.
-  void add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes);
-  void add_piece(const FrameHeader& header, std::vector<std::byte> bytes);
-  void add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes);
+  void add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) {
+    messages_[{rank, tag}].push_back(std::move(bytes));
+  }
+  void add_piece(const FrameHeader& header, std::vector<std::byte> bytes) {
+    pieces_[{header.tag, header.rank}] = {header.call, std::move(bytes)};
+  }
+  void add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes) {
+    const auto found = answers_.find({rank, question});
+    if (found != answers_.end()) found->second = std::move(bytes);
+  }
 
  private:
   struct Piece {  // the contribution of one rank to an all-gather

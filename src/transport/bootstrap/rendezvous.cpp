@@ -1,13 +1,11 @@
 #include "transport/bootstrap/rendezvous.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 
 namespace slip::transport {

@@ -1,7 +1,6 @@
 #include "transport/bootstrap/secret.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>

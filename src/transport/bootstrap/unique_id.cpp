@@ -1,7 +1,5 @@
 #include "slip/unique_id.hpp"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "base/clock.hpp"

@@ -12,7 +12,6 @@
 #include <mutex>
 #include <set>
 
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/thread.hpp"
 #include "transport/bootstrap/secret.hpp"

@@ -27,8 +27,7 @@ class StartFinder {
     follow_dependencies();
     const std::vector<std::uint32_t> room = engine_predecessors(spans_, run_.engines);
     for (std::size_t i = 0; i < spans_.size(); ++i) run_.facts[i].engine_after = room[i];
-    const bool queues =
-        std::any_of(spans_.begin(), spans_.end(), [](const TraceSpan& span) { return span.queue >= 0; });
+    const bool queues = std::ranges::any_of(spans_, [](const TraceSpan& span) { return span.queue >= 0; });
     if (queues) follow_queues();
     add_call_times();
     if (queues) follow_queues();

@@ -4,8 +4,6 @@
 // hashes of its own scripts and style, so nothing else runs and nothing is loaded.
 #include "slip/page.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <map>

@@ -160,10 +160,6 @@ void Columns::integers(std::string_view key, const std::vector<std::int64_t>& va
   store(key, above, base, scale);
 }
 
-void Columns::indices(std::string_view key, const std::vector<std::uint32_t>& values) {
-  store(key, {values.begin(), values.end()}, 0, 1);
-}
-
 std::uint32_t TextTable::number_of(std::string_view text) {
   const auto [found, fresh] = numbers_.try_emplace(text, static_cast<std::uint32_t>(texts_.size()));
   if (fresh) texts_.push_back(text);

@@ -30,7 +30,9 @@ class Columns {
   // lose precision.
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
   // Indices, stored without base and scale, so that the page can use the bytes without a copy.
-  void indices(std::string_view key, const std::vector<std::uint32_t>& values);
+  void indices(std::string_view key, const std::vector<std::uint32_t>& values) {
+    store(key, {values.begin(), values.end()}, 0, 1);
+  }
 
   // {"key":{"type":"u16","at":0,"count":7,"base":0,"scale":1},...}: value i is base + scale * stored[i]. The type
   // "same" stores nothing: every value is the base. Numbers are little-endian; each column starts at a multiple of 8

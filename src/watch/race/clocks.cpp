@@ -1,7 +1,5 @@
 #include "watch/race/clocks.hpp"
 
-#include <algorithm>
-
 namespace slip::watch {
 namespace {
 
@@ -56,21 +54,12 @@ Clocks::StreamSlot Clocks::slot_of(std::uint64_t stream, std::uint32_t device) {
   return slot_of(stream);
 }
 
-void Clocks::adopt(std::uint64_t stream, const StreamSlot& slot) {
-  if (!slots_.contains(stream)) open(stream, slot);
-}
-
 void Clocks::open(std::uint64_t stream, const StreamSlot& slot) {
   slots_.emplace(stream, slot);
   if (streams_.size() <= slot.slot) streams_.resize(slot.slot + 1);
   StreamClock& opened = streams_[slot.slot];
   if (opened.versions.empty()) opened.versions.push_back({0, std::make_shared<const Clock>()});
   else set_present(opened, host_);  // the last waits of the closed stream do not order this stream
-}
-
-void Clocks::close(std::uint64_t stream, std::uint32_t device) {
-  const auto known = slots_.find(stream);
-  if (known != slots_.end()) closed_.push_back({known->second.slot, device});
 }
 
 // A point at or before the start of the oldest version gets an empty clock. Position 0 is the beginning of a stream,
@@ -134,27 +123,12 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
   return true;
 }
 
-// The awaited point may be after the last op, if the program recorded an event there.
-void Clocks::extend_to(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
-
 void Clocks::join_into_host(Point point, const Clock& other) {
   if (position_in(host_, point.slot) >= point.position && covers(host_, other)) return;
   join(host_, other);
   raise(host_, point.slot, point.position);
   ++host_version_;
   set_present(streams_[kHostSlot], host_);
-}
-
-void Clocks::host_wait(Point point) {
-  extend_to(point);
-  join_into_host(point, *clock_at(point));
-}
-
-void Clocks::host_wait_all(std::uint32_t slot) { join_into_host({slot, end(slot)}, present(slot)); }
-
-void Clocks::host_step(std::uint64_t position) {
-  streams_[kHostSlot].end = position;
-  host_wait({kHostSlot, position});
 }
 
 }  // namespace slip::watch

@@ -7,6 +7,7 @@
 // which all its threads share: for the order among host threads, use a thread sanitizer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -42,8 +43,13 @@ class Clocks {
   // The same, but an unknown stream may reuse the slot of a closed stream of its device.
   StreamSlot slot_of(std::uint64_t stream, std::uint32_t device);
   std::size_t slots() const { return streams_.size(); }
-  void adopt(std::uint64_t stream, const StreamSlot& slot);  // uses the slot that another Clocks object chose
-  void close(std::uint64_t stream, std::uint32_t device);
+  void adopt(std::uint64_t stream, const StreamSlot& slot) {  // uses the slot that another Clocks object chose
+    if (!slots_.contains(stream)) open(stream, slot);
+  }
+  void close(std::uint64_t stream, std::uint32_t device) {
+    const auto known = slots_.find(stream);
+    if (known != slots_.end()) closed_.push_back({known->second.slot, device});
+  }
 
   // The stream's next op ends at `position`. It comes after everything that the host has waited for so far.
   void submit(std::uint32_t slot, std::uint64_t position);
@@ -52,12 +58,18 @@ class Clocks {
   // Orders later ops of the stream after the point. False: they were already ordered.
   bool wait(std::uint32_t slot, Point point);
   // The host waited for the point.
-  void host_wait(Point point);
+  void host_wait(Point point) {
+    extend_to(point);
+    join_into_host(point, *clock_at(point));
+  }
   // The host waited for the whole stream: its last op, and the waits after that op.
-  void host_wait_all(std::uint32_t slot);
+  void host_wait_all(std::uint32_t slot) { join_into_host({slot, end(slot)}, present(slot)); }
 
   // The host accessed memory, as its step number `position`. Work issued from now on comes after this access.
-  void host_step(std::uint64_t position);
+  void host_step(std::uint64_t position) {
+    streams_[kHostSlot].end = position;
+    host_wait({kHostSlot, position});
+  }
 
   // Whether an op that comes after `point` also comes after `earlier`. REQUIRES: the clock at `point` is still kept.
   bool reaches(Point point, Point earlier) const {
@@ -92,7 +104,8 @@ class Clocks {
   void set_present(StreamClock& stream, Clock clock);
   void join_host(StreamClock& stream, const Clock& host);
   void join_into_host(Point point, const Clock& other);
-  void extend_to(Point point);
+  // The awaited point may be after the last op, if the program recorded an event there.
+  void extend_to(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
   void open(std::uint64_t stream, const StreamSlot& slot);
 
   struct ClosedSlot {

@@ -5,11 +5,6 @@
 
 namespace slip::watch {
 
-void FixFinder::order(std::uint32_t slot, Clocks::Point point) {
-  if (slot == Clocks::kHostSlot) clocks.host_wait(point);
-  else clocks.wait(slot, point);
-}
-
 void FixFinder::add(const RaceSide& after, const RaceSide& before, Clocks::Point point) {
   if (after.stream == 0 && after.name == kOpenView) {
     of_views_.emplace(std::pair(key_of(after), key_of(before)), fixes_.size());
@@ -20,11 +15,6 @@ void FixFinder::add(const RaceSide& after, const RaceSide& before, Clocks::Point
   fixes_.push_back({after, before});
   last_.push_back(point);
   needed_.push_back(false);
-}
-
-void FixFinder::assume(const std::vector<RaceFix>& fixes) {
-  for (const RaceFix& fix : fixes) add(fix.after, fix.before, {});
-  notes_needed_ = true;
 }
 
 void FixFinder::apply(const Access& access) {

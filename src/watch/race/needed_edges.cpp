@@ -12,17 +12,6 @@ void NeededEdges::give_up() {
   slots_.clear();
 }
 
-NeededEdges::SlotEdges& NeededEdges::slot(std::uint32_t index) {
-  if (slots_.size() <= index) slots_.resize(index + 1);
-  return slots_[index];
-}
-
-// Returns the position of the slot up to which the edge orders its work.
-std::uint64_t NeededEdges::covers(const Edge& edge, std::uint32_t slot) const {
-  const std::uint64_t position = Clocks::position_in(*edge.clock, slot);
-  return edge.from.slot == slot ? std::max(position, edge.from.position) : position;
-}
-
 void NeededEdges::add_edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> clock,
                            bool implied, bool with_waits) {
   if (gave_up_) return;
@@ -59,10 +48,6 @@ void NeededEdges::add_opaque(Clocks::Point point, const Clocks::Clock& clock) {
   }
   slot(point.slot).opaque.push_back(point.position);
   some_opaque_ = true;
-}
-
-void NeededEdges::add_host_visible(Clocks::Point point) {
-  if (!gave_up_) slot(point.slot).host_visible.push_back(point.position);
 }
 
 void NeededEdges::host_waited(std::uint32_t host_slot, const Clocks::Clock& clock) {

@@ -44,7 +44,9 @@ class NeededEdges {
   // The submitted op may touch any memory, or it signals that everything before it is done.
   void add_opaque(Clocks::Point point, const Clocks::Clock& clock);
   // The submitted op touches host memory: after a sync, the host may read that memory without a view.
-  void add_host_visible(Clocks::Point point);
+  void add_host_visible(Clocks::Point point) {
+    if (!gave_up_) slot(point.slot).host_visible.push_back(point.position);
+  }
   void host_waited(std::uint32_t host_slot, const Clocks::Clock& clock);  // call after the edges of the wait were added
 
   const std::vector<Edge>& edges() const { return edges_; }
@@ -67,8 +69,15 @@ class NeededEdges {
     std::vector<std::uint64_t> opaque;        // positions, increasing
     std::vector<std::uint64_t> host_visible;  // positions, increasing
   };
-  SlotEdges& slot(std::uint32_t index);
-  std::uint64_t covers(const Edge& edge, std::uint32_t slot) const;
+  SlotEdges& slot(std::uint32_t index) {
+    if (slots_.size() <= index) slots_.resize(index + 1);
+    return slots_[index];
+  }
+  // Returns the position of the slot up to which the edge orders its work.
+  std::uint64_t covers(const Edge& edge, std::uint32_t slot) const {
+    const std::uint64_t position = Clocks::position_in(*edge.clock, slot);
+    return edge.from.slot == slot ? std::max(position, edge.from.position) : position;
+  }
   void need(Clocks::Point earlier, std::uint32_t slot, std::uint64_t before);
   void need_last(const std::vector<std::uint64_t>& positions, std::uint32_t of, const Clocks::Clock& clock,
                  std::uint32_t slot);

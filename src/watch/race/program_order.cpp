@@ -7,11 +7,6 @@ namespace {
 constexpr std::size_t kMaxSlotsForNeededEdges = 1024;
 }  // namespace
 
-FixFinder& ProgramOrder::require_fixes() {
-  if (!fixes_) fixes_ = std::make_unique<FixFinder>(clocks_, by_op_);
-  return *fixes_;
-}
-
 ProgramOrder::HostState ProgramOrder::host_state() {
   if (issued_with_.clock) return issued_with_;
   const auto store = [](std::shared_ptr<const Clocks::Clock>& stored, const Clocks::Clock& present) {
@@ -103,17 +98,6 @@ void ProgramOrder::host_sync(const TraceRecord& record) {
   if (!needed_) return;
   needed_->host_waited(Clocks::kHostSlot, clocks_.host());
   needed_->add_op({Clocks::kHostSlot, ++host_steps_}, clocks_.host());
-}
-
-Clocks::Point ProgramOrder::begin_host_step() {
-  const Clocks::Point point{Clocks::kHostSlot, ++host_steps_};
-  if (needed_) needed_->add_op(point, clocks_.host());
-  return point;
-}
-
-void ProgramOrder::end_host_step() {
-  clocks_.host_step(host_steps_);
-  if (fixes_) fixes_->clocks.host_step(host_steps_);
 }
 
 bool ProgramOrder::is_ordered(const Access& earlier, const Access& access, bool at_own_position) {

@@ -35,7 +35,10 @@ class FixFinder {
   const std::vector<RaceFix>& fixes() const { return fixes_; }
 
   // Starts with these fixes, and from now on notes which of them are needed.
-  void assume(const std::vector<RaceFix>& fixes);
+  void assume(const std::vector<RaceFix>& fixes) {
+    for (const RaceFix& fix : fixes) add(fix.after, fix.before, {});
+    notes_needed_ = true;
+  }
   // By fix: whether it alone ordered two conflicting accesses. True is certain; false means unknown.
   const std::vector<bool>& needed() const { return needed_; }
 
@@ -44,7 +47,10 @@ class FixFinder {
   PlaceKey key_of(const RaceSide& side) const {
     return {side.stream, side.file, side.line, side.name, by_op_ ? side.position : 0};
   }
-  void order(std::uint32_t slot, Clocks::Point point);
+  void order(std::uint32_t slot, Clocks::Point point) {
+    if (slot == Clocks::kHostSlot) clocks.host_wait(point);
+    else clocks.wait(slot, point);
+  }
   void add(const RaceSide& after, const RaceSide& before, Clocks::Point point);
   void note_needed(const std::vector<Access>& unordered);
 
@@ -96,8 +102,15 @@ class ProgramOrder {
 
   // Steps of the host: its accesses, and its waits if there is a NeededEdges. begin_host_step() begins the next step.
   std::uint64_t next_host_step() const { return host_steps_ + 1; }
-  Clocks::Point begin_host_step();
-  void end_host_step();
+  Clocks::Point begin_host_step() {
+    const Clocks::Point point{Clocks::kHostSlot, ++host_steps_};
+    if (needed_) needed_->add_op(point, clocks_.host());
+    return point;
+  }
+  void end_host_step() {
+    clocks_.host_step(host_steps_);
+    if (fixes_) fixes_->clocks.host_step(host_steps_);
+  }
 
   // Whether the access comes after an earlier access that it conflicts with. `at_own_position`: no other op has the
   // position of the access. It is false for a stream-ordered allocation or free, which may share the position of the
@@ -106,7 +119,10 @@ class ProgramOrder {
 
   const Clocks& clocks() const { return clocks_; }
   FixFinder* fixes() { return fixes_.get(); }  // null before the first race
-  FixFinder& require_fixes();
+  FixFinder& require_fixes() {
+    if (!fixes_) fixes_ = std::make_unique<FixFinder>(clocks_, by_op_);
+    return *fixes_;
+  }
 
  private:
   void host_wait(Clocks::Point point);

@@ -114,13 +114,6 @@ void RaceCheck::add_needed(const TraceRecord& record, Clocks::Point point, std::
     needed_->add_host_visible(point);
 }
 
-// Adds the edges that would order the access after the accesses it races with.
-void RaceCheck::add_fixes(const Access& access) {
-  if (!order_.fixes() && unordered_.empty()) return;
-  order_.require_fixes().add_missing(access, unordered_);
-  unordered_.clear();
-}
-
 void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own_position) {
   const bool by_host = access.point.slot == Clocks::kHostSlot;
   const bool writes = access.side.writes;

@@ -44,7 +44,12 @@ class RaceCheck : base::NoCopy {
   void touch(const TraceRange& range, const Access& access, bool at_own_position = true);
   void touch_whole(const TraceRecord& record, std::string_view name);
   void add_race(const RaceSide& first, const RaceSide& second, const TraceRange& where, std::string_view buffer_name);
-  void add_fixes(const Access& access);
+  // Adds the edges that would order the access after the accesses it races with.
+  void add_fixes(const Access& access) {
+    if (!order_.fixes() && unordered_.empty()) return;
+    order_.require_fixes().add_missing(access, unordered_);
+    unordered_.clear();
+  }
   void add_needed(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
                   std::span<const TraceRange> writes);
   void host_touch(const TraceRecord& record, bool writes);

@@ -79,8 +79,7 @@ void OpenViews::add_op(TrackedBuffer& buffer, const TraceRange& range, const Acc
   const std::uint64_t begin = buffer.begin_of(range), end = begin + range.bytes;
   for (OpenView& view : open->second) {
     if (!(view.writes || access.side.writes) || begin >= view.end || view.begin >= end) continue;
-    const auto known =
-        std::find_if(view.ops.begin(), view.ops.end(), [&](const OpInView& op) { return same_place(op.last, access); });
+    const auto known = std::ranges::find_if(view.ops, [&](const OpInView& op) { return same_place(op.last, access); });
     if (known != view.ops.end()) {
       known->last = access;
       continue;

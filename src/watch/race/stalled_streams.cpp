@@ -25,11 +25,6 @@ void FlagWrites::forget(const TraceRange& range) {
   flags_.erase(first, last);
 }
 
-const std::vector<FlagWrites::Write>* FlagWrites::writes_of(const TraceRange& flag) const {
-  const auto found = flags_.find({flag.buffer, flag.offset});
-  return found == flags_.end() ? nullptr : &found->second;
-}
-
 bool FlagWrites::is_written(const TraceRange& flag, std::uint32_t value) const {
   const std::vector<Write>* writes = writes_of(flag);
   return writes &&
@@ -143,10 +138,6 @@ void StalledStreams::flag_written(const TraceRange& flag) {
     resume(stall->first);
     stall = stalls_.begin();
   }
-}
-
-void StalledStreams::finish() {
-  while (!stalls_.empty()) resume(root_of(stalls_.begin()->first));
 }
 
 }  // namespace slip::watch

@@ -45,7 +45,10 @@ class FlagWrites {
     Clocks::Point point;
     std::uint32_t value;
   };
-  const std::vector<Write>* writes_of(const TraceRange& flag) const;
+  const std::vector<Write>* writes_of(const TraceRange& flag) const {
+    const auto found = flags_.find({flag.buffer, flag.offset});
+    return found == flags_.end() ? nullptr : &found->second;
+  }
   std::map<FlagAddress, std::vector<Write>> flags_;
 };
 
@@ -69,7 +72,9 @@ class StalledStreams {
   // An op wrote the flag: performs the records of the streams whose wait has ended.
   void flag_written(const TraceRange& flag);
   // Performs all records that are still deferred. Their flags were written by work that the program did not declare.
-  void finish();
+  void finish() {
+    while (!stalls_.empty()) resume(root_of(stalls_.begin()->first));
+  }
 
  private:
   struct Deferred {

@@ -2,6 +2,7 @@
 // records. ForeignReader reads traces of other programs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -149,15 +150,28 @@ class ForeignReader {
   void read_fields(Event& event);
   void read_args(Event& event);
   std::string_view read_identity();
-  void note_name(const Event& event);
+  void note_name(const Event& event) {
+    if (event.name == "process_name") processes_[event.pid.data()] = event.given;
+    else if (event.name == "process_labels") labels_[event.pid.data()] = event.labels;
+    else if (event.name == "thread_name") threads_[{event.pid.data(), event.tid.data()}] = event.given;
+  }
   std::size_t track_of(const Event& event);
   Picos time_of(const Event& event);
-  Picos sum(Picos a, Picos b) const;
+  Picos sum(Picos a, Picos b) const {
+    Picos result = 0;
+    if (__builtin_add_overflow(a, b, &result)) json_.fail("a time more than 106 days from the first");
+    return result;
+  }
   void add_run(std::size_t track, const Begin& begin, Picos ended);
   void add_submissions();
   std::vector<std::size_t> find_launches() const;
   void follow_arrows(std::vector<std::size_t>& launches) const;
-  void end_open_runs();
+  // Runs that have no end event last until the end of the trace, as in viewers.
+  void end_open_runs() {
+    for (std::size_t i = 0; i < tracks_.size(); ++i) {
+      for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, clock_.latest));
+    }
+  }
   void move_to_zero();
   void number_positions();
   void put_in_order();

@@ -1,7 +1,6 @@
 // ForeignReader: Chrome traces of other programs.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <string>
@@ -152,12 +151,6 @@ std::string_view ForeignReader::read_identity() {
   return {};
 }
 
-void ForeignReader::note_name(const Event& event) {
-  if (event.name == "process_name") processes_[event.pid.data()] = event.given;
-  else if (event.name == "process_labels") labels_[event.pid.data()] = event.labels;
-  else if (event.name == "thread_name") threads_[{event.pid.data(), event.tid.data()}] = event.given;
-}
-
 std::size_t ForeignReader::track_of(const Event& event) {
   const ThreadKey key{event.pid.data(), event.tid.data()};
   if (key == last_key_ && !tracks_.empty()) return last_track_;
@@ -170,12 +163,6 @@ std::size_t ForeignReader::track_of(const Event& event) {
   }
   last_key_ = key;
   return last_track_ = found->second;
-}
-
-Picos ForeignReader::sum(Picos a, Picos b) const {
-  Picos result = 0;
-  if (__builtin_add_overflow(a, b, &result)) json_.fail("a time more than 106 days from the first");
-  return result;
 }
 
 Picos ForeignReader::time_of(const Event& event) {
@@ -267,13 +254,6 @@ void ForeignReader::add_submissions() {
                         .thread = call.stream,
                         .queued = call.started,
                         .name = run.name});
-  }
-}
-
-// Runs that have no end event last until the end of the trace, as in viewers.
-void ForeignReader::end_open_runs() {
-  for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, clock_.latest));
   }
 }
 

@@ -1,6 +1,4 @@
 // Questions about copies: what they order, when they block the host, and how many run at a time.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/lab/questions/questions.hpp"

@@ -1,6 +1,4 @@
 // Lab questions: each question is answered by an experiment that runs at once.
-#include <fmt/format.h>
-
 #include "cli/lab/questions/questions.hpp"
 
 namespace slip::cli {

@@ -1,6 +1,4 @@
 // Questions about order: default streams, queues, concurrency.
-#include <fmt/format.h>
-
 #include <array>
 
 #include "base/thread.hpp"

@@ -1,6 +1,4 @@
 // Questions about several devices and about communication.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/lab/questions/questions.hpp"

@@ -1,6 +1,4 @@
 // Questions about weights that are loaded into few slots.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/lab/cuda_kernels.hpp"
