@@ -10,8 +10,8 @@ from typing import Any, Optional, Union
 import torch
 
 from . import _core, _offload_hooks
-from ._errors import Error, InvalidValue, OutOfMemory
-from ._offload_groups import Weights, bytes_of, find_weights, text_of
+from ._errors import Error, InvalidValue
+from ._offload_groups import Weights, bytes_of, find_weights, require_budget, text_of
 from ._offload_session import Offloaded
 
 Size = Union[int, float, str]
@@ -26,6 +26,11 @@ def check_model(model: Any) -> None:
             raise InvalidValue(f"'{path or 'the model'}' is a TorchScript module: its forward cannot be observed")
         if isinstance(module._parameters, _offload_hooks.Guarded):
             raise Error("the model, or a part of it, is offloaded already: call model.slip.restore() first")
+    taken = {id(param) for session in list(_alive) if not session._restored for group in session._weights.groups
+             for param in group.params}
+    for path, param in model.named_parameters():
+        if id(param) in taken:
+            raise Error(f"'{path}' is also a weight of another model, which is offloaded: call slip.restore() of that model first")
     if hasattr(model, "slip"):
         raise InvalidValue("the model has an attribute 'slip' of its own, which slipstream.offload needs")
 
@@ -79,12 +84,9 @@ def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any =
     options = {"budget": room, "slowdown": slowdown, "stream_all": stream_all,
                "host_memory": None if host_memory is None else bytes_of(host_memory, "host_memory", whole),
                "ring": None if ring is None else bytes_of(ring, "ring", whole)}
+    if room is not None:
+        require_budget(model, room, on)
     session = Offloaded(model, on, found, options, files)
-    if room is not None and room < session._smallest():
-        raise OutOfMemory(
-            f"a budget of {room} bytes ({text_of(room)}) is too small: the model needs at least {session._smallest()} bytes "
-            f"({text_of(session._smallest())}); the largest weight, '{found.largest.name}', takes {found.largest.nbytes} of them, "
-            f"small weights and buffers {session._small_bytes()}")
     if options["ring"] is not None:
         left = session._room()
         if left is not None and options["ring"] > left:

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import warnings
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
 
@@ -58,8 +58,11 @@ def bytes_of(value: Any, what: str, whole: int = 0) -> int:
     return int(value)
 
 
-# Modules that keep references to their parameters, so that accesses cannot be noticed: their weights stay.
-UNNOTICED = (torch.nn.RNNBase,)
+def keeps_its_weights(module: torch.nn.Module) -> bool:
+    """Whether the weights of a module stay on the device. nn.LSTM and nn.GRU keep references to their parameters, so that
+    accesses cannot be noticed. An embedding with max_norm writes its weight in forward."""
+    return isinstance(module, torch.nn.RNNBase) or (
+        isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.max_norm is not None)
 
 
 class Group:
@@ -134,6 +137,7 @@ class Weights:
         by_param: dict[int, Optional[Group]] = {}
         by_memory: dict[Any, Group] = {}
         seen: set[int] = set()
+        kept = {id(param) for module in model.modules() if keeps_its_weights(module) for param in module._parameters.values()}
         for path, module in model.named_modules():
             prefix = path + "." if path else ""
             for name, param in module._parameters.items():
@@ -152,7 +156,7 @@ class Weights:
                 group = by_memory.get(key) if nbytes and param.device.type != "meta" else None
                 if group is None:
                     self.total += nbytes
-                    if nbytes < threshold or type(param.data) is not torch.Tensor or isinstance(module, UNNOTICED):
+                    if nbytes < threshold or type(param.data) is not torch.Tensor or id(param) in kept:
                         by_param[id(param)] = None
                         self.small.append((module, name, param))
                         self.small_bytes += aligned(nbytes)
@@ -179,6 +183,26 @@ class Weights:
     def largest(self) -> Group:
         return max(self.groups, key=lambda group: group.nbytes)
 
+    def largest_use(self) -> list[Group]:
+        """The weights of the module with the most bytes: a module may use all its own weights at a time."""
+        own: dict[int, list[Group]] = {}
+        for group in self.groups:
+            for module in {id(module) for module, _ in group.places}:
+                own.setdefault(module, []).append(group)
+        return max(own.values(), key=bytes_in)
+
+    def small_on(self, device: torch.device) -> int:
+        """Bytes of what stays beside the streamer's memory: also the idle views, of one block of torch's allocator each."""
+        return self.small_bytes + (0 if device.type == "cpu" else 2 * ALIGNMENT * len(self.groups))
+
+    def smallest_budget(self, device: torch.device) -> int:
+        return self.small_on(device) + bytes_in(self.largest_use())
+
+
+def bytes_in(groups: Iterable[Group]) -> int:
+    """In a ring."""
+    return sum(aligned(group.nbytes) for group in groups)
+
 
 def check(name: str, param: torch.nn.Parameter) -> None:
     if isinstance(param, torch.nn.parameter.UninitializedParameter):
@@ -196,11 +220,33 @@ def find_weights(model: torch.nn.Module, budget: Optional[int]) -> Weights:
     return weights
 
 
+def require_budget(model: torch.nn.Module, budget: int, device: torch.device) -> None:
+    """Raises an error that names a budget that is large enough. Which weights count as small depends on the budget."""
+    room = budget
+    while True:
+        weights = find_weights(model, room)
+        needed = weights.smallest_budget(device)
+        if needed <= room:
+            break
+        room = needed
+    if room == budget:
+        return
+    used = weights.largest_use()
+    names = ", ".join(f"'{group.name}'" for group in used[:4]) + (", ..." if len(used) > 4 else "")
+    at_once = "" if len(used) == 1 else ", which one module may use at a time"
+    raise OutOfMemory(f"a budget of {budget} bytes ({text_of(budget)}) is too small: the model needs at least {room} bytes "
+                      f"({text_of(room)}): {bytes_in(used)} for {names}{at_once}, {weights.small_on(device)} for small weights and "
+                      "buffers")
+
+
 def idle_view_for(group: Group, device: torch.device) -> torch.Tensor:
-    """A tensor with the shape, type and device of the weight, of one element: NaN, so that a use of it is noticed."""
+    """A tensor with the shape, type and device of the weight, of one element: NaN, so that a use of it is noticed. Integers
+    have no such value: theirs is 0."""
     with torch.inference_mode(False):
         one = torch.zeros((1,), dtype=group.dtype, device=device)
-        if group.dtype.is_floating_point:
+        if group.dtype.is_complex:
+            one.fill_(complex(math.nan, math.nan))
+        elif group.dtype.is_floating_point:
             one.view(torch.uint8).fill_(0x7F if group.dtype.itemsize == 1 else 0xFF) if hasattr(group.dtype, "itemsize") \
                 else one.fill_(math.nan)
         return one.as_strided(group.shape, (0,) * len(group.shape))

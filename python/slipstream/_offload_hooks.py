@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ._offload_groups import Group
 
 CHANGED = "the model is offloaded: {} cannot change now; call model.slip.restore() first"
-REPLACED = ("forward", "_apply", "_save_to_state_dict", "_load_from_state_dict", "_parameters", "_modules")
+HOOK_MAKERS = ("register_forward_pre_hook", "register_forward_hook")
+REPLACED = ("forward", "_apply", "_save_to_state_dict", "_load_from_state_dict", "_parameters", "_modules", *HOOK_MAKERS)
 MAX_DEPTH = 4  # of tuples, lists and dicts in an output
 COPIED = "an offloaded model cannot be copied or pickled: call model.slip.restore() first"
 
@@ -152,6 +153,54 @@ def wrap(module: torch.nn.Module, number: int, session: Offloaded, table: Option
     module.__dict__["forward"] = forward
 
 
+class HookScope:
+    """Weights that hooks of a module read are released after its last hook: nn.utils.weight_norm, hooks of the program.
+    Without it they would be held until the end of the forward around this module."""
+
+    def __init__(self, module: torch.nn.Module, session: Offloaded) -> None:
+        self.module, self.session = module, session
+        self.handles: list[Any] = []
+
+    def install(self) -> None:
+        """Begins before the first hook of the module and ends after the last one."""
+        self.remove()
+        module = self.module
+        if not module._forward_pre_hooks and not module._forward_hooks:
+            return
+        self.handles.append(torch.nn.Module.register_forward_pre_hook(module, self.begin))
+        module._forward_pre_hooks.move_to_end(self.handles[0].id, last=False)
+        self.handles.append(torch.nn.Module.register_forward_hook(module, self.end))
+
+    def remove(self) -> None:
+        while self.handles:
+            self.handles[-1].remove()
+            self.handles.pop()
+
+    def begin(self, *_: Any) -> None:
+        if self.session._lock.inside():
+            self.session._scopes.append((self, len(self.session._opened)))
+
+    def end(self, _: Any, __: Any, output: Any) -> Any:
+        session = self.session
+        if not session._lock.inside():
+            return None
+        while session._scopes:
+            scope, mark = session._scopes.pop()
+            if scope is not self:
+                continue  # an exception has ended that call
+            if len(session._opened) > mark:
+                output = own_copies(output, session._shares)
+                session._release(mark)
+            return output
+        return None
+
+    def register(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """For a hook that the program registers while the model is offloaded."""
+        handle = getattr(type(self.module), name)(self.module, *args, **kwargs)
+        self.install()
+        return handle
+
+
 def is_copy_or_conversion(function: Callable[..., Any], probes: list[torch.Tensor]) -> bool:
     """Whether the function of Module._apply changes tensors: model.to("cuda:0") on cuda:0 does not."""
     return any(function(probe) is not probe for probe in probes)
@@ -184,6 +233,12 @@ def guard(module: torch.nn.Module, session: Offloaded) -> None:
     module.__dict__["_save_to_state_dict"] = save
     module.__dict__["_load_from_state_dict"] = refuse_load
     module.__dict__["_modules"] = Guarded(module._modules, "its modules")
+
+
+def scope_hooks(module: torch.nn.Module, scope: HookScope) -> None:
+    for name in HOOK_MAKERS:
+        module.__dict__[name] = functools.partial(scope.register, name)
+    scope.install()
 
 
 def unwrap(module: torch.nn.Module, before: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from . import _core, _offload_hooks
 from ._errors import Error, InvalidValue, OutOfMemory
-from ._offload_groups import ALIGNMENT, Group, Weights, aligned, rows_of, text_of
+from ._offload_groups import ALIGNMENT, Group, Weights, aligned, bytes_in, rows_of, text_of
 from ._offload_host import HostWeights
 from ._offload_lock import CallLock
 from ._offload_passes import (OBSERVED_CALLS, CudaClock, HostClock, Observation, Pass, Use, for_streamer, held_bytes, in_order,
@@ -56,6 +56,7 @@ class Offloaded:
         self._restart = False
         self._lock = CallLock()
         self._opened: list[Group] = []      # acquired groups, innermost last
+        self._scopes: list[tuple[_offload_hooks.HookScope, int]] = []  # calls of modules with hooks: groups before them
         self._restoring = self._restored = False
 
     # ---------------------------------------------------------------- for programs
@@ -113,7 +114,8 @@ class Offloaded:
         try:
             locked = self._lock.enter()
             if not locked:
-                raise Error("restore() inside a call of the model")
+                raise Error("restore() inside a call of the model" if self._lock.inside() else
+                            "restore() while another thread is inside a call of the model: call it after that call")
             with contextlib.suppress(Error):  # an error of a load: nothing is left to do for it
                 self._sync()
             if written := self._written():
@@ -151,6 +153,9 @@ class Offloaded:
                 table.has_rows = table.rows is not None or (self._on_host and table.host is None)
             _offload_hooks.wrap(module, len(self._modules), self, table if table and table.has_rows else None)
             _offload_hooks.guard(module, self)
+            scope = _offload_hooks.HookScope(module, self)
+            self._host.undo.append(scope.remove)
+            _offload_hooks.scope_hooks(module, scope)
             content = module._parameters
             module.__dict__["_parameters"] = (_offload_hooks.Parameters(content, groups, self) if groups
                                               else _offload_hooks.Guarded(content, "its parameters"))
@@ -173,25 +178,13 @@ class Offloaded:
         if budget is None:
             return None
         room = (budget - self._small_bytes()) // ALIGNMENT * ALIGNMENT
-        if not self._on_host and room >= 2 * (self._largest_use() + DRIVER_BYTES):
+        largest = bytes_in(self._weights.largest_use())
+        if not self._on_host and room >= 2 * (largest + DRIVER_BYTES):
             room -= DRIVER_BYTES
-        return room // TORCH_BLOCK * TORCH_BLOCK if room >= self._largest_use() + TORCH_BLOCK else room
+        return room // TORCH_BLOCK * TORCH_BLOCK if room >= largest + TORCH_BLOCK else room
 
     def _small_bytes(self) -> int:
-        """Of what stays beside the streamer's memory: also the idle views, of one block of torch's allocator each."""
-        return self._weights.small_bytes + (0 if self._on_host else 2 * ALIGNMENT * len(self._weights.groups))
-
-    def _largest_use(self) -> int:
-        """A module may use all its own weights at a time."""
-        own: dict[int, int] = {}
-        for group in self._weights.groups:
-            for module in {id(module) for module, _ in group.places}:
-                own[module] = own.get(module, 0) + aligned(group.nbytes)
-        return max(own.values())
-
-    def _smallest(self) -> int:
-        """The smallest budget."""
-        return self._small_bytes() + self._largest_use()
+        return self._weights.small_on(self._device)
 
     def _take_device_memory(self, size: int) -> None:
         """One tensor for resident groups and the ring, so that torch counts it and never frees it under a view."""
@@ -366,6 +359,8 @@ class Offloaded:
 
     def _begin_pass(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._in_this_process()
+        if torch.jit.is_tracing():
+            raise Error("torch.jit.trace() of an offloaded model: its weights come and go; call model.slip.restore() first")
         if not self._lock.enter():
             raise Error("another thread is inside a call of this offloaded model: one call at a time, since all share one ring")
         try:
@@ -407,6 +402,7 @@ class Offloaded:
 
     def _end_pass(self) -> None:
         observation, self._observation = self._observation, None
+        self._scopes.clear()
         try:
             if observation is not None:
                 observation.end = self._clock.mark()
@@ -486,7 +482,7 @@ class Offloaded:
     def _no_place(self, group: Group, error: OutOfMemory) -> NoReturn:
         """The weights that are held leave no place in the ring. The next call begins with a ring of all memory."""
         held = [each for each in self._opened if not each.rows_shown]
-        needed = self._small_bytes() + sum(aligned(each.nbytes) for each in (*held, group))
+        needed = self._small_bytes() + bytes_in((*held, group))
         names = ", ".join(f"'{each.name}'" for each in held[-4:])
         self._restart = True
         raise OutOfMemory(f"'{group.name}' does not fit beside the weights that the model uses at the same time ({names}): give a "

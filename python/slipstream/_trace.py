@@ -166,17 +166,23 @@ class Prediction:
         return f"<slipstream.Prediction {self.time_ps / 1e6:.3f} us>"
 
 
+def _plan(given: Any) -> Plan:
+    if not isinstance(given, Plan):
+        raise TypeError(f"expected a Plan, which stream.capture() makes, not {type(given).__name__}")
+    return given
+
+
 def verify(plan: Plan) -> _reports.Verification:
     """Proves that no launch of the plan has a race or a deadlock, or says why not."""
-    return _reports.verification(plan._verify())
+    return _reports.verification(_plan(plan)._verify())
 
 
 def predict(plan: Plan, device: str = "sim:h200") -> Prediction:
     """Simulates the plan on a sim device. No function runs: declare the cost of kernels at their launch."""
-    time_ps, data = plan._predict(device)
+    time_ps, data = _plan(plan)._predict(device)
     return Prediction(time_ps, Trace(data))
 
 
 def ops(plan: Plan) -> list[_reports.PlanOp]:
     """The ops of a plan."""
-    return [_reports.PlanOp(**op) for op in plan._nodes()]
+    return [_reports.PlanOp(**op) for op in _plan(plan)._nodes()]

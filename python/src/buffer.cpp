@@ -111,7 +111,14 @@ struct HostViewObject {
   }
 };
 
-RangeObject part_of(const RangeObject& whole, const py::slice& slice) {
+RangeObject part_of(const RangeObject& whole, const py::object& index) {
+  if (!py::isinstance<py::slice>(index)) {
+    // numpy comes here, too, if the memory cannot be shown: then the reason is the error.
+    static_cast<void>(whole_view(whole.buffer));
+    throw py::type_error(
+        "a part of a buffer is buffer[a:b], a range of elements; host_read() and host_write() show values");
+  }
+  const auto slice = py::reinterpret_borrow<py::slice>(index);
   const auto size = static_cast<std::size_t>(whole.buffer->format.bytes);
   std::size_t start = 0, stop = 0, step = 0, count = 0;
   if (!slice.compute(whole.range.bytes / size, &start, &stop, &step, &count)) throw py::error_already_set();
@@ -292,7 +299,7 @@ void bind_buffer(py::module_& module) {
       .def_property_readonly("closed", [](const BufferObject& self) { return !self.handle; })
       .def("__len__", [](const BufferObject& self) { return self.bytes / static_cast<std::size_t>(self.format.bytes); })
       .def("__getitem__", [](const std::shared_ptr<BufferObject>& self,
-                             const py::slice& slice) { return part_of(whole_of(self), slice); })
+                             const py::object& index) { return part_of(whole_of(self), index); })
       .def("free", &BufferObject::free, "Frees the memory now. BufferError while arrays show it.")
       .def("__enter__", [](const std::shared_ptr<BufferObject>& self) { return self; })
       .def("__exit__", [](BufferObject& self, const py::args&) { self.free(); })

@@ -33,23 +33,33 @@ MemoryKind kind_of(const std::string& text) {
       {{"device", MemoryKind::kDevice}, {"pinned", MemoryKind::kPinned}, {"pageable", MemoryKind::kPageable}});
 }
 
+// The value of an option of Device().
+template <class T>
+T option(const std::string& name, py::handle value, const char* expected) {
+  try {
+    return value.cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::value_error(name + " is " + py::repr(value).cast<std::string>() + "; it must be " + expected);
+  }
+}
+
 DeviceOptions options_of(const py::kwargs& given) {
   DeviceOptions options;
   for (const auto& [key, value] : given) {
     const std::string name = key.cast<std::string>();
     if (name == "policy")
       options.policy = one_of<Policy>(
-          value.cast<std::string>(), "policy",
+          option<std::string>(name, value, "a str"), "policy",
           {{"concurrent", Policy::kConcurrent}, {"single", Policy::kSingle}, {"random", Policy::kRandom}});
-    else if (name == "seed") options.seed = value.cast<std::uint64_t>();
-    else if (name == "workers") options.compute_workers = value.cast<int>();
-    else if (name == "queue_depth") options.queue_depth = value.cast<std::size_t>();
-    else if (name == "max_connections") options.max_connections = value.cast<int>();
-    else if (name == "memory_limit") options.memory_limit = value.cast<std::size_t>();
-    else if (name == "strict") options.strict = value.cast<bool>();
-    else if (name == "run_functions") options.run_functions = value.cast<bool>();
-    else if (name == "launch_blocking") options.launch_blocking = value.cast<bool>();
-    else if (name == "label") options.name = Name(value.cast<std::string>());
+    else if (name == "seed") options.seed = option<std::uint64_t>(name, value, "an int of at least 0");
+    else if (name == "workers") options.compute_workers = option<int>(name, value, "an int");
+    else if (name == "queue_depth") options.queue_depth = option<std::size_t>(name, value, "an int of at least 0");
+    else if (name == "max_connections") options.max_connections = option<int>(name, value, "an int");
+    else if (name == "memory_limit") options.memory_limit = option<std::size_t>(name, value, "a number of bytes");
+    else if (name == "strict") options.strict = option<bool>(name, value, "a bool");
+    else if (name == "run_functions") options.run_functions = option<bool>(name, value, "a bool");
+    else if (name == "launch_blocking") options.launch_blocking = option<bool>(name, value, "a bool");
+    else if (name == "label") options.name = Name(option<std::string>(name, value, "a str"));
     else throw py::type_error("Device() has no option '" + name + "'");
   }
   return options;
@@ -88,10 +98,14 @@ std::shared_ptr<StreamObject> open_stream(const std::shared_ptr<DeviceObject>& s
   return stream_object(self, std::move(stream), {}, name);
 }
 
-std::shared_ptr<BufferObject> alloc(const std::shared_ptr<DeviceObject>& self, std::size_t count,
+std::shared_ptr<BufferObject> alloc(const std::shared_ptr<DeviceObject>& self, std::int64_t elements,
                                     const py::object& dtype, const std::string& kind, const std::string& name) {
   Format format = format_of(dtype);
   const auto size = static_cast<std::size_t>(format.bytes);
+  if (elements < 0)
+    throw Error(Code::kInvalidValue, "alloc of " + std::to_string(elements) + " elements: at least 1 is possible",
+                caller());
+  const auto count = static_cast<std::size_t>(elements);
   if (count > SIZE_MAX / size) throw py::value_error("the size in bytes does not fit in 64 bits");
   const MemoryKind memory = kind_of(kind);
   const Here here = caller();

@@ -1,5 +1,6 @@
 #include "plan.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "callbacks.hpp"
@@ -66,6 +67,7 @@ struct CaptureObject {
     if (made) {
       plan->plan = std::move(made);
       plan->buffers = buffers_of(*plan->plan);
+      plan->broken_off = !raised.is_none();
     }
     if (--captures().open == 0) {
       const auto buffers = std::exchange(captures().buffers, {});  // destroyed here: it may run Python code
@@ -75,11 +77,14 @@ struct CaptureObject {
 };
 
 // The plan with each scalar of its Python kernels checked: their index 0 is the Call itself.
-Bindings bindings_of(const Plan& plan, const py::dict& buffers, const py::dict& scalars,
+Bindings bindings_of(const PlanObject& self, const py::dict& buffers, const py::dict& scalars,
                      std::vector<RangeObject>& kept) {
+  const Plan& plan = *self.plan;
   Bindings bindings;
   for (const auto& [planned, actual] : buffers) {
     kept.push_back(to_range(planned));
+    if (std::find(self.buffers.begin(), self.buffers.end(), kept.back().buffer) == self.buffers.end())
+      throw py::value_error("no op of the plan uses buffer '" + kept.back().buffer->name + "'");
     kept.push_back(to_range(actual));
     bindings.buffer(kept[kept.size() - 2].range, kept.back().range);
   }
@@ -107,7 +112,7 @@ void launch_plan(PlanObject& self, const StreamObject& stream, const py::dict& b
   Plan& plan = self.get();
   const StreamRef ref = stream.get();
   std::vector<RangeObject> kept;
-  const Bindings bindings = bindings_of(plan, buffers, scalars, kept);
+  const Bindings bindings = bindings_of(self, buffers, scalars, kept);
   const DeviceOptions& options = stream.device->get().options();
   std::vector<Call*> calls;  // a reference for each op of this launch
   if (options.run_functions) {
@@ -264,6 +269,8 @@ PlanObject::~PlanObject() {
 
 Plan& PlanObject::get() {
   if (!plan) throw Error(Code::kInvalidHandle, "the plan is empty: its capture has not ended", caller());
+  if (broken_off)
+    throw Error(Code::kInvalidHandle, "an exception has ended the capture: capture the plan again", caller());
   return *plan;
 }
 

@@ -8,6 +8,7 @@ namespace slip::python {
 // A plan with the buffers that its ops use. Each op of a Python kernel holds a reference to its Call.
 struct PlanObject {
   std::optional<Plan> plan;  // empty: not captured yet
+  bool broken_off = false;   // an exception has ended the capture: the plan has only a part of the ops
   std::vector<std::shared_ptr<BufferObject>> buffers;
 
   ~PlanObject();

@@ -1,5 +1,7 @@
 #include "tensors.hpp"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <optional>
 
 namespace slip::distributed {
@@ -103,6 +105,7 @@ void Staged::copy_back() const {
 
 Staged stage(const at::Tensor& tensor, Access access) {
   if (tensor.is_contiguous()) return {tensor};
+  if (access != Access::kRead) at::assert_no_internal_overlap(tensor);  // expand(): the copy of the result would fail
   const at::NoGradGuard no_grad;
   at::Tensor memory = access == Access::kWrite ? at::empty(tensor.sizes(), tensor.options()) : tensor.contiguous();
   if (access == Access::kRead) return {std::move(memory)};
@@ -117,6 +120,7 @@ Staged stage(const Tensors& tensors, Access access) {
   std::int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) {
     elements += tensor.numel();
+    if (access != Access::kRead) at::assert_no_internal_overlap(tensor);
     if (access != Access::kWrite) flat.push_back(tensor.reshape({-1}));
   }
   at::Tensor memory = access == Access::kWrite ? at::empty({elements}, tensors.front().options()) : at::cat(flat);

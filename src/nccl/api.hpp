@@ -50,6 +50,9 @@ inline void require_pointer(const void* pointer, const char* name) {
     invalid_argument("{} is a null pointer", name);
 }
 
+// The position that calls of the runtime get: errors name the function of the caller, not a line of this library.
+inline constexpr Here kNoPlace{};
+
 ncclResult_t result_of(ErrorCode code);
 
 // What a function reports: its result, and why.

@@ -132,6 +132,17 @@ Blocks blocks_of(CallKind kind, bool is_root, int n) {
   return {};
 }
 
+// In place: the buffers are the same, or the smaller one is this rank's block of the larger one. Other overlaps are
+// refused here and not by the communicator: nothing of an open group was issued yet.
+void require_apart(const CallRequest& call, const void* from, const void* to, std::size_t own) {
+  const auto sent = reinterpret_cast<std::uintptr_t>(from), received = reinterpret_cast<std::uintptr_t>(to);
+  if (sent + call.from.bytes <= received || received + call.to.bytes <= sent) return;
+  if (sent + (call.from.bytes > call.to.bytes ? own : 0) == received + (call.to.bytes > call.from.bytes ? own : 0))
+    return;
+  invalid_argument("sendbuff {} with {} bytes and recvbuff {} with {} bytes overlap, and the call is not in place",
+                   from, call.from.bytes, to, call.to.bytes);
+}
+
 void set_ranges(CallRequest& call, const void* from, const void* to) {
   const Comm& comm = *call.comm;
   const std::size_t block = call.count * bytes_of(call.type);
@@ -141,6 +152,7 @@ void set_ranges(CallRequest& call, const void* from, const void* to) {
   };
   call.to = range(to, blocks.to, "recvbuff");
   call.from = range(from, blocks.from, "sendbuff");
+  if (blocks.to > 0 && blocks.from > 0) require_apart(call, from, to, block * static_cast<std::size_t>(comm.rank()));
 }
 
 CallRequest checked(const Arguments& given) {
@@ -157,6 +169,8 @@ CallRequest checked(const Arguments& given) {
   require_count(given.count, call.type, nranks);
   if (given.root_name && (given.root < 0 || given.root >= nranks))
     invalid_argument("{} is {}: it must be 0 to {}", given.root_name, given.root, nranks - 1);
+  if (given.stream && !uses_gpus())
+    invalid_argument("stream {} without a GPU: it must be null", static_cast<const void*>(given.stream));
   if (given.count > 0) set_ranges(call, given.from, given.to);
   return call;
 }

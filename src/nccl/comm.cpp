@@ -32,7 +32,10 @@ void Comm::set(Communicator&& communicator) {
 }
 
 void Comm::fail(const Outcome& outcome) {
-  keep_error(outcome.text);
+  {
+    const base::LockGuard lock(lock_);
+    job_error_ = outcome;
+  }
   state_.store(outcome.result, std::memory_order_release);  // release: publishes the text
 }
 
@@ -54,8 +57,6 @@ void Comm::end_job(const Outcome& outcome) {
 
 Outcome Comm::state() const {
   if (is_making()) return {ncclInProgress, {}};
-  const auto result = static_cast<ncclResult_t>(state_.load(std::memory_order_acquire));  // acquire: see set(), fail()
-  if (result != ncclSuccess) return {result, kept_error()};
   {
     const base::LockGuard lock(lock_);
     if (job_error_.result != ncclSuccess) return job_error_;
@@ -67,7 +68,7 @@ Outcome Comm::state() const {
   const base::LockGuard lock(lock_);
   try {
     for (const KnownStream& known : streams_) {
-      if (!known.stream.query()) return {ncclInProgress, {}};
+      if (!known.stream.query(kNoPlace)) return {ncclInProgress, {}};
     }
   } catch (const Error&) {
     return outcome_of_exception();
@@ -82,14 +83,25 @@ void Comm::require_ready() const {
     return;
   if (is_busy)
     // Without the ranks: init writes them meanwhile.
-    invalid_argument("the last non-blocking call of comm is in progress: poll ncclCommGetAsyncError first");
-  throw ApiError(result, kept_error());
+    invalid_argument(
+        "comm is not ready: its init, split, shrink or finalize is in progress; end the group that has this call, or "
+        "poll ncclCommGetAsyncError");
+  const base::LockGuard lock(lock_);
+  throw ApiError(result, job_error_.text);
+}
+
+void Comm::finalize() {
+  use_.store(Use::kFinalized, std::memory_order_relaxed);  // relaxed: see Use
+  communicator_->finalize(kNoPlace);
 }
 
 // Not Communicator::abort(): the other ranks would count this rank as lost, and shrink() would leave it out. An earlier
 // error has ended the calls already, and its text says more.
 void Comm::revoke() {
-  if (revoked_.exchange(true, std::memory_order_relaxed)) invalid_argument("comm was revoked before");
+  Use before = Use::kAll;
+  // relaxed: see Use
+  if (!use_.compare_exchange_strong(before, Use::kRevoked, std::memory_order_relaxed))
+    invalid_argument("comm was {} before", before == Use::kRevoked ? "revoked" : "finalized");
   if (!communicator_->error()) communicator_->fail(Code::kAborted, fmt::format("rank {} called ncclCommRevoke", rank_));
 }
 
@@ -107,7 +119,6 @@ Stream Comm::adopt(CUstream_st* native) const {
 StreamRef Comm::stream(CUstream_st* native) {
   CUstream_st* key = nullptr;
   if (uses_gpus()) key = native ? native : legacy_stream();
-  else if (native) invalid_argument("stream {} without a GPU: it must be null", fmt::ptr(native));
   const base::LockGuard lock(lock_);
   const std::uint64_t id = key ? stream_id(key) : 0;
   for (KnownStream& known : streams_) {
@@ -123,8 +134,8 @@ StreamRef Comm::stream(CUstream_st* native) {
 ncclResult_t Comm::finish_calls() {
   if (uses_gpus()) return ncclSuccess;
   const StreamRef own = stream(nullptr);
-  if (!is_blocking()) return own.query() ? ncclSuccess : ncclInProgress;
-  own.sync();
+  if (!is_blocking()) return own.query(kNoPlace) ? ncclSuccess : ncclInProgress;
+  own.sync(kNoPlace);
   return ncclSuccess;
 }
 
@@ -132,8 +143,8 @@ void ValueReader::read(const RankDevice& device, const void* from, std::size_t b
                        void* to) {
   const base::LockGuard lock(mutex_);
   if (!pinned_) pinned_ = device.device().alloc(sizeof(std::uint64_t), MemoryKind::kPinned, Name("factor"));
-  stream.copy(pinned_.slice(0, bytes), device.range(from, bytes, "scalar"));
-  stream.sync();
+  stream.copy(pinned_.slice(0, bytes), device.range(from, bytes, "scalar"), {}, kNoPlace);
+  stream.sync(kNoPlace);
   std::memcpy(to, pinned_.host_read<std::byte>().begin(), bytes);
 }
 

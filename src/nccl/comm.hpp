@@ -42,13 +42,12 @@ struct CommTables {
 
 class Comm {
  public:
-  Comm(std::shared_ptr<RankDevice> device, int gpu, int rank, int nranks, CommConfig config)
-      : device_(std::move(device)), gpu_(gpu), rank_(rank), nranks_(nranks), config_(std::move(config)) {}
+  Comm(std::shared_ptr<RankDevice> device, int rank, int nranks, CommConfig config)
+      : device_(std::move(device)), rank_(rank), nranks_(nranks), config_(std::move(config)) {}
   ~Comm();
 
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
-  int gpu() const { return gpu_; }
   bool is_blocking() const { return config_.blocking; }
   const CommConfig& config() const { return config_; }
   // Communicators that split and shrink make from this one use it, too.
@@ -72,15 +71,17 @@ class Comm {
   Outcome state() const;  // for ncclCommGetAsyncError; never blocks
   // Throws ApiError if init has not ended, if init failed, or if a non-blocking call runs.
   void require_ready() const;
+  // Later calls of this rank are refused; only destroy and abort work. REQUIRES: require_ready().
+  void finalize();
   // REQUIRES: require_ready().
   Communicator& communicator() { return *communicator_; }
   void abort() noexcept;
   // Ends the unfinished calls of all ranks. Later calls of this rank are refused; split, shrink and destroy work.
-  // Throws ApiError if it was revoked before. REQUIRES: require_ready().
+  // Throws ApiError if it was revoked or finalized before. REQUIRES: require_ready().
   void revoke();
-  bool is_revoked() const { return revoked_.load(std::memory_order_relaxed); }  // relaxed: no other data belongs to it
+  bool is_revoked() const { return use_.load(std::memory_order_relaxed) == Use::kRevoked; }  // relaxed: see Use
 
-  // The stream of a call. Host mode: this communicator's own stream, for a null `native`. With a GPU: `native` adopted.
+  // The stream of a call. Host mode: this communicator's own stream. With a GPU: `native` adopted.
   StreamRef stream(CUstream_st* native);
   // Host mode: waits until the calls so far are done, or returns ncclInProgress if the communicator is non-blocking.
   // With a GPU calls are asynchronous, so it returns ncclSuccess.
@@ -94,20 +95,22 @@ class Comm {
  private:
   Stream adopt(CUstream_st* native) const;
 
+  // What calls are accepted. Its orderings are relaxed: no other data belongs to it.
+  enum class Use : unsigned char { kAll, kFinalized, kRevoked };
+
   const std::shared_ptr<RankDevice> device_;
-  const int gpu_;
   int rank_, nranks_;
   const CommConfig config_;
   std::atomic<int> state_{ncclInProgress};  // of init: ncclSuccess once communicator_ is set
   std::atomic<int> jobs_{0};
-  std::atomic<bool> revoked_{false};
+  std::atomic<Use> use_{Use::kAll};
   std::optional<Communicator> communicator_;  // constant once state_ is ncclSuccess
   CommTables tables_;
   // Guards the members below. base::SpinLock: critical sections are short, and a program makes the calls of one
   // communicator from one thread at a time, so threads rarely wait for the lock.
   mutable base::SpinLock lock_;
   bool aborted_ SLIP_GUARDED_BY(lock_) = false;
-  Outcome job_error_ SLIP_GUARDED_BY(lock_) = {};
+  Outcome job_error_ SLIP_GUARDED_BY(lock_) = {};  // of init, or of the last non-blocking call
   // A stream of the caller, who may destroy it at any time. The id of a CUDA stream is unique in the process.
   struct KnownStream {
     CUstream_st* native = nullptr;

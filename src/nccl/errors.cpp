@@ -1,5 +1,6 @@
 // Result codes, the last error and NCCL_DEBUG.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -29,8 +30,11 @@ ProcessError& process_error() {
 }
 
 struct ThreadErrors {
-  std::string last;      // of this thread
-  std::string returned;  // what ncclGetLastError returned last: the caller holds a pointer into it
+  std::string last;  // of this thread
+  // What ncclGetLastError returned: the caller holds pointers into them. Several, because a caller may print the errors
+  // of several communicators in one statement.
+  std::array<std::string, 8> returned;
+  std::size_t next = 0;
 };
 ThreadErrors& thread_errors() {
   thread_local ThreadErrors t_errors;
@@ -188,18 +192,19 @@ SLIP_NCCL_API(const char*, ncclGetErrorString, ncclResult_t result) {
 
 SLIP_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
   ThreadErrors& errors = thread_errors();
+  std::string& text = errors.returned[errors.next++ % errors.returned.size()];
   try {
-    errors.returned = kept_error(comm);
-    if (errors.returned.empty()) errors.returned = errors.last;
-    if (errors.returned.empty()) {
+    text = kept_error(comm);
+    if (text.empty()) text = errors.last;
+    if (text.empty()) {
       ProcessError& process = process_error();
       const slip::base::LockGuard lock(process.mutex);
-      errors.returned = process.text;
+      text = process.text;
     }
   } catch (const std::exception&) {
     return "out of host memory";
   }
-  return errors.returned.c_str();
+  return text.c_str();
 }
 
 SLIP_NCCL_API(void, ncclResetDebugInit) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -107,6 +108,14 @@ ncclResult_t run_jobs(std::vector<Job>&& jobs) {
   return result;
 }
 
+// For ncclGetLastError with this communicator. REQUIRES: called in a catch block.
+void keep_group_error(Comm& comm) noexcept {
+  try {
+    comm.keep_error("ncclGroupEnd: " + outcome_of_exception().text);
+  } catch (const std::exception&) {  // no memory for the text
+  }
+}
+
 // Waits for all communicators, also if one of them fails: the caller may free its buffers afterwards.
 ncclResult_t finish_all(const std::vector<CallRequest>& calls) {
   if (uses_gpus()) return ncclSuccess;
@@ -119,6 +128,7 @@ ncclResult_t finish_all(const std::vector<CallRequest>& calls) {
     try {
       if (call.comm->finish_calls() == ncclInProgress) result = ncclInProgress;
     } catch (...) {
+      keep_group_error(*call.comm);
       if (!error) error = std::current_exception();
     }
   }
@@ -138,13 +148,30 @@ void end_issued(const std::vector<CallRequest>& calls, std::size_t issued) noexc
   }
 }
 
-void issue_all(const std::vector<CallRequest>& calls) {
+// A call that reads its factor from device memory waits for the earlier calls of its communicator. If this thread has
+// several ranks, these need the calls of the other ranks. So the first calls of all communicators come first, then the
+// second ones; among them those that read no factor.
+void order_by_rounds(std::vector<CallRequest>& calls) {
+  if (std::none_of(calls.begin(), calls.end(), [](const CallRequest& call) { return call.device_factor; })) return;
+  std::map<const Comm*, std::size_t> made;
+  std::vector<std::pair<std::size_t, CallRequest>> ordered;
+  for (CallRequest& call : calls) {
+    const std::size_t round = made[&*call.comm]++;
+    ordered.emplace_back(2 * round + (call.device_factor ? 1 : 0), std::move(call));
+  }
+  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < calls.size(); ++i) calls[i] = std::move(ordered[i].second);
+}
+
+void issue_all(std::vector<CallRequest>& calls) {
+  order_by_rounds(calls);
   std::size_t issued = 0;
   try {
     Group messages;  // collects sends and receives; collectives are issued at once
     for (; issued < calls.size(); ++issued) issue(calls[issued]);
     messages.end();
   } catch (...) {
+    for (const CallRequest& call : calls) keep_group_error(*call.comm);
     if (issued > 0) end_issued(calls, issued);
     throw;
   }

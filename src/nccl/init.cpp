@@ -33,7 +33,14 @@ void require_new_id(const Membership& group) {
 }
 
 UniqueId id_of(const ncclUniqueId& id) {
-  return UniqueId::from_bytes(std::as_bytes(std::span<const char, UniqueId::kBytes>(id.internal)));
+  try {
+    return UniqueId::from_bytes(std::as_bytes(std::span<const char, UniqueId::kBytes>(id.internal)), kNoPlace);
+  } catch (const Error&) {
+    invalid_argument(
+        "commId is not an id of this library: pass the bytes of ncclGetUniqueId to all ranks unchanged, and use the "
+        "same "
+        "libnccl.so.2 in all processes");
+  }
 }
 
 void print_made(const char* function, const Comm& comm) {
@@ -51,13 +58,13 @@ ncclResult_t init_rank(const char* function, ncclComm_t* out, const Membership& 
   print_version_once();
   const bool blocking = config.blocking;
   auto device = std::make_shared<RankDevice>(group.gpu);
-  Pin made = Pin::open(new Comm(std::move(device), group.gpu, group.rank, group.nranks, std::move(config)));
+  Pin made = Pin::open(new Comm(std::move(device), group.rank, group.nranks, std::move(config)));
   *out = made.handle();
   Comm* const comm = &*made;
   return submit(Job{.function = function, .target = std::move(made), .out = out, .blocking = blocking, .body = [=] {
                       require_new_id(group);  // not before: a group that is refused uses no id
                       comm->set(Communicator::init(group.id, group.nranks, group.rank, comm->device().device(),
-                                                   comm->config().options));
+                                                   comm->config().options, kNoPlace));
                       print_made(function, *comm);
                     }});
 }
@@ -78,7 +85,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* out, int nranks, const 
 ncclResult_t derive(const char* function, Pin parent, ncclComm_t* out, CommConfig config,
                     const std::function<Communicator(Communicator&)>& make) {
   Comm* const from = &*parent;
-  Pin made = Pin::open(new Comm(from->shared_device(), from->gpu(), from->rank(), from->nranks(), std::move(config)));
+  Pin made = Pin::open(new Comm(from->shared_device(), from->rank(), from->nranks(), std::move(config)));
   *out = made.handle();
   Comm* const comm = &*made;
   return submit(Job{.function = function,
@@ -111,18 +118,18 @@ std::vector<int> excluded_ranks(const int* list, int count, const Comm& comm) {
 // A revoked communicator has failed, so it cannot be split. A communicator of the same ranks takes its place: all ranks
 // call this, as they call split.
 Communicator split_revoked(Communicator& revoked, int color, int key, std::optional<Communicator>& made) {
-  Communicator whole = revoked.shrink();
+  Communicator whole = revoked.shrink({}, kNoPlace);
   if (whole.nranks() != revoked.nranks())
     throw ApiError(ncclRemoteError, fmt::format("{} of the {} ranks are lost: call ncclCommShrink",
                                                 revoked.nranks() - whole.nranks(), revoked.nranks()));
-  made = whole.split(color, key);
+  made = whole.split(color, key, kNoPlace);
   return whole;
 }
 
 std::optional<Communicator> split(Comm& parent, int color, int key) {
-  if (!parent.is_revoked()) return parent.communicator().split(color, key);
+  if (!parent.is_revoked()) return parent.communicator().split(color, key, kNoPlace);
   std::optional<Communicator> made;
-  split_revoked(parent.communicator(), color, key, made).finalize();  // no rank leaves while others still split
+  split_revoked(parent.communicator(), color, key, made).finalize(kNoPlace);  // no rank leaves while others still split
   return made;
 }
 
@@ -234,7 +241,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksLi
       parent->communicator().fail(slip::Code::kAborted,
                                   fmt::format("rank {} called ncclCommShrink with NCCL_SHRINK_ABORT", parent->rank()));
     return derive("ncclCommShrink", std::move(parent), newcomm, std::move(own),
-                  [=](slip::Communicator& from) { return from.shrink(excluded); });
+                  [=](slip::Communicator& from) { return from.shrink(excluded, kNoPlace); });
   });
 }
 
@@ -248,7 +255,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
     Comm* const own = &*pin;
     return submit(
         Job{.function = "ncclCommFinalize", .target = std::move(pin), .blocking = own->is_blocking(), .body = [=] {
-              own->communicator().finalize();
+              own->finalize();
             }});
   });
 }
@@ -302,7 +309,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
-  return get_int("ncclCommCuDevice", comm, device, "device", [](const Comm& own) { return own.gpu(); });
+  return get_int("ncclCommCuDevice", comm, device, "device", [](const Comm& own) { return own.device().gpu(); });
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {

@@ -210,8 +210,8 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int exclude
 
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
-/* The text of the last error: of the communicator, else of this thread, else of the process. The text is valid until
- * this thread calls the function again. */
+/* The text of the last error: of the communicator, else of this thread, else of the process. This thread may call the
+ * function seven more times before the text becomes invalid. */
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 /* Reads NCCL_DEBUG again. */

@@ -149,9 +149,11 @@ void close_stream(StreamState& stream) noexcept {
 }
 
 Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
-  return {code,
-          fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(kind), name.text(), here.file, here.line, why),
-          position, here};
+  // Without a line, `file` is empty or the name of a function: that of libnccl.so.2 which the caller used.
+  std::string place;
+  if (here.line > 0) place = fmt::format(" issued at {}:{}", here.file, here.line);
+  else if (here.file[0] != 0) place = fmt::format(" issued by {}", here.file);
+  return {code, fmt::format("{} '{}'{} failed: {}", kind_name(kind), name.text(), place, why), position, here};
 }
 
 void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id, Name name,

@@ -105,13 +105,17 @@ void require_node(const PlanNode& node) {
 
 // The ranges of an op, with the buffers of this launch instead of the captured ones.
 template <class BufferBindings>
-std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferBindings& bindings, Here here) {
+std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferBindings& bindings, Name op, Here here) {
   std::vector<Range> result = planned;
   for (Range& range : result) {
     for (const auto& binding : bindings) {
       if (range.id != binding.planned.id || range.offset < binding.planned.offset) continue;
       const std::size_t offset = range.offset - binding.planned.offset;
       if (offset + range.bytes > binding.planned.bytes) continue;
+      if (offset + range.bytes > binding.actual.bytes)
+        base::fail(Code::kInvalidValue, here,
+                   "op '{}' of the plan uses bytes {} to {} of a buffer; its replacement has {}", op.text(), offset,
+                   offset + range.bytes, binding.actual.bytes);
       range = binding.actual.slice(offset, range.bytes);
       break;
     }
@@ -204,8 +208,8 @@ Plan::Bound Plan::bind(runtime::StreamState& main, const Bindings* bindings, Her
   bound.streams = launches_->open(main, streams_, here);
   bound.hosts.resize(nodes_.size());
   for (const PlanNode& node : nodes_) {
-    bound.reads.push_back(bound_ranges(node.reads, use.buffers_, here));
-    bound.writes.push_back(bound_ranges(node.writes, use.buffers_, here));
+    bound.reads.push_back(bound_ranges(node.reads, use.buffers_, node.name, here));
+    bound.writes.push_back(bound_ranges(node.writes, use.buffers_, node.name, here));
     require_operands(*bound.streams[node.stream]->core, node, bound.reads.back(), bound.writes.back());
     std::vector<Scalar>& scalars = bound.scalars.emplace_back(node.scalars);
     for (const auto& binding : use.scalars_) {

@@ -78,6 +78,30 @@ TEST(NcclCalls, PreMulSum) {
   });
 }
 
+// One thread has both ranks. A call that reads its factor from device memory waits for the earlier call of its rank,
+// and that one for the other rank.
+TEST(NcclCalls, FactorsInDeviceMemoryInAGroupOfSeveralRanks) {
+  ncclComm_t comms[2];
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclSuccess);
+  ncclRedOp_t ops[2];
+  float factors[2] = {2, 3}, values[2] = {1, 2}, sums[2] = {};
+  int counts[2] = {1, 1};
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_EQ(ncclRedOpCreatePreMulSum(&ops[rank], &factors[rank], ncclFloat32, ncclScalarDevice, comms[rank]),
+              ncclSuccess);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ncclAllReduce(&counts[rank], &counts[rank], 1, ncclInt32, ncclSum, comms[rank], nullptr), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(&values[rank], &sums[rank], 1, ncclFloat32, ops[rank], comms[rank], nullptr), ncclSuccess);
+  }
+  ASSERT_EQ(ncclGroupEnd(), ncclSuccess) << ncclGetLastError(nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(counts[rank], 2);
+    EXPECT_EQ(sums[rank], 8);
+    EXPECT_EQ(ncclCommDestroy(comms[rank]), ncclSuccess);
+  }
+}
+
 // Ranks of one thread, collectives and messages in one group, nested groups, an empty group, a count of 0.
 TEST(NcclCalls, Groups) {
   ncclComm_t comms[3];

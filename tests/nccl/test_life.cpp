@@ -148,6 +148,17 @@ TEST(NcclLife, DebugLinesGoToTheFileOfNcclDebugFile) {
   std::remove(name.c_str());
 }
 
+// As in NCCL: a communicator that was finalized cannot be revoked.
+TEST(NcclLife, RevokeAfterFinalize) {
+  with_nccl_ranks(2, [](int, ncclComm_t& comm) {
+    EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_TRUE(failed(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclInvalidArgument, {"was finalized"}, comm));
+    int value = 0;
+    EXPECT_TRUE(
+        failed(ncclBcast(&value, 1, ncclInt32, 0, comm, nullptr), ncclInvalidArgument, {"was finalized"}, comm));
+  });
+}
+
 TEST(NcclLife, RevokeThenShrink) {
   with_nccl_ranks(3, [](int rank, ncclComm_t& comm) {
     EXPECT_EQ(ncclCommRevoke(comm, 3), ncclInvalidArgument);
@@ -350,7 +361,7 @@ TEST(NcclBadInput, Init) {
   EXPECT_TRUE(failed(ncclCommInitRank(&comm, 0, id, 0), ncclInvalidArgument, {"nranks is 0"}));
   EXPECT_TRUE(failed(ncclCommInitRank(&comm, 2, id, 2), ncclInvalidArgument, {"rank is 2", "0 to 1"}));
   EXPECT_TRUE(failed(ncclCommInitRank(&comm, 2, id, -1), ncclInvalidArgument, {"rank is -1"}));
-  EXPECT_EQ(ncclCommInitRank(&comm, 1, none, 0), ncclInvalidArgument);
+  EXPECT_TRUE(failed(ncclCommInitRank(&comm, 1, none, 0), ncclInvalidArgument, {"commId", "ncclGetUniqueId"}));
   EXPECT_TRUE(failed(ncclCommInitAll(&comm, 0, nullptr), ncclInvalidArgument, {"ndev is 0"}));
   const int gpu = -3;
   EXPECT_TRUE(failed(ncclCommInitAll(&comm, 1, &gpu), ncclInvalidArgument, {"GPU -3"}));
@@ -392,7 +403,8 @@ TEST(NcclBadInput, Calls) {
     EXPECT_TRUE(failed(reduce(a, b, 4, 12, ncclSum), ncclInvalidArgument, {"datatype is 12"}));
     EXPECT_TRUE(failed(reduce(a, b, 4, -1, ncclSum), ncclInvalidArgument, {"datatype is -1"}));
     EXPECT_TRUE(failed(reduce(a, b, 4, ncclInt32, 5), ncclInvalidArgument, {"op is 5"}));
-    EXPECT_TRUE(failed(reduce(a, a + 1, 3, ncclInt32, ncclSum), ncclInvalidArgument, {"overlap"}));
+    EXPECT_TRUE(failed(reduce(a, a + 1, 3, ncclInt32, ncclSum), ncclInvalidArgument,
+                       {"sendbuff", "recvbuff", "12 bytes", "overlap"}));
     EXPECT_TRUE(failed(ncclBcast(a, 4, ncclInt32, 1, comm, nullptr), ncclInvalidArgument, {"root is 1", "0 to 0"}));
     EXPECT_TRUE(failed(ncclSend(a, 4, ncclInt32, -2, comm, nullptr), ncclInvalidArgument, {"peer is -2"}));
     EXPECT_TRUE(failed(ncclAllReduce(a, b, 4, ncclInt32, ncclSum, comm, reinterpret_cast<cudaStream_t>(a)),
@@ -403,17 +415,75 @@ TEST(NcclBadInput, Calls) {
   });
 }
 
-// The first call of the group is issued when the second one is refused, because its buffers overlap.
+// Overlapping buffers and a stream without a GPU are found at the call: nothing of the group was issued, and the
+// communicators still work.
+TEST(NcclBadInput, RefusedBeforeTheGroupIsIssued) {
+  with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
+    int value = 1, data[8] = {};
+    const auto no_stream = reinterpret_cast<cudaStream_t>(data);
+    for (const bool overlapping : {true, false}) {
+      ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+      EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+      if (overlapping)
+        EXPECT_TRUE(failed(ncclAllGather(data + 1 - rank, data, 2, ncclInt32, comm, nullptr), ncclInvalidArgument,
+                           {"overlap"}, comm));
+      else
+        EXPECT_TRUE(failed(ncclBcast(data, 8, ncclInt32, 0, comm, no_stream), ncclInvalidArgument, {"stream"}, comm));
+      EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+      EXPECT_EQ(value, 1);
+    }
+    EXPECT_EQ(ncclAllGather(data + 2 * rank, data, 2, ncclInt32, comm, nullptr), ncclSuccess);  // in place
+    EXPECT_EQ(ncclReduceScatter(data, data + 2 * rank, 2, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(sum_of(comm, 1), 2);
+  });
+}
+
+// The first call of the group is issued when the message of rank 0 to itself is refused.
 TEST(NcclBadInput, RefusedAtTheEndOfAGroup) {
   with_nccl_ranks(2, [](int rank, ncclComm_t& comm) {
-    int first = 1, data[8] = {};
+    int value = 1;
+    EXPECT_EQ(ncclCommCount(comm, nullptr), ncclInvalidArgument);  // an older error of the communicator
     ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-    EXPECT_EQ(ncclAllReduce(&first, &first, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
-    EXPECT_EQ(ncclAllReduce(data, rank == 0 ? data + 1 : data, 4, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    if (rank == 0) EXPECT_EQ(ncclSend(&value, 1, ncclInt32, 0, comm, nullptr), ncclSuccess);
+    else EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
     const ncclResult_t result = ncclGroupEnd();
-    if (rank == 0) EXPECT_TRUE(failed(result, ncclInvalidArgument, {"overlap"}));
-    else EXPECT_TRUE(failed(result, ncclInvalidUsage, {"a later call of the group was refused"}));
+    if (rank == 0) EXPECT_TRUE(failed(result, ncclInvalidArgument, {"ncclGroupEnd", "to itself"}, comm));
+    else EXPECT_TRUE(failed(result, ncclInvalidUsage, {"ncclGroupEnd", "a later call of the group was refused"}, comm));
   });
+}
+
+// The error of a failed init is reported as it was, however often it is asked for.
+TEST(NcclBadInput, CallsAfterAFailedInit) {
+  setenv("SLIP_NCCL_INIT_TIMEOUT", "1", 1);
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclInProgress);
+  EXPECT_EQ(settled(comm), ncclRemoteError);
+  unsetenv("SLIP_NCCL_INIT_TIMEOUT");
+  int count = 0;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(failed(ncclCommCount(comm, &count), ncclRemoteError, {"ncclCommCount: rank 0 of 2", "rank 1"}, comm));
+    EXPECT_EQ(settled(comm), ncclRemoteError);
+  }
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+// A caller may print the errors of several communicators in one statement.
+TEST(NcclBadInput, TextsOfSeveralCommunicatorsAreValidTogether) {
+  ncclComm_t comms[2];
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclSuccess);
+  for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommCount(comm, nullptr), ncclInvalidArgument);
+  int value = 0;
+  EXPECT_EQ(ncclBcast(&value, 1, ncclInt32, 7, comms[1], nullptr), ncclInvalidArgument);
+  const char* const first = ncclGetLastError(comms[0]);
+  const char* const second = ncclGetLastError(comms[1]);
+  EXPECT_NE(std::string(first).find("ncclCommCount"), std::string::npos) << first;
+  EXPECT_NE(std::string(second).find("root is 7"), std::string::npos) << second;
+  for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
 }
 
 TEST(NcclBadInput, MismatchedCalls) {
@@ -421,7 +491,9 @@ TEST(NcclBadInput, MismatchedCalls) {
     std::vector<float> data(64);
     EXPECT_TRUE(
         failed(ncclAllReduce(data.data(), data.data(), rank == 0 ? 32 : 64, ncclFloat32, ncclSum, comm, nullptr),
-               ncclInvalidUsage, {"all_reduce of 32 F32", "all_reduce of 64 F32"}, comm));
+               ncclInvalidUsage, {"ncclAllReduce", "all_reduce of 32 F32", "all_reduce of 64 F32"}, comm));
+    const std::string text = ncclGetLastError(comm);
+    EXPECT_EQ(text.find(".cpp"), std::string::npos) << text;  // no line of this library
     ncclResult_t state = ncclSuccess;
     EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
     EXPECT_EQ(state, ncclInvalidUsage);

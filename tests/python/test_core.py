@@ -212,6 +212,15 @@ class Buffers(unittest.TestCase):
         self.assertEqual(part[1:3].offset, 12)
         with self.assertRaises(ValueError):
             buffer[::2]
+        for part in (buffer, part):
+            with self.assertRaisesRegex(TypeError, r"buffer\[a:b\]"):
+                part[1]
+        buffer.free()
+        for access in (lambda: buffer[1], lambda: np.asarray(buffer)):   # numpy tries both
+            self.assertIn("was freed", str(error_of(access)))
+        with slip.Device("sim:h200") as device:
+            with self.assertRaisesRegex(BufferError, "copy it to pinned memory"):
+                np.asarray(device.alloc(4))
 
     def test_element_types(self):
         for dtype, size in (("u1", 1), ("float16", 2), (np.int64, 8), (np.dtype("f8"), 8), (float, 8), ("q", 8)):
@@ -229,6 +238,10 @@ class Buffers(unittest.TestCase):
             self.device.alloc(1, kind="gpu")
         with self.assertRaisesRegex(TypeError, "no option 'wrokers'"):
             slip.Device("cpu", wrokers=2)
+        for option, wrong in (("memory_limit", -5), ("workers", "many"), ("strict", "x")):
+            with self.assertRaisesRegex(ValueError, f"{option} is {wrong!r}; it must be"):
+                slip.Device("cpu", **{option: wrong})
+        self.assertIn("alloc of -1 elements", str(error_of(lambda: self.device.alloc(-1), slip.InvalidValue)))
 
 
 class Errors(unittest.TestCase):

@@ -203,6 +203,9 @@ def refusals(rank, size):
     raises(["split", "equally"], dist.all_to_all_single, torch.ones(size + 1), torch.ones(size + 1))
     raises("sum", dist.all_to_all_single, torch.ones(size), torch.ones(size), [1] * size, [1] * (size - 1) + [0])
     raises("one for each rank", dist.all_to_all_single, torch.ones(size), torch.ones(size), [1], [1])
+    for shared in (torch.ones(1).expand(4), torch.ones(1, 4).expand(2, 4)[:, ::2]):   # elements that share memory
+        raises("single memory location", dist.all_reduce, shared)
+        raises("single memory location", dist.all_gather, [shared] * size, torch.ones(shared.shape))
     raises("any rank", dist.recv, one)
     raises("tag", dist.send, one, (rank + 1) % size, tag=7)
     dist.all_reduce(one)   # nothing was begun, so the group still works

@@ -89,6 +89,57 @@ class Outputs(Case):
         model.batch.running_mean.normal_()
         self.check(model, torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last), budget="98%")
 
+    def test_hooks_that_read_weights(self):
+        """What a hook reads is released with its module: two weights do not fit at a time."""
+        def layers():
+            return nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)))
+
+        def normed():
+            return nn.Sequential(*(nn.utils.weight_norm(nn.Linear(64, 64, bias=False)) for _ in range(6)))
+        x, seen = torch.ones(2, 64), []
+        self.check(make(normed), x, budget="32%")
+        plain = make(layers)
+        sums = [float(layer.weight.sum()) for layer in plain]
+        model = make(layers)
+        model[1].register_forward_pre_hook(lambda module, _: seen.append(float(module.weight.sum())))
+        model[2].register_forward_hook(lambda module, _, output: seen.append(float(module.weight.sum())))
+        self.check(model, x, budget="32%")
+        late = model[4].register_forward_hook(lambda module, _, output: output + module.weight[:2])
+        for _ in range(3):
+            seen.clear()
+            self.assertTrue(torch.equal(run(model, x), run(plain[5], run(plain[:5], x) + plain[4].weight[:2])))
+            self.assertEqual(seen, sums[1:3])
+        late.remove()
+        self.assertTrue(torch.equal(run(model, x), run(plain, x)))
+        model.slip.restore()
+        hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model]
+        self.assertEqual(hooks, [0, 1, 1, 0, 0, 0])
+
+    def test_an_exception_in_a_hook(self):
+        def fail(module, _):
+            if fails:
+                raise ArithmeticError(f"after {module.weight.sum()}")
+        fails, model = [], make()
+        model.blocks[3].up.register_forward_pre_hook(fail)
+        self.check(model, budget="30%")
+        for _ in range(3):
+            fails.append(True)
+            with self.assertRaises(ArithmeticError):
+                run(model)
+            fails.clear()
+            self.assertTrue(torch.equal(run(model), run(make())))
+
+    def test_an_embedding_that_writes_its_weight(self):
+        """With max_norm, a lookup scales rows of the table in place. So it stays on the device."""
+        def layers():
+            return nn.Sequential(nn.Embedding(64, 32, max_norm=1.0), *(nn.Linear(32, 32) for _ in range(6)))
+        model, plain = make(layers), make(layers)
+        slip.offload(model, "60%", "cpu")
+        for _ in range(4):
+            self.assertTrue(torch.equal(run(model), run(plain)))
+        self.assertNotIn("0.weight", model.slip.plan().streamed)
+        self.assertTrue(torch.equal(model.slip.restore()[0].weight, plain[0].weight))
+
     def test_tied_weights_are_one_group(self):
         for tied in (True, False):
             model = make(tied=tied)

@@ -22,6 +22,12 @@ class Refusals(Case):
         smallest = int(str(error_of(lambda: slip.offload(make(), 1000, "cpu"), MemoryError)).split("at least ")[1].split()[0])
         self.check(make(), budget=smallest)
         self.refused("is too small", lambda: slip.offload(make(), smallest - 1, "cpu"), MemoryError)
+
+        def convolutions():
+            return nn.Sequential(nn.Conv1d(4, 64, 5, padding=2, groups=2), nn.Conv1d(64, 64, 3))
+        for budget in (1000, 30000, 49663):   # each has other weights that count as small
+            error = str(error_of(lambda: slip.offload(make(convolutions), budget, "cpu"), MemoryError))
+            self.check(make(convolutions), torch.ones(1, 4, 40), budget=int(error.split("at least ")[1].split()[0]))
         for wrong in ("lots", "6 apples", -1, float("nan"), float("inf"), "", "-5%"):
             self.refused("budget is", lambda: slip.offload(make(), wrong, "cpu"), ValueError)
         self.refused("budget is a number", lambda: slip.offload(make(), [1], "cpu"), TypeError)
@@ -56,6 +62,10 @@ class Refusals(Case):
         model = self.check(make())
         self.refused("offloaded already", lambda: slip.offload(model, "50%", "cpu"))
         self.refused("offloaded already", lambda: slip.offload(nn.Sequential(model), "50%", "cpu"))
+        shares = nn.Sequential(nn.Linear(32, 128))
+        shares[0].weight = model.blocks[1].up.weight
+        self.refused("'0.weight' is also a weight of another model", lambda: slip.offload(shares, "50%", "cpu"))
+        self.refused("torch.jit.trace", lambda: torch.jit.trace(model, IDS))
         other = make()
         other.slip = 1
         self.refused("attribute 'slip'", lambda: slip.offload(other, "50%", "cpu"), ValueError)
@@ -145,7 +155,7 @@ class Refusals(Case):
             self.assertTrue(inside.wait(LIMIT))
             self.refused("another thread is inside a call", lambda: run(model))
             self.refused("another thread is inside a call", lambda: model.blocks[1].up.weight)
-            self.refused("inside a call", model.slip.restore)
+            self.refused("another thread is inside a call", model.slip.restore)
         finally:
             leave.set()
             thread.join(LIMIT)
@@ -342,6 +352,12 @@ class Accesses(Case):
         model = self.check(make(), stream_all=True)
         kept = dict(model.named_parameters())["blocks.4.up.weight"]
         self.assertTrue(kept.isnan().all())
+        turned = nn.Module()
+        turned.turn = nn.Parameter(torch.ones(64, 64, dtype=torch.complex64))
+        kept_turn = turned.turn
+        slip.offload(turned, "100%", "cpu", stream_all=True)
+        self.assertTrue(kept_turn.isnan().all())
+        self.assertTrue(torch.equal(turned.slip.restore().turn, torch.ones(64, 64, dtype=torch.complex64)))
         self.assertIsInstance(error_of(lambda: kept.add_(1), RuntimeError), RuntimeError)
 
 

@@ -83,16 +83,23 @@ class Plans(unittest.TestCase):
                 plan.launch(main, scalars={("thrice", 0): 4})
             with self.assertRaisesRegex(ValueError, "no op 'fourth'"):
                 plan.launch(main, scalars={("fourth", 0): 4.0})
-            with self.assertRaises(slip.Error):
+            with self.assertRaisesRegex(slip.InvalidValue, "'twice' of the plan uses bytes 0 to 256 .* has 8"):
                 plan.launch(main, buffers={source: device.alloc(8)})
+            with self.assertRaisesRegex(ValueError, "no op of the plan uses buffer 'other'"):
+                plan.launch(main, buffers={device.alloc(8, name="other"): source})
+            for call in (slip.verify, slip.predict, slip.ops):
+                with self.assertRaisesRegex(TypeError, "expected a Plan.*not Stream"):
+                    call(main)
 
     def test_an_exception_inside_a_capture_ends_it(self):
         with slip.Device("cpu") as device:
             stream = device.stream(blocking=False)
             with self.assertRaisesRegex(RuntimeError, "mine"):
                 with stream.capture() as plan:
+                    stream.host(lambda: None)
                     raise RuntimeError("mine")
             self.assertFalse(stream.capturing)
+            self.assertIn("an exception has ended the capture", str(error_of(lambda: plan.launch(stream))))   # only a part
             with self.assertRaises(slip.Error):
                 with stream.capture():
                     stream.sync()   # not allowed in a capture, and invalidates it
