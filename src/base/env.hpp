@@ -22,6 +22,7 @@ struct Env {
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
   std::string net;               // SLIP_NET=tcp|ucx|plugin:NAME between hosts (empty: chosen automatically)
+  std::string ucx_library;       // SLIP_UCX_LIBRARY=FILE: libucp.so.0, if the system's loader does not find it
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with different names count as on different hosts
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them

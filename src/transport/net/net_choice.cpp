@@ -1,31 +1,59 @@
 #include "transport/net/net_choice.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
+#include "transport/net_ucx/ucx_net.hpp"
 
 namespace slip::transport {
 namespace {
 
 constexpr std::string_view kPlugin = "plugin:";
-constexpr const char* kTcp = "tcp";
+constexpr const char *kTcp = "tcp", *kUcx = "ucx";
 
 bool names_plugin(const std::string& requested) {
   return requested.starts_with(kPlugin) && requested.size() > kPlugin.size();
 }
 
-NetChoice choose_automatically() { return {&net_tcp(), kTcp, "SLIP_NET is not set"}; }
+std::string joined(const std::vector<std::string>& all) { return fmt::format("{}", fmt::join(all, ", ")); }
+
+// Whether the kernel has a driver of an RDMA device. All networks of UCX but TCP need one.
+bool has_rdma_device() {
+  std::error_code error;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", error) != std::filesystem::directory_iterator();
+}
+
+std::string ucx_text(const UcxReport& report) {
+  return fmt::format("{} with {}{}", report.library, joined(report.transports),
+                     report.reaches_cuda ? ", also for CUDA memory" : "");
+}
+
+// UCX if it has a network that is not plain TCP. UCX is not loaded on a host without such a device: it would change the
+// process, see ucx_library.hpp.
+NetChoice choose_automatically() {
+  const auto tcp = [](const std::string& why) { return NetChoice{&net_tcp(), kTcp, why}; };
+  if (base::env().ucx_library.empty() && !has_rdma_device())
+    return tcp("no RDMA device on this host, so UCX would use TCP, too");
+  const UcxReport report = ask_ucx();
+  if (report.library.empty()) return tcp(report.problem);
+  const std::vector<std::string> fast = fast_networks(report.transports);
+  if (fast.empty()) return tcp(fmt::format("no network but TCP in {}", ucx_text(report)));
+  return {&net_ucx(), kUcx, fmt::format("{} in {}", joined(fast), ucx_text(report))};
+}
 
 }  // namespace
 
 void require_known_net(const std::string& requested) {
-  if (requested.empty() || requested == kTcp || requested == "ucx" || names_plugin(requested)) return;
+  if (requested.empty() || requested == kTcp || requested == kUcx || names_plugin(requested)) return;
   base::fail(Code::kInvalidValue, {},
              "SLIP_NET={}: tcp, ucx or plugin:NAME is expected (NAME: of a network plug-in of NCCL, or the path of its "
              "library); unset it for an automatic choice",
@@ -36,7 +64,8 @@ NetChoice choose_net(const std::string& requested) {
   require_known_net(requested);
   if (requested.empty()) return choose_automatically();
   if (requested == kTcp) return {&net_tcp(), kTcp, "SLIP_NET=tcp", false};
-  base::fail(Code::kUnsupported, {}, "SLIP_NET={}: this build of Slipstream has TCP only", requested);
+  if (requested == kUcx) return {&net_ucx(), kUcx, fmt::format("SLIP_NET=ucx: {}", ucx_text(ask_ucx())), false};
+  base::fail(Code::kUnsupported, {}, "SLIP_NET={}: this build of Slipstream has no plug-ins", requested);
 }
 
 const NetChoice& net_choice() {
