@@ -24,6 +24,7 @@ build_packages=(
   'libgtest-dev|hdr:gtest/gtest.h|need|the tests'
   'python3|cmd:python3|need|layer and size checks, run by the tests'
   'libhwloc-dev|hdr:hwloc.h|want|the machine as a graph'
+  'libucx-dev|hdr:ucp/api/ucp.h|want|networks faster than TCP between hosts'
   'zlib1g-dev|hdr:zlib.h|want|traces compressed with gzip'
   'liburing-dev|hdr:liburing.h|want|many reads of weight files in flight'
   'libopenblas-serial-dev|hdr:openblas_config.h|want|matrix products on the cpu'

@@ -42,6 +42,8 @@ Env read() {
   if (!env_text("SLIP_TOPO_DEVICE").empty()) result.topo_device = number("SLIP_TOPO_DEVICE", 0, 1 << 20);
   result.algorithm = env_text("SLIP_ALGORITHM");
   result.transport = env_text("SLIP_TRANSPORT");
+  result.net = env_text("SLIP_NET");
+  result.ucx_library = env_text("SLIP_UCX_LIBRARY");
   result.host_id = env_text("SLIP_HOST_ID");
   result.min_channels = number("SLIP_MIN_CHANNELS", 1, 32);
   result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);

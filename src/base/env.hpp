@@ -21,6 +21,8 @@ struct Env {
   int topo_device = -1;          // SLIP_TOPO_DEVICE=N: the topology device of this rank (-1: its number on the host)
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
+  std::string net;               // SLIP_NET=tcp|ucx|plugin:NAME between hosts (empty: chosen automatically)
+  std::string ucx_library;       // SLIP_UCX_LIBRARY=FILE: libucp.so.0, if the system's loader does not find it
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with different names count as on different hosts
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
@@ -30,7 +32,8 @@ struct Env {
   int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)
   // SLIP_DEBUG=tune: prints the algorithm of each collective, and why it was chosen. SLIP_DEBUG=topo: prints the
   // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=nccl: prints what carries the
-  // calls of ranks on GPUs, and why. SLIP_DEBUG=tune,topo: both.
+  // calls of ranks on GPUs, and why. SLIP_DEBUG=net: prints which network the ranks use, and why. SLIP_DEBUG=tune,topo:
+  // both.
   std::string debug;
 };
 

@@ -109,25 +109,43 @@ class ProxyConnection : base::NoCopy {
   std::optional<Error> error_;  // written once, before failed_
 };
 
+// Work that a network must do although no operation needs it: for example, to send what is left in a library's buffers.
+class ProxyChore {
+ public:
+  // Called by the proxy's thread. Does what is possible without blocking, and appends the descriptors whose readiness
+  // must wake the proxy. Returns the time of the next call at the latest, in now_ns(); 0: there is nothing to do.
+  virtual std::int64_t tend(std::vector<pollfd>& all) noexcept = 0;
+
+ protected:
+  ~ProxyChore() = default;
+};
+
 class Proxy : base::NoCopy {
  public:
   Proxy();
   ~Proxy();
   static Proxy& of_process();
+  // The chore is called until it is removed. A chore that has new work wakes the proxy, see wake().
+  void add(ProxyChore* chore);
+  void remove(ProxyChore* chore);
+  // Call it after posting an operation that the proxy must drive, or when a chore has work. The caller needs a full
+  // fence before it.
+  void wake();
 
  private:
   friend class ProxyConnection;
   void add(ProxyConnection* connection);
   void remove(ProxyConnection* connection);
-  void wake();  // call it after posting an operation that the proxy must drive
   void run();
   bool drive_all();
+  std::int64_t tend_all(std::vector<pollfd>& watched);
   void sleep();
 
   WakeUp wake_up_;
   std::atomic<bool> asleep_{false}, stopping_{false};
   base::Mutex mutex_;
   std::vector<ProxyConnection*> connections_ SLIP_GUARDED_BY(mutex_);
+  std::vector<ProxyChore*> chores_ SLIP_GUARDED_BY(mutex_);
   base::Thread thread_;
 };
 
