@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,7 @@ using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a l
 inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messages that one irecv can receive
 inline constexpr int kNetMaxSockets = 16;            // per connection
 inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
+inline constexpr std::int64_t kNetMaxSleepNs = 1'000'000'000;  // the longest sleep between two calls of progress()
 
 struct NetOptions {
   int rank = 0;           // this process's rank: the peer's errors name it
@@ -88,8 +90,10 @@ class NetConnection : base::NoCopy {
   // The default serves networks for which the kernel copies the bytes.
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
-  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
-  virtual void watch(std::vector<pollfd>& all) const = 0;
+  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
+  // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,
+  // because some networks have none. 0: do not sleep.
+  virtual std::int64_t watch(std::vector<pollfd>& all) const = 0;
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.

@@ -156,7 +156,7 @@ class TcpSender final : public NetSender {
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kNone = kNetMaxRequests;
@@ -202,7 +202,7 @@ class TcpReceiver final : public NetReceiver {
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
