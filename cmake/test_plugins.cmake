@@ -33,4 +33,3 @@ message(STATUS "libfabric, for a plug-in of the tests: ${SLIP_LIBFABRIC_FOUND}")
 target_compile_definitions(test_transport PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>"
                            SLIP_TEST_PLUGINS="${slip_plugin_folder}")
 add_dependencies(test_transport test_plugins)
-add_dependencies(test_comm test_plugins)
