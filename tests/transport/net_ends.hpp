@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
+#include "transport/plugin_nets.hpp"
 
 namespace slip::test {
 
@@ -23,7 +24,8 @@ inline transport::NetOptions local_options(int rank, const char* host = "127.0.0
   return options;
 }
 
-// A network by its name, "tcp" or "ucx". `problem`: why it cannot be tested here; "": it can.
+// A network by its name: "tcp", "ucx", or "plugin:NAME" (see plugin_nets.hpp). `problem`: why it cannot be tested here;
+// "": it can.
 struct NamedNet {
   const transport::Net* net = nullptr;
   std::string problem;
@@ -31,44 +33,15 @@ struct NamedNet {
 inline NamedNet net_named(const std::string& name) {
   if (name == "tcp") return {&transport::net_tcp(), {}};
 #if defined(__SANITIZE_THREAD__)
-  return {nullptr, "the thread sanitizer does not see how UCX synchronises its threads"};
-#else
+  if (name == "ucx") return {nullptr, "the thread sanitizer does not see how UCX synchronises its threads"};
+#endif
   try {
-    return {&transport::net_ucx(), {}};
+    if (name == "ucx") return {&transport::net_ucx(), {}};
+    return {&plugin_named(name.substr(name.find(':') + 1)), {}};
   } catch (const Error& error) {
     return {nullptr, error.what()};
   }
-#endif
 }
-
-// Rank 1 sends to rank 0.
-struct Ends {
-  std::unique_ptr<transport::NetSender> sender;
-  std::unique_ptr<transport::NetReceiver> receiver;
-
-  explicit Ends(const transport::Net& net, transport::NetOptions options = local_options(0)) {
-    const auto listener = net.listen(options);
-    options.rank = 1;
-    sender = net.connect(listener->handle(), options, long_deadline());
-    receiver = listener->accept(long_deadline());
-  }
-  explicit Ends(const transport::NetOptions& options = local_options(0)) : Ends(transport::net_tcp(), options) {}
-};
-
-// Bytes that are registered with one end.
-struct Memory {
-  std::vector<std::byte> bytes;
-  std::unique_ptr<transport::NetMemory> registered;
-
-  Memory(transport::NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
-  transport::NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
-  transport::NetPart part(int tag, std::size_t offset, std::size_t size) {
-    return {bytes.data() + offset, size, tag, registered.get()};
-  }
-  void fill(unsigned seed) {
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
-  }
-};
 
 // Drives both ends from one thread until both requests are done. A request may be null; its end is driven all the same,
 // because a network may need that before the other end can send.
@@ -87,5 +60,38 @@ inline void finish(transport::NetConnection& one, transport::NetRequest* ones, t
 inline transport::NetRequest* irecv(transport::NetReceiver& line, const transport::NetPart& part) {
   return line.irecv(std::span(&part, 1));
 }
+
+// Rank 1 sends to rank 0. Both ends have exchanged an empty message: some networks finish a connection only while both
+// ends are driven.
+struct Ends {
+  std::unique_ptr<transport::NetSender> sender;
+  std::unique_ptr<transport::NetReceiver> receiver;
+
+  enum class Meet { kYes, kNo };
+  explicit Ends(const transport::Net& net, transport::NetOptions options = local_options(0), Meet meet = Meet::kYes) {
+    const auto listener = net.listen(options);
+    options.rank = 1;
+    sender = net.connect(listener->handle(), options, long_deadline());
+    receiver = listener->accept(long_deadline());
+    const transport::NetPart empty;
+    if (meet == Meet::kYes) finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
+  }
+  explicit Ends(const transport::NetOptions& options = local_options(0)) : Ends(transport::net_tcp(), options) {}
+};
+
+// Bytes that are registered with one end.
+struct Memory {
+  std::vector<std::byte> bytes;
+  std::unique_ptr<transport::NetMemory> registered;
+
+  Memory(transport::NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  transport::NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
+  transport::NetPart part(int tag, std::size_t offset, std::size_t size) {
+    return {bytes.data() + offset, size, tag, registered.get()};
+  }
+  void fill(unsigned seed) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
+  }
+};
 
 }  // namespace slip::test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/text.hpp"

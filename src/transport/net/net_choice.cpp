@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
+#include "transport/net_plugin/plugin_net.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
 
 namespace slip::transport {
@@ -19,6 +21,7 @@ namespace {
 
 constexpr std::string_view kPlugin = "plugin:";
 constexpr const char *kTcp = "tcp", *kUcx = "ucx";
+constexpr const char* kNcclVariable = "NCCL_NET_PLUGIN";
 
 bool names_plugin(const std::string& requested) {
   return requested.starts_with(kPlugin) && requested.size() > kPlugin.size();
@@ -50,6 +53,29 @@ NetChoice choose_automatically() {
   return {&net_ucx(), kUcx, fmt::format("{} in {}", joined(fast), ucx_text(report))};
 }
 
+NetChoice choose_plugin(const std::string& name, const std::string& variable) {
+  const PluginNet plugin = net_plugin(name);
+  return {plugin.net, fmt::format("{}{}", kPlugin, plugin.name), fmt::format("{}: {}", variable, plugin.text), false};
+}
+
+// NCCL_NET_PLUGIN, if SLIP_NET is not set: a list, of which NCCL uses the first plug-in that can be loaded. Nothing: it
+// names none.
+std::optional<NetChoice> choose_nccl_plugin() {
+  const std::string list = base::env_text(kNcclVariable);
+  if (list.empty() || ::strcasecmp(list.c_str(), "none") == 0) return std::nullopt;
+  std::string reasons;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    try {
+      return choose_plugin(list.substr(begin, end - begin), fmt::format("{}={}", kNcclVariable, list));
+    } catch (const Error& error) {
+      reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", base::bare_text(error));
+    }
+    begin = end + 1;
+  }
+  base::fail(Code::kIo, {}, "{}={}: {}; SLIP_NET=tcp uses TCP instead", kNcclVariable, list, reasons);
+}
+
 }  // namespace
 
 void require_known_net(const std::string& requested) {
@@ -62,10 +88,13 @@ void require_known_net(const std::string& requested) {
 
 NetChoice choose_net(const std::string& requested) {
   require_known_net(requested);
-  if (requested.empty()) return choose_automatically();
+  if (requested.empty()) {
+    const std::optional<NetChoice> plugin = choose_nccl_plugin();
+    return plugin ? *plugin : choose_automatically();
+  }
   if (requested == kTcp) return {&net_tcp(), kTcp, "SLIP_NET=tcp", false};
   if (requested == kUcx) return {&net_ucx(), kUcx, fmt::format("SLIP_NET=ucx: {}", ucx_text(ask_ucx())), false};
-  base::fail(Code::kUnsupported, {}, "SLIP_NET={}: this build of Slipstream has no plug-ins", requested);
+  return choose_plugin(requested.substr(kPlugin.size()), "SLIP_NET=" + requested);
 }
 
 const NetChoice& net_choice() {

@@ -119,13 +119,18 @@ class ZeroCopy {
 // the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
+// connect() of the TCP network in two steps, for a caller that must not wait: when the dialer is done, the sender is
+// made of what it gives.
+GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options);
+std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options);
+
 class TcpSender final : public NetSender {
  public:
   TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kNone = kNetMaxRequests;
@@ -171,7 +176,7 @@ class TcpReceiver final : public NetReceiver {
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;

@@ -33,23 +33,32 @@ class TcpNet final : public Net {
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                      const Deadline& deadline) const override {
-    if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
-      base::fail(Code::kInvalidValue, {},
-                 "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
-                 "byte are possible",
-                 options.sockets, options.stripe_bytes, kNetMaxSockets);
-    Greeted greeted = connect_and_greet(handle, kMark, options, deadline);
-    // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
-    const bool stays = stays_on_host(greeted.sockets.front());
-    for (const Socket& socket : greeted.sockets) {
-      if (stays) limit_send_buffer(socket, kAheadBytes);
-    }
-    return std::make_unique<TcpSender>(std::move(greeted.peer), std::move(greeted.sockets), options.stripe_bytes,
-                                       stays ? 0 : options.zero_copy_from);
+    GreetingDialer dialer = dial_tcp(handle, options);
+    while (!dialer.advance()) dialer.wait(deadline);
+    return make_tcp_sender(dialer.take(), options);
   }
 };
 
 }  // namespace
+
+GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options) {
+  if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
+    base::fail(Code::kInvalidValue, {},
+               "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
+               "byte are possible",
+               options.sockets, options.stripe_bytes, kNetMaxSockets);
+  return {handle, kMark, options};
+}
+
+std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options) {
+  // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
+  const bool stays = stays_on_host(greeted.sockets.front());
+  for (const Socket& socket : greeted.sockets) {
+    if (stays) limit_send_buffer(socket, kAheadBytes);
+  }
+  return std::make_unique<TcpSender>(std::move(greeted.peer), std::move(greeted.sockets), options.stripe_bytes,
+                                     stays ? 0 : options.zero_copy_from);
+}
 
 const Net& net_tcp() {
   static const TcpNet kNet;

@@ -86,7 +86,7 @@ class UcxSender final : public NetSender {
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   void send(std::size_t index);
@@ -120,7 +120,7 @@ class UcxReceiver final : public NetReceiver {
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   bool settle();

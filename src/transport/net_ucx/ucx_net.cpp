@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 
 #if SLIP_HAS_UCX

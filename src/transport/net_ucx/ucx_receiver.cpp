@@ -142,10 +142,11 @@ void UcxReceiver::require_worker() {
                         peer_.text()));
 }
 
-void UcxReceiver::watch(std::vector<pollfd>& all) const {
+std::int64_t UcxReceiver::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
   all.push_back({socket_.descriptor(), POLLIN, 0});
   port_.watch(all);
+  return kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport

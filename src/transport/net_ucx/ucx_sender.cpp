@@ -189,10 +189,11 @@ void UcxSender::require_worker() {
                         peer_.text()));
 }
 
-void UcxSender::watch(std::vector<pollfd>& all) const {
+std::int64_t UcxSender::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
   all.push_back({socket_.descriptor(), POLLIN, 0});
   if (endpoint_) port_.watch(all);
+  return kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport
