@@ -130,6 +130,7 @@ class Agent : base::NoCopy {
     job_ = AgentJob::parse(body);
     if (!job_) return refuse("the description of the job is not readable");
     silence_ns_ = job_->silence_ns;
+    next_alive_ns_ = 0;  // the next sign of life was planned with another limit
     std::error_code error;
     if (!std::filesystem::is_directory(job_->directory, error))
       return refuse(fmt::format("there is no folder '{}', where the program must run: make it, or give --workdir",
