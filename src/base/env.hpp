@@ -27,6 +27,8 @@ struct Env {
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
   int sockets = 0;  // SLIP_SOCKETS=N: sockets per network connection; large messages are striped over them (0: default)
+  // SLIP_PORTS=LOW-HIGH: TCP ports at which ranks listen, for a firewall (0: any port that the kernel chooses).
+  int first_port = 0, last_port = 0;
   std::string nccl;          // SLIP_NCCL=auto|off|FILE: NVIDIA's library that carries the calls of ranks on GPUs
   bool nccl_polled = false;  // SLIP_NCCL_POLLED=1: NCCL runs each call in a thread of its own, as before 2.28
   int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)
@@ -49,6 +51,8 @@ std::string env_text(const char* variable);
 std::string socket_interface_rule();
 // The environment of this process with `changes`, as "NAME=value" each: for a child process.
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
+// The variables of this process whose names begin with the prefix.
+std::map<std::string, std::string> env_named(std::string_view prefix);
 
 // CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, which the CUDA driver reads when it starts. Default: 8.
 int cuda_connections();
