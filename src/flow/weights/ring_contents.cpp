@@ -5,7 +5,6 @@
 namespace slip::flow {
 namespace {
 
-constexpr std::uint32_t kNone = ~std::uint32_t{0};
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
