@@ -42,7 +42,7 @@ def calls_of(size, peer):
 def measure(slip, way, op, begin, end, factor, calls):
     """The time of a call in microseconds by size, out of place; every result is checked."""
     command = [slip, "bench", op, "--device", "cuda:0", "-n", "2", "-b", str(begin), "-e", str(end), "-f", str(factor),
-               "--iters", str(calls)]
+               "--iters", str(calls), "--warmup", "40"]
     if way == "threads":
         command.append("--threads")
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout

@@ -319,7 +319,7 @@ Table slack_table(const Studied& studied) {
     const TraceSpan& span = studied.spans[i];
     if (!span.run || span.annotation) continue;
     const Picos slack = studied.analysis.slack[i];
-    Bucket& bucket = *std::ranges::find_if(buckets - 1, [&](const Bucket& b) { return slack < b.below; });
+    Bucket& bucket = *std::ranges::find_if(buckets, [&](const Bucket& b) { return slack < b.below; });
     ++bucket.ops;
     bucket.time += span.ended - span.started;
   }
