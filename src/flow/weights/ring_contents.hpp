@@ -72,6 +72,7 @@ class RingContents {
 
  private:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};  // no entry
+
   struct Place {  // small, so that a search reads few cache lines
     std::uint64_t begin = 0, end = 0;
     std::uint32_t entry = 0;
