@@ -26,8 +26,7 @@ transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'00
 class Pair {
  public:
   Pair(const transport::Net& net, std::size_t bytes) : bytes_(bytes) {
-    transport::NetOptions options;
-    options.host = "127.0.0.1";
+    const transport::NetOptions options;  // this host's address: the one at which the plug-in listens, too
     for (std::size_t i = 0; i < 2; ++i) {
       const auto listener = net.listen(options);
       senders_[i] = net.connect(listener->handle(), options, long_deadline());
