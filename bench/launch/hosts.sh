@@ -43,7 +43,8 @@ start() {
   local count=$1 name="slip-$$" host key
   login="$name-login"
   for tool in /usr/sbin/sshd ssh ssh-keygen ip unshare; do
-    command -v "$tool" >/dev/null || lacks "$tool is missing (Debian: openssh-server, openssh-client, iproute2, util-linux)"
+    command -v "$tool" >/dev/null ||
+      lacks "$tool is missing (Debian: openssh-server, openssh-client, iproute2, util-linux)"
   done
   mkdir -m 700 "$folder"
   ip netns add "$login-probe" 2>/dev/null || { rm -rf "$folder"; lacks "network namespaces are not permitted here"; }
