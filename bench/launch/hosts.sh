@@ -78,7 +78,8 @@ END
     # sshd wants /run/sshd; it gets one in a mount namespace of its own. There, logins also read no ~/.bashrc: what the
     # user of this machine starts in it can take longer than ssh itself.
     ip netns exec "$name-$host" unshare -m sh -c "mount -t tmpfs none /run && mkdir -m 755 /run/sshd &&
-      if [ -f ~/.bashrc ]; then mount --bind /dev/null ~/.bashrc; fi && exec /usr/sbin/sshd -D -e -f '$folder/sshd_config'" </dev/null >>"$folder/sshd.log" 2>&1 &
+      if [ -f ~/.bashrc ]; then mount --bind /dev/null ~/.bashrc; fi &&
+      exec /usr/sbin/sshd -D -e -f '$folder/sshd_config'" </dev/null >>"$folder/sshd.log" 2>&1 &
     echo $! >>"$folder/servers"
   done
   printf '#!/bin/sh\nexec ip netns exec %s "$@"\n' "$login" >"$folder/login"
