@@ -1,6 +1,6 @@
 // The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
 // connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
-// nine virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
+// ten virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
 //
 // A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
 // while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,7 @@
 #include "base/sync.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
+#include "transport/net/rails.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::transport {
@@ -37,6 +39,14 @@ struct NetOptions {
   Secret key{};           // authenticates the connection: sender and receiver need the same key
   std::string host;       // host name or address to listen at; empty: chosen by `interface`
   std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
+  // TCP only. A listener also listens at each of `rails`. A sender with `paths` opens `sockets` sockets on each of them
+  // (kNetMaxSockets in all), bound to the interface. A path that cannot be connected within a few seconds is passed to
+  // `lost_path` with the reason, and the sockets use the others. If none is left, they use the handle's address.
+  std::vector<Rail> rails;
+  std::vector<RailPath> paths;
+  std::function<void(const RailPath& path, const std::string& why)> lost_path;
+  // How long a path may leave bytes unacknowledged before check() reports it as cut. 0: check() does nothing.
+  std::int64_t silence_ns = 0;
   // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
   // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
   int sockets = 1;                                    // number of sockets; large messages are striped over them
@@ -90,6 +100,8 @@ class NetConnection : base::NoCopy {
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
   virtual void watch(std::vector<pollfd>& all) const = 0;
+  // Throws if the network between the ranks is cut. Called once a second or so, also while no request is under way.
+  virtual void check() {}
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.
@@ -139,9 +151,11 @@ class NetListener {
   virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
   std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
+  const std::vector<Rail>& rails() const { return rails_; }  // those of the options, with ports; empty: not supported
 
  protected:
   NetHandle handle_{};
+  std::vector<Rail> rails_;
 };
 
 class Net {

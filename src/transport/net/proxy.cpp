@@ -14,6 +14,7 @@ constexpr double kSpinUs = 50;       // spin limit of a waiting thread while not
 constexpr double kYieldUs = 300;     // then it sleeps in poll
 constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kLookAgainNs
 constexpr std::uintptr_t kPageBytes = 4096;
 // Registrations of a connection; exceeded only while more are in use at once.
 constexpr std::size_t kMaxRegistered = 16;
@@ -117,6 +118,20 @@ bool ProxyConnection::drive_and_notify() {
   const base::LockGuard lock(lock_);
   if (subscriber_) subscriber_->wake_up();
   return true;
+}
+
+void ProxyConnection::check_network() {
+  if (failed() || !lock_.try_lock()) return;
+  try {
+    connection_->check();
+  } catch (const Error& error) {
+    error_.emplace(error);
+    failed_.store(true, std::memory_order_release);  // release: a thread that sees failed_ sees error_
+    if (subscriber_) subscriber_->wake_up();
+  }
+  lock_.unlock();
+  base::full_fence();  // orders failed_ before sleeping_: a sleeping thread sets its flag, then reads failed_
+  if (failed() && sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
 }
 
 void ProxyConnection::set_subscriber(base::Subscriber* subscriber) {
@@ -226,8 +241,13 @@ void Proxy::wake() {
 void Proxy::run() {
   base::set_time_slice(base::TimeSlice::kShort);
   const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
-  std::uint64_t since = base::ticks() - spin;
+  const auto pause = static_cast<std::uint64_t>(kCheckPauseUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks() - spin, checked = base::ticks();
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
+    if (base::ticks() - checked >= pause) {
+      check_all();
+      checked = base::ticks();
+    }
     if (drive_all()) since = base::ticks();
     else if (base::ticks() - since >= spin) sleep();
   }
@@ -242,6 +262,11 @@ bool Proxy::drive_all() {
       moved_some = one->drive_and_notify() || moved_some;
   }
   return moved_some;
+}
+
+void Proxy::check_all() {
+  const base::LockGuard lock(mutex_);
+  for (ProxyConnection* one : connections_) one->check_network();
 }
 
 // Skips a connection that a waiting thread drives, or whose lock is held: that thread wakes the proxy when it stops.

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/sha256.hpp"
 #include "transport/bootstrap/secret.hpp"
@@ -27,18 +28,28 @@ constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 // receives them. Measured: two ranks exchanged 2 MiB over plain sockets in 545 to 580 us with the kernel's choice of 4
 // MiB, and in 420 to 460 us with this size.
 constexpr int kAheadBytes = 512 << 10;
+constexpr std::size_t kMaxStripeBytes = std::size_t{1} << 40;  // so that products with it do not overflow
+// A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
+constexpr std::int64_t kPathLimitNs = 4'000'000'000;
 
 class TcpListener final : public NetListener {
  public:
   explicit TcpListener(const NetOptions& options) {
     const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
     const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
-    listener_ = Socket::listen(at.with_port(0));
+    listeners_.push_back(Socket::listen(at.with_port(0)));
     key_ = options.key;
     contact_.salt = random_secret();
-    contact_.address = at.with_port(listener_.local().port()).wire();
+    contact_.address = at.with_port(listeners_.front().local().port()).wire();
     contact_.rank = options.rank;
     std::memcpy(handle_.data(), &contact_, sizeof(contact_));
+    // Each rail has its own, bound to the interface, so that acknowledgements return there, too.
+    for (const Rail& rail : options.rails) {
+      const SocketAddress address(rail.address);
+      listeners_.push_back(Socket::listen(address.with_port(0), std::string(rail.name())));
+      rails_.push_back(rail);
+      rails_.back().address = address.with_port(listeners_.back().local().port()).wire();
+    }
   }
 
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
@@ -66,14 +77,17 @@ class TcpListener final : public NetListener {
   // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
   // again.
   void accept_all() {
-    int error = 0;
-    while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
-      if (!has_too_many_unproven(pending_)) continue;
-      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
-      if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+    out_of_descriptors_ = false;
+    for (const Socket& listener : listeners_) {
+      int error = 0;
+      while (std::optional<Socket> socket = listener.try_accept(error)) {
+        pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
+        if (!has_too_many_unproven(pending_)) continue;
+        read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+        if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+      }
+      out_of_descriptors_ = out_of_descriptors_ || error != 0;
     }
-    out_of_descriptors_ = error != 0;
     if (out_of_descriptors_) drop_one_unproven(pending_);
   }
 
@@ -89,7 +103,7 @@ class TcpListener final : public NetListener {
     if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
     const TcpGreeting& said = one.greeting;
     if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
-        said.index >= said.sockets || said.stripe_bytes == 0)
+        said.index >= said.sockets || said.stripe_bytes == 0 || said.stripe_bytes > kMaxStripeBytes)
       return false;
     // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
     if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
@@ -128,7 +142,8 @@ class TcpListener final : public NetListener {
   }
 
   void wait(const Deadline& deadline) const {
-    std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
+    std::vector<pollfd> watched;
+    for (const Socket& listener : listeners_) watched.push_back({listener.descriptor(), POLLIN, 0});
     std::size_t silent = 0;
     for (const Pending& one : pending_) {
       if (one.greeted()) continue;
@@ -143,11 +158,11 @@ class TcpListener final : public NetListener {
                  "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
                  "belong to connections whose other sockets have not come",
                  what, silent, pending_.size() - silent);
-    if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
+    if (out_of_descriptors_) watched.clear();  // do not poll the listeners now: they would be ready all the time
     wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
   }
 
-  Socket listener_;
+  std::vector<Socket> listeners_;  // at the handle's address, and at the rails
   TcpHandle contact_;
   Secret key_{};
   std::list<Pending> pending_;
@@ -174,35 +189,69 @@ class TcpNet final : public Net {
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                      const Deadline& deadline) const override {
-    if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
-      base::fail(Code::kInvalidValue, {},
-                 "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
-                 "byte are possible",
-                 options.sockets, options.stripe_bytes, kNetMaxSockets);
+    if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0 ||
+        options.stripe_bytes > kMaxStripeBytes)
+      base::fail(
+          Code::kInvalidValue, {},
+          "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of 1 to {} bytes are "
+          "possible",
+          options.sockets, options.stripe_bytes, kNetMaxSockets, kMaxStripeBytes);
     const TcpHandle contact = read_handle(handle);
     const SocketAddress to(contact.address);
-    TcpGreeting greeting{.connection = random_number(),
-                         .stripe_bytes = options.stripe_bytes,
-                         .rank = options.rank,
-                         .sockets = options.sockets,
-                         .channel = options.channel};
-    std::vector<Socket> sockets;
-    for (; greeting.index < options.sockets; ++greeting.index) {
-      greeting.code = greeting.expected_code(options.key, contact.salt);
-      sockets.push_back(connect_one(contact, to, deadline));
-      sockets.back().send(std::as_bytes(std::span(&greeting, 1)), deadline);
+    std::vector<TcpPathSocket> sockets = connect_paths(options, deadline);
+    for (int i = 0; options.paths.empty() && i < options.sockets; ++i)
+      sockets.push_back({connect_one(contact, to, deadline), nullptr});
+    if (sockets.empty()) sockets.push_back({connect_one(contact, to, deadline), nullptr});  // no path was connected
+    greet(sockets, contact, options, deadline);
+    const bool stays = stays_on_host(sockets.front().socket);
+    for (const TcpPathSocket& one : sockets) {
+      if (stays) limit_send_buffer(one.socket, kAheadBytes);
     }
-    // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
-    const bool stays = stays_on_host(sockets.front());
-    for (const Socket& socket : sockets) {
-      if (stays) limit_send_buffer(socket, kAheadBytes);
-    }
-    const std::size_t zero_copy_from = stays ? 0 : options.zero_copy_from;
-    return std::make_unique<TcpSender>(NetPeer{contact.rank, to.text()}, std::move(sockets), options.stripe_bytes,
-                                       zero_copy_from);
+    return std::make_unique<TcpSender>(NetPeer{contact.rank, to.text()}, std::move(sockets), options, stays);
   }
 
  private:
+  static void greet(const std::vector<TcpPathSocket>& sockets, const TcpHandle& contact, const NetOptions& options,
+                    const Deadline& deadline) {
+    TcpGreeting greeting{.connection = random_number(),
+                         .stripe_bytes = options.stripe_bytes,
+                         .rank = options.rank,
+                         .sockets = static_cast<std::int32_t>(sockets.size()),
+                         .channel = options.channel};
+    for (const TcpPathSocket& one : sockets) {
+      greeting.code = greeting.expected_code(options.key, contact.salt);
+      one.socket.send(std::as_bytes(std::span(&greeting, 1)), deadline);
+      ++greeting.index;
+    }
+  }
+
+  // Sockets in the order of the paths, so that neighbouring stripes of a message take different paths.
+  static std::vector<TcpPathSocket> connect_paths(const NetOptions& options, const Deadline& deadline) {
+    std::vector<TcpPathSocket> sockets;
+    std::vector<const RailPath*> paths;
+    for (const RailPath& path : options.paths) paths.push_back(&path);
+    for (int round = 0; round < options.sockets; ++round) {
+      for (const RailPath*& path : paths) {
+        if (!path || sockets.size() == static_cast<std::size_t>(kNetMaxSockets)) continue;
+        std::optional<Socket> socket = connect_path(*path, options, deadline);
+        if (socket) sockets.push_back({std::move(*socket), path});
+        else path = nullptr;
+      }
+    }
+    return sockets;
+  }
+
+  static std::optional<Socket> connect_path(const RailPath& path, const NetOptions& options, const Deadline& deadline) {
+    const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
+    try {
+      return Socket::connect(SocketAddress(path.remote.address), deadline.within(kPathLimitNs), &from);
+    } catch (const Error& error) {
+      if (error.code() == Code::kAborted) throw;
+      if (options.lost_path) options.lost_path(path, base::bare_text(error));
+      return std::nullopt;
+    }
+  }
+
   static Socket connect_one(const TcpHandle& contact, const SocketAddress& to, const Deadline& deadline) {
     try {
       return Socket::connect(to, deadline);
