@@ -3,17 +3,32 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <tuple>
 
 #include "base/fail.hpp"
 
 namespace slip::topo {
 
-Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
+int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
+  std::vector<int> best;
+  for (std::size_t n = 0; n < system.nets.size(); ++n) {
+    const auto better = [&](int a, int b) {
+      return std::tuple(paths.type(a, device), -paths.gbps(a, device)) <
+             std::tuple(paths.type(b, device), -paths.gbps(b, device));
+    };
+    if (!best.empty() && better(system.nets[n], system.nets[static_cast<std::size_t>(best.front())])) best.clear();
+    if (best.empty() || !better(system.nets[static_cast<std::size_t>(best.front())], system.nets[n]))
+      best.push_back(static_cast<int>(n));
+  }
+  return best[static_cast<std::size_t>(number) % best.size()];
+}
+
+Fabric::Fabric(const Cluster& cluster, Here here, bool relayed) : cluster_(cluster) {
   if (cluster.ranks.empty()) throw Error(Code::kInvalidValue, "a cluster without ranks: name at least one", here);
   std::map<std::string_view, std::shared_ptr<const TopoPaths>> known;
   for (const TopoSystem& system : cluster.nodes) {
     std::shared_ptr<const TopoPaths>& paths = known[system.xml];
-    if (!paths) paths = std::make_shared<const TopoPaths>(system);
+    if (!paths) paths = std::make_shared<const TopoPaths>(system, relayed);
     paths_.push_back(paths);
   }
   ranks_of_.resize(cluster.nodes.size());
@@ -34,7 +49,7 @@ Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
 }
 
 int Fabric::device_of(int rank) const {
-  const RankPlace& place = cluster_.ranks[static_cast<std::size_t>(rank)];
+  const RankPlace& place = place_of(rank);
   return system(place.node).devices[static_cast<std::size_t>(place.device)];
 }
 

@@ -16,21 +16,6 @@ namespace {
 using topo::Fabric;
 using topo::node_at;
 
-// The net with the nearest path type to a device, then with the highest rate. `number` chooses among equal nets.
-int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
-  std::vector<int> best;
-  for (std::size_t n = 0; n < system.nets.size(); ++n) {
-    const auto better = [&](int a, int b) {
-      return std::tuple(paths.type(a, device), -paths.gbps(a, device)) <
-             std::tuple(paths.type(b, device), -paths.gbps(b, device));
-    };
-    if (!best.empty() && better(system.nets[n], system.nets[static_cast<std::size_t>(best.front())])) best.clear();
-    if (best.empty() || !better(system.nets[static_cast<std::size_t>(best.front())], system.nets[n]))
-      best.push_back(static_cast<int>(n));
-  }
-  return best[static_cast<std::size_t>(number) % best.size()];
-}
-
 // The rank with the nearest path type to a net, then with the highest rate. `number` chooses among equal ranks.
 int rank_beside(const Fabric& fabric, int node, int net, int number) {
   const TopoPaths& paths = fabric.paths(node);
@@ -146,7 +131,7 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
   const int to_node = fabric.node_of(to);
   const TopoSystem &there = fabric.system(to_node), &here = fabric.system(from_node);
   const TopoPaths &far = fabric.paths(to_node), &near = fabric.paths(from_node);
-  const int in_net = own_net(there, far, fabric.device_of(to), number);
+  const int in_net = topo::nearest_net(there, far, fabric.device_of(to), number);
   const int out_net = in_net % static_cast<int>(here.nets.size());
   const int net = here.nets[static_cast<std::size_t>(out_net)];
   const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
