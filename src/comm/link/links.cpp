@@ -227,10 +227,12 @@ void Links::close() noexcept {
 
 bool Links::sleep() {
   watched_.clear();
+  std::int64_t limit_ns = kSleepNs;
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done() && !one.end->add_poll_fds(watched_)) return false;
+    if (one.end->begun() != one.end->done()) limit_ns = std::min(limit_ns, one.end->add_poll_fds(watched_));
+    if (limit_ns == 0) return false;
   }
-  transport::wait_for_any(watched_, kSleepNs);
+  transport::wait_for_any(watched_, limit_ns);
   return true;
 }
 

@@ -63,8 +63,8 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
     if (now - since < yield) base::yield_thread();
     else {
       std::vector<pollfd> watched;
-      watch(watched);
-      wait_for_any(watched, deadline);
+      const std::int64_t limit_ns = watch(watched);
+      if (limit_ns > 0) wait_for_any(watched, deadline.within(limit_ns));
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@ using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a l
 inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messages that one irecv can receive
 inline constexpr int kNetMaxSockets = 16;            // per connection
 inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
+inline constexpr std::int64_t kNetMaxSleepNs = 1'000'000'000;  // the longest sleep between two calls of progress()
 
 struct NetOptions {
   int rank = 0;           // this process's rank: the peer's errors name it
@@ -98,8 +100,10 @@ class NetConnection : base::NoCopy {
   // The default serves networks for which the kernel copies the bytes.
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
-  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
-  virtual void watch(std::vector<pollfd>& all) const = 0;
+  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
+  // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,
+  // because some networks have none. 0: do not sleep.
+  virtual std::int64_t watch(std::vector<pollfd>& all) const = 0;
   // Throws if the network between the ranks is cut. Called once a second or so, also while no request is under way.
   virtual void check() {}
 

@@ -10,11 +10,10 @@
 
 namespace slip::transport {
 namespace {
-constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
-constexpr double kYieldUs = 300;     // then it sleeps in poll
-constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
-constexpr std::int64_t kLookAgainNs = 1'000'000'000;
-constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kLookAgainNs
+constexpr double kSpinUs = 50;             // spin limit of a waiting thread while nothing moves; then it yields
+constexpr double kYieldUs = 300;           // then it sleeps in poll
+constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
+constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
 constexpr std::uintptr_t kPageBytes = 4096;
 // Registrations of a connection; exceeded only while more are in use at once.
 constexpr std::size_t kMaxRegistered = 16;
@@ -79,11 +78,11 @@ void ProxyConnection::sleep(const Deadline& deadline) {
   base::full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
-  connection_->watch(watched);
+  const std::int64_t limit_ns = connection_->watch(watched);
   lock_.unlock();
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
-  if (!unstarted && !failed() && known == done()) wait_for_any(watched, deadline.within(kLookAgainNs));
+  if (!unstarted && limit_ns > 0 && !failed() && known == done()) wait_for_any(watched, deadline.within(limit_ns));
   sleeping_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }
@@ -145,12 +144,12 @@ bool ProxyConnection::drive() {
   return moved_some;
 }
 
-bool ProxyConnection::watch(std::vector<pollfd>& all) {
-  if (failed() || !lock_.try_lock()) return false;
+std::int64_t ProxyConnection::watch(std::vector<pollfd>& all) {
+  if (failed() || !lock_.try_lock()) return 0;
   const bool started = started_ == head_.load(std::memory_order_acquire);  // acquire: as in move()
-  connection_->watch(all);
+  const std::int64_t limit_ns = connection_->watch(all);
   lock_.unlock();
-  return started;
+  return started ? limit_ns : 0;
 }
 
 bool ProxyConnection::move() {
@@ -274,17 +273,18 @@ void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);
   base::full_fence();  // orders asleep_ before the reads of the connections; see wake()
-  bool unstarted = false;
+  std::int64_t limit_ns = kNetMaxSleepNs;
   {
     const base::LockGuard lock(mutex_);
     for (ProxyConnection* one : connections_) {
       if (one->driven_.load(std::memory_order_relaxed) || !one->busy() || !one->lock_.try_lock()) continue;
-      unstarted = unstarted || one->started_ < one->head_.load(std::memory_order_acquire);
-      one->connection_->watch(watched);
+      const bool unstarted = one->started_ < one->head_.load(std::memory_order_acquire);
+      const std::int64_t own_ns = one->connection_->watch(watched);
+      limit_ns = unstarted ? 0 : std::min(limit_ns, own_ns);
       one->lock_.unlock();
     }
   }
-  if (!unstarted) wait_for_any(watched, Deadline{}.within(kLookAgainNs));
+  if (limit_ns > 0) wait_for_any(watched, Deadline{}.within(limit_ns));
   asleep_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }

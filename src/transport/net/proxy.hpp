@@ -58,9 +58,9 @@ class ProxyConnection : base::NoCopy {
   // Moves the bytes that can move without blocking. False: none could, or another thread holds the lock. Throws the
   // connection's error.
   bool drive();
-  // Appends the descriptors to poll, for a driving thread that sleeps: when one is ready, drive() can move bytes.
-  // False: do not sleep.
-  bool watch(std::vector<pollfd>& all);
+  // For a driving thread that sleeps: appends the descriptors to poll, and returns for how many nanoseconds, as
+  // NetConnection::watch() does. Afterwards drive() may move bytes. 0: do not sleep.
+  std::int64_t watch(std::vector<pollfd>& all);
   // The proxy wakes this subscriber when it has completed an operation of this connection or found its error. Null: no
   // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
   void set_subscriber(base::Subscriber* subscriber);

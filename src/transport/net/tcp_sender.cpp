@@ -26,18 +26,18 @@ Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
 
 }  // namespace
 
-TcpSender::TcpSender(NetPeer peer, std::vector<TcpPathSocket> sockets, const NetOptions& options, bool stays_on_host)
-    : stripes_{sockets.size(), options.stripe_bytes},
+TcpSender::TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_host)
+    : stripes_{greeted.sockets.size(), options.stripe_bytes},
       zero_copy_from_(stays_on_host ? 0
                                     : options.zero_copy_from),  // on one host the kernel copies despite MSG_ZEROCOPY
       silence_ns_(options.silence_ns) {
-  peer_ = std::move(peer);
-  for (TcpPathSocket& one : sockets) {
+  peer_ = std::move(greeted.peer);
+  for (std::size_t i = 0; i < greeted.sockets.size(); ++i) {
     Outgoing out;
-    out.socket = std::move(one.socket);
-    if (one.path) {
-      out.path = one.path->text();
-      out.interface = one.path->local.name();
+    out.socket = std::move(greeted.sockets[i]);
+    if (const RailPath* const path = greeted.paths[i]) {
+      out.path = path->text();
+      out.interface = path->local.name();
     }
     if (zero_copy_from_ > 0) out.zero_copy.enable(out.socket.descriptor());
     sockets_.push_back(std::move(out));
@@ -219,11 +219,12 @@ void TcpSender::check() {
   }
 }
 
-void TcpSender::watch(std::vector<pollfd>& all) const {
+std::int64_t TcpSender::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
     all.push_back({sockets_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
+  return kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport

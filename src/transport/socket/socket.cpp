@@ -131,7 +131,10 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
 void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
   std::vector<pollfd> all(watched.begin(), watched.end());
   all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
-  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
+  // Nanoseconds, because the limit may be shorter than a millisecond.
+  const std::int64_t rest = std::max<std::int64_t>(deadline.at_ns - base::now_ns(), 0);
+  const timespec limit{rest / 1'000'000'000, rest % 1'000'000'000};
+  const int count = ::ppoll(all.data(), all.size(), deadline.at_ns == 0 ? nullptr : &limit, nullptr);
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 

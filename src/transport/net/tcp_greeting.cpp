@@ -1,0 +1,225 @@
+// The listener sends no answer to a greeting, so a sender never waits for accept().
+#include "transport/net/tcp_greeting.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/error_text.hpp"
+#include "base/fail.hpp"
+#include "base/sha256.hpp"
+
+namespace slip::transport {
+namespace {
+
+// The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
+// network may deliver the greeting late.
+constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+// A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
+constexpr std::int64_t kPathLimitNs = 4'000'000'000;
+
+TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
+  TcpHandle contact;
+  std::memcpy(&contact, handle.data(), sizeof(contact));
+  if (std::memcmp(contact.mark, network, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
+    base::fail(Code::kInvalidValue, {},
+               "these {} bytes are no handle of the {}network, version {}: pass on what handle() gave", handle.size(),
+               network, kTcpVersion);
+  return contact;
+}
+
+Socket connect_one(const TcpHandle& contact, const SocketAddress& to, const Deadline& deadline) {
+  try {
+    return Socket::connect(to, deadline);
+  } catch (const Error& error) {
+    base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {}, "rank {}: {}", contact.rank,
+               error.what());
+  }
+}
+
+// Nothing: the path cannot be used.
+std::optional<Socket> connect_path(const RailPath& path, const NetOptions& options, const Deadline& deadline) {
+  const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
+  try {
+    return Socket::connect(SocketAddress(path.remote.address), deadline.within(kPathLimitNs), &from);
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted) throw;
+    if (options.lost_path) options.lost_path(path, base::bare_text(error));
+    return std::nullopt;
+  }
+}
+
+// Sockets in the order of the paths, so that neighbouring stripes of a message take different paths.
+void connect_paths(const NetOptions& options, const Deadline& deadline, Greeted& result) {
+  std::vector<const RailPath*> paths;
+  for (const RailPath& path : options.paths) paths.push_back(&path);
+  for (int round = 0; round < options.sockets; ++round) {
+    for (const RailPath*& path : paths) {
+      if (!path || result.sockets.size() == static_cast<std::size_t>(kNetMaxSockets)) continue;
+      std::optional<Socket> socket = connect_path(*path, options, deadline);
+      if (socket) {
+        result.sockets.push_back(std::move(*socket));
+        result.paths.push_back(path);
+      } else {
+        path = nullptr;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+GreetingListener::GreetingListener(const NetOptions& options, const char (&network)[5]) : key_(options.key) {
+  const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+  const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
+  listeners_.push_back(Socket::listen(at.with_port(0)));
+  std::memcpy(contact_.mark, network, sizeof(contact_.mark));
+  contact_.salt = random_secret();
+  contact_.address = at.with_port(listeners_.front().local().port()).wire();
+  contact_.rank = options.rank;
+}
+
+NetHandle GreetingListener::handle() const {
+  NetHandle result{};
+  std::memcpy(result.data(), &contact_, sizeof(contact_));
+  return result;
+}
+
+std::vector<Rail> GreetingListener::listen_at(const std::vector<Rail>& rails) {
+  std::vector<Rail> result = rails;
+  for (Rail& rail : result) {
+    const SocketAddress address(rail.address);
+    listeners_.push_back(Socket::listen(address.with_port(0), std::string(rail.name())));
+    rail.address = address.with_port(listeners_.back().local().port()).wire();
+  }
+  return result;
+}
+
+std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline* deadline) {
+  for (;;) {
+    accept_all();
+    read_greetings();
+    if (std::optional<Arrived> arrived = complete_connection()) return arrived;
+    if (!deadline) return std::nullopt;
+    wait(*deadline);
+  }
+}
+
+// If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
+// again.
+void GreetingListener::accept_all() {
+  out_of_descriptors_ = false;
+  for (const Socket& listener : listeners_) {
+    int error = 0;
+    while (std::optional<Socket> socket = listener.try_accept(error)) {
+      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
+      if (!has_too_many_unproven(pending_)) continue;
+      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+      if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+    }
+    out_of_descriptors_ = out_of_descriptors_ || error != 0;
+  }
+  if (out_of_descriptors_) drop_one_unproven(pending_);
+}
+
+// False: the peer is not a rank of this job.
+bool GreetingListener::read_greeting(Pending& one) {
+  if (one.greeted()) return true;
+  auto bytes = std::as_writable_bytes(std::span(&one.greeting, 1));
+  const Socket::Moved moved = one.socket.try_recv(bytes.subspan(one.got));
+  one.got += moved.bytes;
+  const TcpGreeting usual;
+  const std::size_t known = std::min(one.got, sizeof(usual.mark));
+  if (moved.ended || std::memcmp(&one.greeting, usual.mark, known) != 0) return false;
+  if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
+  const TcpGreeting& said = one.greeting;
+  if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
+      said.index >= said.sockets || said.stripe_bytes == 0 || said.stripe_bytes > kMaxStripeBytes)
+    return false;
+  // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
+  if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
+      !seen_.emplace(said.connection, said.index).second)
+    return false;
+  one.token = nullptr;
+  return true;
+}
+
+void GreetingListener::read_greetings() {
+  pending_.remove_if([this](Pending& one) { return !read_greeting(one); });
+}
+
+std::optional<GreetingListener::Arrived> GreetingListener::complete_connection() {
+  for (const Pending& first : pending_) {
+    if (!first.greeted() || first.greeting.index != 0) continue;
+    const TcpGreeting said = first.greeting;
+    std::vector<Socket*> places(static_cast<std::size_t>(said.sockets));
+    std::size_t found = 0;
+    for (Pending& one : pending_) {
+      if (!one.greeted() || one.greeting.connection != said.connection || one.greeting.sockets != said.sockets)
+        continue;
+      Socket*& place = places[static_cast<std::size_t>(one.greeting.index)];
+      if (!place) ++found;
+      place = &one.socket;
+    }
+    if (found < places.size()) continue;
+    std::vector<Socket> sockets;
+    for (Socket* place : places) sockets.push_back(std::move(*place));
+    pending_.remove_if([&](const Pending& one) { return one.greeted() && one.greeting.connection == said.connection; });
+    NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
+    return Arrived{std::move(peer), said, std::move(sockets)};
+  }
+  return std::nullopt;
+}
+
+void GreetingListener::wait(const Deadline& deadline) const {
+  std::vector<pollfd> watched;
+  for (const Socket& listener : listeners_) watched.push_back({listener.descriptor(), POLLIN, 0});
+  std::size_t silent = 0;
+  for (const Pending& one : pending_) {
+    if (one.greeted()) continue;
+    ++silent;
+    watched.push_back({one.socket.descriptor(), POLLIN, 0});
+  }
+  const std::string what =
+      fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
+  if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+  if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+    base::fail(Code::kTimeout, {},
+               "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
+               "belong to connections whose other sockets have not come",
+               what, silent, pending_.size() - silent);
+  if (out_of_descriptors_) watched.clear();  // do not poll the listeners now: they would be ready all the time
+  wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
+}
+
+Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
+                          const Deadline& deadline) {
+  const TcpHandle contact = read_handle(handle, network);
+  const SocketAddress to(contact.address);
+  Greeted result{NetPeer{contact.rank, to.text()}, {}, {}};
+  connect_paths(options, deadline, result);
+  // If no path was connected, one socket to the handle's address.
+  const int plain = !options.paths.empty() ? 1 : options.sockets;
+  for (int i = 0; i < plain && (options.paths.empty() || result.sockets.empty()); ++i) {
+    result.sockets.push_back(connect_one(contact, to, deadline));
+    result.paths.push_back(nullptr);
+  }
+  TcpGreeting greeting{.connection = random_number(),
+                       .stripe_bytes = options.stripe_bytes,
+                       .rank = options.rank,
+                       .sockets = static_cast<std::int32_t>(result.sockets.size()),
+                       .channel = options.channel};
+  for (const Socket& socket : result.sockets) {
+    greeting.code = greeting.expected_code(options.key, contact.salt);
+    socket.send(std::as_bytes(std::span(&greeting, 1)), deadline);
+    ++greeting.index;
+  }
+  return result;
+}
+
+}  // namespace slip::transport
