@@ -38,6 +38,7 @@ build_packages=(
 test_packages=(
   'chromium|any:chromium|want|the tests of the timeline page'
   'nodejs|any:node|want|drives the browser in these tests'
+  'libfabric-dev|hdr:rdma/fi_tagged.h|want|a network plug-in for the tests'
   'npm|any:npm|want|fetches playwright-core for these tests'
   'openmpi-bin|any:mpirun|want|starts ranks in the tests of launchers'
   'python3-torch|py:torch|want|the tests of the backend of torch.distributed'

@@ -17,7 +17,9 @@ constexpr double kYieldUs = 300;  // then it sleeps in poll
 
 }  // namespace
 
-std::string NetPeer::text() const { return fmt::format("rank {} at {}", rank, address); }
+std::string NetPeer::text() const {
+  return rank < 0 ? fmt::format("the peer at {}", address) : fmt::format("rank {} at {}", rank, address);
+}
 
 std::string NetRequest::text() const {
   if (kind == Kind::kFlush) return "a flush";
@@ -34,6 +36,11 @@ NetConnection::NetConnection() {
 
 std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> bytes) {
   return std::make_unique<NetMemory>(bytes);
+}
+
+std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byte> bytes, int, std::uint64_t) {
+  base::fail(Code::kUnsupported, {}, "{}: this network takes no GPU memory: copy the {} bytes to host memory first",
+             peer_.text(), bytes.size());
 }
 
 bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {

@@ -86,7 +86,7 @@ struct NetRequest {
 };
 
 struct NetPeer {
-  int rank = 0;
+  int rank = 0;  // -1: unknown
   std::string address;
   int channel = 0;
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
@@ -99,6 +99,9 @@ class NetConnection : base::NoCopy {
 
   // The default serves networks for which the kernel copies the bytes.
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
+  // Bytes of a GPU, for networks whose adapters read and write them directly. `dma_buf`: the descriptor of a dma-buf
+  // that holds the bytes at `offset`; -1: none. The default throws kUnsupported.
+  virtual std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf, std::uint64_t offset);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
   // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,

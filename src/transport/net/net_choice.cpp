@@ -4,20 +4,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "base/env.hpp"
+#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
+#include "transport/net_plugin/plugin_net.hpp"
 
 namespace slip::transport {
 namespace {
 
 constexpr std::string_view kPlugin = "plugin:";
 constexpr const char* kTcp = "tcp";
+constexpr const char* kNcclVariable = "NCCL_NET_PLUGIN";
 
 bool names_plugin(const std::string& requested) {
   return requested.starts_with(kPlugin) && requested.size() > kPlugin.size();
+}
+
+NetChoice choose_plugin(const std::string& name, const std::string& variable) {
+  const PluginNet plugin = net_plugin(name);
+  return {plugin.net, fmt::format("{}{}", kPlugin, plugin.name), fmt::format("{}: {}", variable, plugin.text), false};
+}
+
+// NCCL_NET_PLUGIN, if SLIP_NET is not set: a list, of which NCCL uses the first plug-in that can be loaded. Nothing: it
+// names none.
+std::optional<NetChoice> choose_nccl_plugin() {
+  const std::string list = base::env_text(kNcclVariable);
+  if (list.empty() || ::strcasecmp(list.c_str(), "none") == 0) return std::nullopt;
+  std::string reasons;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    try {
+      return choose_plugin(list.substr(begin, end - begin), fmt::format("{}={}", kNcclVariable, list));
+    } catch (const Error& error) {
+      reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", base::bare_text(error));
+    }
+    begin = end + 1;
+  }
+  base::fail(Code::kIo, {}, "{}={}: {}; SLIP_NET=tcp uses TCP instead", kNcclVariable, list, reasons);
 }
 
 NetChoice choose_automatically() { return {&net_tcp(), kTcp, "SLIP_NET is not set"}; }
@@ -34,8 +61,12 @@ void require_known_net(const std::string& requested) {
 
 NetChoice choose_net(const std::string& requested) {
   require_known_net(requested);
-  if (requested.empty()) return choose_automatically();
+  if (requested.empty()) {
+    const std::optional<NetChoice> plugin = choose_nccl_plugin();
+    return plugin ? *plugin : choose_automatically();
+  }
   if (requested == kTcp) return {&net_tcp(), kTcp, "SLIP_NET=tcp", false};
+  if (names_plugin(requested)) return choose_plugin(requested.substr(kPlugin.size()), "SLIP_NET=" + requested);
   base::fail(Code::kUnsupported, {}, "SLIP_NET={}: this build of Slipstream has TCP only", requested);
 }
 

@@ -129,6 +129,11 @@ class ZeroCopy {
 // the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
+// connect() of the TCP network in two steps, for a caller that must not wait: when the dialer is done, the sender is
+// made of what it gives.
+GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options);
+std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options);
+
 class TcpSender final : public NetSender {
  public:
   TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_host);

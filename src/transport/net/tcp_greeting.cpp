@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/clock.hpp"
@@ -20,6 +21,8 @@ namespace {
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 // Delay before the next accept when the process has no descriptors left.
 constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
+constexpr std::int64_t kMaxPauseNs = 20'000'000;
 // A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
 constexpr std::int64_t kPathLimitNs = 4'000'000'000;
 
@@ -31,15 +34,6 @@ TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
                "these {} bytes are no handle of the {}network, version {}: pass on what handle() gave", handle.size(),
                network, kTcpVersion);
   return contact;
-}
-
-Socket connect_one(const TcpHandle& contact, const SocketAddress& to, const Deadline& deadline) {
-  try {
-    return Socket::connect(to, deadline);
-  } catch (const Error& error) {
-    base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {}, "rank {}: {}", contact.rank,
-               error.what());
-  }
 }
 
 // Nothing: the path cannot be used.
@@ -69,6 +63,19 @@ void connect_paths(const NetOptions& options, const Deadline& deadline, Greeted&
         path = nullptr;
       }
     }
+  }
+}
+
+void greet(const Greeted& connected, const TcpHandle& contact, const NetOptions& options, const Deadline& deadline) {
+  TcpGreeting greeting{.connection = random_number(),
+                       .stripe_bytes = options.stripe_bytes,
+                       .rank = options.rank,
+                       .sockets = static_cast<std::int32_t>(connected.sockets.size()),
+                       .channel = options.channel};
+  for (const Socket& socket : connected.sockets) {
+    greeting.code = greeting.expected_code(options.key, contact.salt);
+    socket.send(std::as_bytes(std::span(&greeting, 1)), deadline);
+    ++greeting.index;
   }
 }
 
@@ -197,29 +204,83 @@ void GreetingListener::wait(const Deadline& deadline) const {
   wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
 }
 
+GreetingDialer::GreetingDialer(const NetHandle& handle, const char (&network)[5], const NetOptions& options)
+    : contact_(read_handle(handle, network)), to_(contact_.address), key_(options.key), pause_ns_(kFirstPauseNs) {
+  greeting_.connection = random_number();
+  greeting_.stripe_bytes = options.stripe_bytes;
+  greeting_.rank = options.rank;
+  greeting_.sockets = options.sockets;
+  greeting_.channel = options.channel;
+}
+
+void GreetingDialer::fail(Code code, const std::string& text) const {
+  base::fail(code, {}, "{}{}", contact_.rank < 0 ? std::string() : fmt::format("rank {}: ", contact_.rank), text);
+}
+
+bool GreetingDialer::advance() {
+  while (greeting_.index < greeting_.sockets) {
+    if (!connected_ && !open_next()) return false;
+    if (written_ == 0) greeting_.code = greeting_.expected_code(key_, contact_.salt);
+    const Socket::Moved moved = opening_.try_send(std::as_bytes(std::span(&greeting_, 1)).subspan(written_));
+    if (moved.ended)
+      fail(Code::kRankLost, fmt::format("{} closed the connection{}", to_.text(), reason_text(moved.error)));
+    written_ += moved.bytes;
+    if (written_ < sizeof(greeting_)) return false;
+    sockets_.push_back(std::exchange(opening_, Socket()));
+    connected_ = false;
+    written_ = 0;
+    ++greeting_.index;
+  }
+  return true;
+}
+
+// False: the kernel still connects, or the dialer pauses before the next attempt.
+bool GreetingDialer::open_next() {
+  int error = 0;
+  if (!opening_.valid()) {
+    if (base::now_ns() < pause_end_ns_) return false;
+    opening_ = Socket::begin_connect(to_, error);
+    if (error == EINPROGRESS) return false;
+  } else {
+    if (wait_for(opening_.descriptor(), POLLOUT, {base::now_ns(), nullptr}) != Waited::kReady) return false;
+    error = connect_error(opening_);
+  }
+  connected_ = error == 0;
+  if (connected_) return true;
+  opening_.close();
+  // EAGAIN and EADDRNOTAVAIL: the kernel has no entry or port left for this address now.
+  if (error != EAGAIN && error != EADDRNOTAVAIL)
+    fail(Code::kRankLost, fmt::format("cannot connect to {}: {}", to_.text(), std::strerror(error)));
+  error_ = error;
+  pause_end_ns_ = base::now_ns() + pause_ns_;
+  pause_ns_ = std::min(2 * pause_ns_, kMaxPauseNs);
+  return false;
+}
+
+void GreetingDialer::wait(const Deadline& deadline) {
+  const Waited waited = opening_.valid()
+                            ? wait_for(opening_.descriptor(), POLLOUT, deadline)
+                            : wait_a_moment(std::max<std::int64_t>(pause_end_ns_ - base::now_ns(), 0), deadline);
+  if (waited == Waited::kReady) return;
+  if (waited == Waited::kAborted) fail(Code::kAborted, fmt::format("connecting to {} was aborted", to_.text()));
+  fail(Code::kTimeout,
+       opening_.valid()
+           ? fmt::format("connecting to {} took longer than its deadline allows", to_.text())
+           : fmt::format("cannot connect to {} before the deadline: {}", to_.text(), std::strerror(error_)));
+}
+
 Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
                           const Deadline& deadline) {
   const TcpHandle contact = read_handle(handle, network);
-  const SocketAddress to(contact.address);
-  Greeted result{NetPeer{contact.rank, to.text()}, {}, {}};
+  Greeted result{NetPeer{contact.rank, SocketAddress(contact.address).text()}, {}};
   connect_paths(options, deadline, result);
-  // If no path was connected, one socket to the handle's address.
-  const int plain = !options.paths.empty() ? 1 : options.sockets;
-  for (int i = 0; i < plain && (options.paths.empty() || result.sockets.empty()); ++i) {
-    result.sockets.push_back(connect_one(contact, to, deadline));
-    result.paths.push_back(nullptr);
+  if (!result.sockets.empty()) {
+    greet(result, contact, options, deadline);
+    return result;
   }
-  TcpGreeting greeting{.connection = random_number(),
-                       .stripe_bytes = options.stripe_bytes,
-                       .rank = options.rank,
-                       .sockets = static_cast<std::int32_t>(result.sockets.size()),
-                       .channel = options.channel};
-  for (const Socket& socket : result.sockets) {
-    greeting.code = greeting.expected_code(options.key, contact.salt);
-    socket.send(std::as_bytes(std::span(&greeting, 1)), deadline);
-    ++greeting.index;
-  }
-  return result;
+  GreetingDialer dialer(handle, network, options);
+  while (!dialer.advance()) dialer.wait(deadline);
+  return dialer.take();
 }
 
 }  // namespace slip::transport

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -102,9 +103,34 @@ class GreetingListener : base::NoCopy {
 struct Greeted {
   NetPeer peer;
   std::vector<Socket> sockets;
-  std::vector<const RailPath*> paths;  // by socket: of NetOptions::paths; null: not bound to an interface
+  std::vector<const RailPath*> paths = {};  // by socket, of NetOptions::paths; empty: not bound to interfaces
 };
 Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
                           const Deadline& deadline);
+
+// The same without waiting: opens the sockets one after the other and writes their greetings.
+class GreetingDialer : base::NoCopy {
+ public:
+  GreetingDialer(const NetHandle& handle, const char (&network)[5], const NetOptions& options);
+  // Goes on as far as possible. True: all greetings are written. Throws kRankLost if the listener is gone.
+  bool advance();
+  void wait(const Deadline& deadline);  // until advance() can go on; throws at the deadline
+  Greeted take() { return {NetPeer{contact_.rank, to_.text()}, std::move(sockets_)}; }
+
+ private:
+  bool open_next();
+  [[noreturn]] void fail(Code code, const std::string& text) const;
+
+  const TcpHandle contact_;
+  const SocketAddress to_;
+  const Secret key_;
+  TcpGreeting greeting_;
+  Socket opening_;           // its greeting is not written yet
+  bool connected_ = false;   // opening_ is connected
+  std::size_t written_ = 0;  // bytes of the greeting
+  int error_ = 0;            // errno of the last attempt, after which the dialer pauses
+  std::int64_t pause_ns_, pause_end_ns_ = 0;
+  std::vector<Socket> sockets_;
+};
 
 }  // namespace slip::transport

@@ -35,9 +35,9 @@ TcpSender::TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_h
   for (std::size_t i = 0; i < greeted.sockets.size(); ++i) {
     Outgoing out;
     out.socket = std::move(greeted.sockets[i]);
-    if (const RailPath* const path = greeted.paths[i]) {
-      out.path = path->text();
-      out.interface = path->local.name();
+    if (i < greeted.paths.size()) {
+      out.path = greeted.paths[i]->text();
+      out.interface = greeted.paths[i]->local.name();
     }
     if (zero_copy_from_ > 0) out.zero_copy.enable(out.socket.descriptor());
     sockets_.push_back(std::move(out));
