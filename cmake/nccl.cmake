@@ -3,10 +3,9 @@
 file(GLOB slip_nccl_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/nccl/*.cpp")
 slip_drop_cuda(slip_nccl_sources)
 set(slip_nccl_exports "${PROJECT_SOURCE_DIR}/src/nccl/exports.map")
-# C programs may pass any number as an enum; the functions refuse it. UBSan would end the program before.
-file(GLOB slip_nccl_tests_cpp CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/nccl/*.cpp")
-set_property(SOURCE ${slip_nccl_sources} ${slip_nccl_tests_cpp} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=enum)
 add_library(slip_nccl SHARED ${slip_nccl_sources})
+# C programs may pass any number as an enum; the functions refuse it. UBSan would end the program before.
+target_compile_options(slip_nccl PRIVATE -fno-sanitize=enum)
 # A folder of its own, also where it is installed: the linker must not take it for the system's NCCL by chance.
 set(SLIP_NCCL_FOLDER slipstream)
 set_target_properties(slip_nccl PROPERTIES OUTPUT_NAME nccl VERSION 2.28.9 SOVERSION 2

@@ -128,6 +128,7 @@ set_target_properties(fake_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_B
 target_compile_definitions(test_comm PRIVATE SLIP_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
 add_dependencies(test_comm fake_nccl slip_nccl)
 target_link_libraries(test_nccl PRIVATE slip_nccl)
+target_compile_options(test_nccl PRIVATE -fno-sanitize=enum)   # as the library: see nccl.cmake
 add_executable(nccl_client "${PROJECT_SOURCE_DIR}/tests/nccl/client.c")
 target_compile_options(nccl_client PRIVATE -Wall -Wextra)
 target_compile_definitions(nccl_client PRIVATE SLIP_NCCL_WITHOUT_CUDA)

@@ -8,7 +8,7 @@
 namespace slip::base {
 namespace {
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxNesting = 16;
 
 // The value for an error text: shortened, and valid UTF-8 whatever the file contains.
 std::string short_text(const Json& value) {
@@ -28,8 +28,8 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
     } else if (c == '"') {
       in_string = !in_string;
     } else if (!in_string && (c == '{' || c == '[')) {
-      if (++depth > kMaxDepth)
-        base::fail(Code::kParse, here, "{}: nested deeper than {} levels at byte {}", file, kMaxDepth, i);
+      if (++depth > kMaxNesting)
+        base::fail(Code::kParse, here, "{}: nested deeper than {} levels at byte {}", file, kMaxNesting, i);
     } else if (!in_string && (c == '}' || c == ']')) {
       --depth;
     }

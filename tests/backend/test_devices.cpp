@@ -5,7 +5,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_devices {
 namespace {
 
 using test::Bodies;
@@ -219,4 +219,4 @@ TEST(Devices, AStreamKeepsItsDevice) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_devices

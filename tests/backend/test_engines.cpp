@@ -8,7 +8,7 @@
 #include "backend/support.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::test_engines {
 namespace {
 
 using test::Bodies;
@@ -329,4 +329,4 @@ TEST(Engines, AWaitCountsAsDoneBeforeTheNextKernelEnds) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_engines

@@ -12,7 +12,7 @@
 #include "slip/slip.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_exchanges {
 namespace {
 
 using test::fails;
@@ -214,4 +214,4 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_exchanges

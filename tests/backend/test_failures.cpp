@@ -4,7 +4,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_failures {
 namespace {
 
 using test::Bodies;
@@ -246,4 +246,4 @@ TEST(Fault, PendingWorkIsDroppedAndTheDeviceCloses) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_failures

@@ -6,7 +6,7 @@
 
 #include "backend/child.hpp"
 
-namespace slip {
+namespace slip::test_one_core {
 namespace {
 
 using test::Bodies;
@@ -184,4 +184,4 @@ TEST_F(OneCore, WorkRunsThoughItsHostNoLongerWaits) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_one_core

@@ -5,7 +5,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_policies {
 namespace {
 
 using test::Bodies;
@@ -252,4 +252,4 @@ TEST(Policies, AWaitInTheLegacyStreamHoldsBlockingStreams) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_policies

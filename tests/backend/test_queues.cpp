@@ -5,7 +5,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_queues {
 namespace {
 
 using test::Bodies;
@@ -164,4 +164,4 @@ TEST(Queues, MoreThanThirtyTwoAreRefused) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_queues

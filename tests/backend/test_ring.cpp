@@ -6,7 +6,7 @@
 #include "backend/support.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_ring {
 namespace {
 
 using test::Gate;
@@ -209,4 +209,4 @@ TEST(Bound, ALegacyOpBehindMoreStreamsThanItsQueueHolds) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_ring

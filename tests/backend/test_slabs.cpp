@@ -7,7 +7,7 @@
 #include "backend/support.hpp"
 #include "base/slab.hpp"
 
-namespace slip {
+namespace slip::test_slabs {
 namespace {
 
 using test::Gate;
@@ -95,4 +95,4 @@ TEST(Slabs, ASimulatedStreamComesBackAsNew) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_slabs

@@ -6,7 +6,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_soak {
 namespace {
 
 std::size_t resident_bytes() {
@@ -64,4 +64,4 @@ TEST(Soak, MemoryDoesNotGrowWithTheNumberOfOps) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_soak

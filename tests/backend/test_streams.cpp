@@ -4,7 +4,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_streams {
 namespace {
 
 using test::Gate;
@@ -224,4 +224,4 @@ TEST(Streams, APerThreadStreamMayOutliveItsDevice) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_streams

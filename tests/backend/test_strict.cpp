@@ -1,7 +1,7 @@
 // Strict mode: what an op touches must be what it declared.
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_strict {
 namespace {
 
 using test::Bodies;
@@ -154,4 +154,4 @@ TEST_F(Strict, TwoStrictDevicesKeepToThemselves) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_strict

@@ -7,7 +7,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_threads {
 namespace {
 
 using test::Bodies;
@@ -187,4 +187,4 @@ TEST(Threads, PerThreadDefaultStreamsAreIndependent) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_threads

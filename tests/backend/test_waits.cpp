@@ -7,7 +7,7 @@
 #include "slip/buffer.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_waits {
 namespace {
 
 using test::Bodies;
@@ -142,4 +142,4 @@ TEST(Waits, FansOfAllWidthsInRingsOfAllSizes) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_waits

@@ -26,7 +26,7 @@ struct BiasedLockSteps {
 
 }  // namespace slip::base
 
-namespace slip {
+namespace slip::test_biased_lock {
 namespace {
 
 [[maybe_unused]] const bool kWatched = test::TestAlarm::install();
@@ -173,4 +173,4 @@ TEST(BiasedLock, LeansToSoManyThreadsAndThenToNobodyElse) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_biased_lock

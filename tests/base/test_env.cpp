@@ -4,7 +4,7 @@
 #include "backend/child.hpp"
 #include "base/env.hpp"
 
-namespace slip {
+namespace slip::test_env {
 namespace {
 
 struct Setting {
@@ -117,4 +117,4 @@ TEST(Env, TheOptionGoesBeforeTheVariableForConnections) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_env

@@ -6,7 +6,7 @@
 
 #include "base/sha256.hpp"
 
-namespace slip {
+namespace slip::test_sha256 {
 namespace {
 
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -89,4 +89,4 @@ TEST(Hmac, ComparesAllBytes) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_sha256

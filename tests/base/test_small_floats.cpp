@@ -6,7 +6,7 @@
 
 #include "base/small_floats.hpp"
 
-namespace slip {
+namespace slip::test_small_floats {
 namespace {
 
 template <class T>
@@ -81,4 +81,4 @@ TEST(SmallFloat, SixteenBitsOverflowAndEightDoNot) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_small_floats

@@ -9,7 +9,7 @@
 #include "base/thread.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_sync {
 namespace {
 
 [[maybe_unused]] const bool kWatched = test::TestAlarm::install();
@@ -172,4 +172,4 @@ TEST(ProcessWide, ThreadsGetTheSameObject) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_sync

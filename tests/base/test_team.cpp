@@ -10,7 +10,7 @@
 
 #include "base/team.hpp"
 
-namespace slip {
+namespace slip::test_team {
 namespace {
 
 // How often each index was called.
@@ -139,4 +139,4 @@ TEST(Team, WorkBetweenLoopsThatThrowsIsToldToItsCaller) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_team

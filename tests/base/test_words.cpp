@@ -10,7 +10,7 @@
 #include "base/thread.hpp"
 #include "slip/name.hpp"
 
-namespace slip {
+namespace slip::test_words {
 namespace {
 
 TEST(Name, EqualTextsAreOneName) {
@@ -159,4 +159,4 @@ TEST(Thread, IndicesAreUniqueAndStay) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_words

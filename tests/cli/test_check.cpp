@@ -4,7 +4,7 @@
 #include "cli/program.hpp"
 #include "slip/slip.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_check {
 namespace {
 
 const Kernel kTouch{"touch", [](const Args&) {}};
@@ -90,4 +90,4 @@ TEST(CliCheck, ARaceChangesTheExitStatusOfAnyProgram) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_check

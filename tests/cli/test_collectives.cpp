@@ -5,7 +5,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_collectives {
 namespace {
 
 using nlohmann::json;
@@ -113,4 +113,4 @@ TEST(CliCollectives, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_collectives

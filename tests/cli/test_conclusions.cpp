@@ -6,7 +6,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_conclusions {
 namespace {
 
 constexpr const char* kNotShown = "(this run did not show it)";
@@ -66,4 +66,4 @@ TEST(CliConclusions, OnlyLabsInVirtualTimeCallTheirFiguresExact) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_conclusions

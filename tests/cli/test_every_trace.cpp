@@ -10,7 +10,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_every_trace {
 namespace {
 
 using nlohmann::json;
@@ -246,4 +246,4 @@ TEST(CliEveryTrace, OfSeveralFilesThatBelongToNoJobEachIsReadByItself) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_every_trace

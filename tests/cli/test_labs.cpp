@@ -10,7 +10,7 @@
 #include "cli/program.hpp"
 #include "support/share.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_labs {
 namespace {
 
 using nlohmann::json;
@@ -383,4 +383,4 @@ TEST(LabsOnAGpu, HaveTheQueuesThatTheUserAsksFor) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_labs

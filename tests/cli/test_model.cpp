@@ -6,7 +6,7 @@
 #include "cli/program.hpp"
 #include "support/model_folder.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_model {
 namespace {
 
 TEST(CliModel, StackWritesAModel) {
@@ -52,4 +52,4 @@ TEST(CliModel, WrongValuesAreNamed) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_model

@@ -11,7 +11,7 @@
 #include "cli/program.hpp"
 #include "slip/slip.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_outputs {
 namespace {
 
 const Kernel kNothing{"nothing", [](const Args&) {}};
@@ -212,4 +212,4 @@ TEST(CliOutputs, TheManPageAndCompletionsKnowEveryCommandAndOption) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_outputs

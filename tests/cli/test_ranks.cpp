@@ -11,7 +11,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_ranks {
 namespace {
 
 using nlohmann::json;
@@ -175,4 +175,4 @@ TEST_P(CliLabDeadlock, IsForetoldAndNamedByTheLedger) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_ranks

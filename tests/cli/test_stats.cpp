@@ -6,7 +6,7 @@
 #include "cli/program.hpp"
 #include "slip/slip.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_stats {
 namespace {
 
 const Kernel kWork{"work", [](const Args&) {}};
@@ -163,4 +163,4 @@ TEST(CliStats, BadUsageIsStatusTwo) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_stats

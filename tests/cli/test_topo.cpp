@@ -6,7 +6,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_topo {
 namespace {
 
 std::string data(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
@@ -150,4 +150,4 @@ TEST(CliTopo, HelpTeaches) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_topo

@@ -6,7 +6,7 @@
 
 #include "program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -90,4 +90,4 @@ TEST_F(Training, SaysWhatIsWrongWithACheckpoint) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_training

@@ -5,7 +5,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_usage {
 namespace {
 
 TEST(CliUsage, VersionIsOneLine) {
@@ -176,4 +176,4 @@ TEST(CliUsage, AFullDiskIsAFailureThatNamesTheFile) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_usage

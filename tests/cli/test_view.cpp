@@ -5,7 +5,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_view {
 namespace {
 
 std::string lab_trace() {
@@ -56,4 +56,4 @@ TEST(CliView, WhatCannotBeIsSaid) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_view

@@ -7,7 +7,7 @@
 
 #include "cli/program.hpp"
 
-namespace slip::cli_test {
+namespace slip::cli_test::test_weights {
 namespace {
 
 using nlohmann::json;
@@ -273,4 +273,4 @@ TEST_F(CliWeights, CtrlCEndsARunAfterTheStepThatRuns) {
 }
 
 }  // namespace
-}  // namespace slip::cli_test
+}  // namespace slip::cli_test::test_weights

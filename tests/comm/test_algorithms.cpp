@@ -12,7 +12,7 @@
 #include "support/share.hpp"
 #include "transport/net/net.hpp"
 
-namespace slip {
+namespace slip::test_algorithms {
 namespace {
 
 using test::Bytes;
@@ -361,4 +361,4 @@ TEST(AlgorithmsThat, HaveOtherChannelsOnOtherRanksAreRefusedByAll) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_algorithms

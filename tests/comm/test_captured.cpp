@@ -10,7 +10,7 @@
 #include "support/errors.hpp"
 #include "support/gate.hpp"
 
-namespace slip {
+namespace slip::test_captured {
 namespace {
 
 using test::Bytes;
@@ -342,4 +342,4 @@ TEST_F(TwoRanks, BarriersTellOthers) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_captured

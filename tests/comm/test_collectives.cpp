@@ -13,7 +13,7 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_collectives {
 namespace {
 
 using test::as_ranks;
@@ -379,4 +379,4 @@ TEST(Collectives, AKilledRankIsToldToTheOthers) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_collectives

@@ -15,7 +15,7 @@
 #include "comm/delegate/nccl_connection.hpp"
 #include "comm/delegate/nccl_library.hpp"
 
-namespace slip::comm {
+namespace slip::comm::test_delegate {
 namespace {
 
 std::string build_folder() { return std::filesystem::path(SLIP_FAKE_NCCL).parent_path().string(); }
@@ -312,4 +312,4 @@ TEST_F(NcclConnections, AnAbortRevokesACallThatWaitsInsideNccl) {
 }
 
 }  // namespace
-}  // namespace slip::comm
+}  // namespace slip::comm::test_delegate

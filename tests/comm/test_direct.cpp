@@ -13,7 +13,7 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_direct {
 namespace {
 
 using test::as_ranks;
@@ -348,4 +348,4 @@ TEST(SharedBuffers, ARankThatGivesUpIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_direct

@@ -5,7 +5,7 @@
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_ends {
 namespace {
 
 using test::fails;
@@ -145,4 +145,4 @@ TEST_P(Unmatched, WithAllReceivedTheEndIsQuiet) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_ends

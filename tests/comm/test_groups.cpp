@@ -10,7 +10,7 @@
 #include "support/processes.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_groups {
 namespace {
 
 using test::Bytes;
@@ -255,4 +255,4 @@ TEST(GroupsOfADeadPeer, AreAnErrorOfStreamAndCommunicator) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_groups

@@ -11,7 +11,7 @@
 #include "support/ranks.hpp"
 #include "transport/ledger/ledger.hpp"
 
-namespace slip {
+namespace slip::test_hangs {
 namespace {
 
 using test::as_ranks;
@@ -250,4 +250,4 @@ TEST(Hangs, ADeadlineSaysWhatTheOtherIsDoing) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_hangs

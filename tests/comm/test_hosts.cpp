@@ -12,7 +12,7 @@
 #include "sums.hpp"
 #include "transport/socket/address.hpp"
 
-namespace slip {
+namespace slip::test_hosts {
 namespace {
 
 using std::chrono::milliseconds;
@@ -240,4 +240,4 @@ TEST(Hosts, AStoppedRankOfAnotherHost) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_hosts

@@ -13,7 +13,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 
-namespace slip {
+namespace slip::test_life {
 namespace {
 
 using std::chrono::milliseconds;
@@ -281,4 +281,4 @@ TEST(Options, HeartbeatsMustBeTheSame) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_life

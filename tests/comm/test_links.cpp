@@ -12,7 +12,7 @@
 #include "support/errors.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip {
+namespace slip::test_links {
 namespace {
 
 using test::Bytes;
@@ -145,4 +145,4 @@ INSTANTIATE_TEST_SUITE_P(Over, AbortedCalls, testing::Values(Transport::kAuto, T
                          [](const auto& of) { return of.param == Transport::kAuto ? "pipes" : "net"; });
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_links

@@ -10,7 +10,7 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_many {
 namespace {
 
 using test::Adder;
@@ -116,4 +116,4 @@ TEST(Many, RanksAreThreadsThatExchangeMessages) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_many

@@ -12,7 +12,7 @@
 #include "proof.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_message_plan {
 namespace {
 
 using Kind = comm::Primitive::Kind;
@@ -362,4 +362,4 @@ TEST(MessagePlanOf, ACircleIsFound) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_message_plan

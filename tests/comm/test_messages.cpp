@@ -5,7 +5,7 @@
 #include "support/errors.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_messages {
 namespace {
 
 using test::Bytes;
@@ -262,4 +262,4 @@ INSTANTIATE_TEST_SUITE_P(Over, Messages, testing::Values(Transport::kAuto, Trans
                          [](const auto& of) { return of.param == Transport::kAuto ? "pipes" : "net"; });
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_messages

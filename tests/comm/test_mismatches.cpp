@@ -5,7 +5,7 @@
 #include "cpu_ranks.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_mismatches {
 namespace {
 
 using test::Bytes;
@@ -268,4 +268,4 @@ TEST(MismatchesInVirtualTime, AreFoundInTheCall) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_mismatches

@@ -10,7 +10,7 @@
 #include "base/thread.hpp"
 #include "comm/link/pipe.hpp"
 
-namespace slip {
+namespace slip::test_pipe {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -128,4 +128,4 @@ INSTANTIATE_TEST_SUITE_P(ByAddress, Pipes, testing::Values(0, ::getpid(), kNobod
 });
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_pipe

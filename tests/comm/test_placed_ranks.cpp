@@ -10,7 +10,7 @@
 #include "support/ranks.hpp"
 #include "topology_files.hpp"
 
-namespace slip {
+namespace slip::test_placed_ranks {
 namespace {
 
 using test::as_ranks;
@@ -115,4 +115,4 @@ TEST_P(PlacesBy, EveryCallIsRight) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_placed_ranks

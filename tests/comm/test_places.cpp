@@ -12,7 +12,7 @@
 #include "topo/probe.hpp"
 #include "topology_files.hpp"
 
-namespace slip {
+namespace slip::test_places {
 namespace {
 
 using test::as_ranks;
@@ -283,4 +283,4 @@ TEST(PlacesOfHosts, AreShownToWhoAsks) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_places

@@ -5,7 +5,7 @@
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/predict.hpp"
 
-namespace slip {
+namespace slip::test_predict {
 namespace {
 
 Cluster cluster_from(const std::string& file, int nodes) {
@@ -171,4 +171,4 @@ TEST(Forecast, SeesBuffersInReach) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_predict

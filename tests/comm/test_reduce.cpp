@@ -8,7 +8,7 @@
 #include "comm/reduce/reduce_kernel.hpp"
 #include "reduce_reference.hpp"
 
-namespace slip {
+namespace slip::test_reduce {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -266,4 +266,4 @@ TEST(Reduce, OpsHaveNames) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_reduce

@@ -9,7 +9,7 @@
 #include "proof.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_relay_plans {
 namespace {
 
 using test::proof_of;
@@ -88,4 +88,4 @@ TEST(FormationPlans, OfATopologyAreProven) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_relay_plans

@@ -8,7 +8,7 @@
 #include "slip/communicator.hpp"
 #include "slip/stream.hpp"
 
-namespace slip {
+namespace slip::test_relays {
 namespace {
 
 using test::Hosts;
@@ -125,4 +125,4 @@ TEST(Relays, ARelayThatIsKilledIsAnErrorOfEverybody) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_relays

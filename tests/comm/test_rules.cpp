@@ -12,7 +12,7 @@
 #include "support/gate.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_rules {
 namespace {
 
 using test::expect_no_errors;
@@ -304,4 +304,4 @@ TEST(CollectiveRulesAreDocumented, EveryOneWithItsTests) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_rules

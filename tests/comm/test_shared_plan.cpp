@@ -5,7 +5,7 @@
 
 #include "proof.hpp"
 
-namespace slip {
+namespace slip::test_shared_plan {
 namespace {
 
 using Layout = comm::StagingLayout;
@@ -158,4 +158,4 @@ TEST_P(SharedPlans, AWaitForABufferLeftOutIsFound) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_shared_plan

@@ -16,7 +16,7 @@
 #include "support/share.hpp"
 #include "transport/bootstrap/frame.hpp"
 
-namespace slip {
+namespace slip::test_shrink {
 namespace {
 
 // A rank ends itself when it is about to send this notification that shrink is done, counted from 1; 0: it does not.
@@ -42,19 +42,20 @@ bool tells_of_success(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_shrink
 
 // Replaces the C library's function in this program, so that a rank can end just before it sends.
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   static const auto real =
       reinterpret_cast<ssize_t (*)(int, const void*, std::size_t, int)>(::dlsym(RTLD_NEXT, "send"));
-  if (slip::g_tellings > 0 && slip::tells_of_success({static_cast<const std::byte*>(data), bytes}) &&
-      --slip::g_tellings == 0)
+  if (slip::test_shrink::g_tellings > 0 &&
+      slip::test_shrink::tells_of_success({static_cast<const std::byte*>(data), bytes}) &&
+      --slip::test_shrink::g_tellings == 0)
     ::raise(SIGKILL);
   return real(socket, data, bytes, flags);
 }
 
-namespace slip {
+namespace slip::test_shrink {
 namespace {
 
 using std::chrono::milliseconds;
@@ -352,4 +353,4 @@ TEST(Shrink, WhoDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_shrink

@@ -6,7 +6,7 @@
 #include "support/errors.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_sim_places {
 namespace {
 
 using test::Bytes;
@@ -164,4 +164,4 @@ TEST(SimShrink, PartsOfASplitKeepTheirDevices) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_sim_places

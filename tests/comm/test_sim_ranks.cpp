@@ -10,7 +10,7 @@
 #include "support/share.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_sim_ranks {
 namespace {
 
 using test::Bytes;
@@ -309,4 +309,4 @@ TEST_F(PairOnSim, AreSeenByTheRaceChecker) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_sim_ranks

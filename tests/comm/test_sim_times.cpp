@@ -10,7 +10,7 @@
 #include "support/share.hpp"
 #include "world_ranks.hpp"
 
-namespace slip {
+namespace slip::test_sim_times {
 namespace {
 
 using test::kSwitchGbps;
@@ -252,4 +252,4 @@ TEST(SimTimesOf, TheChosenAlgorithmAreNotFarFromTheBest) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_sim_times

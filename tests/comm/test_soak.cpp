@@ -14,7 +14,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 
-namespace slip {
+namespace slip::test_soak {
 namespace {
 
 using test::as_ranks;
@@ -289,4 +289,4 @@ TEST(SoakWithLosses, TheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_soak

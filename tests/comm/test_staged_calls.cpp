@@ -8,7 +8,7 @@
 #include "staged_rank.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_staged_calls {
 namespace {
 
 using comm::Call;
@@ -504,4 +504,4 @@ TEST(StagedThreads, ADeadlineNamesTheRankThatHasNotJoined) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_staged_calls

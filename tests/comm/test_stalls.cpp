@@ -4,7 +4,7 @@
 #include "comm/api/call.hpp"
 #include "comm/diagnose/stalls.hpp"
 
-namespace slip {
+namespace slip::test_stalls {
 namespace {
 
 constexpr std::uint64_t kX = 0xaaaa1111, kY = 0xbbbb2222;
@@ -145,4 +145,4 @@ TEST(Stalls, WithARootOnlyWhoIsNeededIsNamed) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_stalls

@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::allocator {
 namespace {
 
 constexpr std::size_t kBytes = 64 << 10;
@@ -189,4 +189,4 @@ TEST_P(Allocator, Rule88_ReusedBlocksAreCountedWithTheirWholeSize) {
 SLIP_OVER_DEVICES(Allocator);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::allocator

@@ -5,7 +5,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::capture {
 namespace {
 
 class Captures : public DeviceTest {};
@@ -226,4 +226,4 @@ TEST_P(Captures, Rule99_WorkAfterTheCaptureFollowsWorkBeforeIt) {
 SLIP_OVER_DEVICES(Captures);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::capture

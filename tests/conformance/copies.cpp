@@ -3,7 +3,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::copies {
 namespace {
 
 constexpr std::size_t kSmall = 4096;
@@ -233,4 +233,4 @@ TEST_P(Copies, OldListOfImplicitSynchronisersIsAnOption) {
 SLIP_OVER_DEVICES(Copies);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::copies

@@ -5,7 +5,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::copy_engines {
 namespace {
 
 constexpr std::size_t kMillisecond = 1'000'000;  // bytes that the ideal device copies in 1 ms
@@ -154,4 +154,4 @@ TEST_P(CopyEngines, Rule50_ChunksWithOtherWorkBetweenThemLetSmallCopiesIn) {
 SLIP_OVER_DEVICES(CopyEngines);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::copy_engines

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-namespace slip::test {
+namespace slip::test::documented {
 namespace {
 
 std::string document() {
@@ -49,4 +49,4 @@ TEST(Documented, EveryRuleHasARow) {
 TEST(Documented, EveryTestOfARuleIsNamedAndExists) { EXPECT_EQ(rules_named(document()), rule_tests()); }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::documented

@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::event_times {
 namespace {
 
 using namespace std::chrono_literals;
@@ -134,4 +134,4 @@ TEST_P(EventTimes, Rule70_EventsCanBeAskedFromAnywhere) {
 SLIP_OVER_DEVICES(EventTimes);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::event_times

@@ -6,7 +6,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::events {
 namespace {
 
 class Events : public DeviceTest {};
@@ -232,4 +232,4 @@ TEST_P(Events, Rule66_AnEventOfAClosedDeviceHasNothingToDoWithOthers) {
 SLIP_OVER_DEVICES(Events);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::events

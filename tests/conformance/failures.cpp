@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::failures {
 namespace {
 
 class Failures : public DeviceTest {};
@@ -138,4 +138,4 @@ TEST_P(Failures, ANewStreamInPlaceOfAFailedOneWorks) {
 SLIP_OVER_DEVICES(Failures);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::failures

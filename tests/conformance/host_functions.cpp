@@ -5,7 +5,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::host_functions {
 namespace {
 
 class HostFunctions : public DeviceTest {};
@@ -269,4 +269,4 @@ TEST_P(HostFunctions, Rule3_HostFunctionsOfTheLegacyStreamWaitForBlockingStreams
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::host_functions

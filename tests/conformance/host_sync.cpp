@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::host_sync {
 namespace {
 
 class HostSync : public DeviceTest {};
@@ -200,4 +200,4 @@ TEST_P(HostSync, Rule31_LaunchBlockingReportsAtTheLaunch) {
 SLIP_OVER_DEVICES(HostSync);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::host_sync

@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::peers {
 namespace {
 
 class Peers : public DeviceTest {
@@ -155,4 +155,4 @@ TEST_P(Peers, Rule76_DeviceSyncIsOfOneDevice) {
 SLIP_OVER_DEVICES(Peers);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::peers

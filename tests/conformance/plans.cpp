@@ -5,7 +5,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::plans {
 namespace {
 
 class Plans : public DeviceTest {};
@@ -147,4 +147,4 @@ TEST_P(Plans, HostFunctionsOfAPlanRunAtEachLaunch) {
 SLIP_OVER_DEVICES(Plans);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::plans

@@ -4,7 +4,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::queues {
 namespace {
 
 using std::chrono::milliseconds;
@@ -136,4 +136,4 @@ TEST_P(Queues, ALegacyOpOverMoreStreamsThanItsQueueHolds) {
 SLIP_OVER_DEVICES(Queues);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::queues

@@ -11,7 +11,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::stream_life {
 namespace {
 
 class StreamLife : public DeviceTest {};
@@ -176,4 +176,4 @@ TEST(Devices, CudaIsCoveredWhereItIs) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::stream_life

@@ -6,7 +6,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::streams {
 namespace {
 
 class Streams : public DeviceTest {};
@@ -347,4 +347,4 @@ TEST_P(Streams, Rule13_PerThreadStreamIsABlockingStream) {
 SLIP_OVER_DEVICES(Streams);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::streams

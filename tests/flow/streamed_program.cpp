@@ -9,7 +9,7 @@
 namespace slip::test {
 namespace {
 
-constexpr std::size_t kWidth = 64;  // elements of the value
+constexpr std::size_t kColumns = 64;  // elements of the value
 
 void mix_in(std::span<const std::uint32_t> weight, std::span<std::uint32_t> value) {
   std::uint32_t sum = 0;
@@ -70,9 +70,9 @@ std::vector<GroupUse> uses_of(const Order& order, Picos time) {
 StreamedProgram::StreamedProgram(const Device& device, const Weights& weights, std::size_t streams)
     : device_(device),
       weights_(weights),
-      value_(device.alloc(kWidth * 4, MemoryKind::kDevice, "value")),
-      host_(device.alloc(kWidth * 4, MemoryKind::kPinned, "host")),
-      expected_(kWidth, 0) {
+      value_(device.alloc(kColumns * 4, MemoryKind::kDevice, "value")),
+      host_(device.alloc(kColumns * 4, MemoryKind::kPinned, "host")),
+      expected_(kColumns, 0) {
   for (std::size_t i = 0; i < streams; ++i) streams_.push_back(device.stream(StreamFlags::kNonBlocking));
   streams_.front().fill(value_, 0);
   done_ = streams_.front().record();

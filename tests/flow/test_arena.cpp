@@ -9,7 +9,7 @@
 #include "flow/weights/weight_groups.hpp"
 #include "support/share.hpp"
 
-namespace slip::test {
+namespace slip::test::test_arena {
 namespace {
 
 const Kernel kNothing{"nothing", [](const Args&) {}};
@@ -136,4 +136,4 @@ TEST(LaidArena, IsFoundForManyOps) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_arena

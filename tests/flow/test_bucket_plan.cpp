@@ -11,7 +11,7 @@
 #include "support/errors.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_bucket_plan {
 namespace {
 
 using test::fails;
@@ -288,4 +288,4 @@ TEST(ClusterCost, MoreBytesCostMore) {
 
 }  // namespace
 
-}  // namespace slip
+}  // namespace slip::test_bucket_plan

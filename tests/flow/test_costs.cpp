@@ -11,7 +11,7 @@
 #include "slip/race.hpp"
 #include "support/errors.hpp"
 
-namespace slip::test {
+namespace slip::test::test_costs {
 namespace {
 
 constexpr Picos kMicro = 1'000'000;
@@ -284,4 +284,4 @@ TEST(MeasureCosts, AnOpThatFailsIsTold) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_costs

@@ -4,7 +4,7 @@
 #include "gradient_ranks.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_gradient_failures {
 namespace {
 
 using test::as_trainers;
@@ -206,4 +206,4 @@ TEST(GradientMisuse, IsToldAtOnce) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_gradient_failures

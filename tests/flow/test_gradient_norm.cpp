@@ -7,7 +7,7 @@
 #include "gradient_ranks.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_gradient_norm {
 namespace {
 
 using test::as_trainers;
@@ -106,4 +106,4 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_gradient_norm

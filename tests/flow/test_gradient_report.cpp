@@ -7,7 +7,7 @@
 #include "slip/gradients.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_gradient_report {
 namespace {
 
 using test::fails;
@@ -306,4 +306,4 @@ TEST(GradientComparisons, ThePredictionIsThatOfTheStep) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_gradient_report

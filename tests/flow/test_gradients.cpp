@@ -13,7 +13,7 @@
 #include "support/errors.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_gradients {
 namespace {
 
 using test::as_trainers;
@@ -411,4 +411,4 @@ TEST(Gradients, AStreamMayJoinInALaterStep) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_gradients

@@ -13,7 +13,7 @@
 #include "slip/weights.hpp"
 #include "support/errors.hpp"
 
-namespace slip::test {
+namespace slip::test::test_interference {
 namespace {
 
 // A measurement that returns these times one after the other.
@@ -109,4 +109,4 @@ TEST(Interference, CostsAndSimulationHaveOneLimit) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_interference

@@ -9,7 +9,7 @@
 #include "slip/race.hpp"
 #include "support/errors.hpp"
 
-namespace slip::test {
+namespace slip::test::test_pipeline {
 namespace {
 
 constexpr Picos kMicro = 1'000'000;
@@ -355,4 +355,4 @@ TEST(Pipeline, CallsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_pipeline

@@ -7,7 +7,7 @@
 #include "slip/pipeline.hpp"
 #include "support/errors.hpp"
 
-namespace slip::test {
+namespace slip::test::test_pipeline_plan {
 namespace {
 
 constexpr Picos kMicro = 1'000'000;
@@ -137,4 +137,4 @@ TEST(PipelinePlan, WhatCannotBeRightIsRefused) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_pipeline_plan

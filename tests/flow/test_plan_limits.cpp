@@ -11,7 +11,7 @@
 #include "support/errors.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_plan_limits {
 namespace {
 
 using test::Chain;
@@ -155,4 +155,4 @@ TEST(PlanLimits, ABudgetForASlowdownIsNearlyTheSmallest) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_plan_limits

@@ -14,7 +14,7 @@
 #include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 
-namespace slip {
+namespace slip::test_plan_weights {
 namespace {
 
 using test::Chain;
@@ -324,4 +324,4 @@ TEST(WeightsPlanText, SaysWhatCannotBeHidden) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_plan_weights

@@ -9,7 +9,7 @@
 #include "slip/race.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_random_graphs {
 namespace {
 
 using test::RandomGraph;
@@ -280,4 +280,4 @@ TEST(RandomGraphs, AChangedPlanIsRefusedUnprovenOrRight) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_random_graphs

@@ -12,7 +12,7 @@
 #include "slip/runner.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_runner {
 namespace {
 
 using test::Chain;
@@ -290,4 +290,4 @@ TEST(Runner, TheRunIsComparedWithThePrediction) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_runner

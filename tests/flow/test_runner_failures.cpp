@@ -17,7 +17,7 @@
 #include "support/share.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_runner_failures {
 namespace {
 
 using test::Chain;
@@ -298,4 +298,4 @@ TEST(RunnerFailure, TheGraphMayGo) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_runner_failures

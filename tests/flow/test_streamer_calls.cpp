@@ -13,7 +13,7 @@
 #include "support/share.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_streamer_calls {
 namespace {
 
 using test::fails;
@@ -378,4 +378,4 @@ TEST(StreamerCalls, MoreStreamsThanAnEntryRemembers) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_streamer_calls

@@ -14,7 +14,7 @@
 #include "support/share.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_weight_streamer {
 namespace {
 
 using test::Order;
@@ -397,4 +397,4 @@ TEST(WeightStreamer, StepsAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_weight_streamer

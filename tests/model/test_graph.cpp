@@ -7,7 +7,7 @@
 #include "slip/graph.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_graph {
 namespace {
 
 using test::fails;
@@ -163,4 +163,4 @@ TEST_F(GraphTest, BytesAreWrittenBeforeTheyAreRead) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_graph

@@ -14,7 +14,7 @@
 #include "support/errors.hpp"
 #include "support/model_folder.hpp"
 
-namespace slip {
+namespace slip::test_graph_file {
 namespace {
 
 using test::fails;
@@ -213,4 +213,4 @@ TEST_F(GraphFile, WeightsMustBeThoseOfTheGraph) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_graph_file

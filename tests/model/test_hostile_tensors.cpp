@@ -8,7 +8,7 @@
 #include "model/tensor_folder.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_hostile_tensors {
 namespace {
 
 using test::fails;
@@ -291,4 +291,4 @@ TEST_F(HostileTensors, TheLayoutIsTheFormats) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_hostile_tensors

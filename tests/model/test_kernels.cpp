@@ -15,7 +15,7 @@
 #include "run_graph.hpp"
 #include "support/devices.hpp"
 
-namespace slip {
+namespace slip::test_kernels {
 namespace {
 
 using model_test::Bytes;
@@ -333,4 +333,4 @@ TEST(CpuLinear, TheProcessMayExitMeanwhile) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_kernels

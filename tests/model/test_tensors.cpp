@@ -3,7 +3,7 @@
 
 #include "model/tensor_folder.hpp"
 
-namespace slip {
+namespace slip::test_tensors {
 namespace {
 
 using test::some_bytes;
@@ -137,4 +137,4 @@ TEST_F(Tensors, BadTensorsAreNotWritten) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_tensors

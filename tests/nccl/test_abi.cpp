@@ -6,7 +6,7 @@
 
 #include "nccl_ranks.hpp"
 
-namespace slip {
+namespace slip::test_abi {
 namespace {
 
 static_assert(NCCL_VERSION_CODE == 22809 && NCCL_VERSION(2, 28, 9) == 22809 && NCCL_VERSION(2, 8, 4) == 2804);
@@ -95,4 +95,4 @@ TEST(NcclAbi, WrongConfigs) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_abi

@@ -6,7 +6,7 @@
 
 #include "nccl_ranks.hpp"
 
-namespace slip {
+namespace slip::test_calls {
 namespace {
 
 using test::failed;
@@ -204,4 +204,4 @@ TEST(NcclCalls, Memory) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_calls

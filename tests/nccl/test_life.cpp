@@ -19,7 +19,7 @@
 #include "nccl_ranks.hpp"
 #include "slip/unique_id.hpp"
 
-namespace slip {
+namespace slip::test_life {
 namespace {
 
 using test::as_nccl_ranks;
@@ -501,4 +501,4 @@ TEST(NcclBadInput, MismatchedCalls) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_life

@@ -4,7 +4,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_bad_input {
 namespace {
 
 struct BadInput : testing::Test {
@@ -170,4 +170,4 @@ TEST_F(BadInput, AFailureOfAClosedStreamIsToldOnce) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_bad_input

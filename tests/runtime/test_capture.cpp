@@ -5,7 +5,7 @@
 #include "backend/support.hpp"
 #include "slip/plan.hpp"
 
-namespace slip {
+namespace slip::test_capture {
 namespace {
 
 using test::Bodies;
@@ -280,4 +280,4 @@ TEST(Capture, IsInvalidWhenADeviceOfItIsClosed) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_capture

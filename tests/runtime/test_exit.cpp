@@ -10,7 +10,7 @@
 #include "slip/plan.hpp"
 #include "support/test_alarm.hpp"
 
-namespace slip {
+namespace slip::test_exit {
 namespace {
 
 using test::Bodies;
@@ -277,4 +277,4 @@ TEST_F(Fork, TheChildExitsWithItsCode) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_exit

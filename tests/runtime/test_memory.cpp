@@ -6,7 +6,7 @@
 #include "backend/support.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::test_memory {
 namespace {
 
 using test::Gate;
@@ -237,4 +237,4 @@ TEST(HostViews, TellObserversTheirRangeOnly) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_memory

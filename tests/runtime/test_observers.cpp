@@ -7,7 +7,7 @@
 #include "backend/support.hpp"
 #include "slip/observer.hpp"
 
-namespace slip {
+namespace slip::test_observers {
 namespace {
 
 using Key = std::pair<std::uint64_t, std::uint64_t>;  // stream, position
@@ -270,4 +270,4 @@ TEST(Observers, ThereIsALimit) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_observers

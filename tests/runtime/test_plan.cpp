@@ -5,7 +5,7 @@
 #include "backend/support.hpp"
 #include "slip/plan.hpp"
 
-namespace slip {
+namespace slip::test_plan {
 namespace {
 
 using test::Bodies;
@@ -294,4 +294,4 @@ TEST_F(Plans, NodesThatCannotBeRightAreRefused) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_plan

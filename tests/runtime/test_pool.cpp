@@ -3,7 +3,7 @@
 
 #include "backend/support.hpp"
 
-namespace slip {
+namespace slip::test_pool {
 namespace {
 
 using test::Gate;
@@ -253,4 +253,4 @@ TEST(Pool, APoisonedStreamLeaksNothing) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_pool

@@ -8,7 +8,7 @@
 #include "slip/figures.hpp"
 #include "watch/analysis/starts.hpp"
 
-namespace slip::test {
+namespace slip::test::test_analysis {
 namespace {
 
 // Records from its construction to analyse(), then knows the ops by name.
@@ -208,4 +208,4 @@ TEST(SimAnalysis, EveryStartHasAReason) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_analysis

@@ -1,7 +1,7 @@
 // Copy engines and the ways of bytes: rules 46-50 and 75, exact.
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_copies {
 namespace {
 
 struct Copies {
@@ -204,4 +204,4 @@ TEST(SimCopies, BytesReallyMove) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_copies

@@ -7,7 +7,7 @@
 #include "backend/sim/sim.hpp"
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_description {
 namespace {
 
 using sim::Dimension;
@@ -247,4 +247,4 @@ TEST(SimDescription, MutationsNeverCrash) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_description

@@ -7,7 +7,7 @@
 
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_determinism {
 namespace {
 
 // Figures that divide badly.
@@ -91,4 +91,4 @@ TEST(SimDeterminism, TimesDoNotDependOnTheMachine) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_determinism

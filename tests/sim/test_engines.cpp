@@ -1,7 +1,7 @@
 // Compute with its width, priorities and interference, and the callback engine: exact times.
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_engines {
 namespace {
 
 TEST(SimCompute, DurationIsTheLongerOfFlopsAndBytesOnItsWidth) {
@@ -220,4 +220,4 @@ TEST(SimCallback, Rule79HostFunctionsRunOneAtATime) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_engines

@@ -1,7 +1,7 @@
 // Failures of work: poisoned streams, what inherits them, lost devices (rules 31, 81, 90).
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_errors {
 namespace {
 
 const Kernel& throwing_kernel() {
@@ -144,4 +144,4 @@ TEST(SimErrors, StreamsAreUsedAgainAcrossDevices) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_errors

@@ -1,7 +1,7 @@
 // The h200 description against what was measured on one.
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_h200 {
 namespace {
 
 struct H200 {
@@ -92,4 +92,4 @@ TEST(SimH200, Rules48To50AsMeasured) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_h200

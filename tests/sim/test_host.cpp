@@ -5,7 +5,7 @@
 #include "base/sync.hpp"
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_host {
 namespace {
 
 using std::chrono::milliseconds;
@@ -242,4 +242,4 @@ TEST(SimPauses, GrowAndStayAtTheLongest) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_host

@@ -3,7 +3,7 @@
 
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_legacy {
 namespace {
 
 struct Legacy {
@@ -149,4 +149,4 @@ TEST(SimLegacy, ObserversAreToldTheEdges) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_legacy

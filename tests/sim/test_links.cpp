@@ -8,7 +8,7 @@
 #include "backend/sim/links.hpp"
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_links {
 namespace {
 
 TEST(SimLinks, FlowsOfOneLinkShareIt) {
@@ -190,4 +190,4 @@ TEST(SimPeers, ListedLinksAndTheHostPaths) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_links

@@ -3,7 +3,7 @@
 
 #include "sim/support.hpp"
 
-namespace slip::test {
+namespace slip::test::test_queues {
 namespace {
 
 struct OneQueue {
@@ -143,4 +143,4 @@ TEST(SimQueues, HostFunctionsAndWordsStandWhereTheirStreamWasLast) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_queues

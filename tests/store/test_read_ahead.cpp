@@ -10,7 +10,7 @@
 #include "store/numbered_file.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_read_ahead {
 namespace {
 
 using test::fails;
@@ -190,4 +190,4 @@ TEST_F(Abandoned, AnotherReadInBetweenEndsWhatWasAhead) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_read_ahead

@@ -9,7 +9,7 @@
 #include "store/numbered_file.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_reader {
 namespace {
 
 using test::fails;
@@ -319,4 +319,4 @@ TEST(Reader, OptionsThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_reader

@@ -6,7 +6,7 @@
 
 #include "store/numbered_file.hpp"
 
-namespace slip {
+namespace slip::test_reader_threads {
 namespace {
 
 using test::NumberedFile;
@@ -66,4 +66,4 @@ TEST(ReaderThreads, HaveOneEach) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_reader_threads

@@ -15,7 +15,7 @@
 #include "support/share.hpp"
 #include "support/watchdog.hpp"
 
-namespace slip::stress {
+namespace slip::stress::test_device_churn {
 namespace {
 
 constexpr Policy kPolicies[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
@@ -141,4 +141,4 @@ TEST(DeviceChurn, FirstOpsWhileAnotherThreadSynchronises) {
 }
 
 }  // namespace
-}  // namespace slip::stress
+}  // namespace slip::stress::test_device_churn

@@ -14,7 +14,7 @@
 #include "support/share.hpp"
 #include "support/watchdog.hpp"
 
-namespace slip::stress {
+namespace slip::stress::test_stress {
 namespace {
 
 std::uint64_t setting(const char* variable, std::uint64_t otherwise) {
@@ -196,4 +196,4 @@ TEST(StressGenerator, TheRaceCheckerFindsEachMissingEdge) {
 }
 
 }  // namespace
-}  // namespace slip::stress
+}  // namespace slip::stress::test_stress

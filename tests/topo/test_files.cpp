@@ -9,7 +9,7 @@
 #include "topo/made_system.hpp"
 #include "topo/rates.hpp"
 
-namespace slip::topo_test {
+namespace slip::topo_test::test_files {
 namespace {
 
 const TopoNode& device(const TopoSystem& system, std::size_t i) {
@@ -208,4 +208,4 @@ TEST(TopoFiles, AFileThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace slip::topo_test
+}  // namespace slip::topo_test::test_files

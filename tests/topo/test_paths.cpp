@@ -8,7 +8,7 @@
 #include "support/share.hpp"
 #include "topo/made_system.hpp"
 
-namespace slip::topo_test {
+namespace slip::topo_test::test_paths {
 namespace {
 
 constexpr std::uint64_t kSeeds = 300 / test::kShare + 1;
@@ -143,4 +143,4 @@ TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
 }
 
 }  // namespace
-}  // namespace slip::topo_test
+}  // namespace slip::topo_test::test_paths

@@ -6,7 +6,7 @@
 #include "topo/probe.hpp"
 #include "topo/xml.hpp"
 
-namespace slip::topo_test {
+namespace slip::topo_test::test_probe {
 namespace {
 
 TopoSystem made_up(const std::string& synthetic) {
@@ -53,4 +53,4 @@ TEST(TopoProbe, AMachineThatHwlocCannotMakeIsRefused) {
 }
 
 }  // namespace
-}  // namespace slip::topo_test
+}  // namespace slip::topo_test::test_probe

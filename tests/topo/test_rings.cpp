@@ -11,7 +11,7 @@
 #include "support/share.hpp"
 #include "topo/made_system.hpp"
 
-namespace slip::topo_test {
+namespace slip::topo_test::test_rings {
 namespace {
 
 constexpr std::uint64_t kSeeds = 60 / test::kShare + 1;
@@ -241,4 +241,4 @@ TEST(TopoRings, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace slip::topo_test
+}  // namespace slip::topo_test::test_rings

@@ -7,7 +7,7 @@
 #include "topo/made_system.hpp"
 #include "topo/trees.hpp"
 
-namespace slip::topo_test {
+namespace slip::topo_test::test_trees {
 namespace {
 
 int log2_below(int count) {
@@ -110,4 +110,4 @@ TEST(TopoRoutes, GpusBesideTheNicHandOverToTheOthers) {
 }
 
 }  // namespace
-}  // namespace slip::topo_test
+}  // namespace slip::topo_test::test_trees

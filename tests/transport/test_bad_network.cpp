@@ -4,7 +4,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 
-namespace slip::test {
+namespace slip::test::test_bad_network {
 namespace {
 
 using std::chrono::seconds;
@@ -99,4 +99,4 @@ TEST(SilenceInInit, NamesTheRankAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_bad_network

@@ -6,7 +6,7 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 
-namespace slip::test {
+namespace slip::test::test_bootstrap {
 namespace {
 
 using std::chrono::milliseconds;
@@ -271,4 +271,4 @@ TEST(BootstrapAborts, EndTheConstructor) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_bootstrap

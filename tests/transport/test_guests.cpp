@@ -13,7 +13,7 @@
 #include "transport/net/net.hpp"
 #include "transport/net/tcp.hpp"
 
-namespace slip::test {
+namespace slip::test::test_guests {
 namespace {
 
 using std::chrono::seconds;
@@ -136,4 +136,4 @@ TEST(SilentGuests, LeaveTheJobItsDescriptors) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_guests

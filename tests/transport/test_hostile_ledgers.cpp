@@ -12,7 +12,7 @@
 #include "support/ledger_image.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
-namespace slip::test {
+namespace slip::test::test_hostile_ledgers {
 namespace {
 
 std::optional<transport::ProcessLedger> read(const LedgerImage& image, std::int64_t bytes = transport::kLedgerBytes) {
@@ -168,4 +168,4 @@ TEST(Printable, KeepsWhatCanBePrintedAndNeverGrows) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_hostile_ledgers

@@ -4,7 +4,7 @@
 #include "support/errors.hpp"
 #include "transport/job/launch_info.hpp"
 
-namespace slip::test {
+namespace slip::test::test_launch_info {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -120,4 +120,4 @@ TEST(LaunchInfos, FirstOfSlurmsHosts) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_launch_info

@@ -14,7 +14,7 @@
 #include "transport/job/launch_info.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip::test {
+namespace slip::test::test_launchers {
 namespace {
 
 using std::chrono::milliseconds;
@@ -255,4 +255,4 @@ TEST(SlipLaunch, PassesSignalsOn) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_launchers

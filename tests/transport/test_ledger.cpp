@@ -7,7 +7,7 @@
 #include "transport/ledger/ledger.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
-namespace slip::test {
+namespace slip::test::test_ledger {
 namespace {
 
 std::optional<transport::LedgerView> find(const std::optional<transport::ProcessLedger>& ledger,
@@ -173,4 +173,4 @@ TEST(Ledgers, AStoppedProcessIsReadAndKnownAsStopped) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_ledger

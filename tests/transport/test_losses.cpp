@@ -6,7 +6,7 @@
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
-namespace slip::test {
+namespace slip::test::test_losses {
 namespace {
 
 using std::chrono::milliseconds;
@@ -240,4 +240,4 @@ TEST(Strangers, AreNotTakenForTheRoot) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_losses

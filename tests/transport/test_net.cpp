@@ -6,7 +6,7 @@
 #include "support/ranks.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net {
 namespace {
 
 struct Case {
@@ -217,4 +217,4 @@ INSTANTIATE_TEST_SUITE_P(Tcp, Nets,
                          [](const auto& which) { return std::string(which.param.name); });
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net

@@ -3,7 +3,7 @@
 #include "transport/cable.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net_cables {
 namespace {
 
 // End 0 sends to end 1 over a cable of this kind, and both check what came.
@@ -84,4 +84,4 @@ TEST(Cables, MayBeCut) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net_cables

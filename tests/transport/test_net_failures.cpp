@@ -6,7 +6,7 @@
 #include "transport/net/tcp.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net_failures {
 namespace {
 
 transport::SocketAddress address_of(const transport::NetListener& listener) {
@@ -206,4 +206,4 @@ TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net_failures

@@ -5,7 +5,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 
-namespace slip::test {
+namespace slip::test::test_news {
 namespace {
 
 using std::chrono::milliseconds;
@@ -159,4 +159,4 @@ TEST(News, AllRanksOfACommunicatorHaveOneId) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_news

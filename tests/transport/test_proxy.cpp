@@ -5,7 +5,7 @@
 #include "transport/net/proxy.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip::test {
+namespace slip::test::test_proxy {
 namespace {
 
 struct Proxied {
@@ -180,4 +180,4 @@ TEST(Proxies, AreMadeAnewAfterAFork) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_proxy

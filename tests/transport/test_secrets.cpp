@@ -14,7 +14,7 @@
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
 
-namespace slip::test {
+namespace slip::test::test_secrets {
 namespace {
 
 // For this program and its children: tests do not touch the user's own secret.
@@ -241,4 +241,4 @@ TEST(SharedSecrets, AreMadeOnceForEachUser) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_secrets

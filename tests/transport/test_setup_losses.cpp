@@ -13,7 +13,7 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 
-namespace slip {
+namespace slip::test_setup_losses {
 namespace {
 
 // How many sends and connects this process still makes before it gets the signal. 0: no limit.
@@ -33,21 +33,21 @@ Function* real(const char* name) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_setup_losses
 
 // Replace the C library's functions in this program.
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
-  static auto* const function = slip::real<ssize_t(int, const void*, std::size_t, int)>("send");
-  slip::step();
+  static auto* const function = slip::test_setup_losses::real<ssize_t(int, const void*, std::size_t, int)>("send");
+  slip::test_setup_losses::step();
   return function(socket, data, bytes, flags);
 }
 extern "C" int connect(int socket, const sockaddr* address, socklen_t bytes) {
-  static auto* const function = slip::real<int(int, const sockaddr*, socklen_t)>("connect");
-  slip::step();
+  static auto* const function = slip::test_setup_losses::real<int(int, const sockaddr*, socklen_t)>("connect");
+  slip::test_setup_losses::step();
   return function(socket, address, bytes);
 }
 
-namespace slip {
+namespace slip::test_setup_losses {
 namespace {
 
 using std::chrono::seconds;
@@ -222,4 +222,4 @@ TEST(SetupMismatches, AllocateAgainstSplitNamesBoth) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_setup_losses

@@ -9,7 +9,7 @@
 #include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
-namespace slip::test {
+namespace slip::test::test_sockets {
 namespace {
 
 transport::Deadline soon() { return {base::deadline_after(20'000'000), nullptr}; }
@@ -147,4 +147,4 @@ TEST(UniqueIds, RefuseWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_sockets

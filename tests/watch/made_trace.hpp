@@ -7,7 +7,7 @@
 #include "slip/analysis.hpp"
 #include "slip/trace.hpp"
 
-namespace slip::testing {
+namespace slip::watch_test {
 
 struct MadeOp {
   std::uint64_t stream = 1;
@@ -125,4 +125,4 @@ struct Analysed {
   Analysis result;
 };
 
-}  // namespace slip::testing
+}  // namespace slip::watch_test

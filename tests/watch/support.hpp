@@ -14,7 +14,7 @@
 #include "slip/figures.hpp"
 #include "slip/trace.hpp"
 
-namespace slip::testing {
+namespace slip::watch_test {
 
 // A folder that is removed with the object.
 class Folder {
@@ -192,4 +192,4 @@ class Generator {
   std::uint64_t position_ = 0;
 };
 
-}  // namespace slip::testing
+}  // namespace slip::watch_test

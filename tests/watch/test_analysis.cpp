@@ -6,12 +6,12 @@
 #include "made_trace.hpp"
 #include "watch/analysis/op_graph.hpp"
 
-namespace slip {
+namespace slip::test_analysis {
 namespace {
 
-using testing::Analysed;
-using testing::MadeOp;
-using testing::MadeTrace;
+using watch_test::Analysed;
+using watch_test::MadeOp;
+using watch_test::MadeTrace;
 
 constexpr Picos kLong = 1'000'000'000;  // longer than any latency
 
@@ -236,4 +236,4 @@ TEST(Analysis, ASecondRunOfAnOpComesBetweenItAndTheNext) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_analysis

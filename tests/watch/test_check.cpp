@@ -5,7 +5,7 @@
 #include "support/devices.hpp"
 #include "support/kernels.hpp"
 
-namespace slip::test {
+namespace slip::test::test_check {
 namespace {
 
 constexpr std::size_t kBytes = 1 << 20;  // a copy of it takes 1 ms on the ideal device, near enough
@@ -249,4 +249,4 @@ TEST_F(Check, ACircleOfWaitsIsTold) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_check

@@ -4,7 +4,7 @@
 #include "watch/race/clocks.hpp"
 #include "watch/race/shadow.hpp"
 
-namespace slip {
+namespace slip::test_clocks {
 namespace {
 
 TEST(Clocks, ASlotServesAnotherStreamOnceTheHostSawTheEnd) {
@@ -53,4 +53,4 @@ TEST(Shadow, ReadsOfPiecesAreJoinedByAReadOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_clocks

@@ -1,6 +1,6 @@
 #include "support.hpp"
 
-namespace slip {
+namespace slip::test_figures {
 namespace {
 
 // Spans by hand.
@@ -168,4 +168,4 @@ TEST(Figures, RandomSpansMatchCounting) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_figures

@@ -4,7 +4,7 @@
 #include "watch/race/race_check.hpp"
 #include "watch/race/trace_checks.hpp"
 
-namespace slip {
+namespace slip::test_fixes {
 namespace {
 
 // A racy program as records: ops of one line are one place.
@@ -167,4 +167,4 @@ TEST(Fixes, AnOpThatIsToldLateIsNoRace) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_fixes

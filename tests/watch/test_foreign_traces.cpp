@@ -5,11 +5,11 @@
 #include "support.hpp"
 #include "watch/trace/trace_reader.hpp"
 
-namespace slip {
+namespace slip::test_foreign_traces {
 namespace {
 
-using testing::expect_same;
-using testing::Folder;
+using watch_test::expect_same;
+using watch_test::Folder;
 
 // As torch.profiler exports it, cut down to one kernel and two copies.
 constexpr const char* kProfile = R"json({
@@ -158,4 +158,4 @@ TEST(ForeignTrace, OddEventsAreShownSafely) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_foreign_traces

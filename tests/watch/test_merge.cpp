@@ -8,11 +8,11 @@
 #include "watch/support.hpp"
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::test_merge {
 namespace {
 
-using testing::Folder;
-using testing::MadeTrace;
+using watch_test::Folder;
+using watch_test::MadeTrace;
 
 constexpr Picos kMs = 1'000'000'000;
 
@@ -165,11 +165,11 @@ TEST(Merge, TheProcessAndTheRanksAreWrittenAndReadBack) {
   const TraceData merged = merge_traces(traces);
   write_trace(merged, folder.file("m.json"));
   const TraceData again = read_trace(folder.file("m.json"));
-  testing::expect_same(merged, again);
+  watch_test::expect_same(merged, again);
   ASSERT_EQ(again.devices.size(), 2U);
   EXPECT_EQ(again.devices[1].rank, 1);
   EXPECT_EQ(again.devices[1].id_there, 1U);
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_merge

@@ -6,7 +6,7 @@
 
 #include "watch/trace/trace_data.hpp"
 
-namespace slip {
+namespace slip::test_names {
 namespace {
 
 // `count` must be the number of enumerators: if it were too low, the name of the last one could not be read.
@@ -34,4 +34,4 @@ TEST(TraceWords, OfEveryKindOfRecord) {
 TEST(TraceWords, OfEveryKindOfMemory) { expect_words(watch::kMemoryKinds, memory_kind_name, watch::memory_kind_of); }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_names

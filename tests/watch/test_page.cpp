@@ -12,11 +12,11 @@
 #include "watch/page/page_data.hpp"
 #include "watch/support.hpp"
 
-namespace slip {
+namespace slip::test_page {
 namespace {
 
-using testing::contents;
-using testing::Folder;
+using watch_test::contents;
+using watch_test::Folder;
 
 std::string from_base64(std::string_view text) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -324,4 +324,4 @@ TEST(Page, APathThatCannotBeWrittenIsSaid) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_page

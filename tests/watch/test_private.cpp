@@ -7,7 +7,7 @@
 #include "slip/slip.hpp"
 #include "watch/trace/record_log.hpp"
 
-namespace slip {
+namespace slip::test_private {
 namespace {
 
 const Kernel kTouch{"touch", [](const Args&) {}};
@@ -105,4 +105,4 @@ TEST(PrivateWork, OfPlanningWeights) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_private

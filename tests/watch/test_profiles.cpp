@@ -13,11 +13,11 @@
 #include "watch/trace/trace_data.hpp"
 #include "watch/trace/trace_reader.hpp"
 
-namespace slip {
+namespace slip::test_profiles {
 namespace {
 
-using testing::contents;
-using testing::Folder;
+using watch_test::contents;
+using watch_test::Folder;
 
 // One complete event ("ph":"X"); `more` are further fields.
 std::string event(const char* category, const char* name, const char* track, double ts, double dur,
@@ -128,7 +128,7 @@ TEST(Profile, AnnotationsAndLinksAreWrittenAndReadBack) {
   const TraceData data = watch::parse_trace(profile(step()), "t");
   const Folder folder;
   write_trace(data, folder.file("t.json"));
-  testing::expect_same(data, read_trace(folder.file("t.json")));
+  watch_test::expect_same(data, read_trace(folder.file("t.json")));
 }
 
 TEST(Profile, GzipIsUnpacked) {
@@ -144,9 +144,9 @@ TEST(Profile, GzipIsUnpacked) {
     if (error.code() == Code::kUnsupported) GTEST_SKIP() << error.what();
     throw;
   }
-  testing::expect_same(read_trace(folder.file("t.json")), read_trace(folder.file("t.json.gz")));
+  watch_test::expect_same(read_trace(folder.file("t.json")), read_trace(folder.file("t.json.gz")));
   const std::string packed = contents(folder.file("t.json.gz"));
-  testing::expect_same(read_trace(folder.file("t.json")), watch::parse_trace(packed, "t"));
+  watch_test::expect_same(read_trace(folder.file("t.json")), watch::parse_trace(packed, "t"));
   EXPECT_THROW(read_trace(folder.file("two.gz")), Error) << "two documents";
   for (const std::string& damaged : {packed.substr(0, packed.size() / 2), packed.substr(0, 2), packed.substr(0, 9),
                                      packed.substr(0, 30) + std::string(40, 'x') + packed.substr(70)}) {
@@ -160,4 +160,4 @@ TEST(Profile, GzipIsUnpacked) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_profiles

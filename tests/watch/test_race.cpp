@@ -9,7 +9,7 @@
 #include "support/devices.hpp"
 #include "support/kernels.hpp"
 
-namespace slip::test {
+namespace slip::test::test_race {
 namespace {
 
 constexpr std::size_t kBytes = 4096;
@@ -271,4 +271,4 @@ TEST_P(Races, ATraceIsCheckedTheSame) {
 INSTANTIATE_TEST_SUITE_P(Devices, Races, testing::ValuesIn(device_cases()), label_of);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_race

@@ -10,7 +10,7 @@
 #include "support/share.hpp"
 #include "watch/race/trace_checks.hpp"
 
-namespace slip {
+namespace slip::test_race_oracle {
 namespace {
 
 constexpr std::size_t kMax = 160;
@@ -360,4 +360,4 @@ TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_race_oracle

@@ -5,12 +5,12 @@
 #include "support.hpp"
 #include "watch/analysis/starts.hpp"
 
-namespace slip {
+namespace slip::test_replay {
 namespace {
 
-using testing::Analysed;
-using testing::MadeOp;
-using testing::MadeTrace;
+using watch_test::Analysed;
+using watch_test::MadeOp;
+using watch_test::MadeTrace;
 
 // A random program on streams, engines and two host threads, scheduled as a device would schedule it.
 MadeTrace random_program(std::uint64_t seed, int ops, bool latencies) {
@@ -121,7 +121,7 @@ TEST(Replay, NonsenseIsSurvived) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
     Trace trace;
-    testing::Generator(seed).send(trace, 400);
+    watch_test::Generator(seed).send(trace, 400);
     trace.stop();
     const Analysed run(trace.data());
     expect_idle_adds_up(run);
@@ -133,4 +133,4 @@ TEST(Replay, NonsenseIsSurvived) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_replay

@@ -6,7 +6,7 @@
 
 #include "watch/trace/containers.hpp"
 
-namespace slip {
+namespace slip::test_time_order {
 namespace {
 
 void expect_sorted_like_the_standard(std::vector<watch::TimeKey> keys) {
@@ -40,4 +40,4 @@ TEST(TimeOrder, IsThatOfAStableSort) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_time_order

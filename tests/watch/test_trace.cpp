@@ -5,10 +5,10 @@
 #include "runtime/core.hpp"
 #include "support.hpp"
 
-namespace slip {
+namespace slip::test_trace {
 namespace {
 
-using testing::expect_same;
+using watch_test::expect_same;
 
 Record submit(const Op& op, std::uint64_t stream, std::uint64_t position, Name name, Picos queued = 0) {
   return {.kind = RecordKind::kSubmit,
@@ -230,4 +230,4 @@ TEST(TraceThreads, OrderFollowsCause) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_trace

@@ -15,9 +15,9 @@ namespace slip {
 
 namespace {
 
-using testing::contents;
-using testing::expect_same;
-using testing::Folder;
+using watch_test::contents;
+using watch_test::expect_same;
+using watch_test::Folder;
 
 constexpr std::size_t kBytes = std::size_t{1} << 16;
 

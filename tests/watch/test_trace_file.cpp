@@ -11,13 +11,13 @@
 #include "support.hpp"
 #include "watch/trace/trace_reader.hpp"
 
-namespace slip {
+namespace slip::test_trace_file {
 namespace {
 
-using testing::contents;
-using testing::expect_same;
-using testing::Folder;
-using testing::Generator;
+using watch_test::contents;
+using watch_test::expect_same;
+using watch_test::Folder;
+using watch_test::Generator;
 
 std::string text_of(const Trace& trace) {
   const Folder folder;
@@ -265,4 +265,4 @@ TEST(TraceWriteErrors, LinkToAFileStaysALink) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_trace_file

@@ -7,13 +7,13 @@
 #include "support/share.hpp"
 #include "watch/trace/trace_reader.hpp"
 
-namespace slip {
+namespace slip::test_trace_reader {
 namespace {
 
-using testing::contents;
-using testing::expect_same;
-using testing::Folder;
-using testing::Generator;
+using watch_test::contents;
+using watch_test::expect_same;
+using watch_test::Folder;
+using watch_test::Generator;
 
 std::string sample(std::uint64_t seed, int records) {
   const Folder folder;
@@ -241,4 +241,4 @@ TEST(TraceReaderFuzz, MutatedFilesNeverCrash) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_trace_reader

@@ -7,7 +7,7 @@
 #include "support/kernels.hpp"
 #include "support/share.hpp"
 
-namespace slip::test {
+namespace slip::test::test_verify {
 namespace {
 
 class Verify : public testing::Test {
@@ -212,4 +212,4 @@ TEST_F(Verify, RandomPlansAreMendedWithNoWaitTooMuch) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_verify

@@ -12,7 +12,6 @@ namespace slip {
 namespace {
 
 constexpr std::string_view kPrefix = "sim:";
-constexpr double kPicosPerSecond = 1e12;
 constexpr double kMax = 4e18;  // limit for computed times: half of the range of Picos
 
 Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMax))); }
@@ -73,7 +72,7 @@ Picos LinkCost::time_for(std::uint64_t bytes) const {
                "no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
                "measure_link",
                bytes, bytes_per_second);
-  return latency + rounded(static_cast<double>(bytes) / bytes_per_second * kPicosPerSecond);
+  return latency + rounded(static_cast<double>(bytes) / bytes_per_second * flow::kPicosPerSecond);
 }
 
 Picos Costs::time_of(const Graph& graph, const GraphOp& op) const {

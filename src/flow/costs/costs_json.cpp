@@ -18,7 +18,7 @@
 namespace slip {
 namespace {
 
-constexpr Picos kMax = Picos{1} << 62;
+constexpr Picos kMaxPicos = Picos{1} << 62;
 constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
 
 double slowdown_of(const CostSample& sample) {
@@ -28,7 +28,7 @@ double slowdown_of(const CostSample& sample) {
 LinkCost read_link(base::JsonFields fields) {
   LinkCost link;
   link.bytes_per_second = fields.real("bytes_per_second", 0, 1e18);
-  link.latency = fields.integer("latency_ps", 0, kMax);
+  link.latency = fields.integer("latency_ps", 0, kMaxPicos);
   fields.finish();
   return link;
 }
@@ -40,8 +40,8 @@ CostSample read_sample(base::JsonFields& fields) {
   sample.weight_bytes = fields.number("weight_bytes", kAny);
   sample.flops = fields.number("flops", kAny);
   sample.bytes = fields.number("bytes", kAny);
-  sample.time = fields.integer("time_ps", 1, kMax);
-  sample.beside = fields.integer("beside_ps", 0, kMax);
+  sample.time = fields.integer("time_ps", 1, kMaxPicos);
+  sample.beside = fields.integer("beside_ps", 0, kMaxPicos);
   fields.finish();
   if (slowdown_of(sample) > sim::kMaxSlowdown)
     fields.refuse(

@@ -13,8 +13,6 @@ namespace {
 constexpr int kMaxRepeats = 3;
 constexpr double kNoise = 0.9;  // a repeat that takes more than this share of the earlier time confirms it
 
-constexpr Picos kMilli = 1'000'000'000;
-
 // Long enough for the processor to settle at its sustained clock: a GPU needs some tenths of a second.
 Picos chunk_of(const Device& device) { return (device.info().name.starts_with("cuda") ? 400 : 100) * kMilli; }
 

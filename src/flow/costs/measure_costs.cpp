@@ -134,8 +134,6 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   }
 }
 
-constexpr double kPicosPerSecond = 1e12;
-
 struct TimedTransfer {
   double bytes, time;
 };

@@ -16,6 +16,9 @@
 
 namespace slip::flow {
 
+inline constexpr double kPicosPerSecond = 1e12;
+inline constexpr Picos kMilli = 1'000'000'000;
+
 // Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
 // value that the stream waits for. Then it opens the gate. So the time of the host's calls does not count. The result
 // is the median of several batches. One thread at a time.

@@ -8,7 +8,6 @@
 namespace slip::flow {
 namespace {
 
-constexpr Picos kMilli = 1'000'000'000;
 constexpr Picos kBatch = 2 * kMilli;  // of work; long enough that the time to open the gate (class Gate) is negligible
 constexpr Picos kLong = 50 * kMilli;  // longer work is measured in fewer batches
 // Maximum number of pieces of work that are queued behind a closed gate. A full queue would block the host thread,

@@ -6,7 +6,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::handles {
 namespace {
 
 class BadHandles : public DeviceTest {};
@@ -166,4 +166,4 @@ TEST_P(BadHandles, ARecordThatFailsLeavesTheEventAsItWas) {
 SLIP_OVER_DEVICES(BadHandles);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::handles

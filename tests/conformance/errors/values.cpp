@@ -6,7 +6,7 @@
 #include "support/kernels.hpp"
 #include "support/times.hpp"
 
-namespace slip::test {
+namespace slip::test::values {
 namespace {
 
 class BadValues : public DeviceTest {};
@@ -167,4 +167,4 @@ TEST_P(BadValues, PlansByHand) {
 SLIP_OVER_DEVICES(BadValues);
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::values
