@@ -42,7 +42,8 @@ test:
 bench: build
 	@scripts/bench.sh $(ONLY)
 
-package: configure
+package: setup
+	@cmake --preset release --log-level=NOTICE -DCMAKE_CUDA_ARCHITECTURES='80-real;90-real;90-virtual'
 	@cmake --build --preset release --target slip slip_cli slip_texts
 	@cpack --config build/release/CPackConfig.cmake
 	@ls -1 build/*.deb build/*.tar.gz

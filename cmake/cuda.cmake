@@ -24,7 +24,14 @@ else()
     endif()
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})   # CMake itself reads the variable
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPU architectures")
+    # The GPUs of this machine. If it has none, PTX, which the driver of any newer GPU compiles at first use: machine code
+    # would take minutes to compile here. `make package` compiles machine code for several GPUs.
+    execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE slip_no_gpu OUTPUT_VARIABLE slip_gpus ERROR_QUIET)
+    set(slip_architectures 80-virtual)
+    if(slip_no_gpu EQUAL 0 AND slip_gpus MATCHES "GPU 0")
+      set(slip_architectures native)
+    endif()
+    set(CMAKE_CUDA_ARCHITECTURES ${slip_architectures} CACHE STRING "GPU architectures")
   endif()
   include(CheckLanguage)
   check_language(CUDA)
