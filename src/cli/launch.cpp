@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/env.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/preload.hpp"

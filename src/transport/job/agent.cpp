@@ -18,7 +18,6 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/error_text.hpp"
 #include "base/fail.hpp"
 #include "transport/job/agent_channel.hpp"
 #include "transport/job/job_signals.hpp"

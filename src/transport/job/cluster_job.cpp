@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "slip/unique_id.hpp"
