@@ -30,6 +30,8 @@ if(FABRIC_INCLUDE_DIR AND FABRIC_LIBRARY)
 endif()
 message(STATUS "libfabric, for a plug-in of the tests: ${SLIP_LIBFABRIC_FOUND}")
 
-target_compile_definitions(test_transport PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>"
-                           SLIP_TEST_PLUGINS="${slip_plugin_folder}")
-add_dependencies(test_transport test_plugins)
+foreach(program test_transport test_comm)
+  target_compile_definitions(${program} PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>"
+                             SLIP_TEST_PLUGINS="${slip_plugin_folder}")
+  add_dependencies(${program} test_plugins)
+endforeach()
