@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,31 @@ inline NamedNet net_named(const std::string& name) {
   } catch (const Error& error) {
     return {nullptr, error.what()};
   }
+}
+
+// The variables that make a process use it.
+inline std::map<std::string, std::string> net_variables(const std::string& name) {
+  const std::string plugin = "plugin:";
+  return {{"SLIP_NET", name.starts_with(plugin) ? plugin + plugin_file(name.substr(plugin.size())) : name}};
+}
+
+// The network of a test: one for each kind.
+class NetTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const NamedNet named = net_named(GetParam());
+    if (!named.net) GTEST_SKIP() << named.problem;
+    net_ = named.net;
+  }
+  const transport::Net& net() const { return *net_; }
+
+ private:
+  const transport::Net* net_ = nullptr;
+};
+inline auto every_net() { return testing::Values("tcp", "ucx", "plugin:slip", "plugin:libfabric"); }
+inline std::string net_test_name(const testing::TestParamInfo<const char*>& which) {
+  const std::string name = which.param;
+  return name.substr(name.find(':') + 1);
 }
 
 // Drives both ends from one thread until both requests are done. A request may be null; its end is driven all the same,

@@ -9,18 +9,7 @@
 namespace slip::test {
 namespace {
 
-class NetFailures : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const NamedNet named = net_named(GetParam());
-    if (!named.net) GTEST_SKIP() << named.problem;
-    net_ = named.net;
-  }
-  const transport::Net& net() const { return *net_; }
-
- private:
-  const transport::Net* net_ = nullptr;
-};
+class NetFailures : public NetTest {};
 
 transport::SocketAddress address_of(const transport::NetListener& listener) {
   transport::TcpHandle told;
@@ -34,7 +23,9 @@ TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
     Memory from(*ends.sender, size), to(*ends.receiver, 99);
     transport::NetRequest* send = ends.sender->isend(from.part(3));
     transport::NetRequest* receive = irecv(*ends.receiver, to.part(3));
-    const std::string size_text = std::to_string(size) + " bytes with tag 3";
+    // libfabric does not tell the length of such a message.
+    const bool is_known = std::string(GetParam()) != "plugin:libfabric";
+    const std::string size_text = (is_known ? std::to_string(size) + " bytes " : "") + "with tag 3";
     EXPECT_TRUE(fails([&] { finish(*ends.sender, nullptr, *ends.receiver, receive); }, Code::kInvalidValue,
                       {"rank 1 at 127.0.0.1:", size_text, "room for 99"}));
     EXPECT_TRUE(fails(
@@ -202,8 +193,7 @@ TEST_P(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
       fails([&] { net().connect(transport::NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, NetFailures, testing::Values("tcp", "ucx"),
-                         [](const auto& which) { return std::string(which.param); });
+INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);
 
 TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   const auto listener = transport::net_tcp().listen(local_options(5));

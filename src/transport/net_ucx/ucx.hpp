@@ -97,17 +97,14 @@ class UcxSender final : public NetSender {
   void read_refusal(bool ended, int error);
   void connect();
   void require_worker();
-  static void on_endpoint_error(void* sender, ucp_ep_h endpoint, ucs_status_t status);
   [[noreturn]] void fail_lost(ucs_status_t status);
 
   Socket socket_;
-  UcxPort port_;
   std::vector<std::byte> said_;  // what came over the socket
   std::uint32_t number_ = 0;
-  ucp_ep_h endpoint_ = nullptr;  // null: the receiver's address has not come yet
-  ucs_status_t endpoint_status_ = UCS_OK;
   std::vector<std::size_t> queued_;  // messages that wait for the endpoint
   std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests);  // by index of the request
+  UcxPort port_;  // after the operations: its destructor cancels those that are pending
   std::size_t under_way_ = 0;
   std::uint64_t sent_ = 0;
   mutable IdleCheck idle_;
@@ -131,9 +128,9 @@ class UcxReceiver final : public NetReceiver {
   [[noreturn]] void fail_too_large(const UcxOperation& operation, const NetPart& part);
 
   Socket socket_;
-  UcxPort port_;
   const std::uint32_t number_;
   std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests * kNetMaxParts);
+  UcxPort port_;  // after the operations: its destructor cancels those that are pending
   std::array<std::uint8_t, kNetMaxRequests> missing_{};  // by request: parts that have not arrived
   std::size_t unfinished_ = 0;                           // parts of all requests that have not arrived
   std::uint64_t received_ = 0;                           // messages

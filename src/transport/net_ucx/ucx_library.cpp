@@ -69,6 +69,7 @@ std::string find_functions(void* handle, UcxLibrary& library) {
   find(library.get_version, "ucp_get_version");
   find(library.status_string, "ucs_status_string");
   find(library.config_read, "ucp_config_read");
+  find(library.config_modify, "ucp_config_modify");
   find(library.config_release, "ucp_config_release");
   find(library.init_version, "ucp_init_version");
   find(library.cleanup, "ucp_cleanup");
@@ -84,10 +85,12 @@ std::string find_functions(void* handle, UcxLibrary& library) {
   find(library.worker_arm, "ucp_worker_arm");
   find(library.worker_progress, "ucp_worker_progress");
   find(library.ep_create, "ucp_ep_create");
+  find(library.ep_close, "ucp_ep_close_nbx");
   find(library.worker_flush, "ucp_worker_flush_nbx");
   find(library.tag_send, "ucp_tag_send_nbx");
   find(library.tag_recv, "ucp_tag_recv_nbx");
   find(library.request_free, "ucp_request_free");
+  find(library.request_check_status, "ucp_request_check_status");
   find(library.request_cancel, "ucp_request_cancel");
   return missing;
 }
@@ -101,20 +104,20 @@ UcxSearch load(const std::string& file) {
   auto library = std::make_unique<UcxLibrary>();
   link_map* map = nullptr;
   const bool mapped = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name[0] != '\0';
-  library->path = mapped ? map->l_name : file;
+  const std::string path = mapped ? map->l_name : file;
   if (const std::string missing = find_functions(handle, *library); !missing.empty())
-    return {nullptr, fmt::format("{}: it has no function {}: UCX {}.{} or later is needed", library->path, missing,
-                                 kMajor, kMinMinor)};
-  library->get_version(&library->major, &library->minor, &library->release);
-  if (library->major != kMajor || library->minor < kMinMinor)
     return {nullptr,
-            fmt::format("this is {}: {}.{} or a later {}.x is needed", library->text(), kMajor, kMinMinor, kMajor)};
+            fmt::format("{}: it has no function {}: UCX {}.{} or later is needed", path, missing, kMajor, kMinMinor)};
+  unsigned major = 0, minor = 0, release = 0;
+  library->get_version(&major, &minor, &release);
+  library->text = fmt::format("UCX {}.{}.{} ({})", major, minor, release, path);
+  if (major != kMajor || minor < kMinMinor)
+    return {nullptr,
+            fmt::format("this is {}: {}.{} or a later {}.x is needed", library->text, kMajor, kMinMinor, kMajor)};
   return {library.release(), {}};
 }
 
 }  // namespace
-
-std::string UcxLibrary::text() const { return fmt::format("UCX {}.{}.{} ({})", major, minor, release, path); }
 
 UcxSearch find_ucx() {
   static base::ForkMutex mutex;

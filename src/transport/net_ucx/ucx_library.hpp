@@ -13,12 +13,12 @@
 namespace slip::transport {
 
 struct UcxLibrary {
-  std::string path;
-  unsigned major = 0, minor = 0, release = 0;
+  std::string text;  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"
 
   decltype(&::ucp_get_version) get_version = nullptr;
   decltype(&::ucs_status_string) status_string = nullptr;
   decltype(&::ucp_config_read) config_read = nullptr;
+  decltype(&::ucp_config_modify) config_modify = nullptr;
   decltype(&::ucp_config_release) config_release = nullptr;
   decltype(&::ucp_init_version) init_version = nullptr;
   decltype(&::ucp_cleanup) cleanup = nullptr;
@@ -34,13 +34,13 @@ struct UcxLibrary {
   decltype(&::ucp_worker_arm) worker_arm = nullptr;
   decltype(&::ucp_worker_progress) worker_progress = nullptr;
   decltype(&::ucp_ep_create) ep_create = nullptr;
+  decltype(&::ucp_ep_close_nbx) ep_close = nullptr;
   decltype(&::ucp_worker_flush_nbx) worker_flush = nullptr;
   decltype(&::ucp_tag_send_nbx) tag_send = nullptr;
   decltype(&::ucp_tag_recv_nbx) tag_recv = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
+  decltype(&::ucp_request_check_status) request_check_status = nullptr;
   decltype(&::ucp_request_cancel) request_cancel = nullptr;
-
-  std::string text() const;  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"
 };
 
 struct UcxSearch {

@@ -94,7 +94,7 @@ UcxMemory::UcxMemory(const UcxContext& context, std::span<std::byte> bytes)
   if (const ucs_status_t status = context.library().mem_map(context.handle(), &params, &handle_); status != UCS_OK)
     base::fail(Code::kOutOfMemory, {},
                "{} cannot register {} bytes at {}: {}. The limit of locked memory (ulimit -l) may be too low",
-               context.library().text(), bytes.size(), fmt::ptr(bytes.data()), context.status_text(status));
+               context.library().text, bytes.size(), fmt::ptr(bytes.data()), context.status_text(status));
 }
 
 UcxMemory::~UcxMemory() {
@@ -123,7 +123,7 @@ const Net& net_ucx() {
 UcxReport ask_ucx() {
   try {
     const UcxContext& context = UcxContext::of_process();
-    return {context.library().text(), {}, context.transports(), context.reaches_cuda()};
+    return {context.library().text, {}, context.transports(), context.reaches_cuda()};
   } catch (const Error& error) {
     return {{}, base::bare_text(error), {}, false};
   }

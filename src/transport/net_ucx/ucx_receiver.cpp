@@ -20,7 +20,7 @@ constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
 }  // namespace
 
 UcxReceiver::UcxReceiver(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker, std::uint32_t number)
-    : socket_(std::move(socket)), port_(std::move(worker)), number_(number) {
+    : socket_(std::move(socket)), number_(number), port_(std::move(worker)) {
   peer_ = std::move(peer);
 }
 

@@ -50,7 +50,7 @@ NetRequest* UcxSender::isend(const NetPart& part, bool) {
   const std::size_t index = index_of(request);
   const base::LockGuard lock(port_.worker().lock);
   require_worker();
-  if (!endpoint_ || !queued_.empty()) queued_.push_back(index);
+  if (!port_.endpoint() || !queued_.empty()) queued_.push_back(index);
   else send(index);
   return request;
 }
@@ -64,7 +64,8 @@ void UcxSender::send(std::size_t index) {
   const ucp_request_param_t params = ucx_params(operation, part);
   const UcxLibrary& ucx = port_.worker().ucx();
   ++sent_;
-  if (port_.started(operation, ucx.tag_send(endpoint_, part.data, part.bytes, ucx_tag(number_, part.tag), &params)))
+  if (port_.started(operation,
+                    ucx.tag_send(port_.endpoint()->handle, part.data, part.bytes, ucx_tag(number_, part.tag), &params)))
     finish(operation);
 }
 
@@ -84,12 +85,12 @@ bool UcxSender::settle() {
 
 bool UcxSender::progress() {
   require_no_error();
-  if (under_way_ == 0 && endpoint_) {
+  if (under_way_ == 0 && port_.endpoint()) {
     if (idle_.due()) static_cast<void>(read_socket());
     return false;
   }
   UcxWorker& worker = port_.worker();
-  if (!endpoint_) {
+  if (!port_.endpoint()) {
     const base::LockGuard lock(worker.lock);
     require_worker();
     return read_socket();
@@ -99,7 +100,7 @@ bool UcxSender::progress() {
   require_worker();
   bool moved = port_.progress();
   moved = settle() || moved;
-  if (endpoint_status_ != UCS_OK && under_way_ > 0) fail_lost(endpoint_status_);
+  if (port_.endpoint()->status != UCS_OK && under_way_ > 0) fail_lost(port_.endpoint()->status);
   if (!moved && idle_.due()) moved = read_socket();
   return moved;
 }
@@ -110,8 +111,8 @@ bool UcxSender::read_socket() {
   const Socket::Moved moved = socket_.try_recv(bytes);
   said_.insert(said_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
   bool acted = false;
-  if (!endpoint_) acted = read_answer();
-  if (endpoint_) read_refusal(moved.ended, moved.error);
+  if (!port_.endpoint()) acted = read_answer();
+  if (port_.endpoint()) read_refusal(moved.ended, moved.error);
   else if (moved.ended) read_refusal(true, moved.error);
   return acted || moved.bytes > 0;
 }
@@ -133,27 +134,16 @@ bool UcxSender::read_answer() {
 
 void UcxSender::connect() {
   const UcxContext& context = port_.worker().context();
-  ucp_ep_params_t params{};
-  params.field_mask =
-      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(said_.data() + sizeof(UcxAnswer));
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler = {&UcxSender::on_endpoint_error, this};
-  ucs_status_t status = context.library().ep_create(port_.worker().handle(), &params, &endpoint_);
-  if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
-    // A transport that cannot report the loss of a peer. The end of the socket reports it.
-    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
-    status = context.library().ep_create(port_.worker().handle(), &params, &endpoint_);
-  }
-  if (status == UCS_OK) return;
-  endpoint_ = nullptr;
+  ucs_status_t status = UCS_OK;
+  port_.set_endpoint(port_.worker().connect(std::span(said_).subspan(sizeof(UcxAnswer)), status));
+  if (port_.endpoint()) return;
   std::string own;
   for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
   const std::string limits = ucx_limits_text();
   fail(base::make_error(Code::kUnsupported, {},
                         "{}: {} finds no way to it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
                         "host, set the variables of UCX alike, or set SLIP_NET=tcp",
-                        peer_.text(), context.library().text(), context.status_text(status), own,
+                        peer_.text(), context.library().text, context.status_text(status), own,
                         limits.empty() ? "" : " with " + limits));
 }
 
@@ -161,7 +151,7 @@ void UcxSender::connect() {
 // messages that are not sent yet.
 void UcxSender::read_refusal(bool ended, int error) {
   if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(said_);
-      endpoint_ && refusal && refusal->mark == UcxTooLarge::kMark)
+      port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
     fail(base::make_error(Code::kInvalidValue, {},
                           "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
                           "sizes",
@@ -169,11 +159,6 @@ void UcxSender::read_refusal(bool ended, int error) {
   if (!ended || under_way_ == 0) return;
   fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
                         under_way_, reason_text(error)));
-}
-
-// UCX calls it while a thread drives the worker, which holds the lock.
-void UcxSender::on_endpoint_error(void* sender, ucp_ep_h, ucs_status_t status) {
-  static_cast<UcxSender*>(sender)->endpoint_status_ = status;
 }
 
 void UcxSender::fail_lost(ucs_status_t status) {
@@ -192,7 +177,7 @@ void UcxSender::require_worker() {
 std::int64_t UcxSender::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
   all.push_back({socket_.descriptor(), POLLIN, 0});
-  if (endpoint_) port_.watch(all);
+  if (port_.endpoint()) port_.watch(all);
   return kNetMaxSleepNs;
 }
 

@@ -107,6 +107,9 @@ UcxContext::UcxContext(const UcxLibrary& library) : library_(library) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = library_.config_read(nullptr, nullptr, &config);
   if (status == UCS_OK) {
+    // Ranks of one host have our own shared memory. UCX's would also be found between containers of one host, and does
+    // not report a lost peer.
+    if (base::env_text("UCX_TLS").empty()) static_cast<void>(library_.config_modify(config, "TLS", "^sm"));
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -119,7 +122,7 @@ UcxContext::UcxContext(const UcxLibrary& library) : library_(library) {
     base::fail(Code::kUnsupported, {},
                "{} cannot be initialised{}: {}. `ucx_info -d` lists the transports and devices that it has; change the "
                "variables of UCX, or set SLIP_NET=tcp",
-               library_.text(), limits.empty() ? "" : " with " + limits, status_text(status));
+               library_.text, limits.empty() ? "" : " with " + limits, status_text(status));
   }
   transports_ = list_transports(library_, handle_);
   ucp_context_attr_t about{};
@@ -168,7 +171,7 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
   }
   if (handle_) end();
   with_table([](ProcessTable& table) { return --table.live; });
-  base::fail(Code::kIo, {}, "{} cannot make a worker: {}. SLIP_NET=tcp does without UCX", ucx().text(),
+  base::fail(Code::kIo, {}, "{} cannot make a worker: {}. SLIP_NET=tcp does without UCX", ucx().text,
              context_.status_text(status));
 }
 
@@ -178,19 +181,76 @@ UcxWorker::~UcxWorker() {
   if (handle_) {
     flush();
     // A peer that does nothing does not answer the flush. It gets what the kernel has taken.
-    const std::int64_t limit_ns = base::now_ns() + kMaxCloseNs;
-    while (flushing_ && base::now_ns() < limit_ns) {
-      if (ucx().worker_progress(handle_) == 0) base::yield_thread();
-    }
+    drive_until([this] { return !flush_.under_way; });
     end();
   }
   with_table([](ProcessTable& table) { return --table.live; });
 }
 
+// For a limited time: a peer that is stopped does not answer.
+void UcxWorker::drive_until(const std::function<bool()>& reached) {
+  const std::int64_t limit_ns = base::now_ns() + kMaxCloseNs;
+  while (!reached() && base::now_ns() < limit_ns) {
+    if (ucx().worker_progress(handle_) == 0) base::yield_thread();
+  }
+}
+
+UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t& status) {
+  UcxEndpoint& one = endpoints_.emplace_back();
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&UcxWorker::on_endpoint_error, &one};
+  status = ucx().ep_create(handle_, &params, &one.handle);
+  if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
+    // A transport that cannot report the loss of a peer. The end of the socket reports it.
+    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+    one.reports_loss = false;
+    status = ucx().ep_create(handle_, &params, &one.handle);
+  }
+  if (status == UCS_OK) return &one;
+  endpoints_.pop_back();
+  return nullptr;
+}
+
+// UCX calls it while a thread drives the worker, which holds the lock.
+void UcxWorker::on_endpoint_error(void* endpoint, ucp_ep_h, ucs_status_t status) {
+  static_cast<UcxEndpoint*>(endpoint)->status = status;
+}
+
+void UcxWorker::close(UcxEndpoint& endpoint) {
+  if (!endpoint.handle || !endpoint.reports_loss) return;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t result = ucx().ep_close(endpoint.handle, &params);
+  if (UCS_PTR_IS_PTR(result)) closing_.push_back(result);
+  endpoint.handle = nullptr;
+}
+
+bool UcxWorker::is_closing() {
+  std::erase_if(closing_, [this](void* request) {
+    const bool closed = ucx().request_check_status(request) != UCS_INPROGRESS;
+    if (closed) ucx().request_free(request);
+    return closed;
+  });
+  return !closing_.empty();
+}
+
 void UcxWorker::end() {
-  ucx().worker_destroy(handle_);
+  const auto pending = [this] {
+    return std::any_of(ports_.begin(), ports_.end(), [](const UcxPort* one) { return !one->pending_.empty(); });
+  };
+  for (UcxPort* const one : ports_) one->cancel_all();
+  for (UcxEndpoint& one : endpoints_) close(one);
+  drive_until([&] { return !is_closing() && !pending(); });
+  // UCX ends the process if a worker is destroyed while it sends or receives a message. Such a worker is left as it is:
+  // nothing moves without a thread that drives it.
+  if (!is_closing() && !pending()) ucx().worker_destroy(handle_);
   handle_ = nullptr;
-  flushing_ = false;
+  flush_.under_way = false;
   unflushed_.store(false, std::memory_order_relaxed);
   for (const UcxPort* one : sleepers_) one->wake_up_->signal();
 }
@@ -198,7 +258,7 @@ void UcxWorker::end() {
 bool UcxWorker::arm() { return ucx().worker_arm(handle_) == UCS_OK; }
 
 void UcxWorker::note_operation() {
-  ++operations_;
+  ++flush_.operations;
   // relaxed: the fence orders the store before the proxy's flag, which wake() reads.
   if (unflushed_.load(std::memory_order_relaxed)) return;
   unflushed_.store(true, std::memory_order_relaxed);
@@ -208,21 +268,21 @@ void UcxWorker::note_operation() {
 
 // Sets unflushed_ to false when everything that was begun before is with the kernel or the network.
 void UcxWorker::flush() {
-  if (flushing_ || !unflushed_.load(std::memory_order_relaxed)) return;
+  if (flush_.under_way || !unflushed_.load(std::memory_order_relaxed)) return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = &UcxWorker::on_flushed;
   params.user_data = this;
-  flushed_ = operations_;
-  flushing_ = UCS_PTR_IS_PTR(ucx().worker_flush(handle_, &params));
-  if (!flushing_) unflushed_.store(false, std::memory_order_relaxed);
+  flush_.covered = flush_.operations;
+  flush_.under_way = UCS_PTR_IS_PTR(ucx().worker_flush(handle_, &params));
+  if (!flush_.under_way) unflushed_.store(false, std::memory_order_relaxed);
 }
 
 // Called while a thread drives the worker, which holds the lock. An error counts, too: the connection reports it.
 void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) {
   auto& one = *static_cast<UcxWorker*>(worker);
-  one.flushing_ = false;
-  if (one.flushed_ == one.operations_) one.unflushed_.store(false, std::memory_order_relaxed);
+  one.flush_.under_way = false;
+  if (one.flush_.covered == one.flush_.operations) one.unflushed_.store(false, std::memory_order_relaxed);
   one.ucx().request_free(request);
 }
 
@@ -254,14 +314,32 @@ bool UcxWorker::progress() {
   return true;
 }
 
+UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {
+  const base::LockGuard lock(worker_->lock);
+  worker_->ports_.push_back(this);
+}
+
 UcxPort::~UcxPort() {
   if (worker_->process_ != ::getpid()) return;
   const base::LockGuard lock(worker_->lock);
   stop_sleeping();
-  if (!worker_->handle_) return;
-  const std::vector<UcxOperation*> all = pending_;
-  for (UcxOperation* one : all) worker_->ucx().request_cancel(worker_->handle_, one->request);
-  if (!pending_.empty()) worker_->end();
+  if (worker_->handle_ && !pending_.empty()) {
+    cancel_all();
+    if (endpoint_ && !pending_.empty()) {
+      worker_->close(*endpoint_);
+      worker_->drive_until([this] { return pending_.empty(); });
+    }
+    if (!pending_.empty()) worker_->end();
+  }
+  std::erase(worker_->ports_, this);
+}
+
+// UCX cancels the receives that have no message yet.
+void UcxPort::cancel_all() {
+  const std::vector<UcxOperation*> all = pending_;  // the callbacks change the list
+  for (const UcxOperation* one : all) {
+    if (one->request) worker_->ucx().request_cancel(worker_->handle_, one->request);
+  }
 }
 
 void UcxPort::start(UcxOperation& operation) {

@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,6 +54,13 @@ std::string ucx_limits_text();
 
 class UcxPort;
 
+// An endpoint of UCX. The worker owns it, because UCX may report its loss after the connection that used it has ended.
+struct UcxEndpoint {
+  ucp_ep_h handle = nullptr;  // null: closed
+  ucs_status_t status = UCS_OK;
+  bool reports_loss = true;  // false: UCX's transport cannot report the loss of a peer, nor close in the middle
+};
+
 // An operation that was passed to UCX. It must not move while it is pending.
 struct UcxOperation {
   UcxPort* port = nullptr;
@@ -80,8 +89,11 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   std::uint32_t new_number() { return ++last_number_; }
   ucp_worker_h handle() const { return handle_; }  // null: the worker has ended
   bool progress();                                 // false: nothing moved
-  // Destroys UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail
-  // afterwards. It is the only way to stop a message that is under way.
+  // Null and the status in `status`: UCX finds no way to the worker with this address.
+  UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status);
+  // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
+  void close(UcxEndpoint& endpoint);
+  // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end();
   // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
   // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
@@ -93,6 +105,9 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
  private:
   friend class UcxPort;
   void flush();
+  void drive_until(const std::function<bool()>& reached);
+  bool is_closing();
+  static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
   bool arm();  // false: there are events, so that no thread may sleep yet
 
@@ -102,9 +117,14 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   int descriptor_ = -1;
   std::vector<std::byte> address_;
   std::uint32_t last_number_ = 0;
-  std::uint64_t operations_ = 0, flushed_ = 0;  // number of operations: begun, and when the last flush began
-  bool flushing_ = false;
-  // The last two are read without the lock: hints.
+  std::list<UcxEndpoint> endpoints_;
+  std::vector<void*> closing_;   // UCX's requests of endpoints that are being closed
+  std::vector<UcxPort*> ports_;  // all connections that share this worker
+  struct Flush {
+    std::uint64_t operations = 0, covered = 0;  // number of operations: begun, and when the last flush began
+    bool under_way = false;
+  } flush_;
+  // The next two are read without the lock: hints.
   std::atomic<bool> unflushed_{false};
   std::atomic<std::uint64_t> driven_ticks_{0};  // when a thread last drove the worker
   std::vector<const UcxPort*> sleepers_;        // ports whose threads may sleep in poll
@@ -127,11 +147,14 @@ class UcxTurn : base::NoCopy {
 
 class UcxPort : base::NoCopy {
  public:
-  explicit UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}
+  explicit UcxPort(std::shared_ptr<UcxWorker> worker);
   // Cancels the pending operations. If UCX cannot cancel one of them, it ends the worker.
   ~UcxPort();
 
   UcxWorker& worker() const { return *worker_; }
+  // Of a sender; null: the receiver's address has not come yet.
+  UcxEndpoint* endpoint() const { return endpoint_; }
+  void set_endpoint(UcxEndpoint* endpoint) { endpoint_ = endpoint; }
   // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation.
   void watch(std::vector<pollfd>& all) const;
 
@@ -148,9 +171,11 @@ class UcxPort : base::NoCopy {
  private:
   friend class UcxWorker;
   void complete(UcxOperation& operation, ucs_status_t status);
+  void cancel_all();
   void stop_sleeping() const;
 
   const std::shared_ptr<UcxWorker> worker_;
+  UcxEndpoint* endpoint_ = nullptr;
   std::vector<UcxOperation*> pending_, completed_;
   mutable bool sleeping_ = false;          // this port is in the worker's list of sleepers
   mutable std::optional<WakeUp> wake_up_;  // made when a thread first sleeps
