@@ -71,7 +71,9 @@ void UcxSender::send(std::size_t index) {
 
 void UcxSender::finish(const UcxOperation& operation) {
   if (operation.status != UCS_OK) fail_lost(operation.status);
-  requests_[operation.index].done = true;
+  NetRequest& request = requests_[operation.index];
+  if (request.parts[0].bytes >= kUcxRendezvousBytes) port_.endpoint()->is_new = false;
+  request.done = true;
   --under_way_;
 }
 

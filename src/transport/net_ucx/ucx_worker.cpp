@@ -179,8 +179,7 @@ UcxWorker::~UcxWorker() {
   if (process_ != ::getpid()) return;
   Proxy::of_process().remove(this);
   if (handle_) {
-    flush();
-    // A peer that does nothing does not answer the flush. It gets what the kernel has taken.
+    flush();  // before the endpoints are closed, or what UCX has not sent yet would be lost
     drive_until([this] { return !flush_.under_way; });
     end();
   }
@@ -221,7 +220,7 @@ void UcxWorker::on_endpoint_error(void* endpoint, ucp_ep_h, ucs_status_t status)
 }
 
 void UcxWorker::close(UcxEndpoint& endpoint) {
-  if (!endpoint.handle || !endpoint.reports_loss) return;
+  if (!endpoint.handle || endpoint.is_new || !endpoint.reports_loss) return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -240,15 +239,17 @@ bool UcxWorker::is_closing() {
 }
 
 void UcxWorker::end() {
-  const auto pending = [this] {
-    return std::any_of(ports_.begin(), ports_.end(), [](const UcxPort* one) { return !one->pending_.empty(); });
-  };
   for (UcxPort* const one : ports_) one->cancel_all();
   for (UcxEndpoint& one : endpoints_) close(one);
-  drive_until([&] { return !is_closing() && !pending(); });
-  // UCX ends the process if a worker is destroyed while it sends or receives a message. Such a worker is left as it is:
+  flush();
+  const auto is_busy = [this] {
+    return is_closing() || flush_.under_way ||
+           std::any_of(ports_.begin(), ports_.end(), [](const UcxPort* one) { return !one->pending_.empty(); });
+  };
+  drive_until([&] { return !is_busy(); });
+  // UCX ends the process if a worker is destroyed while it sends or receives anything. Such a worker is left as it is:
   // nothing moves without a thread that drives it.
-  if (!is_closing() && !pending()) ucx().worker_destroy(handle_);
+  if (!is_busy()) ucx().worker_destroy(handle_);
   handle_ = nullptr;
   flush_.under_way = false;
   unflushed_.store(false, std::memory_order_relaxed);

@@ -58,8 +58,12 @@ class UcxPort;
 struct UcxEndpoint {
   ucp_ep_h handle = nullptr;  // null: closed
   ucs_status_t status = UCS_OK;
+  // No message has gone by rendezvous yet. At the first one, both ends exchange identifiers. If the endpoint is closed
+  // while the peer's answer waits to be sent, UCX 1.13 ends the peer's process.
+  bool is_new = true;
   bool reports_loss = true;  // false: UCX's transport cannot report the loss of a peer, nor close in the middle
 };
+inline constexpr std::size_t kUcxRendezvousBytes = std::size_t{1} << 20;  // UCX's own limit is lower
 
 // An operation that was passed to UCX. It must not move while it is pending.
 struct UcxOperation {
@@ -92,6 +96,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   // Null and the status in `status`: UCX finds no way to the worker with this address.
   UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status);
   // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
+  // Does nothing if that is not possible.
   void close(UcxEndpoint& endpoint);
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end();
