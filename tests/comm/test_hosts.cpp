@@ -296,12 +296,18 @@ SLIP_CHILD(Hosts, AbortWhileThePeerIsStopped) {
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));
     static_cast<void>(!::read(kLine, &byte, 1));
-    const Buffer data = adder.start_sum(comm, 20'000'000);
+    const Buffer data = adder.start_sum(comm, 8'000'000);
     if (info.rank == 0) {
       if (adder.stream().sync_for(milliseconds(50))) return "the stopped rank took part";
+      static_cast<void>(!::write(kLine, "!", 1));
       comm.abort();
     }
-    adder.stream().sync();
+    try {
+      adder.stream().sync();
+    } catch (const Error& error) {
+      if (info.rank == 0) static_cast<void>(!::write(kLine, "!", 1));
+      return error.what();
+    }
     return "went on";
   });
 }
@@ -312,11 +318,13 @@ TEST_P(HostsOver, AnAbortEndsACallWhosePeerIsStopped) {
   Job job(hosts, 2, 1, "Hosts.AbortWhileThePeerIsStopped", over(GetParam()));
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   job[1].signal(SIGSTOP);
-  const std::int64_t begun = base::now_ns();
   job[0].tell('x');
+  ASSERT_EQ(job[0].hear(1), "!");
+  const std::int64_t begun = base::now_ns();
+  ASSERT_EQ(job[0].hear(1), "!");
+  EXPECT_LT(base::now_ns() - begun, 1'000'000'000);
   const std::string report = job[0].report();
   EXPECT_NE(report.find("aborted"), std::string::npos) << report;
-  EXPECT_LT(base::now_ns() - begun, 1'000'000'000);
   job[1].tell('x');
   job[1].signal(SIGCONT);
   EXPECT_NE(job[1].report().find("rank 0"), std::string::npos);
