@@ -89,7 +89,7 @@ Variables over(const std::string& network, Variables more = {}) {
 }
 
 class HostsOver : public test::NetTest {};
-INSTANTIATE_TEST_SUITE_P(Net, HostsOver, test::every_net(), test::net_test_name);
+INSTANTIATE_TEST_SUITE_P(Net, HostsOver, test::quick_nets(), test::net_test_name);
 
 TEST_P(HostsOver, EveryCall) {
   Play play;

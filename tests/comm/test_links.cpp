@@ -156,7 +156,7 @@ SLIP_CHILD(AbortedNetCalls, Ranks) {
 
 // In a process of its own, because a process chooses its network once.
 class AbortedNetCalls : public test::NetTest {};
-INSTANTIATE_TEST_SUITE_P(Over, AbortedNetCalls, test::every_net(), test::net_test_name);
+INSTANTIATE_TEST_SUITE_P(Over, AbortedNetCalls, test::quick_nets(), test::net_test_name);
 TEST_P(AbortedNetCalls, LeaveTheBufferAlone) {
   const test::RankProcess ranks("AbortedNetCalls.Ranks", test::local_id(), 1, 0, test::net_variables(GetParam()));
   EXPECT_EQ(ranks.report(), "untouched");

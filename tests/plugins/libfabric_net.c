@@ -16,6 +16,7 @@ enum { MAX_PARTS = 8, MAX_OPS = 512, ADDRESS_BYTES = 64 };
 #define CONNECT_TAG (1ULL << 40) /* above all tags of messages, which have 32 bits */
 
 static net_logger logger;
+static struct fi_info* info; /* of the network, found once: that takes long */
 #define WARN(...) logger(NET_LOG_WARN, NET_LOG_OF_NET, __FILE__, __LINE__, __VA_ARGS__)
 
 struct address {
@@ -97,9 +98,6 @@ static void close_all(struct comm* comm) {
 }
 
 static net_result open_comm(struct comm** made) {
-  struct fi_info* all = find();
-  if (!all) return fail("fi_getinfo for the provider tcp", FI_ENODATA);
-  struct fi_info* info = best(all);
   struct comm* comm = calloc(1, sizeof(*comm));
   struct fi_cq_attr cq = {.format = FI_CQ_FORMAT_TAGGED, .size = MAX_OPS, .wait_obj = FI_WAIT_NONE};
   struct fi_av_attr av = {.type = FI_AV_TABLE};
@@ -114,7 +112,6 @@ static net_result open_comm(struct comm** made) {
   size_t bytes = ADDRESS_BYTES;
   if (!error) error = fi_getname(&comm->ep->fid, comm->own.text, &bytes);
   comm->own.bytes = (uint32_t)bytes;
-  fi_freeinfo(all);
   if (error) {
     close_all(comm);
     return fail("opening an endpoint", error);
@@ -171,10 +168,9 @@ static net_result poll_cq(struct comm* comm) {
 
 static net_result init(net_logger log) {
   logger = log;
-  struct fi_info* all = find();
-  if (!all) return fail("fi_getinfo for the provider tcp", FI_ENODATA);
-  fi_freeinfo(all);
-  return NET_SUCCESS;
+  setenv("FI_PROVIDER", "tcp", 0); /* or libfabric would initialise all its providers */
+  if (!info) info = best(find());
+  return info ? NET_SUCCESS : fail("fi_getinfo for the provider tcp", FI_ENODATA);
 }
 
 static net_result devices(int* count) {
