@@ -61,6 +61,27 @@ if(slip_sources MATCHES "/src/topo/")
   message(STATUS "hwloc: ${SLIP_HWLOC_FOUND}")
 endif()
 
+# UCX carries messages between hosts in src/transport/net_ucx. Only its headers are needed: the library is opened when it
+# is first used (SLIP_HAS_UCX unset: without it).
+option(SLIP_UCX "Use UCX where its headers are found" ON)
+set(SLIP_UCX_FOUND OFF)
+if(SLIP_UCX)
+  find_path(UCX_INCLUDE_DIR ucp/api/ucp.h)
+  if(UCX_INCLUDE_DIR)
+    file(STRINGS "${UCX_INCLUDE_DIR}/ucp/api/ucp_version.h" slip_ucx_version REGEX "^#define UCP_API_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^;]*UCP_API_M[AJINOR]+ +" "" slip_ucx_version "${slip_ucx_version}")
+    list(JOIN slip_ucx_version "." slip_ucx_version)
+    if(slip_ucx_version VERSION_GREATER_EQUAL 1.13 AND slip_ucx_version VERSION_LESS 2)
+      set(SLIP_UCX_FOUND "${slip_ucx_version}")
+      file(GLOB slip_ucx_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/transport/net_ucx/*.cpp")
+      set_property(SOURCE ${slip_ucx_sources} APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_UCX=1)
+      set_property(SOURCE ${slip_ucx_sources} APPEND PROPERTY INCLUDE_DIRECTORIES "${UCX_INCLUDE_DIR}")
+      target_link_libraries(slip PRIVATE ${CMAKE_DL_LIBS})
+    endif()
+  endif()
+endif()
+message(STATUS "UCX: ${SLIP_UCX_FOUND}")
+
 # zlib unpacks traces in src/watch; without it compressed ones are refused (SLIP_HAS_ZLIB unset).
 find_package(ZLIB QUIET)
 set(SLIP_ZLIB_FOUND OFF)

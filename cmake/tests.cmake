@@ -106,6 +106,9 @@ foreach(area IN LISTS slip_test_areas)
   slip_add_suites(test_${area} ${area} "${labels}")
 endforeach()
 
+enable_language(C)
+include(test_plugins)   # network plug-ins of NCCL, for the tests of the loader
+
 # Many small sources, each in a namespace of its own: compiled together they take a tenth of the time.
 set_target_properties(test_races PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)
 
@@ -121,7 +124,6 @@ set_tests_properties(flow.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS flo
 endif()
 
 # libnccl.so.2: its names, and a program made for NCCL, over host memory.
-enable_language(C)
 # A stand-in for NVIDIA's libnccl.so.2, which tests of SLIP_NCCL load.
 add_library(fake_nccl MODULE "${PROJECT_SOURCE_DIR}/tests/comm/fake_nccl.c")
 set_target_properties(fake_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")

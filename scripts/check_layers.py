@@ -19,7 +19,7 @@ LAYERS = {
     "runtime": 1, "topo": 1,
     "backend": 2, "watch": 2, "transport": 2, "store": 2,
     "comm": 3, "model": 3,
-    "flow": 4, "nccl": 4,
+    "flow": 4, "nccl": 4, "nccl_net": 4,
     "cli": 5,
 }
 

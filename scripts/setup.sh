@@ -24,6 +24,7 @@ build_packages=(
   'libgtest-dev|hdr:gtest/gtest.h|need|the tests'
   'python3|cmd:python3|need|layer and size checks, run by the tests'
   'libhwloc-dev|hdr:hwloc.h|want|the machine as a graph'
+  'libucx-dev|hdr:ucp/api/ucp.h|want|networks faster than TCP between hosts'
   'zlib1g-dev|hdr:zlib.h|want|traces compressed with gzip'
   'liburing-dev|hdr:liburing.h|want|many reads of weight files in flight'
   'libopenblas-serial-dev|hdr:openblas_config.h|want|matrix products on the cpu'
@@ -38,8 +39,13 @@ build_packages=(
 test_packages=(
   'chromium|any:chromium|want|the tests of the timeline page'
   'nodejs|any:node|want|drives the browser in these tests'
+  'libfabric-dev|hdr:rdma/fi_tagged.h|want|a network plug-in for the tests'
   'npm|any:npm|want|fetches playwright-core for these tests'
   'openmpi-bin|any:mpirun|want|starts ranks in the tests of launchers'
+  'mpich|any:mpiexec.mpich|want|starts ranks in these tests, too'
+  'openssh-client|any:ssh|want|reaches the hosts in the tests of slip launch --hosts'
+  'openssh-server|any:sshd|want|runs on these hosts, which are network namespaces; see by_dpkg'
+  'iproute2|any:ip|want|makes these hosts'
   'python3-torch|py:torch|want|the tests of the backend of torch.distributed'
   'libtorch-dev|hdr:torch/csrc/distributed/c10d/Work.hpp|want|builds that backend'
 )
@@ -90,8 +96,10 @@ usable() {
 
 # Rows that are missing, by the test given as arguments (a function of package and probe).
 # A tool that may come from elsewhere (any:) is not installed over; npm would bring Debian's node over another one.
+# Where systemd runs, the package of sshd would open the machine to logins: there it is not installed unasked.
 by_dpkg() {
   case "$2" in
+    any:sshd) usable "$2" || [[ -d /run/systemd/system ]] ;;
     any:npm) usable "$2" || { usable any:node && ! installed nodejs; } ;;
     any:*) installed "$1" || usable "$2" ;;
     *) installed "$1" ;;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -30,6 +31,19 @@ int number(const char* variable, int low, int high) {
   return *result;
 }
 
+void read_ports(Env& env) {
+  const std::string value = env_text("SLIP_PORTS");
+  if (value.empty()) return;
+  constexpr int kMax = 65'535;
+  const std::size_t dash = std::min(value.find('-'), value.size());
+  const std::optional<int> first = parse_number(value.substr(0, dash), 1, kMax);
+  const std::optional<int> last = dash == value.size() ? first : parse_number(value.substr(dash + 1), 1, kMax);
+  if (!first || !last || *last < *first)
+    fail(Code::kInvalidValue, {}, "SLIP_PORTS={}: must be LOW-HIGH, two ports from 1 to {}", value, kMax);
+  env.first_port = *first;
+  env.last_port = *last;
+}
+
 Env read() {
   Env result;
   result.launch_blocking = flag("SLIP_LAUNCH_BLOCKING");
@@ -42,6 +56,8 @@ Env read() {
   if (!env_text("SLIP_TOPO_DEVICE").empty()) result.topo_device = number("SLIP_TOPO_DEVICE", 0, 1 << 20);
   result.algorithm = env_text("SLIP_ALGORITHM");
   result.transport = env_text("SLIP_TRANSPORT");
+  result.net = env_text("SLIP_NET");
+  result.ucx_library = env_text("SLIP_UCX_LIBRARY");
   result.host_id = env_text("SLIP_HOST_ID");
   result.min_channels = number("SLIP_MIN_CHANNELS", 1, 32);
   result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);
@@ -50,6 +66,7 @@ Env read() {
   result.nccl_polled = flag("SLIP_NCCL_POLLED");
   result.nccl = env_text("SLIP_NCCL");
   result.debug = env_text("SLIP_DEBUG");
+  read_ports(result);
   return result;
 }
 
@@ -62,10 +79,15 @@ struct Launcher {
 };
 constexpr Launcher kLaunchers[] = {
     {"SLIP_RANK", "SLIP_RANK", "SLIP_NRANKS"},
+    {"JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "SLIP_NRANKS"},
+    {"PMIX_RANK", "PMIX_RANK", "SLIP_NRANKS"},
     {"MASTER_ADDR", "RANK", "WORLD_SIZE"},
+    {"JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "WORLD_SIZE"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE"},
     {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
     {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"},
+    {"PMI_RANK", "PMI_RANK", "PMI_SIZE"},
 };
 
 std::optional<int> number_of(const std::string& text) { return parse_number(text, 0, std::numeric_limits<int>::max()); }
@@ -101,6 +123,17 @@ std::vector<std::string> env_with(const std::map<std::string, std::string>& chan
     if (!changes.contains(std::string(line.substr(0, line.find('='))))) result.emplace_back(line);
   }
   for (const auto& [name, value] : changes) result.push_back(fmt::format("{}={}", name, value));
+  return result;
+}
+
+std::map<std::string, std::string> env_named(std::string_view prefix) {
+  std::map<std::string, std::string> result;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view line(*entry);
+    const std::size_t equals = line.find('=');
+    if (line.starts_with(prefix) && equals != std::string_view::npos && equals >= prefix.size())
+      result.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
   return result;
 }
 

@@ -21,16 +21,21 @@ struct Env {
   int topo_device = -1;          // SLIP_TOPO_DEVICE=N: the topology device of this rank (-1: its number on the host)
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
+  std::string net;               // SLIP_NET=tcp|ucx|plugin:NAME between hosts (empty: chosen automatically)
+  std::string ucx_library;       // SLIP_UCX_LIBRARY=FILE: libucp.so.0, if the system's loader does not find it
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with different names count as on different hosts
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
   int sockets = 0;  // SLIP_SOCKETS=N: sockets per network connection; large messages are striped over them (0: default)
+  // SLIP_PORTS=LOW-HIGH: TCP ports at which ranks listen, for a firewall (0: any port that the kernel chooses).
+  int first_port = 0, last_port = 0;
   std::string nccl;          // SLIP_NCCL=auto|off|FILE: NVIDIA's library that carries the calls of ranks on GPUs
   bool nccl_polled = false;  // SLIP_NCCL_POLLED=1: NCCL runs each call in a thread of its own, as before 2.28
   int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)
   // SLIP_DEBUG=tune: prints the algorithm of each collective, and why it was chosen. SLIP_DEBUG=topo: prints the
   // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=nccl: prints what carries the
-  // calls of ranks on GPUs, and why. SLIP_DEBUG=tune,topo: both.
+  // calls of ranks on GPUs, and why. SLIP_DEBUG=net: prints which network the ranks use, and why. SLIP_DEBUG=tune,topo:
+  // both.
   std::string debug;
 };
 
@@ -46,6 +51,8 @@ std::string env_text(const char* variable);
 std::string socket_interface_rule();
 // The environment of this process with `changes`, as "NAME=value" each: for a child process.
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
+// The variables of this process whose names begin with the prefix.
+std::map<std::string, std::string> env_named(std::string_view prefix);
 
 // CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, which the CUDA driver reads when it starts. Default: 8.
 int cuda_connections();

@@ -45,6 +45,7 @@ std::function<int()> add_bench(CLI::App& app);
 std::function<int()> add_weights_bench(CLI::App& bench);       // of `slip bench`
 std::function<int()> add_collective_benches(CLI::App& bench);  // of `slip bench`
 std::function<int()> add_launch(CLI::App& app);
+std::function<int()> add_agent(CLI::App& app);  // hidden: runs the ranks of one host for add_launch()
 std::function<int()> add_topo(CLI::App& app);
 std::function<int()> add_ranks(CLI::App& app);
 std::function<int()> add_help(CLI::App& app);

@@ -1,5 +1,5 @@
 // Ranks of several hosts, as far as one machine can have them: processes in network namespaces, with wires between them
-// that lose, delay, slow down and swallow packets.
+// that lose, delay, slow down and swallow packets. The tests HostsOver run over each kind of network.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include "every_call.hpp"
 #include "job.hpp"
 #include "sums.hpp"
+#include "transport/net_ends.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip::test_hosts {
@@ -81,8 +82,29 @@ void expect_every_call_over(const WireQuality& quality, int count, int each) {
   expect_every_call(count, each, play);
 }
 
+// The variables for a network, and others.
+Variables over(const std::string& network, Variables more = {}) {
+  more.merge(test::net_variables(network));
+  return more;
+}
+
+class HostsOver : public test::NetTest {};
+INSTANTIATE_TEST_SUITE_P(Net, HostsOver, test::quick_nets(), test::net_test_name);
+
+TEST_P(HostsOver, EveryCall) {
+  Play play;
+  play.variables = over(GetParam());
+  for (const auto& [count, each] : {std::pair{2, 2}, {3, 1}}) expect_every_call(count, each, play);
+}
+TEST_P(HostsOver, EveryCallWithPacketsLost) {
+  Play play;
+  play.quality = {.loss = 0.02};
+  play.variables = over(GetParam());
+  expect_every_call(2, 2, play);
+}
+
 TEST(Hosts, EveryCallOverPlainWires) {
-  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) expect_every_call_over({}, count, each);
+  for (const auto& [count, each] : {std::pair{2, 1}, {3, 2}}) expect_every_call_over({}, count, each);
 }
 // Two rings and two trees: each rank of a host connects to the next host, or one rank carries both channels.
 TEST(Hosts, EveryCallBySeveralChannels) {
@@ -105,7 +127,6 @@ TEST(Hosts, EveryCallBySeveralSockets) {
   expect_every_call(2, 2, play);
 }
 TEST(Hosts, EveryCallOverSlowWires) { expect_every_call_over({.bytes_per_second = 20e6}, 3, 1); }
-TEST(Hosts, EveryCallWithPacketsLost) { expect_every_call_over({.loss = 0.02}, 2, 2); }
 TEST(Hosts, EveryCallOverLongWires) { expect_every_call_over({.delay_ns = 3'000'000}, 2, 2); }
 
 // Ranks that bootstrap over a Unix socket send over loopback, which need not have an IPv4 address.
@@ -139,10 +160,10 @@ SLIP_CHILD(Hosts, FirstCallAfterACut) {
   });
 }
 
-TEST(Hosts, ACutBeforeTheFirstCall) {
+TEST_P(HostsOver, ACutBeforeTheFirstCall) {
   Hosts hosts(3);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, 3, 1, "Hosts.FirstCallAfterACut");
+  Job job(hosts, 3, 1, "Hosts.FirstCallAfterACut", over(GetParam()));
   for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   hosts.cut(2);
   const std::int64_t begun = base::now_ns();
@@ -215,28 +236,98 @@ void expect_groups_after(int count, int each, const std::vector<Expected>& expec
   expect_trouble(job, expected, [&] { strike(hosts, job); });
 }
 
-TEST(Hosts, ACutWireMakesTwoGroups) {
-  expect_groups_after(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
-  expect_groups_after(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, [](Hosts& hosts, Job&) { hosts.cut(0); });
+TEST_P(HostsOver, ACutWireMakesTwoGroups) {
+  const auto cut = [](int host) { return [host](Hosts& hosts, Job&) { hosts.cut(host); }; };
+  expect_groups_after(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, cut(1), over(GetParam()));
+  expect_groups_after(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, cut(0), over(GetParam()));
 }
 
-TEST(Hosts, AnInterfaceThatGoesDownMakesTwoGroups) {
-  expect_groups_after(3, 1, {{0, 2}, {1, 2}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.take_down(2); });
+TEST_P(HostsOver, AnInterfaceThatGoesDownMakesTwoGroups) {
+  expect_groups_after(
+      3, 1, {{0, 2}, {1, 2}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.take_down(2); }, over(GetParam()));
 }
 
-TEST(Hosts, AKilledRankOfAnotherHost) {
-  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
-  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
+// Sends a signal to a rank.
+auto signalled(int rank, int number) {
+  return [=](Hosts&, Job& job) { job[rank].signal(number); };
 }
 
-TEST(Hosts, AKilledRankWhileSeveralChannelsWaitForOthers) {
-  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); },
-                      {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}});
+TEST_P(HostsOver, AKilledRankOfAnotherHost) {
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, signalled(3, SIGKILL), over(GetParam()));
+  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, signalled(0, SIGKILL), over(GetParam()));
 }
 
-TEST(Hosts, AStoppedRankOfAnotherHost) {
-  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {}, {2, 3}}, [](Hosts&, Job& job) { job[2].signal(SIGSTOP); });
-  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGSTOP); });
+TEST_P(HostsOver, AKilledRankWhileSeveralChannelsWaitForOthers) {
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, signalled(3, SIGKILL),
+                      over(GetParam(), {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}}));
+}
+
+TEST_P(HostsOver, AStoppedRankOfAnotherHost) {
+  expect_groups_after(2, 2, {{0, 3}, {1, 3}, {}, {2, 3}}, signalled(2, SIGSTOP), over(GetParam()));
+  expect_groups_after(3, 1, {{}, {0, 2}, {1, 2}}, signalled(0, SIGSTOP), over(GetParam()));
+}
+
+// Rank 0 aborts in a call that rank 2 never joins. The other ranks of the call know within a second.
+TEST_P(HostsOver, AnAbortEndsTheCallWithinASecond) {
+  Hosts hosts(3);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  Job job(hosts, 3, 1, "Hangs.GiveUp", over(GetParam()));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
+  const std::int64_t begun = base::now_ns();
+  job[0].tell('x');
+  for (const int rank : {0, 1}) {
+    const std::string report = job[rank].report();
+    for (const char* words : {"aborted", "rank 0"}) EXPECT_NE(report.find(words), std::string::npos) << report;
+  }
+  EXPECT_LT(base::now_ns() - begun, 1'000'000'000);
+  job[2].tell('x');
+  const std::string late = job[2].report();
+  EXPECT_NE(late.find("aborted"), std::string::npos) << late;
+}
+
+// The abort comes while a large message to a rank that is stopped is under way.
+SLIP_CHILD(Hosts, AbortWhileThePeerIsStopped) {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
+    CommunicatorOptions options;
+    options.silence = std::chrono::seconds(80);
+    const Adder adder;
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), options);
+    if (const std::string wrong = adder.wrong_sum(comm, 1'000'000); !wrong.empty()) return wrong;
+    char byte = 'x';
+    static_cast<void>(!::write(kLine, &byte, 1));
+    static_cast<void>(!::read(kLine, &byte, 1));
+    const Buffer data = adder.start_sum(comm, 8'000'000);
+    if (info.rank == 0) {
+      if (adder.stream().sync_for(milliseconds(50))) return "the stopped rank took part";
+      static_cast<void>(!::write(kLine, "!", 1));
+      comm.abort();
+    }
+    try {
+      adder.stream().sync();
+    } catch (const Error& error) {
+      if (info.rank == 0) static_cast<void>(!::write(kLine, "!", 1));
+      return error.what();
+    }
+    return "went on";
+  });
+}
+
+TEST_P(HostsOver, AnAbortEndsACallWhosePeerIsStopped) {
+  Hosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  Job job(hosts, 2, 1, "Hosts.AbortWhileThePeerIsStopped", over(GetParam()));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
+  job[1].signal(SIGSTOP);
+  job[0].tell('x');
+  ASSERT_EQ(job[0].hear(1), "!");
+  const std::int64_t begun = base::now_ns();
+  ASSERT_EQ(job[0].hear(1), "!");
+  EXPECT_LT(base::now_ns() - begun, 1'000'000'000);
+  const std::string report = job[0].report();
+  EXPECT_NE(report.find("aborted"), std::string::npos) << report;
+  job[1].tell('x');
+  job[1].signal(SIGCONT);
+  EXPECT_NE(job[1].report().find("rank 0"), std::string::npos);
 }
 
 }  // namespace

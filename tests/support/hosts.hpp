@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -77,7 +78,7 @@ class Hosts {
   }
   // The host's own interface goes down: its kernel knows.
   void take_down(int host) const {
-    within(host, [] { static_cast<void>(in_shell("ip link set wire0 down")); });
+    within(host, [this] { static_cast<void>(in_shell("ip link set " + wire_ + " down")); });
   }
 
  private:
@@ -104,18 +105,18 @@ class Hosts {
     host.space = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
     host.wire = ::open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
     ifreq request{};
-    std::strncpy(request.ifr_name, "wire0", IFNAMSIZ - 1);
+    std::strncpy(request.ifr_name, wire_.c_str(), IFNAMSIZ - 1);
     request.ifr_flags = IFF_TUN | IFF_NO_PI;
     if (host.wire < 0 || ::ioctl(host.wire, TUNSETIFF, &request) != 0) reason_ = "tun devices are not permitted here";
-    else if (!in_shell("ip link set lo up && " + give_address(number) + " && ip link set wire0 mtu " +
+    else if (!in_shell("ip link set lo up && " + give_address(number) + " && ip link set " + wire_ + " mtu " +
                        std::to_string(kPacket) + " up"))
       reason_ = "the tool ip cannot set up an interface here";
     hosts_.push_back(host);
   }
 
   std::string give_address(int number) const {
-    if (family_ == Family::kIpv4) return "ip addr add " + address(number) + "/24 dev wire0";
-    return "ip -4 addr flush dev lo && ip addr add " + address(number) + "/64 dev wire0 nodad";
+    if (family_ == Family::kIpv4) return "ip addr add " + address(number) + "/24 dev " + wire_;
+    return "ip -4 addr flush dev lo && ip addr add " + address(number) + "/64 dev " + wire_ + " nodad";
   }
 
   void pass_on() {
@@ -165,7 +166,19 @@ class Hosts {
     return !waiting_.empty();
   }
 
+  // UCX takes the names of interfaces from /sys/class/net, which shows those of the namespace that mounted it. So the
+  // wire has one of these names.
+  static std::string name_wire() {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", error)) {
+      if (entry.path().filename() != "lo" && entry.path().filename().native().size() < IFNAMSIZ)
+        return entry.path().filename();
+    }
+    return "wire0";
+  }
+
   const Family family_;
+  const std::string wire_ = name_wire();  // the interface of each host
   std::string reason_;
   std::vector<Host> hosts_;
   std::atomic<bool> over_{false};

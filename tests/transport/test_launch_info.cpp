@@ -43,6 +43,16 @@ const Environment kSrun{{"SLURM_PROCID", "6"},
                         {"SLURM_STEP_NUM_NODES", "2"},
                         {"SLURM_STEP_NODELIST", "rack2-[08-11,15],x"},
                         {"SLURM_LAUNCH_NODE_IPADDR", "192.0.2.9"}};
+// As MPICH 4.0 sets them.
+const Environment kMpiexec{{"PMI_RANK", "1"},        {"PMI_SIZE", "4"},        {"PMI_FD", "8"},
+                           {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}, {"HYDI_CONTROL_FD", "7"}};
+// What srun --mpi=pmi2 and --mpi=pmix add to their own variables.
+const Environment kPmi2{{"PMI_RANK", "6"}, {"PMI_SIZE", "8"}, {"PMI_FD", "9"}, {"PMI_JOBID", "77.0"}};
+const Environment kPmix{{"PMIX_RANK", "6"},
+                        {"PMIX_NAMESPACE", "slurm.pmix.77.0"},
+                        {"PMIX_SERVER_URI41", "pmix-server.9;tcp4://127.0.0.1:4711"}};
+// A pod of an indexed Job.
+const Environment kPod{{"JOB_COMPLETION_INDEX", "2"}, {"HOSTNAME", "train-2"}};
 
 TEST(LaunchInfos, NobodyLaunchedIt) { EXPECT_FALSE(read({{"RANK", "army"}, {"SLURM_PROCID", "0"}})); }
 
@@ -108,6 +118,74 @@ TEST(LaunchInfos, Srun) {
   EXPECT_EQ(read(with(kSrun, {{"SLURM_STEP_NODELIST", ""}}))->id.host(), "192.0.2.9");
   EXPECT_EQ(read(with(kSrun, kMpirun))->launcher, "mpirun");
   EXPECT_TRUE(refused(with(kSrun, {{"SLURM_JOB_ID", ""}}), {"SLURM_JOB_ID"}));
+}
+
+TEST(LaunchInfos, SrunWithPmi2OrPmix) {
+  const transport::LaunchInfo info = *read(kSrun);
+  for (const Environment& more : {kPmi2, kPmix}) {
+    const transport::LaunchInfo with_more = *read(with(kSrun, more));
+    EXPECT_EQ(with_more.launcher, "srun");
+    EXPECT_EQ(with_more.rank, 6);
+    EXPECT_EQ(with_more.nranks, 8);
+    EXPECT_EQ(with_more.id, info.id);
+  }
+}
+
+TEST(LaunchInfos, Mpiexec) {
+  const transport::LaunchInfo info = *read(kMpiexec);
+  EXPECT_EQ(info.launcher, "mpiexec");
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.nranks, 4);
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.id.host().substr(0, 10), "unix:slip-");
+  EXPECT_EQ(read(with(kMpiexec, {{"PMI_RANK", "2"}}))->id, info.id);
+  EXPECT_EQ(read(with(kMpiexec, {{"SLIP_ID", "head:7"}}))->id.host(), "head");
+  // Hydra that runs inside a Slurm job: the variables of Slurm are those of its own helper processes.
+  EXPECT_EQ(read(with(kSrun, kMpiexec))->launcher, "mpiexec");
+  EXPECT_EQ(read(with(kSrun, kMpiexec))->rank, 1);
+  EXPECT_TRUE(refused(with(kMpiexec, {{"MPI_LOCALNRANKS", "2"}}), {"4 ranks, 2 of them", "-genv SLIP_ID"}));
+  EXPECT_TRUE(refused(with(kMpiexec, {{"MPI_LOCALNRANKS", ""}}), {"some of them", "SLIP_ID"}));
+  EXPECT_TRUE(refused(with(kMpiexec, {{"PMI_SIZE", ""}}), {"PMI_RANK=1", "PMI_SIZE is not"}));
+  EXPECT_TRUE(refused(with(kTorchrun, kMpiexec), {"RANK=5", "PMI_RANK=1", "PMI_SIZE=4"}));
+}
+
+TEST(LaunchInfos, PmixAlone) {
+  EXPECT_TRUE(refused(kPmix, {"PMIX_RANK=6", "SLIP_NRANKS", "SLIP_ID"}));
+  const transport::LaunchInfo info = *read(with(kPmix, {{"SLIP_NRANKS", "8"}, {"SLIP_ID", "head:7"}}));
+  EXPECT_EQ(info.launcher, "PMIx");
+  EXPECT_EQ(info.rank, 6);
+  EXPECT_EQ(info.nranks, 8);
+  EXPECT_TRUE(refused(with(kPmix, {{"SLIP_NRANKS", "8"}}), {"PMIX_RANK=6", "SLIP_ID is not", "host:port"}));
+}
+
+TEST(LaunchInfos, KubernetesIndexedJob) {
+  EXPECT_FALSE(read(kPod));  // independent pods
+  const transport::LaunchInfo info = *read(with(kPod, {{"SLIP_NRANKS", "4"}, {"SLIP_ID", "train-0.workers:29500"}}));
+  EXPECT_EQ(info.launcher, "Kubernetes");
+  EXPECT_EQ(info.rank, 2);
+  EXPECT_EQ(info.nranks, 4);
+  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(info.id.host(), "train-0.workers");
+  const Environment torch{{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "train-0.workers"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(read(with(kPod, torch))->launcher, "Kubernetes");
+  EXPECT_EQ(read(with(kPod, torch))->rank, 2);
+  EXPECT_EQ(read(with(kPod, torch))->id.port(), 29501);
+  EXPECT_TRUE(refused(with(kPod, {{"SLIP_NRANKS", "4"}}), {"JOB_COMPLETION_INDEX=2", "train-0.SERVICE:port"}));
+  EXPECT_TRUE(refused(with(kPod, {{"WORLD_SIZE", "4"}}), {"rank 2 of 4", "train-0.SERVICE:port"}));
+  EXPECT_TRUE(refused(with(kPod, {{"SLIP_NRANKS", "2"}, {"SLIP_ID", "a:1"}}), {"JOB_COMPLETION_INDEX=2", "0 to 1"}));
+}
+
+// A PyTorchJob sets the variables of torchrun without LOCAL_RANK.
+TEST(LaunchInfos, KubernetesPyTorchJob) {
+  const transport::LaunchInfo info = *read({{"RANK", "1"},
+                                            {"WORLD_SIZE", "3"},
+                                            {"MASTER_ADDR", "train-master-0"},
+                                            {"MASTER_PORT", "23456"},
+                                            {"JOB_COMPLETION_INDEX", "0"}});
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.nranks, 3);
+  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(info.id.host(), "train-master-0");
 }
 
 TEST(LaunchInfos, FirstOfSlurmsHosts) {

@@ -84,6 +84,13 @@ TEST(Launchers, OpenMpi) {
       3, "mpirun");
 }
 
+// MPICH's launcher names no job: its ranks meet by the process that started them, also from a shell.
+TEST(Launchers, Mpich) {
+  if (!has_program("mpiexec.mpich")) GTEST_SKIP() << "MPICH's mpiexec is not installed (Debian: mpich)";
+  expect_ranks(shell("timeout 60 mpiexec.mpich -n 3 " + rank_program()), 3, "mpiexec");
+  expect_ranks(shell("timeout 60 mpiexec.mpich -n 3 sh -c '" + rank_program() + "; exit $?'"), 3, "mpiexec");
+}
+
 TEST(Launchers, Slurm) {
   if (!has_program("srun") || shell("timeout 10 sinfo -h").status != 0)
     GTEST_SKIP() << "no Slurm runs here (Debian: slurm-wlm)";
@@ -114,6 +121,15 @@ TEST(Launchers, VariablesOfTorchrun) {
       "RANK=$SLIP_RANK WORLD_SIZE=$SLIP_NRANKS LOCAL_RANK=$SLIP_RANK MASTER_ADDR=localhost MASTER_PORT=" + port +
       " exec env -u SLIP_RANK -u SLIP_NRANKS -u SLIP_ID -u SLIP_LOCAL_RANK " + rank_program();
   expect_ranks(shell(kLaunch + "-n 3 --timeout 60 -- sh -c '" + set + "'"), 3, "torchrun");
+}
+
+// The variables of a pod of an indexed Job.
+TEST(Launchers, VariablesOfKubernetes) {
+  const transport::Socket held = listen_below_a_free_port();
+  const std::string set =
+      "JOB_COMPLETION_INDEX=$SLIP_RANK SLIP_ID=localhost:" + std::to_string(held.local().port() + 1) +
+      " exec env -u SLIP_RANK -u SLIP_LOCAL_RANK SLIP_LOCAL_RANK=$SLIP_RANK " + rank_program();
+  expect_ranks(shell(kLaunch + "-n 3 --timeout 60 -- sh -c '" + set + "'"), 3, "Kubernetes");
 }
 
 TEST(SlipLaunch, EndsTheOthersWithTheFirstThatFails) {

@@ -9,27 +9,32 @@
 namespace slip::test::test_net_failures {
 namespace {
 
+class NetFailures : public NetTest {};
+
 transport::SocketAddress address_of(const transport::NetListener& listener) {
   transport::TcpHandle told;
   std::memcpy(&told, listener.handle().data(), sizeof(told));
   return transport::SocketAddress(told.address);
 }
 
-TEST(NetFailures, AMessageTooLargeFailsBothSides) {
+TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
   for (const std::size_t size : {100, 64 << 20}) {
-    Ends ends;
+    Ends ends(net());
     Memory from(*ends.sender, size), to(*ends.receiver, 99);
     transport::NetRequest* send = ends.sender->isend(from.part(3));
     transport::NetRequest* receive = irecv(*ends.receiver, to.part(3));
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kInvalidValue,
-                      {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
+    // libfabric does not tell the length of such a message.
+    const bool is_known = std::string(GetParam()) != "plugin:libfabric";
+    const std::string size_text = (is_known ? std::to_string(size) + " bytes " : "") + "with tag 3";
+    EXPECT_TRUE(fails([&] { finish(*ends.sender, nullptr, *ends.receiver, receive); }, Code::kInvalidValue,
+                      {"rank 1 at 127.0.0.1:", size_text, "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
-          // The kernel took the small message at once, so the next call that uses the connection gets the error.
+          // The network may have taken a small message at once: then the next call on the connection gets the error.
           const std::int64_t deadline = long_deadline().at_ns;
           while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
-        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
+        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", size_text, "room for 99"}));
     EXPECT_TRUE(
         fails([&] { ends.sender->isend(from.part(3)); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
     EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, Code::kInvalidValue, {"room for 99"}));
@@ -39,8 +44,8 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
   }
 }
 
-TEST(NetFailures, AWaitEndsAtItsDeadline) {
-  Ends ends;
+TEST_P(NetFailures, AWaitEndsAtItsDeadline) {
+  Ends ends(net());
   Memory from(*ends.sender, 64 << 20), to(*ends.receiver, 8);
   EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(7)), hasty()); }, Code::kTimeout,
                     {"rank 1 at", "at most 8 bytes with tag 7"}));
@@ -48,20 +53,20 @@ TEST(NetFailures, AWaitEndsAtItsDeadline) {
                     {"rank 0 at", "67108864 bytes with tag 6"}));
 }
 
-TEST(NetFailures, AWaitEndsWhenAborted) {
-  Ends ends;
+TEST_P(NetFailures, AWaitEndsWhenAborted) {
+  Ends ends(net());
   Memory to(*ends.receiver, 8);
   transport::AbortFlag abort;
   transport::NetRequest* request = irecv(*ends.receiver, to.part());
   std::thread aborter([&] { abort.set(); });
   EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
   aborter.join();
-  const auto listener = transport::net_tcp().listen(local_options(3));
+  const auto listener = net().listen(local_options(3));
   EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, Code::kAborted, {"rank 3"}));
 }
 
-TEST(NetFailures, APeerThatClosedIsLost) {
-  Ends one, two;
+TEST_P(NetFailures, APeerThatClosedIsLost) {
+  Ends one(net()), two(net());
   Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
   transport::NetRequest* send = one.sender->isend(from.part());
   one.receiver.reset();
@@ -71,10 +76,12 @@ TEST(NetFailures, APeerThatClosedIsLost) {
   EXPECT_TRUE(fails([&] { two.receiver->wait(receive, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
-TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
-  Ends ends;
+TEST_P(NetFailures, WhatWasSentBeforeTheEndStillComes) {
+  Ends ends(net());
   Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
   from.fill(1);
+  // The first message may need both ends, which learn to know each other.
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, irecv(*ends.receiver, to.part()));
   for (int i = 0; i < 3; ++i) ends.sender->wait(ends.sender->isend(from.part(i)), long_deadline());
   ends.sender.reset();
   for (int i = 0; i < 3; ++i) {
@@ -85,11 +92,11 @@ TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
 }
 
 // A child that dies after it sent a part of a message.
-TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
-  const auto listener = transport::net_tcp().listen(local_options(0));
+TEST_P(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
+  const auto listener = net().listen(local_options(0));
   const transport::NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
+    const auto sender = net().connect(handle, local_options(1), long_deadline());
     Memory from(*sender, 64 << 20);
     sender->wait(sender->isend(from.part()), long_deadline());
     return std::string("sent");
@@ -102,11 +109,11 @@ TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
   EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
-TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
-  const auto listener = transport::net_tcp().listen(local_options(0));
+TEST_P(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
+  const auto listener = net().listen(local_options(0));
   const transport::NetHandle handle = listener->handle();
   const Child child([&] {
-    const auto sender = transport::net_tcp().connect(handle, local_options(1), long_deadline());
+    const auto sender = net().connect(handle, local_options(1), long_deadline());
     ::raise(SIGSTOP);
     return std::string();
   });
@@ -115,8 +122,8 @@ TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
   EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, Code::kTimeout, {"rank 1 at"}));
 }
 
-TEST(NetFailures, StrangersAreTurnedAway) {
-  const auto listener = transport::net_tcp().listen(local_options(0));
+TEST_P(NetFailures, StrangersAreTurnedAway) {
+  const auto listener = net().listen(local_options(0));
   const transport::SocketAddress address = address_of(*listener);
   const transport::Socket silent = transport::Socket::connect(address, long_deadline());
   const transport::Socket talker = transport::Socket::connect(address, long_deadline());
@@ -126,7 +133,7 @@ TEST(NetFailures, StrangersAreTurnedAway) {
   transport::TcpGreeting wrong{.connection = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
   const transport::Socket liar = transport::Socket::connect(address, long_deadline());
   liar.send(std::as_bytes(std::span(&wrong, 1)), long_deadline());
-  const auto sender = transport::net_tcp().connect(listener->handle(), local_options(8), long_deadline());
+  const auto sender = net().connect(listener->handle(), local_options(8), long_deadline());
   const auto receiver = listener->accept(long_deadline());
   EXPECT_EQ(receiver->peer().rank, 8);
   Memory from(*sender, 100), to(*receiver, 100);
@@ -139,8 +146,8 @@ TEST(NetFailures, StrangersAreTurnedAway) {
 }
 
 // A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
-TEST(NetFailures, HalfALineIsNotAccepted) {
-  const auto listener = transport::net_tcp().listen(local_options(0));
+TEST_P(NetFailures, HalfALineIsNotAccepted) {
+  const auto listener = net().listen(local_options(0));
   transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   const transport::Socket half = transport::Socket::connect(address_of(*listener), long_deadline());
@@ -159,9 +166,8 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
 }
 
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
-TEST(NetFailures, AGreetingCountsOnce) {
-  const auto listener = transport::net_tcp().listen(local_options(0)),
-             other = transport::net_tcp().listen(local_options(0));
+TEST_P(NetFailures, AGreetingCountsOnce) {
+  const auto listener = net().listen(local_options(0)), other = net().listen(local_options(0));
   transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
@@ -177,21 +183,27 @@ TEST(NetFailures, AGreetingCountsOnce) {
   }
 }
 
-TEST(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
-  auto listener = transport::net_tcp().listen(local_options(5));
+TEST_P(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
+  auto listener = net().listen(local_options(5));
   const transport::NetHandle handle = listener->handle();
   listener.reset();
-  EXPECT_TRUE(fails([&] { transport::net_tcp().connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { net().connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
                     {"rank 5", "127.0.0.1:"}));
-  EXPECT_TRUE(fails([&] { transport::net_tcp().connect(transport::NetHandle{}, local_options(1), long_deadline()); },
-                    Code::kInvalidValue));
-  transport::NetOptions many = local_options(1);
-  many.sockets = 17;
   EXPECT_TRUE(
-      fails([&] { transport::net_tcp().connect(handle, many, long_deadline()); }, Code::kInvalidValue, {"17 sockets"}));
+      fails([&] { net().connect(transport::NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
 }
 
-TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
+INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);
+
+TEST(TcpFailures, AConnectionHasALimitOfSockets) {
+  const auto listener = transport::net_tcp().listen(local_options(5));
+  transport::NetOptions many = local_options(1);
+  many.sockets = 17;
+  EXPECT_TRUE(fails([&] { transport::net_tcp().connect(listener->handle(), many, long_deadline()); },
+                    Code::kInvalidValue, {"17 sockets"}));
+}
+
+TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {
   const auto listener = transport::net_tcp().listen(local_options(0));
   transport::TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));

@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "slip/topology.hpp"
+#include "transport/net/net_choice.hpp"
 
 namespace slip::cli {
 namespace {
@@ -50,6 +52,19 @@ Json json_of(const TopoSystem& system) {
           {"paths_left_out", shown ? 0 : pairs},
           {"devices", system.devices},
           {"nets", system.nets}};
+}
+
+// The network that ranks of this machine use to reach other hosts.
+struct NetworkLine {
+  std::string name, why;
+};
+NetworkLine find_network() {
+  try {
+    const transport::NetChoice& choice = transport::net_choice();
+    return {choice.name, choice.why};
+  } catch (const Error& error) {  // the rest of the drawing is right all the same
+    return {"none", base::bare_text(error)};
+  }
 }
 
 Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
@@ -135,6 +150,8 @@ int run_topo(const TopoOptions& options) {
                counted(system.nets.size(), "net"), draw_tree(system), draw_paths(system));
   }
   fmt::print("{}", draw_plan(cluster, plan));
+  const NetworkLine network = options.files.empty() ? find_network() : NetworkLine{};
+  if (!network.name.empty()) fmt::print("network to other hosts: {} ({})\n", network.name, network.why);
   const auto written = [](const char* what, const std::string& path, const std::string& text) {
     if (path.empty()) return;
     write_file(path, text);
@@ -142,7 +159,11 @@ int run_topo(const TopoOptions& options) {
   };
   if (!options.svg.empty()) written("picture", options.svg, draw_svg(cluster, plan));
   written("topology", options.xml, cluster.nodes.front().xml);
-  if (!options.predict.json.empty()) written("data", options.predict.json, topo_json(cluster, plan).dump(2) + "\n");
+  if (!options.predict.json.empty()) {
+    Json data = topo_json(cluster, plan);
+    if (!network.name.empty()) data["network"] = {{"name", network.name}, {"why", network.why}};
+    written("data", options.predict.json, data.dump(2) + "\n");
+  }
   return kSuccess;
 }
 

@@ -39,8 +39,9 @@ class LinkEnd : base::NoCopy {
   // After a failed call: once this returns, no thread or process accesses the bytes of its messages. The caller must
   // not call begin() or drive() afterwards. The default is for links whose bytes only drive() accesses.
   virtual void close() noexcept {}
-  // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
-  virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }
+  // Adds the file descriptors that become ready when drive() may move bytes. Returns how many nanoseconds a thread may
+  // sleep in poll before it calls drive() again. 0: it must not sleep, because the link has no descriptors.
+  virtual std::int64_t add_poll_fds(std::vector<pollfd>&) { return 0; }
   // Wakes the subscriber when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
   virtual bool notify(base::Subscriber*) { return false; }
   // Whether drive() itself throws when the other rank has left, after it has delivered everything sent before.

@@ -4,10 +4,13 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
+#include "base/terminal.hpp"
 #include "comm/link/net_link.hpp"
 #include "comm/link/pipe.hpp"
+#include "transport/net/net_choice.hpp"
 
 namespace slip::comm {
 namespace {
@@ -91,14 +94,41 @@ Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOp
   net_options_.rank = bootstrap.rank();
   net_options_.host = bootstrap.host();
   net_options_.key = bootstrap.derive("slip lines");
+  transport::require_known_net(base::env().net);
   // The all_gather of handles needs all ranks: if one of them needs the network, all listen.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
-  listener_ = transport::net_tcp().listen(net_options_);
-  handles_ = bootstrap.all_gather(listener_->handle());
+  listen();
+}
+
+// All ranks call it together. Each rank listens at the network of its own choice and sends the choice with the address.
+// If the choices differ and all ranks can use TCP, they listen again, at TCP.
+void Links::listen() {
+  struct Contact {
+    transport::NetOffer offer;
+    transport::NetHandle handle{};
+  };
+  const transport::NetChoice& own = transport::net_choice();
+  net_ = own.net;
+  listener_ = net_->listen(net_options_);
+  const std::vector<Contact> all = bootstrap_.all_gather(Contact{transport::NetOffer::of(own), listener_->handle()});
+  std::vector<transport::NetOffer> offers;
+  for (const Contact& one : all) {
+    offers.push_back(one.offer);
+    handles_.push_back(one.handle);
+  }
+  const transport::NetAgreement agreement = transport::agree_on_net(offers);
+  if (agreement.falls_back) {
+    net_ = &transport::net_tcp();
+    listener_ = net_->listen(net_options_);
+    handles_ = bootstrap_.all_gather(listener_->handle());
+  }
+  if (bootstrap_.rank() != 0 || !base::debugs("net")) return;
+  base::log_line(agreement.falls_back ? fmt::format("network tcp: {}", agreement.why)
+                                      : fmt::format("network {}: {}", own.name, own.why));
 }
 
 bool Links::through_memory(int rank) const { return host_ && host_->has(rank); }
@@ -132,8 +162,8 @@ std::unique_ptr<transport::NetSender> Links::connect(int rank, int channel) {
   transport::NetOptions options = net_options_;
   options.channel = channel;
   try {
-    return transport::net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
-                                        {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
+    return net_->connect(handles_[static_cast<std::size_t>(rank)], options,
+                         {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
     failed_ = rank;
     if (error.code() == Code::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
@@ -171,10 +201,12 @@ void Links::close() noexcept {
 
 bool Links::sleep() {
   watched_.clear();
+  std::int64_t limit_ns = kSleepNs;
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done() && !one.end->add_poll_fds(watched_)) return false;
+    if (one.end->begun() != one.end->done()) limit_ns = std::min(limit_ns, one.end->add_poll_fds(watched_));
+    if (limit_ns == 0) return false;
   }
-  transport::wait_for_any(watched_, kSleepNs);
+  transport::wait_for_any(watched_, limit_ns);
   return true;
 }
 

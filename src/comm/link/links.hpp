@@ -41,6 +41,7 @@ class Links {
  private:
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
   LinkEnd& end(Ends& ends, int rank, int channel, bool out);
+  void listen();
   std::unique_ptr<LinkEnd> make(int rank, int channel, bool out);
   std::unique_ptr<transport::NetSender> connect(int rank, int channel);
   std::unique_ptr<transport::NetReceiver> accept(int rank, int channel);
@@ -54,6 +55,7 @@ class Links {
   transport::NetOptions net_options_;
   const std::int64_t timeout_ns_;
   const int channels_;
+  const transport::Net* net_ = nullptr;  // the network of all ranks; null: none is needed
   std::unique_ptr<transport::NetListener> listener_;
   std::vector<transport::NetHandle> handles_;
   std::vector<std::unique_ptr<transport::NetReceiver>> arrived_;  // connections that no link has taken yet

@@ -16,7 +16,7 @@ class NetEnd : public LinkEnd {
  public:
   void set_driven(bool driven) override;
   void close() noexcept override { connection_ = nullptr; }
-  bool add_poll_fds(std::vector<pollfd>& all) override { return connection_ && connection_->watch(all); }
+  std::int64_t add_poll_fds(std::vector<pollfd>& all) override { return connection_ ? connection_->watch(all) : 0; }
   bool notify(base::Subscriber* subscriber) override;
   bool reports_departure() const override { return connection_ != nullptr; }
 

@@ -159,8 +159,14 @@ JobGuard::JobGuard(const std::string& marker) {
 
 // The guard is killed while the pipe is still open, so it kills no process. SIGKILL ends even a stopped guard.
 JobGuard::~JobGuard() {
+  if (guard_ < 0) return;
   ::kill(guard_, SIGKILL);
   while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
+}
+
+void JobGuard::release() {
+  pipe_.reset();
+  guard_ = -1;
 }
 
 // If the guard was killed, the job continues without it.

@@ -26,6 +26,8 @@ class JobGuard : base::NoCopy {
   // `marker`: a random text in the environment of the job's ranks, and nowhere else. Throws kIo.
   explicit JobGuard(const std::string& marker);
   ~JobGuard();  // the job is over: ends the guard without killing a rank
+  // Closes the pipe instead: the guard kills the processes of the job now, and this object does nothing any more.
+  void release();
 
   // Adds or removes a process group to kill. Remove a group before its leader is reaped: the kernel may reuse the id
   // afterwards.

@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "base/env.hpp"
 #include "base/quantity_text.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
+#include "transport/job/placement.hpp"
 
 namespace slip::transport {
 namespace {
@@ -75,28 +78,47 @@ std::string host_port(const std::string& host, std::uint64_t port) {
   return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
+// The pod with index 0 of an indexed Job. The host name of each pod ends with its own index.
+std::string first_pod(const Reader& read) {
+  const std::string own = read.text("HOSTNAME"), index = "-" + read.text("JOB_COMPLETION_INDEX");
+  return own.ends_with(index) ? own.substr(0, own.size() - index.size()) + "-0" : "JOB-0";
+}
+
 std::optional<LaunchInfo> by_hand(const Reader& read) {
-  std::optional<LaunchInfo> info = read.ranks("slip launch", "SLIP_RANK", "SLIP_NRANKS", "SLIP_LOCAL_RANK");
+  const char* rank = "SLIP_RANK";
+  const char* launcher = "slip launch";
+  if (!read.has(rank) && read.has("SLIP_NRANKS")) {
+    const bool pod = read.has("JOB_COMPLETION_INDEX");
+    if (pod || read.has("PMIX_RANK")) rank = pod ? "JOB_COMPLETION_INDEX" : "PMIX_RANK";
+    if (pod || read.has("PMIX_RANK")) launcher = pod ? "Kubernetes" : "PMIx";
+  }
+  std::optional<LaunchInfo> info = read.ranks(launcher, rank, "SLIP_NRANKS", "SLIP_LOCAL_RANK");
   if (!info) return std::nullopt;
   if (!read.has("SLIP_ID"))
     fail(
-        fmt::format("SLIP_RANK={} and SLIP_NRANKS={} are set and SLIP_ID is not: it says where rank 0 listens, as "
-                    "host:port, or unix:name if all ranks are on one host",
-                    info->rank, info->nranks));
+        fmt::format("{}={} and SLIP_NRANKS={} are set and SLIP_ID is not: it says where rank 0 listens, as {}, or "
+                    "unix:name if all ranks are on one host",
+                    rank, info->rank, info->nranks,
+                    read.has("JOB_COMPLETION_INDEX") ? first_pod(read) + ".SERVICE:port" : "host:port"));
   info->id = UniqueId::parse(read.text("SLIP_ID"), {}, {});
   return info;
 }
 
 std::optional<LaunchInfo> by_torchrun(const Reader& read) {
-  // RANK and WORLD_SIZE are common names: without an address they do not come from torchrun.
-  if (!read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) return std::nullopt;
-  std::optional<LaunchInfo> info = read.ranks("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
+  const bool pod = !read.has("RANK") && read.has("JOB_COMPLETION_INDEX");
+  // RANK and WORLD_SIZE are common names: without an address they do not come from torchrun. The index of a pod comes
+  // from Kubernetes only.
+  const bool has_address = read.has("MASTER_ADDR") || read.has("MASTER_PORT");
+  if (pod ? !read.has("WORLD_SIZE") : !has_address) return std::nullopt;
+  std::optional<LaunchInfo> info =
+      read.ranks(pod ? "Kubernetes" : "torchrun", pod ? "JOB_COMPLETION_INDEX" : "RANK", "WORLD_SIZE", "LOCAL_RANK");
   if (!info) return std::nullopt;
   const std::string job = "torchrun " + read.text("TORCHELASTIC_RUN_ID");
   if (read.take_id(*info, job)) return info;
   if (!read.has("MASTER_ADDR") || !read.has("MASTER_PORT"))
-    fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID=host:port",
-                     read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks));
+    fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID={}",
+                     read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks,
+                     pod ? first_pod(read) + ".SERVICE:port" : "host:port"));
   const int port = read.number("MASTER_PORT", 1, 65'535);
   const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun itself listens at its port
   info->id = UniqueId::parse(host_port(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
@@ -131,6 +153,50 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
   return info;
 }
 
+// The process that started the ranks of this host: the nearest ancestor without the variable in its environment. It
+// names a job whose launcher gives it no name. Empty: not found.
+std::string starter_of(const std::string& variable) {
+  constexpr int kMaxDepth = 64;
+  std::int32_t pid = ::getppid();
+  for (int depth = 0; depth < kMaxDepth && pid > 0; ++depth) {
+    std::ifstream file(fmt::format("/proc/{}/environ", pid));
+    const std::string variables = '\0' + std::string(std::istreambuf_iterator<char>(file), {});
+    const ProcessState state = process_state(std::to_string(pid));
+    if (variables.find('\0' + variable + '=') == std::string::npos) return fmt::format("{}.{}", pid, state.started);
+    pid = state.parent;
+  }
+  return {};
+}
+
+// Hydra, the launcher of MPICH and Intel MPI, and others with its variables, like flux run.
+std::optional<LaunchInfo> by_mpiexec(const Reader& read) {
+  const char* const local_size = "MPI_LOCALNRANKS";
+  // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, too; its own variables tell more. Hydra also runs inside a Slurm job.
+  if (read.has("SLURM_STEP_ID") && !read.has(local_size)) return std::nullopt;
+  std::optional<LaunchInfo> info = read.ranks("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
+  if (!info || read.take_id(*info, "mpiexec")) return info;
+  if (!read.has(local_size) || read.number(local_size, 1, 1 << 20) != info->nranks)
+    fail(
+        fmt::format("mpiexec started {} ranks, {} of them on this host, and its variables name no address: set SLIP_ID "
+                    "to a host:port where rank 0 can listen (mpiexec -genv SLIP_ID host:port ...)",
+                    info->nranks, read.has(local_size) ? read.text(local_size) : "some"));
+  const std::string starter = starter_of("PMI_RANK");
+  if (starter.empty())
+    fail(
+        "the process of mpiexec is not visible here, and its variables name no job: set SLIP_ID, for example to "
+        "unix:NAME with any name (mpiexec -genv SLIP_ID unix:NAME ...)");
+  info->id = id_on_this_host("mpiexec " + starter);
+  return info;
+}
+
+// A PMIx server without the variables of mpirun or srun tells the rank, but neither the number of ranks nor an address.
+[[noreturn]] void refuse_pmix(const Reader& read) {
+  fail(
+      fmt::format("PMIX_RANK={} is set, and no variable tells the number of ranks: set SLIP_NRANKS to it, and SLIP_ID "
+                  "to a host:port where rank 0 can listen",
+                  read.text("PMIX_RANK")));
+}
+
 std::optional<LaunchInfo> by_srun(const Reader& read) {
   if (!read.has("SLURM_STEP_ID"))
     return std::nullopt;  // a batch script has the other variables, but is not a task of a step
@@ -163,14 +229,20 @@ std::optional<LaunchInfo> read_launch_info(const Variables& variables) {
   const Reader read(variables);
   if (std::optional<LaunchInfo> info = by_hand(read)) return info;
   std::optional<LaunchInfo> torch = by_torchrun(read), mpi = by_mpirun(read);
+  const bool open_mpi = mpi.has_value();
+  if (!mpi) mpi = by_mpiexec(read);
   if (torch && mpi && (torch->rank != mpi->rank || torch->nranks != mpi->nranks))
     fail(
-        fmt::format("RANK={} of WORLD_SIZE={} and OMPI_COMM_WORLD_RANK={} of OMPI_COMM_WORLD_SIZE={} contradict each "
-                    "other: set SLIP_RANK, SLIP_NRANKS and SLIP_ID, or unset one pair",
-                    torch->rank, torch->nranks, mpi->rank, mpi->nranks));
+        fmt::format("RANK={} of WORLD_SIZE={} and {}={} of {}={} contradict each other: set SLIP_RANK, SLIP_NRANKS and "
+                    "SLIP_ID, or unset one pair",
+                    torch->rank, torch->nranks, open_mpi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK", mpi->rank,
+                    open_mpi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE", mpi->nranks));
   if (torch) return torch;
   if (mpi) return mpi;
-  return by_srun(read);  // last: a process that mpirun starts inside a Slurm job has the variables of both
+  // Last: a process that mpirun starts inside a Slurm job has the variables of both.
+  std::optional<LaunchInfo> slurm = by_srun(read);
+  if (!slurm && read.has("PMIX_RANK") && read.has("PMIX_NAMESPACE")) refuse_pmix(read);
+  return slurm;
 }
 
 std::optional<LaunchInfo> launch_info() {

@@ -1,11 +1,16 @@
 // LaunchInfo: the rank of this process, read from the environment variables of its launcher. The launchers are checked
-// in this order: `slip launch` or variables set by hand (SLIP_*), torchrun, Open MPI's mpirun, Slurm's srun.
+// in this order: `slip launch` or variables set by hand (SLIP_*), torchrun and Kubernetes, Open MPI's mpirun, mpiexec
+// of MPICH and others, Slurm's srun.
 //
-//   by hand    SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK
-//   torchrun   RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, one port beside torchrun's own MASTER_PORT
-//   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name made of the job's number
-//   srun       SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; on one host as with mpirun, on several at the first of the
-//              step's hosts, at a port made of the job's number
+//   by hand     SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK. Without SLIP_RANK, the rank is that of an indexed Job
+//               (JOB_COMPLETION_INDEX) or of PMIx (PMIX_RANK), which tell no number of ranks
+//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, one port beside torchrun's own MASTER_PORT
+//   Kubernetes  a PyTorchJob sets the variables of torchrun. In an indexed Job, JOB_COMPLETION_INDEX replaces RANK
+//   mpirun      OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name made of the job's number
+//   mpiexec     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; on one host at a name made of the launcher's process
+//   srun        SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, with any --mpi; on one host as with mpirun, on several at
+//   the
+//               first of the step's hosts, at a port made of the job's number
 //
 // With any launcher, SLIP_ID overrides the address at which rank 0 listens.
 #pragma once
@@ -22,7 +27,7 @@ struct LaunchInfo {
   int rank = 0, nranks = 1;
   int local_rank = 0;  // index among the ranks of this host
   UniqueId id;
-  std::string launcher;  // "slip launch", "torchrun", "mpirun", "srun"
+  std::string launcher;  // "slip launch", "torchrun", "Kubernetes", "mpirun", "mpiexec", "srun", "PMIx"
 };
 
 using Variables = std::function<std::string(const char* name)>;  // returns "" if the variable is not set

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/quantity_text.hpp"
 #include "transport/bootstrap/secret.hpp"
 
 namespace slip::transport {
@@ -38,8 +40,8 @@ std::string rank_list(std::span<const int> ranks) {
   return result;
 }
 
-// The third and the 22nd field of /proc/PID/stat. The second field is the program's name in parentheses, which may
-// contain any character.
+// The third, the fourth and the 22nd field of /proc/PID/stat. The second field is the program's name in parentheses,
+// which may contain any character.
 ProcessState process_state(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");  // reads the whole file: the name may contain a newline
   const std::string line(std::istreambuf_iterator<char>(file), {});
@@ -50,6 +52,8 @@ ProcessState process_state(const std::string& pid) {
   ProcessState result;
   for (int i = 3; i <= 22 && words >> word; ++i) {
     if (i == 3) result.state = word.front();
+    if (i == 4)
+      result.parent = base::parse_number<std::int32_t>(word, 0, std::numeric_limits<std::int32_t>::max()).value_or(0);
   }
   result.started = number_of(word);
   const std::size_t name = line.find('(');

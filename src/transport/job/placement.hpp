@@ -32,7 +32,8 @@ struct Placement {
 
 // The state of a process, read from /proc; `pid` is a number or "self".
 struct ProcessState {
-  char state = 0;  // as in proc(5): 'R', 'S', 'T' (stopped), 'Z' (dead); 0: no such process
+  char state = 0;           // as in proc(5): 'R', 'S', 'T' (stopped), 'Z' (dead); 0: no such process
+  std::int32_t parent = 0;  // its pid; 0: none in this namespace
   std::uint64_t started = 0;
   std::string program;
 };

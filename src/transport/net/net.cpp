@@ -17,7 +17,9 @@ constexpr double kYieldUs = 300;  // then it sleeps in poll
 
 }  // namespace
 
-std::string NetPeer::text() const { return fmt::format("rank {} at {}", rank, address); }
+std::string NetPeer::text() const {
+  return rank < 0 ? fmt::format("the peer at {}", address) : fmt::format("rank {} at {}", rank, address);
+}
 
 std::string NetRequest::text() const {
   if (kind == Kind::kFlush) return "a flush";
@@ -34,6 +36,11 @@ NetConnection::NetConnection() {
 
 std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> bytes) {
   return std::make_unique<NetMemory>(bytes);
+}
+
+std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byte> bytes, int, std::uint64_t) {
+  base::fail(Code::kUnsupported, {}, "{}: this network takes no GPU memory: copy the {} bytes to host memory first",
+             peer_.text(), bytes.size());
 }
 
 bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {
@@ -63,8 +70,8 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
     if (now - since < yield) base::yield_thread();
     else {
       std::vector<pollfd> watched;
-      watch(watched);
-      wait_for_any(watched, deadline);
+      const std::int64_t limit_ns = watch(watched);
+      if (limit_ns > 0) wait_for_any(watched, deadline.within(limit_ns));
     }
   }
 }

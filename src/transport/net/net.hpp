@@ -1,6 +1,6 @@
 // The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
 // connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
-// nine virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
+// ten virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
 //
 // A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
 // while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,7 @@ using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a l
 inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messages that one irecv can receive
 inline constexpr int kNetMaxSockets = 16;            // per connection
 inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
+inline constexpr std::int64_t kNetMaxSleepNs = 1'000'000'000;  // the longest sleep between two calls of progress()
 
 struct NetOptions {
   int rank = 0;           // this process's rank: the peer's errors name it
@@ -74,7 +76,7 @@ struct NetRequest {
 };
 
 struct NetPeer {
-  int rank = 0;
+  int rank = 0;  // -1: unknown
   std::string address;
   int channel = 0;
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
@@ -87,9 +89,14 @@ class NetConnection : base::NoCopy {
 
   // The default serves networks for which the kernel copies the bytes.
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes);
+  // Bytes of a GPU, for networks whose adapters read and write them directly. `dma_buf`: the descriptor of a dma-buf
+  // that holds the bytes at `offset`; -1: none. The default throws kUnsupported.
+  virtual std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf, std::uint64_t offset);
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
-  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
-  virtual void watch(std::vector<pollfd>& all) const = 0;
+  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
+  // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,
+  // because some networks have none. 0: do not sleep.
+  virtual std::int64_t watch(std::vector<pollfd>& all) const = 0;
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.

@@ -13,7 +13,7 @@ namespace {
 constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
 constexpr double kYieldUs = 300;     // then it sleeps in poll
 constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
-constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+constexpr double kMaxTurnUs = 1000;  // the proxy tends the chores after this time, even if connections move
 constexpr std::uintptr_t kPageBytes = 4096;
 // Registrations of a connection; exceeded only while more are in use at once.
 constexpr std::size_t kMaxRegistered = 16;
@@ -78,11 +78,11 @@ void ProxyConnection::sleep(const Deadline& deadline) {
   base::full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
-  connection_->watch(watched);
+  const std::int64_t limit_ns = connection_->watch(watched);
   lock_.unlock();
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
-  if (!unstarted && !failed() && known == done()) wait_for_any(watched, deadline.within(kLookAgainNs));
+  if (!unstarted && limit_ns > 0 && !failed() && known == done()) wait_for_any(watched, deadline.within(limit_ns));
   sleeping_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }
@@ -130,12 +130,12 @@ bool ProxyConnection::drive() {
   return moved_some;
 }
 
-bool ProxyConnection::watch(std::vector<pollfd>& all) {
-  if (failed() || !lock_.try_lock()) return false;
+std::int64_t ProxyConnection::watch(std::vector<pollfd>& all) {
+  if (failed() || !lock_.try_lock()) return 0;
   const bool started = started_ == head_.load(std::memory_order_acquire);  // acquire: as in move()
-  connection_->watch(all);
+  const std::int64_t limit_ns = connection_->watch(all);
   lock_.unlock();
-  return started;
+  return started ? limit_ns : 0;
 }
 
 bool ProxyConnection::move() {
@@ -220,6 +220,16 @@ void Proxy::remove(ProxyConnection* one) {
   connections_.erase(std::find(connections_.begin(), connections_.end(), one));
 }
 
+void Proxy::add(ProxyChore* chore) {
+  const base::LockGuard lock(mutex_);
+  chores_.push_back(chore);
+}
+
+void Proxy::remove(ProxyChore* chore) {
+  const base::LockGuard lock(mutex_);
+  std::erase(chores_, chore);
+}
+
 void Proxy::wake() {
   // relaxed, both: the caller's fence orders its operation before this load. The proxy's fence in sleep() orders its
   // store before it reads the connections.
@@ -229,11 +239,32 @@ void Proxy::wake() {
 void Proxy::run() {
   base::set_time_slice(base::TimeSlice::kShort);
   const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
-  std::uint64_t since = base::ticks() - spin;
+  const auto turn = static_cast<std::uint64_t>(kMaxTurnUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks() - spin, tended = since;
+  std::vector<pollfd> unused;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
-    if (drive_all()) since = base::ticks();
-    else if (base::ticks() - since >= spin) sleep();
+    const bool moved_some = drive_all();
+    const std::uint64_t now = base::ticks();
+    if (moved_some) since = now;
+    if (now - since >= spin) {
+      sleep();
+      tended = base::ticks();
+    } else if (now - tended >= turn) {  // connections keep the proxy busy: the chores get a turn all the same
+      static_cast<void>(tend_all(unused));
+      unused.clear();
+      tended = now;
+    }
   }
+}
+
+std::int64_t Proxy::tend_all(std::vector<pollfd>& watched) {
+  const base::LockGuard lock(mutex_);
+  std::int64_t next_ns = 0;
+  for (ProxyChore* one : chores_) {
+    const std::int64_t at_ns = one->tend(watched);
+    if (at_ns != 0 && (next_ns == 0 || at_ns < next_ns)) next_ns = at_ns;
+  }
+  return next_ns;
 }
 
 bool Proxy::drive_all() {
@@ -252,17 +283,19 @@ void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);
   base::full_fence();  // orders asleep_ before the reads of the connections; see wake()
-  bool unstarted = false;
+  std::int64_t limit_ns = kNetMaxSleepNs;
   {
     const base::LockGuard lock(mutex_);
     for (ProxyConnection* one : connections_) {
       if (one->driven_.load(std::memory_order_relaxed) || !one->busy() || !one->lock_.try_lock()) continue;
-      unstarted = unstarted || one->started_ < one->head_.load(std::memory_order_acquire);
-      one->connection_->watch(watched);
+      const bool unstarted = one->started_ < one->head_.load(std::memory_order_acquire);
+      const std::int64_t own_ns = one->connection_->watch(watched);
+      limit_ns = unstarted ? 0 : std::min(limit_ns, own_ns);
       one->lock_.unlock();
     }
   }
-  if (!unstarted) wait_for_any(watched, Deadline{}.within(kLookAgainNs));
+  const std::int64_t next_ns = tend_all(watched);
+  if (limit_ns > 0) wait_for_any(watched, Deadline{next_ns, nullptr}.within(limit_ns));
   asleep_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }

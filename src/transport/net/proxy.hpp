@@ -58,9 +58,9 @@ class ProxyConnection : base::NoCopy {
   // Moves the bytes that can move without blocking. False: none could, or another thread holds the lock. Throws the
   // connection's error.
   bool drive();
-  // Appends the descriptors to poll, for a driving thread that sleeps: when one is ready, drive() can move bytes.
-  // False: do not sleep.
-  bool watch(std::vector<pollfd>& all);
+  // For a driving thread that sleeps: appends the descriptors to poll, and returns for how many nanoseconds, as
+  // NetConnection::watch() does. Afterwards drive() may move bytes. 0: do not sleep.
+  std::int64_t watch(std::vector<pollfd>& all);
   // The proxy wakes this subscriber when it has completed an operation of this connection or found its error. Null: no
   // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
   void set_subscriber(base::Subscriber* subscriber);
@@ -109,25 +109,43 @@ class ProxyConnection : base::NoCopy {
   std::optional<Error> error_;  // written once, before failed_
 };
 
+// Work that a network must do although no operation needs it: for example, to send what is left in a library's buffers.
+class ProxyChore {
+ public:
+  // Called by the proxy's thread. Does what is possible without blocking, and appends the descriptors whose readiness
+  // must wake the proxy. Returns the time of the next call at the latest, in now_ns(); 0: there is nothing to do.
+  virtual std::int64_t tend(std::vector<pollfd>& all) noexcept = 0;
+
+ protected:
+  ~ProxyChore() = default;
+};
+
 class Proxy : base::NoCopy {
  public:
   Proxy();
   ~Proxy();
   static Proxy& of_process();
+  // The chore is called until it is removed. A chore that has new work wakes the proxy, see wake().
+  void add(ProxyChore* chore);
+  void remove(ProxyChore* chore);
+  // Call it after posting an operation that the proxy must drive, or when a chore has work. The caller needs a full
+  // fence before it.
+  void wake();
 
  private:
   friend class ProxyConnection;
   void add(ProxyConnection* connection);
   void remove(ProxyConnection* connection);
-  void wake();  // call it after posting an operation that the proxy must drive
   void run();
   bool drive_all();
+  std::int64_t tend_all(std::vector<pollfd>& watched);
   void sleep();
 
   WakeUp wake_up_;
   std::atomic<bool> asleep_{false}, stopping_{false};
   base::Mutex mutex_;
   std::vector<ProxyConnection*> connections_ SLIP_GUARDED_BY(mutex_);
+  std::vector<ProxyChore*> chores_ SLIP_GUARDED_BY(mutex_);
   base::Thread thread_;
 };
 

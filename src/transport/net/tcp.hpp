@@ -10,47 +10,16 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <list>
 
-#include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
+#include "transport/net/tcp_greeting.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip::transport {
-
-static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
-
-inline constexpr std::uint32_t kTcpVersion = 3;
-
-struct TcpHandle {
-  char mark[4] = {'t', 'c', 'p', ' '};
-  std::uint32_t version = kTcpVersion;
-  Secret salt{};  // random: makes a greeting valid at this listener only
-  SocketAddress::Wire address;
-  std::int32_t rank = 0;
-};
-static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
-
-// The first bytes that the sender writes on each socket.
-struct TcpGreeting {
-  char mark[8] = {'s', 'l', 'i', 'p', ' ', 't', 'c', 'p'};
-  std::uint64_t connection = 0;  // random; the same on all sockets of one connection
-  std::uint64_t stripe_bytes = 0;
-  std::uint32_t version = kTcpVersion;
-  std::int32_t rank = 0;
-  std::int32_t index = 0, sockets = 0;
-  std::int32_t channel = 0, reserved = 0;
-  Secret code{};  // HMAC of the fields before it, with a key derived from the job's key and the listener's salt
-
-  Secret expected_code(const Secret& key, const Secret& salt) const {
-    const Secret own = derive(key, "slip line", salt);
-    return derive(own, "greeting", std::as_bytes(std::span(this, 1)).first(offsetof(TcpGreeting, code)));
-  }
-};
 
 struct TcpHeader {
   static constexpr std::uint32_t kMark = 0x6d736731;
@@ -150,13 +119,18 @@ class ZeroCopy {
 // the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
+// connect() of the TCP network in two steps, for a caller that must not wait: when the dialer is done, the sender is
+// made of what it gives.
+GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options);
+std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options);
+
 class TcpSender final : public NetSender {
  public:
   TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kNone = kNetMaxRequests;
@@ -202,7 +176,7 @@ class TcpReceiver final : public NetReceiver {
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
-  void watch(std::vector<pollfd>& all) const override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;

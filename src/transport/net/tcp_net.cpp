@@ -1,28 +1,11 @@
-// Establishes TCP connections. The sender opens all sockets of a connection and writes a greeting on each. The listener
-// sends no answer, so connect() never waits for accept().
-#include <fmt/format.h>
-
-#include <cstring>
-#include <list>
-#include <set>
-
-#include "base/clock.hpp"
-#include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/sha256.hpp"
-#include "transport/bootstrap/secret.hpp"
 #include "transport/net/tcp.hpp"
-#include "transport/socket/address.hpp"
-#include "transport/socket/socket.hpp"
+#include "transport/net/tcp_greeting.hpp"
 
 namespace slip::transport {
 namespace {
 
-// The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
-// network may deliver the greeting late.
-constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-// Delay before the next accept when the process has no descriptors left.
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+constexpr const char kMark[] = "tcp ";
 // Size of the send buffer between ranks of one host: small, so that the bytes are still in the CPU caches when the peer
 // receives them. Measured: two ranks exchanged 2 MiB over plain sockets in 545 to 580 us with the kernel's choice of 4
 // MiB, and in 420 to 460 us with this size.
@@ -30,141 +13,17 @@ constexpr int kAheadBytes = 512 << 10;
 
 class TcpListener final : public NetListener {
  public:
-  explicit TcpListener(const NetOptions& options) {
-    const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
-    const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
-    listener_ = Socket::listen(at.with_port(0));
-    key_ = options.key;
-    contact_.salt = random_secret();
-    contact_.address = at.with_port(listener_.local().port()).wire();
-    contact_.rank = options.rank;
-    std::memcpy(handle_.data(), &contact_, sizeof(contact_));
-  }
+  explicit TcpListener(const NetOptions& options) : listener_(options, kMark) { handle_ = listener_.handle(); }
 
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
-    for (;;) {
-      accept_all();
-      read_greetings();
-      if (auto line = complete_connection()) return line;
-      if (!deadline) return nullptr;
-      wait(*deadline);
-    }
+    std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
+    if (!one) return nullptr;
+    return std::make_unique<TcpReceiver>(std::move(one->peer), std::move(one->sockets), one->said.stripe_bytes);
   }
 
  private:
-  struct Pending {
-    Socket socket;
-    std::int64_t since_ns = 0;
-    TcpGreeting greeting;
-    std::size_t got = 0;
-    UnprovenToken token;
-    bool greeted() const { return got == sizeof(greeting); }
-    bool is_unproven() const { return !greeted(); }
-    bool has_spoken() const { return got > 0; }
-  };
-
-  // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
-  // again.
-  void accept_all() {
-    int error = 0;
-    while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
-      if (!has_too_many_unproven(pending_)) continue;
-      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
-      if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
-    }
-    out_of_descriptors_ = error != 0;
-    if (out_of_descriptors_) drop_one_unproven(pending_);
-  }
-
-  // False: the peer is not a rank of this job.
-  bool read_greeting(Pending& one) {
-    if (one.greeted()) return true;
-    auto bytes = std::as_writable_bytes(std::span(&one.greeting, 1));
-    const Socket::Moved moved = one.socket.try_recv(bytes.subspan(one.got));
-    one.got += moved.bytes;
-    const TcpGreeting usual;
-    const std::size_t known = std::min(one.got, sizeof(usual.mark));
-    if (moved.ended || std::memcmp(&one.greeting, usual.mark, known) != 0) return false;
-    if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
-    const TcpGreeting& said = one.greeting;
-    if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
-        said.index >= said.sockets || said.stripe_bytes == 0)
-      return false;
-    // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
-    if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
-        !seen_.emplace(said.connection, said.index).second)
-      return false;
-    one.token = nullptr;
-    return true;
-  }
-
-  void read_greetings() {
-    pending_.remove_if([this](Pending& one) { return !read_greeting(one); });
-  }
-
-  std::unique_ptr<NetReceiver> complete_connection() {
-    for (const Pending& first : pending_) {
-      if (!first.greeted() || first.greeting.index != 0) continue;
-      const TcpGreeting said = first.greeting;
-      std::vector<Socket*> places(static_cast<std::size_t>(said.sockets));
-      std::size_t found = 0;
-      for (Pending& one : pending_) {
-        if (!one.greeted() || one.greeting.connection != said.connection || one.greeting.sockets != said.sockets)
-          continue;
-        Socket*& place = places[static_cast<std::size_t>(one.greeting.index)];
-        if (!place) ++found;
-        place = &one.socket;
-      }
-      if (found < places.size()) continue;
-      std::vector<Socket> sockets;
-      for (Socket* place : places) sockets.push_back(std::move(*place));
-      pending_.remove_if(
-          [&](const Pending& one) { return one.greeted() && one.greeting.connection == said.connection; });
-      NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
-      return std::make_unique<TcpReceiver>(std::move(peer), std::move(sockets), said.stripe_bytes);
-    }
-    return nullptr;
-  }
-
-  void wait(const Deadline& deadline) const {
-    std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
-    std::size_t silent = 0;
-    for (const Pending& one : pending_) {
-      if (one.greeted()) continue;
-      ++silent;
-      watched.push_back({one.socket.descriptor(), POLLIN, 0});
-    }
-    const std::string what =
-        fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
-    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
-    if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
-      base::fail(Code::kTimeout, {},
-                 "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
-                 "belong to connections whose other sockets have not come",
-                 what, silent, pending_.size() - silent);
-    if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
-    wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
-  }
-
-  Socket listener_;
-  TcpHandle contact_;
-  Secret key_{};
-  std::list<Pending> pending_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and socket index of all accepted greetings
-  bool out_of_descriptors_ = false;
+  GreetingListener listener_;
 };
-
-TcpHandle read_handle(const NetHandle& handle) {
-  TcpHandle contact;
-  const TcpHandle expected;
-  std::memcpy(&contact, handle.data(), sizeof(contact));
-  if (std::memcmp(contact.mark, expected.mark, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
-    base::fail(Code::kInvalidValue, {},
-               "these {} bytes are no handle of the tcp network, version {}: pass on what handle() gave", handle.size(),
-               kTcpVersion);
-  return contact;
-}
 
 class TcpNet final : public Net {
  public:
@@ -174,46 +33,32 @@ class TcpNet final : public Net {
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                      const Deadline& deadline) const override {
-    if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
-      base::fail(Code::kInvalidValue, {},
-                 "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
-                 "byte are possible",
-                 options.sockets, options.stripe_bytes, kNetMaxSockets);
-    const TcpHandle contact = read_handle(handle);
-    const SocketAddress to(contact.address);
-    TcpGreeting greeting{.connection = random_number(),
-                         .stripe_bytes = options.stripe_bytes,
-                         .rank = options.rank,
-                         .sockets = options.sockets,
-                         .channel = options.channel};
-    std::vector<Socket> sockets;
-    for (; greeting.index < options.sockets; ++greeting.index) {
-      greeting.code = greeting.expected_code(options.key, contact.salt);
-      sockets.push_back(connect_one(contact, to, deadline));
-      sockets.back().send(std::as_bytes(std::span(&greeting, 1)), deadline);
-    }
-    // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
-    const bool stays = stays_on_host(sockets.front());
-    for (const Socket& socket : sockets) {
-      if (stays) limit_send_buffer(socket, kAheadBytes);
-    }
-    const std::size_t zero_copy_from = stays ? 0 : options.zero_copy_from;
-    return std::make_unique<TcpSender>(NetPeer{contact.rank, to.text()}, std::move(sockets), options.stripe_bytes,
-                                       zero_copy_from);
-  }
-
- private:
-  static Socket connect_one(const TcpHandle& contact, const SocketAddress& to, const Deadline& deadline) {
-    try {
-      return Socket::connect(to, deadline);
-    } catch (const Error& error) {
-      base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {}, "rank {}: {}", contact.rank,
-                 error.what());
-    }
+    GreetingDialer dialer = dial_tcp(handle, options);
+    while (!dialer.advance()) dialer.wait(deadline);
+    return make_tcp_sender(dialer.take(), options);
   }
 };
 
 }  // namespace
+
+GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options) {
+  if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
+    base::fail(Code::kInvalidValue, {},
+               "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
+               "byte are possible",
+               options.sockets, options.stripe_bytes, kNetMaxSockets);
+  return {handle, kMark, options};
+}
+
+std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options) {
+  // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
+  const bool stays = stays_on_host(greeted.sockets.front());
+  for (const Socket& socket : greeted.sockets) {
+    if (stays) limit_send_buffer(socket, kAheadBytes);
+  }
+  return std::make_unique<TcpSender>(std::move(greeted.peer), std::move(greeted.sockets), options.stripe_bytes,
+                                     stays ? 0 : options.zero_copy_from);
+}
 
 const Net& net_tcp() {
   static const TcpNet kNet;

@@ -246,7 +246,7 @@ std::size_t TcpReceiver::missing(std::size_t index) const {
   return one.at < arrived_ ? stripes_.on(index, arrival(one.at).bytes) - one.received : 0;
 }
 
-void TcpReceiver::watch(std::vector<pollfd>& all) const {
+std::int64_t TcpReceiver::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     const Incoming& in = sockets_[i];
     if (in.at == arrived_ && (i > 0 || waiting_ == 0)) continue;
@@ -254,6 +254,7 @@ void TcpReceiver::watch(std::vector<pollfd>& all) const {
     if (wakes_at != in.wakes_at) wake_at(in.socket, in.wakes_at = wakes_at);
     all.push_back({in.socket.descriptor(), POLLIN, 0});
   }
+  return kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport

@@ -194,11 +194,12 @@ void TcpSender::fail_lost(int error) {
   fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending failed: {}", peer_.text(), std::strerror(error)));
 }
 
-void TcpSender::watch(std::vector<pollfd>& all) const {
+std::int64_t TcpSender::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
     all.push_back({sockets_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
+  return kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport

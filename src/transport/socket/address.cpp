@@ -211,16 +211,27 @@ bool InterfaceFilter::accepts(std::string_view name) const {
   return named != unwanted_;
 }
 
-SocketAddress own_address(const InterfaceFilter& filter) {
+std::vector<Interface> usable_interfaces(const InterfaceFilter& filter) {
   const std::vector<Interface> all = list_interfaces();
-  if (!filter.empty()) {
-    if (const auto found = best(all, [&](const Interface& one) { return filter.accepts(one.name); })) return *found;
-    fail_none(filter, all, "");
-  }
   static const InterfaceFilter kOutside("^docker,veth,virbr,br-,lo");
-  const auto outside =
-      best(all, [](const Interface& one) { return kOutside.accepts(one.name) && !one.address.is_loopback(); });
-  return outside ? *outside : own_loopback(all);
+  std::vector<Interface> result;
+  for (const Interface& one : all) {
+    const bool wanted =
+        filter.empty() ? kOutside.accepts(one.name) && !one.address.is_loopback() : filter.accepts(one.name);
+    if (!wanted) continue;
+    const auto known =
+        std::find_if(result.begin(), result.end(), [&](const Interface& it) { return it.name == one.name; });
+    if (known == result.end()) result.push_back(one);
+    else if (preference(one.address) < preference(known->address)) *known = one;
+  }
+  if (result.empty() && !filter.empty()) fail_none(filter, all, "");
+  if (result.empty()) result.push_back({"lo", own_loopback(all)});
+  return result;
+}
+
+SocketAddress own_address(const InterfaceFilter& filter) {
+  const std::vector<Interface> all = usable_interfaces(filter);
+  return *best(all, [](const Interface&) { return true; });
 }
 
 SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter) {

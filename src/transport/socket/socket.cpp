@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/clock.hpp"
+#include "base/env.hpp"
 #include "base/fail.hpp"
 
 namespace slip::transport {
@@ -113,7 +114,10 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
 void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
   std::vector<pollfd> all(watched.begin(), watched.end());
   all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
-  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
+  // Nanoseconds, because the limit may be shorter than a millisecond.
+  const std::int64_t rest = std::max<std::int64_t>(deadline.at_ns - base::now_ns(), 0);
+  const timespec limit{rest / 1'000'000'000, rest % 1'000'000'000};
+  const int count = ::ppoll(all.data(), all.size(), deadline.at_ns == 0 ? nullptr : &limit, nullptr);
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
@@ -133,14 +137,41 @@ void poll_until(std::span<pollfd> watched, std::int64_t time_ns) {
   static_cast<void>(::poll(watched.data(), watched.size(), poll_timeout_ms(time_ns)));
 }
 
+void take_port(const std::string& what, const std::function<int(std::uint16_t port)>& take) {
+  static std::atomic<unsigned> calls{0};
+  const base::Env& env = base::env();
+  const int count = env.first_port == 0 ? 1 : env.last_port - env.first_port + 1;
+  // Processes that begin at different ports rarely try one that is in use. relaxed: only the number counts.
+  const unsigned begin = static_cast<unsigned>(::getpid()) * 61 + calls.fetch_add(1, std::memory_order_relaxed);
+  int error = 0;
+  for (int i = 0; i < count; ++i) {
+    const int port =
+        env.first_port + static_cast<int>((begin + static_cast<unsigned>(i)) % static_cast<unsigned>(count));
+    error = take(static_cast<std::uint16_t>(port));
+    if (error != EADDRINUSE) break;
+  }
+  if (error == EADDRINUSE && env.first_port != 0)
+    base::fail(Code::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, env.first_port,
+               env.last_port);
+  if (error != 0) fail(what, error);
+}
+
 Socket Socket::listen(const SocketAddress& address) {
-  constexpr int kBacklog = 1024;
-  Socket socket(open_descriptor(address.family()));
-  // Without it, bind() fails while an old connection at this port is in TIME_WAIT.
-  set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
-  if (address.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
-  if (::bind(socket.descriptor(), address.data(), address.bytes()) != 0 || ::listen(socket.descriptor(), kBacklog) != 0)
-    fail("cannot listen at " + address.text(), errno);
+  Socket socket;
+  const auto try_listen = [&](const SocketAddress& where) {
+    constexpr int kBacklog = 1024;
+    socket = Socket(open_descriptor(where.family()));
+    // Without it, bind() fails while an old connection at this port is in TIME_WAIT.
+    set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
+    if (where.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
+    const bool listens =
+        ::bind(socket.descriptor(), where.data(), where.bytes()) == 0 && ::listen(socket.descriptor(), kBacklog) == 0;
+    return listens ? 0 : errno;
+  };
+  const std::string what = "cannot listen at " + address.text();
+  if (address.is_tcp() && address.port() == 0)
+    take_port(what, [&](std::uint16_t port) { return try_listen(address.with_port(port)); });
+  else if (const int error = try_listen(address); error != 0) fail(what, error);
   return socket;
 }
 

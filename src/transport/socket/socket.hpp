@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,7 +44,7 @@ void poll_until(std::span<pollfd> watched, std::int64_t time_ns);
 class Socket {
  public:
   Socket() = default;
-  // Port 0: the kernel chooses a port, see local().
+  // Port 0: one of SLIP_PORTS; without that variable the kernel chooses a port. See local().
   static Socket listen(const SocketAddress& address);
 
   static Socket connect(const SocketAddress& peer, const Deadline& deadline);
@@ -82,6 +83,10 @@ class Socket {
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
   OwnedDescriptor descriptor_;
 };
+
+// Calls take(port) with the ports of SLIP_PORTS, in an order that differs between processes, until it returns 0; with
+// port 0 if the variable is not set. take() returns an errno. Throws kIo with `what` if the last one is not 0.
+void take_port(const std::string& what, const std::function<int(std::uint16_t port)>& take);
 
 std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
 int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected

@@ -1,0 +1,165 @@
+// `make bench ONLY=launch`: how long 64 ranks on 8 hosts take to start. The hosts are network namespaces with an sshd
+// each (hosts.sh). Measured from the start of `slip launch --hosts` until all ranks have initialised a communicator.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "slip/communicator.hpp"
+#include "support/harness.hpp"
+
+namespace slip::bench {
+namespace {
+
+constexpr const char* kRankWord = "--rank";
+constexpr const char* kReady = "ready";
+constexpr int kHosts = 8, kRanks = 64;
+constexpr double kLimitNs = 2e9;
+constexpr int kLacking = 77;  // status of hosts.sh
+
+int run_rank() {
+  const Communicator comm = Communicator::init(Device::open("cpu", {.compute_workers = 1}));
+  std::printf("%s\n", kReady);
+  return 0;
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+// A child process and its standard output.
+class Child {
+ public:
+  explicit Child(std::vector<std::string> words) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    const int error = ::posix_spawnp(&pid_, pointers[0], &actions, nullptr, pointers.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    out_ = ends[0];
+    if (error != 0) throw std::runtime_error("cannot start " + words[0] + ": " + std::strerror(error));
+  }
+  ~Child() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    static_cast<void>(status());
+    ::close(out_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Reads on; false at the end.
+  bool read(std::string& text) const {
+    std::array<char, 4096> bytes;
+    const ssize_t count = ::read(out_, bytes.data(), bytes.size());
+    if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));
+    return count > 0;
+  }
+  int status() {
+    if (pid_ < 0) return status_;
+    ::waitpid(pid_, &status_, 0);
+    pid_ = -1;
+    return status_ = WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, status_ = 0;
+};
+
+std::string all_of(Child& child) {
+  std::string text;
+  while (child.read(text)) {}
+  return text;
+}
+
+// The hosts, made at first use and removed at the end.
+class Hosts {
+ public:
+  Hosts() : folder_(std::filesystem::temp_directory_path() / ("slip-bench-launch-" + std::to_string(::getpid()))) {
+    Child script({"bash", kScript, "start", folder_.string(), std::to_string(kHosts)});
+    reason_ = all_of(script);
+    const int status = script.status();
+    if (status == 0) reason_.clear();
+    else if (status != kLacking) throw std::runtime_error("hosts.sh failed with status " + std::to_string(status));
+  }
+  ~Hosts() { static_cast<void>(Child({"bash", kScript, "stop", folder_.string()}).status()); }
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  const std::string& reason() const { return reason_; }  // why there are none; empty: there are
+  std::vector<std::string> on_login_node(std::vector<std::string> words) const {
+    words.insert(words.begin(), (folder_ / "login").string());
+    return words;
+  }
+  std::string ssh() const { return "ssh -F " + (folder_ / "ssh_config").string(); }
+  static std::string list() {
+    std::string text;
+    for (int host = 1; host <= kHosts; ++host) text += (host == 1 ? "10.79.0." : ",10.79.0.") + std::to_string(host);
+    return text;
+  }
+
+ private:
+  static constexpr const char* kScript = SLIP_SOURCE_DIR "/bench/launch/hosts.sh";
+  const std::filesystem::path folder_;
+  std::string reason_;
+};
+
+std::size_t count_ready(const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(kReady, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+// What ssh alone takes to reach all hosts at once.
+double plain_ssh_ns(const Hosts& hosts) {
+  const std::string loop = "for ((i = 1; i <= " + std::to_string(kHosts) + "; ++i)); do ";
+  const Timer timer;
+  Child ssh(hosts.on_login_node({"bash", "-c", loop + hosts.ssh() + " 10.79.0.$i true & done; wait"}));
+  static_cast<void>(ssh.status());
+  return timer.elapsed_ns();
+}
+
+std::optional<double> start_ranks(Context& context) {
+  static const Hosts kMade;
+  if (!kMade.reason().empty()) return context.skip(kMade.reason());
+  static const double kPlainNs = plain_ssh_ns(kMade);
+  context.note("ssh alone to " + std::to_string(kHosts) + " hosts at once: " + format_ns(kPlainNs));
+  const Timer timer;
+  Child job(kMade.on_login_node({SLIP_PROGRAM, "launch", "--hosts", Hosts::list(), "--ssh", kMade.ssh(), "-n",
+                                 std::to_string(kRanks), "--timeout", "60", "--", own_program(), kRankWord}));
+  std::string text;
+  while (count_ready(text) < kRanks && job.read(text)) {}
+  const double elapsed = timer.elapsed_ns();
+  text += all_of(job);
+  if (job.status() != 0 || count_ready(text) != kRanks)
+    throw std::runtime_error("slip launch failed with status " + std::to_string(job.status()));
+  return elapsed;
+}
+
+}  // namespace
+}  // namespace slip::bench
+
+int main(int argc, char** argv) {
+  using namespace slip::bench;
+  if (argc == 2 && std::strcmp(argv[1], kRankWord) == 0) return run_rank();
+  Harness harness;
+  harness.add({.area = "launch",
+               .name = "start_64_ranks_on_8_hosts",
+               .unit = Unit::kNanoseconds,
+               .ours = start_ranks,
+               .limit = kLimitNs});
+  return harness.run(argc, argv);
+}

@@ -1,0 +1,37 @@
+# Network plug-ins of NCCL for the tests of our loader (tests/plugins): our own with one version of the interface or with
+# faults, and one on libfabric, which is left out if libfabric's headers are not there.
+set(slip_plugin_folder "${PROJECT_BINARY_DIR}/test-plugins")
+function(slip_add_test_plugin name source)
+  add_library(test_plugin_${name} MODULE "${PROJECT_SOURCE_DIR}/tests/plugins/${source}")
+  set_target_properties(test_plugin_${name} PROPERTIES OUTPUT_NAME nccl-net-${name}
+                        LIBRARY_OUTPUT_DIRECTORY "${slip_plugin_folder}")
+  target_include_directories(test_plugin_${name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_compile_options(test_plugin_${name} PRIVATE -Wall -Wextra)
+  target_compile_definitions(test_plugin_${name} PRIVATE SLIP_WRAPPED_PLUGIN="$<TARGET_FILE:slip_nccl_net>" ${ARGN})
+  target_link_libraries(test_plugin_${name} PRIVATE ${CMAKE_DL_LIBS})
+  add_dependencies(test_plugin_${name} slip_nccl_net)
+  add_dependencies(test_plugins test_plugin_${name})
+endfunction()
+
+add_custom_target(test_plugins)
+foreach(version 7 8 9 10 11)
+  slip_add_test_plugin(v${version} wrapped_net.c PLUGIN_VERSION=${version})
+endforeach()
+slip_add_test_plugin(empty wrapped_net.c PLUGIN_VERSION=0)
+slip_add_test_plugin(hole wrapped_net.c PLUGIN_VERSION=9 PLUGIN_HOLE)
+find_path(FABRIC_INCLUDE_DIR rdma/fi_tagged.h)
+find_library(FABRIC_LIBRARY fabric)
+set(SLIP_LIBFABRIC_FOUND OFF)
+if(FABRIC_INCLUDE_DIR AND FABRIC_LIBRARY)
+  set(SLIP_LIBFABRIC_FOUND ON)
+  slip_add_test_plugin(libfabric libfabric_net.c)
+  target_include_directories(test_plugin_libfabric SYSTEM PRIVATE "${FABRIC_INCLUDE_DIR}")
+  target_link_libraries(test_plugin_libfabric PRIVATE "${FABRIC_LIBRARY}")
+endif()
+message(STATUS "libfabric, for a plug-in of the tests: ${SLIP_LIBFABRIC_FOUND}")
+
+foreach(program test_transport test_comm)
+  target_compile_definitions(${program} PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>"
+                             SLIP_TEST_PLUGINS="${slip_plugin_folder}")
+  add_dependencies(${program} test_plugins)
+endforeach()

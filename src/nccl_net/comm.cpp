@@ -1,0 +1,87 @@
+#include "nccl_net/comm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/env.hpp"
+#include "transport/bootstrap/secret.hpp"
+#include "transport/net/tcp.hpp"
+
+namespace slip::nccl_net {
+
+transport::NetOptions connection_options(const NetDevice& device) {
+  transport::NetOptions options;
+  options.rank = -1;  // NCCL does not tell a plug-in the ranks
+  options.host = device.host;
+  const bool has_secret = !base::env_text("SLIP_SECRET").empty() || !base::env_text("SLIP_SECRET_FILE").empty();
+  if (has_secret) options.key = transport::shared_secret("nccl net plug-in", false);
+  if (base::env().sockets > 0) options.sockets = base::env().sockets;
+  options.zero_copy_from = static_cast<std::size_t>(base::env().zero_copy);
+  return options;
+}
+
+Comm::Comm(std::unique_ptr<transport::NetConnection> connection) : connection_(std::move(connection)) {
+  for (Request& one : requests_) {
+    one.comm = this;
+    free_.push_back(&one);
+  }
+}
+
+Request* Comm::wrap(transport::NetRequest* request) {
+  if (!request) return nullptr;
+  Request* const one = free_.back();
+  free_.pop_back();
+  one->request = request;
+  return one;
+}
+
+bool Comm::test(Request& request, int* bytes) {
+  const transport::NetRequest& inner = *request.request;
+  const bool sends = inner.kind == transport::NetRequest::Kind::kSend;
+  const std::size_t count = inner.count;
+  std::array<std::size_t, transport::kNetMaxParts> moved{inner.parts[0].bytes};  // of a send: its length
+  if (!connection_->test(request.request, std::span(moved).first(sends ? 0 : count))) return false;
+  for (std::size_t i = 0; bytes && i < count; ++i) bytes[i] = static_cast<int>(moved[i]);
+  free_.push_back(&request);
+  return true;
+}
+
+struct Dialers::Dialer {
+  Dialer(void* at, const transport::NetHandle& to, const transport::NetOptions& with)
+      : place(at), handle(to), options(with), dialer(transport::dial_tcp(to, with)) {}
+
+  void* const place;  // where NCCL keeps the handle: it names the attempt
+  const transport::NetHandle handle;
+  const transport::NetOptions options;
+  transport::GreetingDialer dialer;
+};
+
+std::unique_ptr<Comm> Dialers::dial(void* handle, const NetDevice& device) {
+  transport::NetHandle bytes;
+  std::memcpy(bytes.data(), handle, bytes.size());
+  std::shared_ptr<Dialer> one;
+  {
+    const base::LockGuard lock(mutex_);
+    // An attempt that NCCL gave up stays until its memory holds another handle.
+    std::erase_if(all_, [&](const auto& dialer) { return dialer->place == handle && dialer->handle != bytes; });
+    const auto found =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& dialer) { return dialer->place == handle; });
+    one = found != all_.end() ? *found : std::make_shared<Dialer>(handle, bytes, connection_options(device));
+    if (found == all_.end()) all_.push_back(one);
+  }
+  const auto forget = [&] {
+    const base::LockGuard lock(mutex_);
+    std::erase(all_, one);
+  };
+  try {
+    if (!one->dialer.advance()) return nullptr;
+  } catch (...) {
+    forget();
+    throw;
+  }
+  forget();
+  return std::make_unique<Comm>(transport::make_tcp_sender(one->dialer.take(), one->options));
+}
+
+}  // namespace slip::nccl_net

@@ -1,0 +1,317 @@
+// libnccl-net-slip.so: Slipstream's TCP transport as a network plug-in of NCCL, versions 8 to 11 of the interface. NCCL
+// loads it with NCCL_NET_PLUGIN=slip. No exception leaves these functions: an error is logged with NCCL's logger and
+// becomes a result code.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <optional>
+
+#include "base/fail.hpp"
+#include "nccl_net/comm.hpp"
+#include "nccl_net/devices.hpp"
+#include "slip/error.hpp"
+#include "transport/net_plugin/nccl_net.h"
+
+namespace slip::nccl_net {
+namespace {
+
+constexpr const char* kName = "Slipstream";
+constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;  // test() reports lengths as int
+constexpr int kMaxComms = 65'536;
+
+std::atomic<net_logger> g_logger{nullptr};
+
+void log(net_log_level level, const std::string& text) {
+  const net_logger logger = g_logger.load(std::memory_order_acquire);  // acquire: pairs with the release in init()
+  if (logger) logger(level, NET_LOG_OF_INIT | NET_LOG_OF_NET, "slipstream", 0, "NET/%s : %s", kName, text.c_str());
+}
+
+net_result result_of(Code code) {
+  switch (code) {
+    case Code::kRankLost: return NET_REMOTE_ERROR;
+    case Code::kInvalidValue:
+    case Code::kMismatch:
+    case Code::kUnsupported: return NET_INVALID_USAGE;
+    case Code::kIo:
+    case Code::kTimeout:
+    case Code::kOutOfMemory: return NET_SYSTEM_ERROR;
+    default: return NET_INTERNAL_ERROR;
+  }
+}
+
+template <class Body>
+net_result guarded(const Body& body) noexcept {
+  try {
+    try {
+      return body();
+    } catch (const Error& error) {
+      log(NET_LOG_WARN, base::bare_text(error));
+      return result_of(error.code());
+    } catch (const std::exception& error) {
+      log(NET_LOG_WARN, error.what());
+    }
+  } catch (...) {  // no memory for the text
+  }
+  return NET_INTERNAL_ERROR;
+}
+
+net_result refuse(const std::string& text) {
+  log(NET_LOG_WARN, text);
+  return NET_INVALID_USAGE;
+}
+
+struct Plugin {
+  base::Mutex mutex;
+  bool found SLIP_GUARDED_BY(mutex) = false;
+  std::vector<NetDevice> devices;  // constant after init(): NCCL holds pointers into its strings
+  Dialers dialers;
+};
+Plugin& plugin() {
+  static auto* const kPlugin = new Plugin;  // never destroyed: NCCL's threads may use it while the process exits
+  return *kPlugin;
+}
+
+net_result init(net_logger logger) {
+  return guarded([&] {
+    // release: a thread that sees the logger sees what NCCL prepared for it.
+    g_logger.store(logger, std::memory_order_release);
+    const base::LockGuard lock(plugin().mutex);
+    if (plugin().found) return NET_SUCCESS;
+    plugin().devices = find_devices();
+    plugin().found = true;
+    std::string text;
+    for (const NetDevice& one : plugin().devices) text += fmt::format(" {} ({})", one.name, one.host);
+    log(NET_LOG_INFO, "TCP over" + text);
+    return NET_SUCCESS;
+  });
+}
+
+net_result devices(int* count) {
+  *count = static_cast<int>(plugin().devices.size());
+  return NET_SUCCESS;
+}
+
+const NetDevice* find_device(int index) {
+  const std::vector<NetDevice>& all = plugin().devices;
+  return index >= 0 && static_cast<std::size_t>(index) < all.size() ? &all[static_cast<std::size_t>(index)] : nullptr;
+}
+
+template <class Properties>
+net_result get_properties(int index, Properties* properties) {
+  const NetDevice* const device = find_device(index);
+  if (!device) return refuse(fmt::format("there is no device {}", index));
+  *properties = {};
+  // NCCL's type is char*, but it only reads the text.
+  properties->name = const_cast<char*>(device->name.c_str());
+  properties->pci_path = device->pci_path.empty() ? nullptr : const_cast<char*>(device->pci_path.c_str());
+  properties->guid = static_cast<std::uint64_t>(index);
+  properties->ptr_support = NET_PTR_HOST;
+  properties->speed = device->speed_mbps;
+  properties->max_comms = kMaxComms;
+  properties->max_recvs = static_cast<int>(transport::kNetMaxParts);
+  properties->device_type = NET_DEVICE_HOST;
+  if constexpr (requires { properties->max_p2p_bytes; }) {
+    properties->virtual_device.ndevs = 1;
+    properties->virtual_device.devs[0] = index;
+    properties->max_p2p_bytes = kMaxMessageBytes;
+    properties->max_coll_bytes = kMaxMessageBytes;
+  }
+  if constexpr (requires { properties->max_multi_request_size; }) properties->max_multi_request_size = 1;
+  return NET_SUCCESS;
+}
+
+net_result listen(int index, void* handle, void** listener) {
+  *listener = nullptr;
+  return guarded([&] {
+    const NetDevice* const device = find_device(index);
+    if (!device) return refuse(fmt::format("listen: there is no device {}", index));
+    std::unique_ptr<transport::NetListener> made = transport::net_tcp().listen(connection_options(*device));
+    static_assert(transport::kNetHandleBytes == NET_HANDLE_BYTES);
+    std::copy(made->handle().begin(), made->handle().end(), static_cast<std::byte*>(handle));
+    *listener = made.release();
+    return NET_SUCCESS;
+  });
+}
+
+net_result connect(int index, void* handle, void** sender) {
+  *sender = nullptr;
+  return guarded([&] {
+    const NetDevice* const device = find_device(index);
+    if (!device) return refuse(fmt::format("connect: there is no device {}", index));
+    *sender = plugin().dialers.dial(handle, *device).release();
+    return NET_SUCCESS;
+  });
+}
+
+net_result accept(void* listener, void** receiver, net_device_handle**) {
+  *receiver = nullptr;
+  return guarded([&] {
+    std::unique_ptr<transport::NetReceiver> made = static_cast<transport::NetListener*>(listener)->accept(nullptr);
+    if (made) *receiver = new Comm(std::move(made));
+    return NET_SUCCESS;
+  });
+}
+
+net_result reg_mr(void* comm, void* data, std::size_t bytes, int type, void** memory) {
+  *memory = nullptr;
+  return guarded([&] {
+    if (type != NET_PTR_HOST) return refuse("regMr: only host memory can be registered");
+    *memory = static_cast<Comm*>(comm)->connection().register_memory({static_cast<std::byte*>(data), bytes}).release();
+    return NET_SUCCESS;
+  });
+}
+
+net_result dereg_mr(void*, void* memory) {
+  return guarded([&] {
+    delete static_cast<transport::NetMemory*>(memory);
+    return NET_SUCCESS;
+  });
+}
+
+net_result isend(void* sender, void* data, std::size_t bytes, int tag, void* memory, void** request) {
+  *request = nullptr;
+  return guarded([&] {
+    auto& comm = *static_cast<Comm*>(sender);
+    const transport::NetPart part{static_cast<std::byte*>(data), bytes, tag,
+                                  static_cast<transport::NetMemory*>(memory)};
+    *request = comm.wrap(comm.sender().isend(part));
+    return NET_SUCCESS;
+  });
+}
+
+template <class Bytes>
+net_result irecv(void* receiver, int count, void** data, Bytes* bytes, int* tags, void** memories, void** request) {
+  *request = nullptr;
+  return guarded([&] {
+    if (count < 1 || static_cast<std::size_t>(count) > transport::kNetMaxParts)
+      return refuse(fmt::format("irecv of {} parts: 1 to {} are possible", count, transport::kNetMaxParts));
+    std::array<transport::NetPart, transport::kNetMaxParts> parts;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+      parts[i] = {static_cast<std::byte*>(data[i]), static_cast<std::size_t>(bytes[i]), tags[i],
+                  static_cast<transport::NetMemory*>(memories[i])};
+    auto& comm = *static_cast<Comm*>(receiver);
+    *request = comm.wrap(comm.receiver().irecv(std::span(parts).first(static_cast<std::size_t>(count))));
+    return NET_SUCCESS;
+  });
+}
+
+// The CPU itself writes the received bytes, so there is nothing to flush.
+net_result iflush(void*, int, void**, int*, void**, void** request) {
+  *request = nullptr;
+  return NET_SUCCESS;
+}
+
+net_result test(void* request, int* done, int* bytes) {
+  *done = 0;
+  return guarded([&] {
+    auto& one = *static_cast<Request*>(request);
+    *done = one.comm->test(one, bytes) ? 1 : 0;
+    return NET_SUCCESS;
+  });
+}
+
+net_result close_comm(void* comm) {
+  return guarded([&] {
+    delete static_cast<Comm*>(comm);
+    return NET_SUCCESS;
+  });
+}
+
+net_result close_listen(void* listener) {
+  return guarded([&] {
+    delete static_cast<transport::NetListener*>(listener);
+    return NET_SUCCESS;
+  });
+}
+
+// What all versions have in the same form.
+template <class Table>
+constexpr Table common_table() {
+  Table table{};
+  table.name = kName;
+  table.devices = &devices;
+  table.get_properties = &get_properties;
+  table.accept = &accept;
+  table.reg_mr = &reg_mr;
+  table.dereg_mr = &dereg_mr;
+  table.iflush = &iflush;
+  table.test = &test;
+  table.close_send = &close_comm;
+  table.close_recv = &close_comm;
+  table.close_listen = &close_listen;
+  return table;
+}
+
+constexpr net_table_v8 make_v8() {
+  auto table = common_table<net_table_v8>();
+  table.init = &init;
+  table.listen = &listen;
+  table.connect = [](int device, void* handle, void** sender, net_device_handle**) {
+    return connect(device, handle, sender);
+  };
+  table.isend = [](void* sender, void* data, int bytes, int tag, void* memory, void** request) {
+    return isend(sender, data, static_cast<std::size_t>(bytes), tag, memory, request);
+  };
+  table.irecv = &irecv<int>;
+  return table;
+}
+
+constexpr net_table_v9 make_v9() {
+  auto table = common_table<net_table_v9>();
+  table.init = &init;
+  table.listen = &listen;
+  table.connect = [](int device, void* handle, void** sender, net_device_handle**) {
+    return connect(device, handle, sender);
+  };
+  table.isend = &isend;
+  table.irecv = &irecv<std::size_t>;
+  return table;
+}
+
+// Versions 10 and 11 pass a handle for the profiler with each message, which we do not use.
+template <class Table>
+constexpr Table profiled_table() {
+  auto table = common_table<Table>();
+  table.isend = [](void* sender, void* data, std::size_t bytes, int tag, void* memory, void*, void** request) {
+    return isend(sender, data, bytes, tag, memory, request);
+  };
+  table.irecv = [](void* receiver, int count, void** data, std::size_t* bytes, int* tags, void** memories, void**,
+                   void** request) { return irecv(receiver, count, data, bytes, tags, memories, request); };
+  return table;
+}
+
+constexpr net_table_v10 make_v10() {
+  auto table = profiled_table<net_table_v10>();
+  table.init = [](net_logger logger, net_profiler) { return init(logger); };
+  table.listen = &listen;
+  table.connect = [](int device, net_config*, void* handle, void** sender, net_device_handle**) {
+    return connect(device, handle, sender);
+  };
+  return table;
+}
+
+constexpr net_table_v11 make_v11() {
+  auto table = profiled_table<net_table_v11>();
+  table.init = [](void** context, std::uint64_t, net_config*, net_logger logger, net_profiler) {
+    *context = nullptr;
+    return init(logger);
+  };
+  table.listen = [](void*, int device, void* handle, void** listener) { return listen(device, handle, listener); };
+  table.connect = [](void*, int device, void* handle, void** sender, net_device_handle**) {
+    return connect(device, handle, sender);
+  };
+  table.finalize = [](void*) { return NET_SUCCESS; };
+  table.set_net_attr = [](void*, net_attributes*) { return NET_SUCCESS; };
+  return table;
+}
+
+}  // namespace
+}  // namespace slip::nccl_net
+
+extern "C" {
+[[gnu::visibility("default")]] extern constexpr net_table_v8 ncclNetPlugin_v8 = slip::nccl_net::make_v8();
+[[gnu::visibility("default")]] extern constexpr net_table_v9 ncclNetPlugin_v9 = slip::nccl_net::make_v9();
+[[gnu::visibility("default")]] extern constexpr net_table_v10 ncclNetPlugin_v10 = slip::nccl_net::make_v10();
+[[gnu::visibility("default")]] extern constexpr net_table_v11 ncclNetPlugin_v11 = slip::nccl_net::make_v11();
+}

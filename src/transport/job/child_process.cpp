@@ -1,0 +1,110 @@
+#include "transport/job/child_process.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "base/fail.hpp"
+#include "transport/job/job_guard.hpp"
+
+namespace slip::transport {
+namespace {
+
+constexpr int kNotRun = 127;  // exit status of a child whose program cannot be run; the parent reads the errno instead
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> result;
+  result.reserve(words.size() + 1);
+  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+std::string path_of(const std::vector<std::string>& environment) {
+  constexpr std::string_view kName = "PATH=";
+  for (const std::string& line : environment) {
+    if (line.starts_with(kName)) return line.substr(kName.size());
+  }
+  return "/usr/local/bin:/usr/bin:/bin";
+}
+
+// The file of a program. execvpe() would search the PATH of this process, but the child may have another one. A name
+// that is not found stays as it is, so that execvpe() reports the error.
+std::string file_of(const std::string& program, const std::vector<std::string>& environment) {
+  if (program.find('/') != std::string::npos) return program;
+  const std::string path = path_of(environment);
+  for (std::size_t at = 0; at <= path.size();) {
+    const std::size_t end = std::min(path.find(':', at), path.size());
+    const std::string folder = path.substr(at, end - at);
+    const std::string file = (folder.empty() ? "." : folder) + "/" + program;
+    if (::access(file.c_str(), X_OK) == 0) return file;
+    at = end + 1;
+  }
+  return program;
+}
+
+// Everything that the child needs between fork and exec, where it must not allocate.
+struct ChildSetup {
+  const char* file;
+  const char* directory;  // null: stays
+  std::vector<char*> arguments, environment;
+  int in, out, err;
+  int failure;  // write end of a pipe: the child sends the errno if exec fails
+  pid_t parent;
+  sigset_t mask;
+};
+
+[[noreturn]] void give_up(const ChildSetup& setup) {
+  const int error = errno;
+  static_cast<void>(!::write(setup.failure, &error, sizeof(error)));
+  ::_exit(kNotRun);
+}
+
+[[noreturn]] void become(const ChildSetup& setup) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != setup.parent) ::_exit(kNotRun);  // the parent was killed before prctl()
+  ::dup2(setup.in, STDIN_FILENO);
+  if (setup.out >= 0) ::dup2(setup.out, STDOUT_FILENO);
+  if (setup.err >= 0) ::dup2(setup.err, STDERR_FILENO);
+  if (setup.directory && ::chdir(setup.directory) != 0) give_up(setup);
+  ::sigprocmask(SIG_SETMASK, &setup.mask, nullptr);
+  ::execvpe(setup.file, setup.arguments.data(), setup.environment.data());
+  give_up(setup);
+}
+
+}  // namespace
+
+StartedChild start_child(const ChildProgram& program, const std::string& name) {
+  const std::string file = file_of(program.command.front(), program.environment);
+  const OwnedDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe failure = make_pipe();
+  const ChildSetup setup{.file = file.c_str(),
+                         .directory = program.directory.empty() ? nullptr : program.directory.c_str(),
+                         .arguments = pointers(program.command),
+                         .environment = pointers(program.environment),
+                         .in = program.in >= 0 ? program.in : nothing.number(),
+                         .out = program.out,
+                         .err = program.err,
+                         .failure = failure.write.number(),
+                         .parent = ::getpid(),
+                         .mask = program.mask};
+  StartedChild child;
+  child.pid = ::fork();
+  if (child.pid == 0) become(setup);
+  if (child.pid < 0) base::fail(Code::kIo, {}, "cannot start {}: {}", name, std::strerror(errno));
+  failure.write.reset();            // only the child has it now
+  ::setpgid(child.pid, child.pid);  // parent and child both do it: either may be first
+  int error = 0;
+  ssize_t got = 0;
+  // If exec succeeds, it closes the pipe, and read() returns 0.
+  while ((got = ::read(failure.read.number(), &error, sizeof(error))) < 0 && errno == EINTR) {}
+  child.error = got == sizeof(error) ? error : 0;
+  return child;
+}
+
+}  // namespace slip::transport

@@ -1,0 +1,31 @@
+// start_child: starts a rank, an agent or a remote shell as a child process. The child leads a process group, so that a
+// Ctrl-C of the terminal reaches only the launcher. If this process is killed, the kernel kills the child.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace slip::transport {
+
+struct ChildProgram {
+  std::vector<std::string> command = {};      // the program, searched in the PATH of `environment`, and its arguments
+  std::vector<std::string> environment = {};  // "NAME=value"
+  std::string directory = {};                 // the working directory; empty: that of this process
+  int in = -1;                                // -1: /dev/null
+  int out = -1, err = -1;                     // -1: that of this process
+  sigset_t mask{};                            // blocked signals
+};
+
+struct StartedChild {
+  pid_t pid = -1;
+  int error = 0;  // errno: the program cannot be run, and the child has ended; 0: it runs
+};
+
+// Returns when the program runs or cannot be run. The caller reaps the child in both cases. Throws kIo if there can be
+// no further process. `name` is for that error: "rank 3".
+StartedChild start_child(const ChildProgram& program, const std::string& name);
+
+}  // namespace slip::transport

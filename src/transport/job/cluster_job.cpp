@@ -1,0 +1,327 @@
+#include "transport/job/cluster_job.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fail.hpp"
+#include "base/sync.hpp"
+#include "base/terminal.hpp"
+#include "slip/unique_id.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
+#include "transport/job/host_group.hpp"
+#include "transport/job/job_output.hpp"
+#include "transport/job/job_signals.hpp"
+#include "transport/job/placement.hpp"
+#include "transport/job/rank_processes.hpp"
+
+namespace slip::transport {
+namespace {
+
+constexpr int kHostLost = 1;  // exit status if a host is lost and no rank has failed
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::int64_t kOtherFailuresNs = kSecondNs;   // so that one error names all hosts that fail at once
+constexpr std::int64_t kEndMarginNs = 10 * kSecondNs;  // beyond the grace period, for the hosts to report the end
+constexpr std::int64_t kKillLimitNs = 5 * kSecondNs;   // the same after a kill
+constexpr std::int64_t kCloseLimitNs = kSecondNs;      // for the remote shells to end by themselves
+constexpr std::int64_t kPauseLimitNs = kSecondNs;      // to tell the hosts that the job pauses
+constexpr int kAlivePerSilence = 4;                    // signs of life within the limit for silence
+
+std::int64_t ns(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
+
+// The earlier of two times, where 0 means never.
+std::int64_t earlier(std::int64_t a, std::int64_t b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
+
+class ClusterRun : base::NoCopy {
+ public:
+  explicit ClusterRun(const ClusterJob& job)
+      : job_(job), shell_(job.shell, job.start_timeout / 2), hosts_(job.hosts, shell_, job.program) {}
+
+  int run() {
+    start_by_ns_ = base::now_ns() + ns(job_.start_timeout);
+    for (Host& host : hosts_.all()) connect(host);
+    while (!over()) {
+      wait();
+      while (const int number = signals_.next()) take(number);
+      const bool reads = reads_frames();
+      for (Host& host : hosts_.all()) serve(host, reads);
+      check_time();
+      output_.flush();
+    }
+    close();
+    if (interrupted_ == 0) hosts_.throw_failures();
+    return status_ != 0 || interrupted_ == 0 ? status_ : kOfSignal + interrupted_;
+  }
+
+ private:
+  bool started() const { return !id_.empty(); }
+  // While the reader of the output does not read, no frames are read either. A job that ends reads all.
+  bool reads_frames() const { return !output_.is_full() || give_up_at_ns_ != 0; }
+  bool over() const {
+    if (failed_at_ns_ != 0 && base::now_ns() >= failed_at_ns_ + kOtherFailuresNs) return true;
+    if (interrupted_ != 0 && !started()) return true;
+    return std::ranges::all_of(hosts_.all(), &Host::is_over);
+  }
+
+  void connect(Host& host) {
+    host.heard_ns = base::now_ns();
+    try {
+      host.connection.connect(signals_.before());
+    } catch (const Error& error) {
+      fail(host, base::bare_text(error));
+    }
+  }
+
+  void wait() const {
+    std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+    for (const Host& host : hosts_.all()) {
+      if (host.state != Host::State::kFailed) host.connection.watch(watched, reads_frames());
+    }
+    output_.watch(watched);
+    std::int64_t until = earlier(next_alive_ns_, earlier(timeout_at_ns_, give_up_at_ns_));
+    if (!started()) until = earlier(until, start_by_ns_);
+    if (failed_at_ns_ != 0) until = earlier(until, failed_at_ns_ + kOtherFailuresNs);
+    poll_until(watched, until);
+  }
+
+  void serve(Host& host, bool reads) {
+    if (host.state == Host::State::kFailed) return;
+    host.connection.read(reads);
+    if (!reads) host.heard_ns = base::now_ns();  // its frames wait
+    while (const std::optional<AgentFrame> frame = host.connection.next()) handle(host, *frame);
+    if (host.state != Host::State::kConnecting) {
+      const std::string errors = host.connection.take_errors();
+      if (!errors.empty()) output_.add(error_source(host), STDERR_FILENO, errors, fmt::format("[host {}] ", host.name));
+    }
+    host.connection.flush();
+    if (host.is_over() || !host.connection.ended()) return;
+    if (host.state == Host::State::kConnecting && host.connection.can_try_again()) return connect(host);
+    fail(host,
+         host.state == Host::State::kConnecting ? host.connection.why_ended() : "the connection to its agent ended");
+  }
+
+  // Sources of output are the ranks, and behind them the hosts themselves.
+  int error_source(const Host& host) const { return job_.ranks.nranks + host.placed.ranks.front(); }
+
+  void handle(Host& host, const AgentFrame& frame) {
+    host.heard_ns = base::now_ns();
+    switch (frame.kind) {
+      case AgentFrameKind::kReady: return greet(host, frame);
+      case AgentFrameKind::kAccepted:
+        if (host.state == Host::State::kGreeted) host.state = Host::State::kAccepted;
+        return agree();
+      case AgentFrameKind::kRefused: return fail(host, frame.body);
+      case AgentFrameKind::kAddress:
+        if (!started() && &host == &hosts_.first()) start(frame.body, static_cast<std::uint16_t>(frame.value));
+        return;
+      case AgentFrameKind::kOutput: return output_.add(frame.rank, frame.value, frame.body, prefix(host, frame.rank));
+      case AgentFrameKind::kNotStarted: return not_started(host, frame);
+      case AgentFrameKind::kExit: return rank_ended(host, {frame.rank, frame.value, frame.exited});
+      case AgentFrameKind::kDone:
+        finish_lines(host);
+        host.state = Host::State::kDone;
+        return;
+      default: return;
+    }
+  }
+
+  std::string prefix(const Host& host, int rank) const {
+    return job_.ranks.tag_output ? fmt::format("[rank {} host {}] ", rank, host.name) : std::string();
+  }
+
+  void greet(Host& host, const AgentFrame& frame) {
+    if (host.state != Host::State::kConnecting) return;
+    const std::optional<AgentHello> hello = AgentHello::parse(frame.body);
+    if (!hello || hello->protocol != kAgentProtocol)
+      return fail(host, fmt::format("its slip ({}) is of another version than this one: install the same there",
+                                    hello ? hello->version : "of unknown version"));
+    host.hello = *hello;
+    host.state = Host::State::kGreeted;
+    static_cast<void>(host.connection.take_errors());  // what the login wrote is of no interest now
+    const AgentJob job{.ranks = host.placed.ranks,
+                       .nranks = job_.ranks.nranks,
+                       .directory = job_.ranks.directory,
+                       .command = job_.ranks.command,
+                       .variables = job_.ranks.changes,
+                       .grace_ns = ns(job_.ranks.grace),
+                       .silence_ns = ns(job_.silence),
+                       .nccl = job_.nccl};
+    host.connection.send({.kind = AgentFrameKind::kJob, .body = job.body()});
+  }
+
+  // When all hosts have accepted the job: ranks of one host meet at a Unix socket. For several hosts, the first one
+  // chooses an address and a port, because rank 0 will listen there.
+  void agree() {
+    const auto accepted = [](const Host& host) { return host.state == Host::State::kAccepted; };
+    if (!std::ranges::all_of(hosts_.all(), accepted)) return;
+    if (hosts_.all().size() == 1) return start("unix:slip-launch-" + random_name(), 0);
+    hosts_.first().connection.send({.kind = AgentFrameKind::kReserve, .body = hosts_.preferred_addresses()});
+  }
+
+  void start(const std::string& address, std::uint16_t port) {
+    id_ = UniqueIdParts{address, port, random_secret(), true}.id().text();
+    if (job_.ranks.timeout.count() > 0) timeout_at_ns_ = base::deadline_after(ns(job_.ranks.timeout));
+    for (Host& host : hosts_.all()) {
+      host.state = Host::State::kRunning;
+      host.running = {host.placed.ranks.begin(), host.placed.ranks.end()};
+      host.connection.send({.kind = AgentFrameKind::kStart, .body = id_});
+    }
+  }
+
+  void fail(Host& host, const std::string& reason) {
+    host.state = Host::State::kFailed;
+    host.connection.give_up();
+    finish_lines(host);
+    if (!started()) {
+      host.failure = reason;
+      if (failed_at_ns_ == 0) failed_at_ns_ = base::now_ns();
+      return;
+    }
+    // While the job ends, hosts may go in any order.
+    if (status_ == 0 && interrupted_ == 0) {
+      base::log_line(fmt::format("host {} with {} is lost: {}; ending the others", host.name,
+                                 rank_list(host.placed.ranks), reason));
+    }
+    if (status_ == 0) status_ = kHostLost;
+    host.running.clear();
+    end_all(SIGTERM);
+  }
+
+  void not_started(const Host& host, const AgentFrame& frame) {
+    if (status_ == 0) {
+      status_ = start_failure_status(frame.value);
+      base::log_line(fmt::format("rank {} on host {}: cannot run '{}' in {}: {}", frame.rank, host.name,
+                                 job_.ranks.command.front(), job_.ranks.directory, std::strerror(frame.value)));
+    }
+    kill_all();
+  }
+
+  void rank_ended(Host& host, const RankExit& exit) {
+    host.running.erase(exit.rank);
+    if (exit.status() == 0 || status_ != 0) return;
+    status_ = exit.status();
+    if (interrupted_ != 0) return;  // all ranks have been asked to end, and may be at it
+    const std::size_t others = hosts_.running_ranks().size();
+    std::string text = fmt::format("rank {} on host {} {}", exit.rank, host.name, exit.text());
+    if (others > 0) text += fmt::format("; ending the other {}", others);
+    base::log_line(text);
+    end_all(SIGTERM);
+  }
+
+  void finish_lines(const Host& host) {
+    for (const int rank : host.placed.ranks) output_.finish_line(rank);
+    output_.finish_line(error_source(host));
+  }
+
+  // The agents kill the ranks that have not ended after the grace period.
+  void end_all(int number) {
+    hosts_.send_running({.kind = AgentFrameKind::kSignal, .value = number});
+    if (give_up_at_ns_ == 0) give_up_at_ns_ = base::now_ns() + ns(job_.ranks.grace) + kEndMarginNs;
+  }
+
+  void kill_all() {
+    hosts_.send_running({.kind = AgentFrameKind::kKill});
+    give_up_at_ns_ = earlier(give_up_at_ns_, base::now_ns() + kKillLimitNs);
+  }
+
+  void take(int number) {
+    if (number == SIGCHLD) return;
+    if (number == SIGTSTP) return pause();
+    if (interrupted_ == 0) end_all(number);
+    else kill_all();  // a second signal kills at once
+    interrupted_ = number;
+  }
+
+  // Ctrl-Z: the ranks stop before this process does, and continue with it.
+  void pause() {
+    hosts_.send_running({.kind = AgentFrameKind::kPause});
+    hosts_.flush_running(base::now_ns() + kPauseLimitNs);
+    ::raise(SIGSTOP);
+    for (Host& host : hosts_.all()) host.heard_ns = base::now_ns();
+    hosts_.send_running({.kind = AgentFrameKind::kResume});
+  }
+
+  void check_time() {
+    const std::int64_t now = base::now_ns();
+    check_hosts(now);
+    if (timeout_at_ns_ != 0 && now >= timeout_at_ns_) {
+      timeout_at_ns_ = 0;
+      base::log_line(fmt::format("{} still running after {:g} s; ending the job", rank_list(hosts_.running_ranks()),
+                                 static_cast<double>(job_.ranks.timeout.count()) / 1000));
+      if (status_ == 0) status_ = kJobTimedOut;
+      end_all(SIGTERM);
+    }
+    if (give_up_at_ns_ == 0 || now < give_up_at_ns_) return;
+    for (Host& host : hosts_.all()) {
+      if (host.is_over()) continue;
+      if (started())
+        base::log_line(fmt::format("host {} does not report the end of {}; giving it up", host.name,
+                                   rank_list(host.placed.ranks)));
+      fail(host, "it was given up");
+    }
+  }
+
+  void check_hosts(std::int64_t now) {
+    // After a late wake-up this process was stopped, and the hosts could not be heard.
+    const bool late = next_alive_ns_ != 0 && now > next_alive_ns_ + ns(job_.silence) / 2;
+    if (now >= next_alive_ns_) {
+      hosts_.send_running({.kind = AgentFrameKind::kAlive});
+      next_alive_ns_ = now + ns(job_.silence) / kAlivePerSilence;
+    }
+    for (Host& host : hosts_.all()) {
+      if (host.is_over()) continue;
+      if (late) host.heard_ns = now;
+      if (!started() && now >= start_by_ns_)
+        fail(host, fmt::format("it has not answered within {:g} s: is it busy or out of reach? Give it longer with "
+                               "--start-timeout, or leave it out",
+                               static_cast<double>(job_.start_timeout.count()) / 1000));
+      else if (started() && now - host.heard_ns > ns(job_.silence))
+        fail(host,
+             fmt::format("it gives no sign of life since {:g} s", static_cast<double>(job_.silence.count()) / 1000));
+    }
+  }
+
+  // Writes the last output, and gives the remote shells a moment to end.
+  void close() {
+    const std::int64_t until = base::now_ns() + kCloseLimitNs;
+    bool ended = false;
+    for (bool stop = false; !stop && !(ended && output_.is_empty());) {
+      std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+      ended = base::now_ns() >= until;
+      for (Host& host : hosts_.all()) host.connection.read(true);
+      ended = ended || std::ranges::all_of(hosts_.all(), [](const Host& host) {
+                return host.state != Host::State::kDone || host.connection.ended();
+              });
+      output_.flush();
+      if (ended && output_.is_empty()) break;
+      output_.watch(watched);
+      poll_until(watched, ended ? 0 : until);
+      while (const int number = signals_.next()) stop = stop || number != SIGCHLD;  // nobody wants the rest
+    }
+  }
+
+  const ClusterJob& job_;
+  const RemoteShell shell_;
+  const JobSignals signals_;
+  HostGroup hosts_;
+  JobOutput output_;
+  std::string id_;  // of the job; empty: no rank was started
+  // Times; 0: never.
+  std::int64_t start_by_ns_ = 0, timeout_at_ns_ = 0, give_up_at_ns_ = 0, failed_at_ns_ = 0, next_alive_ns_ = 0;
+  int status_ = 0, interrupted_ = 0;
+};
+
+}  // namespace
+
+int run_cluster_job(const ClusterJob& job) { return ClusterRun(job).run(); }
+
+}  // namespace slip::transport

@@ -1,0 +1,67 @@
+// HostConnection: the launcher's connection to the agent on one host: the process of the remote shell, the frames, and
+// what the shell writes to its standard error. One thread uses it; it never blocks.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "transport/job/agent_channel.hpp"
+#include "transport/job/remote_shell.hpp"
+
+namespace slip::transport {
+
+class HostConnection : base::NoCopy {
+ public:
+  // `host`: a name of host_list.hpp. `program`: slip on that host; empty: the path of this program, then "slip" in the
+  // PATH there. Both references must outlive the connection.
+  HostConnection(const std::string& host, const RemoteShell& shell, const std::string& program);
+  ~HostConnection();  // kills the shell if it still runs
+
+  // Starts the shell, or the agent itself if the host is this one. Throws kIo. If the program was not found there, a
+  // second call tries the next one.
+  void connect(const sigset_t& mask);
+  bool can_try_again() const;  // the shell ended, because the program was not found
+
+  // `frames` false: frames stay where they are, because there is no room for their output.
+  void watch(std::vector<pollfd>& watched, bool frames) const;
+  void read(bool frames);            // also the standard error and the exit status of the shell
+  std::optional<AgentFrame> next();  // a frame that has arrived
+  void send(const AgentFrame& frame) { channel_->send(frame); }
+  void flush() { channel_->flush(); }
+  bool has_unsent() const { return channel_->unsent() > 0; }
+  // What the shell or the agent wrote to its standard error since the last call; why_ended() does not see it any more.
+  std::string take_errors() { return std::exchange(errors_text_, {}); }
+  // The shell has ended, and all that it wrote has been read.
+  bool ended() const { return status_.has_value() && drained_; }
+  std::string why_ended() const;  // for a connection that ended too early: the reason, and what to try
+  void give_up();                 // kills the shell
+
+  bool is_local() const { return local_; }
+
+ private:
+  void read_errors();
+  void reap();
+
+  const std::string& host_;
+  const RemoteShell& shell_;
+  const bool local_;
+  std::vector<std::string> programs_;  // still to try, in this order
+  std::string program_;
+  pid_t pid_ = -1;
+  std::optional<int> status_;  // the exit status of the shell; 128 + signal if a signal killed it
+  std::optional<AgentChannel> channel_;
+  OwnedDescriptor errors_;
+  std::string errors_text_;
+  std::int64_t closed_at_ns_ = 0;  // when the shell closed its output; 0: it has not
+  bool drained_ = false;
+};
+
+}  // namespace slip::transport

@@ -1,0 +1,56 @@
+#include "transport/job/job_output.hpp"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transport/socket/socket.hpp"
+
+namespace slip::transport {
+namespace {
+
+std::size_t index_of(int stream) { return stream == STDERR_FILENO ? 1 : 0; }
+int stream_of(std::size_t index) { return index == 1 ? STDERR_FILENO : STDOUT_FILENO; }
+
+}  // namespace
+
+void JobOutput::add(int source, int stream, std::string_view bytes, const std::string& prefix) {
+  LinePrefix& lines = lines_.try_emplace({source, stream}, prefix).first->second;
+  waiting_[index_of(stream)] += lines.add(bytes);
+}
+
+void JobOutput::finish_line(int source) {
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    if (const auto found = lines_.find({source, stream_of(i)}); found != lines_.end())
+      waiting_[i] += found->second.finish();
+  }
+}
+
+void JobOutput::watch(std::vector<pollfd>& watched) const {
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    if (!waiting_[i].empty()) watched.push_back({stream_of(i), POLLOUT, 0});
+  }
+}
+
+// The descriptors stay blocking, because other processes share them. A pipe that poll() reports as writable takes
+// PIPE_BUF bytes without blocking.
+void JobOutput::flush() {
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    std::string& text = waiting_[i];
+    std::size_t written = 0;
+    while (written < text.size()) {
+      pollfd ready{stream_of(i), POLLOUT, 0};
+      if (::poll(&ready, 1, 0) <= 0) break;
+      const ssize_t count =
+          ::write(ready.fd, text.data() + written, std::min<std::size_t>(text.size() - written, PIPE_BUF));
+      if (count > 0) written += static_cast<std::size_t>(count);
+      else if (errno == EAGAIN) break;
+      else if (errno != EINTR) written = text.size();  // no process reads it any more
+    }
+    text.erase(0, written);
+  }
+}
+
+}  // namespace slip::transport

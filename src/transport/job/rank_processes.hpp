@@ -1,0 +1,89 @@
+// RankProcesses: the ranks that a launcher has started on this host. They end together: end_all() asks all of them to
+// end and, after the grace period, kill_late() kills them. Each rank leads a process group, so that its children end
+// with it; no other process is ever signalled. If this process is killed, a JobGuard kills the ranks.
+//
+// One thread uses it. The waits are the caller's: it polls, with a JobSignals for SIGCHLD, until kill_at_ns().
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "transport/job/job_guard.hpp"
+
+namespace slip::transport {
+
+inline constexpr int kJobTimedOut = 124, kCannotStart = 126, kNoSuchProgram = 127, kOfSignal = 128;
+
+int start_failure_status(int error);  // 127 if there is no such program, otherwise 126
+
+// How a rank ended: with an exit status, or by a signal.
+struct RankExit {
+  int rank = 0;
+  int value = 0;  // the exit status or the number of the signal
+  bool exited = true;
+
+  int status() const { return exited ? value : kOfSignal + value; }  // as a shell reports it
+  std::string text() const;                                          // "failed with status 7"
+};
+
+// The variables by which a rank finds the others, see launch_info.hpp.
+struct RankVariables {
+  int rank = 0, nranks = 1, local_rank = 0;
+  std::string id;
+  std::map<std::string, std::string> with(const std::map<std::string, std::string>& changes) const;
+};
+
+struct RankProgram {
+  std::vector<std::string> command;
+  std::map<std::string, std::string> variables;  // changes of the environment
+  std::string directory;                         // empty: that of this process
+  int out = -1, err = -1;                        // -1: those of this process
+};
+
+class RankProcesses : base::NoCopy {
+ public:
+  // `mask`: the signals that are blocked in ranks.
+  RankProcesses(std::chrono::milliseconds grace, const sigset_t& mask);
+  ~RankProcesses();  // kills the ranks that still run
+
+  // Returns the errno if the program cannot be run, otherwise 0.
+  int start(int rank, const RankProgram& program);
+
+  void signal_all(int number) const;
+  // Sends the signal to all ranks, and sets the time to kill them.
+  void end_all(int number);
+  // Kills the ranks that still run when the grace period is over, and returns them.
+  std::vector<int> kill_late();
+  std::int64_t kill_at_ns() const { return kill_at_ns_; }  // 0: no rank has been asked to end
+
+  // Calls handle(exit) for each rank that has ended since the last call. running() still counts that rank meanwhile.
+  void reap(const std::function<void(const RankExit&)>& handle);
+
+  std::vector<int> running() const;
+  bool any_running() const;
+  // The caller exits without waiting for the ranks: the guard then kills them and all processes that they started.
+  void leave_to_guard();
+
+ private:
+  struct Process {
+    int rank = 0;
+    pid_t pid = -1;
+    bool running = false;
+  };
+
+  const std::chrono::milliseconds grace_;
+  const sigset_t mask_;
+  const std::string marker_;
+  JobGuard guard_;  // destroyed after ~RankProcesses() has ended the ranks
+  std::vector<Process> processes_;
+  std::int64_t kill_at_ns_ = 0;  // 0: never
+};
+
+}  // namespace slip::transport

@@ -1,0 +1,162 @@
+#include "transport/job/remote_shell.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/fail.hpp"
+#include "base/terminal.hpp"
+#include "transport/job/host_list.hpp"
+#include "transport/job/rank_processes.hpp"
+
+namespace slip::transport {
+namespace {
+
+constexpr std::string_view kHost = "{host}";
+constexpr int kSshFailed = 255;  // exit status of ssh for its own errors
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+std::string replace_host(std::string word, const std::string& host) {
+  for (std::size_t at = 0; (at = word.find(kHost, at)) != std::string::npos; at += host.size())
+    word.replace(at, kHost.size(), host);
+  return word;
+}
+
+// ssh passes the words to a shell of the other host, joined by blanks.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kSafe = "/._-+=:,@%";
+  const auto safe = [&](unsigned char c) { return std::isalnum(c) || kSafe.find(static_cast<char>(c)) != kSafe.npos; };
+  if (!word.empty() && std::ranges::all_of(word, safe)) return word;
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+// The last lines of what the shell wrote, as one line.
+std::string summary(const std::string& said) {
+  constexpr std::size_t kMax = 300;
+  std::string text = base::single_line_text(said);
+  const auto end = text.find_last_not_of(" \r\n");
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  return text.size() <= kMax ? text : "..." + text.substr(text.size() - kMax);
+}
+
+// What ssh writes for a failure, and what to do about it. {0}: the host, {1}: "ssh ... host".
+struct SshFailure {
+  std::string_view sign;
+  const char* meaning;
+};
+constexpr SshFailure kSshFailures[] = {
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is another one than before: another machine may answer under this name. If the host was set up "
+     "anew, "
+     "remove the old key (ssh-keygen -R {0}) and log in once (`{1}`) to check the new one"},
+    {"Host key verification failed",
+     "its host key is not known here. Log in once (`{1}`) and compare the fingerprint, or add the key that the host's "
+     "administrator confirms (ssh-keyscan {0} >> ~/.ssh/known_hosts)"},
+    {"Could not resolve hostname", "no name server or /etc/hosts knows this name. Correct it, or give the IP address"},
+    {"Permission denied",
+     "it accepts no login without a password. Install your key there (ssh-copy-id {0}), or load it (ssh-add); then "
+     "`{1} true` must work without a question"},
+    {"Too many authentication failures", "it accepts no login without a password. Install your key (ssh-copy-id {0})"},
+    {"Connection refused", "nothing listens at its ssh port. Start sshd there, or give the port: --ssh 'ssh -p PORT'"},
+    {"timed out", "it does not answer. Is it up, and does a firewall drop port 22? Try `{1} true`"},
+    {"No route to host", "it cannot be reached. Is it up and in this network? Try `{1} true`"},
+    {"Network is unreachable", "there is no route to its network from here. Try `{1} true`"},
+    {"Connection closed by", "it closed the connection before the login. See the log of its sshd; try `{1} true`"},
+    {"Connection reset by", "it closed the connection before the login. See the log of its sshd; try `{1} true`"},
+};
+
+}  // namespace
+
+std::vector<std::string> split_words(std::string_view line) {
+  std::vector<std::string> words;
+  std::string word;
+  bool inside = false;  // a word has begun, perhaps an empty one in quotes
+  char quote = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '\\' && quote != '\'' && i + 1 < line.size()) {
+      word += line[++i];
+      inside = true;
+    } else if (quote != 0) {
+      if (c == quote) quote = 0;
+      else word += c;
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      inside = true;
+    } else if (c == ' ' || c == '\t' || c == '\n') {
+      if (inside) words.push_back(std::exchange(word, {}));
+      inside = false;
+    } else {
+      word += c;
+      inside = true;
+    }
+  }
+  if (quote != 0) base::fail(Code::kInvalidValue, {}, "{}: the quote {} is not closed", line, quote);
+  if (inside) words.push_back(word);
+  return words;
+}
+
+RemoteShell::RemoteShell(std::string_view command, std::chrono::milliseconds connect_timeout)
+    : words_(split_words(command)), connect_timeout_(connect_timeout) {
+  if (words_.empty()) base::fail(Code::kInvalidValue, {}, "the command of the remote shell is empty: give --ssh ssh");
+  const std::string& program = words_.front();
+  is_ssh_ = program.substr(program.rfind('/') + 1) == "ssh";
+}
+
+std::vector<std::string> RemoteShell::run_agent(const std::string& host, const std::string& program) const {
+  std::vector<std::string> result;
+  bool has_host = false;
+  for (const std::string& word : words_) {
+    has_host = has_host || contains(word, kHost);
+    result.push_back(replace_host(word, host));
+  }
+  if (is_ssh_) {
+    const auto seconds = std::max<std::int64_t>((connect_timeout_.count() + 999) / 1000, 1);
+    // -T: the frames are bytes, which a terminal would change. -x: no windows.
+    for (const std::string& word : {std::string("-T"), std::string("-x"), std::string("-oBatchMode=yes"),
+                                    fmt::format("-oConnectTimeout={}", seconds)})
+      result.push_back(word);
+  }
+  if (!has_host) result.push_back(host);
+  result.push_back(is_ssh_ ? quoted(program) : program);
+  result.emplace_back("agent");
+  return result;
+}
+
+std::string RemoteShell::to_try(const std::string& host) const {
+  std::string text;
+  bool has_host = false;
+  for (const std::string& word : words_) {
+    has_host = has_host || contains(word, kHost);
+    text += (text.empty() ? "" : " ") + quoted(replace_host(word, host));
+  }
+  return has_host ? text : text + " " + host;
+}
+
+std::string RemoteShell::explain(const std::string& host, const std::string& program, int status,
+                                 const std::string& said) const {
+  const std::string words = said.empty() ? "" : fmt::format(" ({} said: {})", name(), summary(said));
+  if (is_ssh_ && status == kSshFailed) {
+    for (const SshFailure& failure : kSshFailures) {
+      if (contains(said, failure.sign))
+        return fmt::format(fmt::runtime(failure.meaning), without_user(host), to_try(host)) + words;
+    }
+  }
+  if (status == kNoSuchProgram)
+    return fmt::format("there is no program '{}'. Install Slipstream there, or give its path: --slip PATH{}", program,
+                       words);
+  if (status == kCannotStart)
+    return fmt::format("'{}' cannot be run there; give another path: --slip PATH{}", program, words);
+  if (contains(said, "no command 'agent'"))
+    return fmt::format("'{}' is an older Slipstream without `slip agent`: install the same version there{}", program,
+                       words);
+  return fmt::format("{} ended with status {} before the agent answered; try `{} {} --version`{}", name(), status,
+                     to_try(host), program, words);
+}
+
+}  // namespace slip::transport

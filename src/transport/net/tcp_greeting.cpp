@@ -1,0 +1,219 @@
+// The listener sends no answer to a greeting, so a sender never waits for accept().
+#include "transport/net/tcp_greeting.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/fail.hpp"
+#include "base/sha256.hpp"
+
+namespace slip::transport {
+namespace {
+
+// The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
+// network may deliver the greeting late.
+constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
+constexpr std::int64_t kMaxPauseNs = 20'000'000;
+
+TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
+  TcpHandle contact;
+  std::memcpy(&contact, handle.data(), sizeof(contact));
+  if (std::memcmp(contact.mark, network, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
+    base::fail(Code::kInvalidValue, {},
+               "these {} bytes are no handle of the {}network, version {}: pass on what handle() gave", handle.size(),
+               network, kTcpVersion);
+  return contact;
+}
+
+}  // namespace
+
+GreetingListener::GreetingListener(const NetOptions& options, const char (&network)[5]) : key_(options.key) {
+  const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
+  const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
+  listener_ = Socket::listen(at.with_port(0));
+  std::memcpy(contact_.mark, network, sizeof(contact_.mark));
+  contact_.salt = random_secret();
+  contact_.address = at.with_port(listener_.local().port()).wire();
+  contact_.rank = options.rank;
+}
+
+NetHandle GreetingListener::handle() const {
+  NetHandle result{};
+  std::memcpy(result.data(), &contact_, sizeof(contact_));
+  return result;
+}
+
+std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline* deadline) {
+  for (;;) {
+    accept_all();
+    read_greetings();
+    if (std::optional<Arrived> arrived = complete_connection()) return arrived;
+    if (!deadline) return std::nullopt;
+    wait(*deadline);
+  }
+}
+
+// If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
+// again.
+void GreetingListener::accept_all() {
+  int error = 0;
+  while (std::optional<Socket> socket = listener_.try_accept(error)) {
+    pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
+    if (!has_too_many_unproven(pending_)) continue;
+    read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+    if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+  }
+  out_of_descriptors_ = error != 0;
+  if (out_of_descriptors_) drop_one_unproven(pending_);
+}
+
+// False: the peer is not a rank of this job.
+bool GreetingListener::read_greeting(Pending& one) {
+  if (one.greeted()) return true;
+  auto bytes = std::as_writable_bytes(std::span(&one.greeting, 1));
+  const Socket::Moved moved = one.socket.try_recv(bytes.subspan(one.got));
+  one.got += moved.bytes;
+  const TcpGreeting usual;
+  const std::size_t known = std::min(one.got, sizeof(usual.mark));
+  if (moved.ended || std::memcmp(&one.greeting, usual.mark, known) != 0) return false;
+  if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
+  const TcpGreeting& said = one.greeting;
+  if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
+      said.index >= said.sockets || said.stripe_bytes == 0)
+    return false;
+  // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
+  if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
+      !seen_.emplace(said.connection, said.index).second)
+    return false;
+  one.token = nullptr;
+  return true;
+}
+
+void GreetingListener::read_greetings() {
+  pending_.remove_if([this](Pending& one) { return !read_greeting(one); });
+}
+
+std::optional<GreetingListener::Arrived> GreetingListener::complete_connection() {
+  for (const Pending& first : pending_) {
+    if (!first.greeted() || first.greeting.index != 0) continue;
+    const TcpGreeting said = first.greeting;
+    std::vector<Socket*> places(static_cast<std::size_t>(said.sockets));
+    std::size_t found = 0;
+    for (Pending& one : pending_) {
+      if (!one.greeted() || one.greeting.connection != said.connection || one.greeting.sockets != said.sockets)
+        continue;
+      Socket*& place = places[static_cast<std::size_t>(one.greeting.index)];
+      if (!place) ++found;
+      place = &one.socket;
+    }
+    if (found < places.size()) continue;
+    std::vector<Socket> sockets;
+    for (Socket* place : places) sockets.push_back(std::move(*place));
+    pending_.remove_if([&](const Pending& one) { return one.greeted() && one.greeting.connection == said.connection; });
+    NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
+    return Arrived{std::move(peer), said, std::move(sockets)};
+  }
+  return std::nullopt;
+}
+
+void GreetingListener::wait(const Deadline& deadline) const {
+  std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
+  std::size_t silent = 0;
+  for (const Pending& one : pending_) {
+    if (one.greeted()) continue;
+    ++silent;
+    watched.push_back({one.socket.descriptor(), POLLIN, 0});
+  }
+  const std::string what =
+      fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
+  if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+  if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
+    base::fail(Code::kTimeout, {},
+               "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
+               "belong to connections whose other sockets have not come",
+               what, silent, pending_.size() - silent);
+  if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
+  wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
+}
+
+GreetingDialer::GreetingDialer(const NetHandle& handle, const char (&network)[5], const NetOptions& options)
+    : contact_(read_handle(handle, network)), to_(contact_.address), key_(options.key), pause_ns_(kFirstPauseNs) {
+  greeting_.connection = random_number();
+  greeting_.stripe_bytes = options.stripe_bytes;
+  greeting_.rank = options.rank;
+  greeting_.sockets = options.sockets;
+  greeting_.channel = options.channel;
+}
+
+void GreetingDialer::fail(Code code, const std::string& text) const {
+  base::fail(code, {}, "{}{}", contact_.rank < 0 ? std::string() : fmt::format("rank {}: ", contact_.rank), text);
+}
+
+bool GreetingDialer::advance() {
+  while (greeting_.index < greeting_.sockets) {
+    if (!connected_ && !open_next()) return false;
+    if (written_ == 0) greeting_.code = greeting_.expected_code(key_, contact_.salt);
+    const Socket::Moved moved = opening_.try_send(std::as_bytes(std::span(&greeting_, 1)).subspan(written_));
+    if (moved.ended)
+      fail(Code::kRankLost, fmt::format("{} closed the connection{}", to_.text(), reason_text(moved.error)));
+    written_ += moved.bytes;
+    if (written_ < sizeof(greeting_)) return false;
+    sockets_.push_back(std::exchange(opening_, Socket()));
+    connected_ = false;
+    written_ = 0;
+    ++greeting_.index;
+  }
+  return true;
+}
+
+// False: the kernel still connects, or the dialer pauses before the next attempt.
+bool GreetingDialer::open_next() {
+  int error = 0;
+  if (!opening_.valid()) {
+    if (base::now_ns() < pause_end_ns_) return false;
+    opening_ = Socket::begin_connect(to_, error);
+    if (error == EINPROGRESS) return false;
+  } else {
+    if (wait_for(opening_.descriptor(), POLLOUT, {base::now_ns(), nullptr}) != Waited::kReady) return false;
+    error = connect_error(opening_);
+  }
+  connected_ = error == 0;
+  if (connected_) return true;
+  opening_.close();
+  // EAGAIN and EADDRNOTAVAIL: the kernel has no entry or port left for this address now.
+  if (error != EAGAIN && error != EADDRNOTAVAIL)
+    fail(Code::kRankLost, fmt::format("cannot connect to {}: {}", to_.text(), std::strerror(error)));
+  error_ = error;
+  pause_end_ns_ = base::now_ns() + pause_ns_;
+  pause_ns_ = std::min(2 * pause_ns_, kMaxPauseNs);
+  return false;
+}
+
+void GreetingDialer::wait(const Deadline& deadline) {
+  const Waited waited = opening_.valid()
+                            ? wait_for(opening_.descriptor(), POLLOUT, deadline)
+                            : wait_a_moment(std::max<std::int64_t>(pause_end_ns_ - base::now_ns(), 0), deadline);
+  if (waited == Waited::kReady) return;
+  if (waited == Waited::kAborted) fail(Code::kAborted, fmt::format("connecting to {} was aborted", to_.text()));
+  fail(Code::kTimeout,
+       opening_.valid()
+           ? fmt::format("connecting to {} took longer than its deadline allows", to_.text())
+           : fmt::format("cannot connect to {} before the deadline: {}", to_.text(), std::strerror(error_)));
+}
+
+Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
+                          const Deadline& deadline) {
+  GreetingDialer dialer(handle, network, options);
+  while (!dialer.advance()) dialer.wait(deadline);
+  return dialer.take();
+}
+
+}  // namespace slip::transport

@@ -1,0 +1,108 @@
+// NetPlugin: a loaded network plug-in of NCCL (nccl_net.h). Its functions have one form here, whatever version of the
+// interface the plug-in has. The library stays loaded until the process ends, because it may have threads of its own.
+//
+// Any thread may call the functions. As in NCCL, one thread at a time uses a connection; threads with different
+// connections call the plug-in concurrently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "slip/error.hpp"
+#include "transport/net_plugin/nccl_net.h"
+
+namespace slip::transport {
+
+struct PluginDevice {
+  std::string name, pci_path;
+  int speed_mbps = 0;
+  std::size_t max_parts = 1;  // of one receive
+  std::size_t max_bytes = 0;  // of one message
+  bool takes_gpu_memory = false, takes_dma_buf = false;
+};
+
+// The parts of a receive, as plug-ins want them: arrays of the same length.
+struct PluginParts {
+  int count = 0;
+  void** data = nullptr;
+  std::size_t* bytes = nullptr;
+  int* tags = nullptr;
+  void** memories = nullptr;
+};
+
+// The functions of all versions in one form. The pointers with a table translate; the others are the plug-in's own.
+struct PluginCalls {
+  const void* table = nullptr;  // a net_table_v8 to net_table_v11
+  void* context = nullptr;      // since version 11
+
+  net_result (*init)(PluginCalls& calls, net_logger logger, net_profiler profiler) = nullptr;
+  net_result (*get_properties)(const PluginCalls& calls, int device, net_properties_v11& properties) = nullptr;
+  net_result (*listen)(const PluginCalls& calls, int device, void* handle, void** listener) = nullptr;
+  net_result (*connect)(const PluginCalls& calls, int device, void* handle, void** sender) = nullptr;
+  net_result (*isend)(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
+                      void** request) = nullptr;
+  net_result (*irecv)(const PluginCalls& calls, void* receiver, const PluginParts& parts, void** request) = nullptr;
+
+  net_result (*devices)(int* count) = nullptr;
+  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device) = nullptr;
+  net_result (*reg_mr)(void* comm, void* data, std::size_t bytes, int type, void** memory) = nullptr;
+  net_result (*reg_mr_dma_buf)(void* comm, void* data, std::size_t bytes, int type, std::uint64_t offset, int fd,
+                               void** memory) = nullptr;
+  net_result (*dereg_mr)(void* comm, void* memory) = nullptr;
+  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request) = nullptr;
+  net_result (*test)(void* request, int* done, int* bytes) = nullptr;
+  net_result (*close_send)(void* sender) = nullptr;
+  net_result (*close_recv)(void* receiver) = nullptr;
+  net_result (*close_listen)(void* listener) = nullptr;
+};
+
+// Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
+// `missing` gets the name of the first function that the table lacks.
+int find_plugin_calls(void* library, PluginCalls& calls, const char*& name, std::string& missing);
+// The versions of tables that the library has beyond those that we know, for error texts: "ncclNetPlugin_v6".
+std::string other_plugin_tables(void* library);
+
+class NetPlugin : base::NoCopy {
+ public:
+  // Loads a plug-in by the rules of NCCL_NET_PLUGIN: `name` is a file, or FOO for libnccl-net-FOO.so; if it is empty,
+  // libnccl-net.so. Each process loads and initialises a plug-in once; a forked child initialises its copy again.
+  static const NetPlugin& load(const std::string& name);
+
+  const PluginCalls& calls() const { return calls_; }
+  const std::string& file() const { return file_; }  // without the folder
+  const std::string& name() const { return name_; }  // what the plug-in calls itself
+  int version() const { return version_; }
+  std::string text() const;  // "libnccl-net-foo.so (Foo, interface version 9)"
+  std::span<const PluginDevice> devices() const { return devices_; }
+  // The device that carries a channel, as an index of devices(): see SLIP_NET_DEVICE in docs/networks.md.
+  int device_of(int channel) const;
+
+  // The error of a function that failed. `peer`: the other end, may be empty. Ends with what the plug-in logged last in
+  // this thread.
+  Error error(std::string_view function, net_result result, std::string_view peer) const;
+
+ private:
+  explicit NetPlugin(const std::string& name);
+  void open(const std::string& name);
+  void find_devices();
+  void choose_devices();
+  PluginDevice read_device(int index) const;
+
+  void* library_ = nullptr;
+  std::string path_, file_, name_;
+  int version_ = 0;
+  PluginCalls calls_;
+  std::vector<PluginDevice> devices_;
+  std::vector<int> used_;  // the devices that carry channels, in turn
+};
+
+// What the plug-in logged last in this thread as a warning; the call forgets it.
+std::string take_plugin_warning();
+net_logger plugin_logger();
+
+}  // namespace slip::transport

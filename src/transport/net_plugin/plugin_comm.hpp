@@ -1,0 +1,129 @@
+// PluginComm: one end of a plug-in's connection, and the memory that is registered with it. PluginControl: the control
+// socket that goes with it. Over this socket the ends exchange what a plug-in does not carry: the receiver's address in
+// the plug-in's network, and the end of the connection. So a lost rank is noticed whatever the plug-in does.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "transport/net/net.hpp"
+#include "transport/net_plugin/plugin.hpp"
+#include "transport/socket/socket.hpp"
+
+namespace slip::transport {
+
+class PluginComm;
+
+// Registered with the plug-in when it is first used, because the connection may not exist before.
+class PluginMemory final : public NetMemory {
+ public:
+  struct Gpu {
+    int dma_buf = -1;  // -1: none
+    std::uint64_t offset = 0;
+  };
+  PluginMemory(std::span<std::byte> bytes, std::shared_ptr<PluginComm> comm, std::optional<Gpu> gpu)
+      : NetMemory(bytes), comm_(std::move(comm)), gpu_(gpu) {}
+  ~PluginMemory() override;
+  bool on_gpu() const { return gpu_.has_value(); }
+
+ private:
+  friend class PluginComm;
+  const std::shared_ptr<PluginComm> comm_;  // may be closed before
+  const std::optional<Gpu> gpu_;
+  void* handle_ = nullptr;  // the plug-in's
+  bool registered_ = false;
+};
+
+class PluginComm : base::NoCopy {
+ public:
+  enum class Side { kSend, kReceive };
+  PluginComm(const NetPlugin& plugin, int device, Side side) : plugin_(plugin), device_(device), side_(side) {}
+  ~PluginComm() { close(); }
+
+  const NetPlugin& plugin() const { return plugin_; }
+  const PluginCalls& calls() const { return plugin_.calls(); }
+  int device() const { return device_; }
+  const PluginDevice& properties() const { return plugin_.devices()[static_cast<std::size_t>(device_)]; }
+  void* get() const { return comm_; }  // null: not connected yet
+  void set(void* comm) { comm_ = comm; }
+
+  // Throws if the memory was registered with another connection.
+  void require_own(const NetPart& part, const NetPeer& peer) const;
+  // The plug-in's handle of registered memory.
+  void* handle_of(const NetMemory* memory, const NetPeer& peer);
+  // Registered bytes that stand for a message without bytes: plug-ins read the memory handle in any case.
+  struct Empty {
+    std::span<std::byte> bytes;
+    void* handle = nullptr;
+  };
+  Empty empty(const NetPeer& peer);
+  void deregister(PluginMemory& memory);
+  void close();  // deregisters all memory first
+
+ private:
+  void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
+
+  const NetPlugin& plugin_;
+  const int device_;
+  const Side side_;
+  void* comm_ = nullptr;
+  std::vector<PluginMemory*> registered_;
+  std::array<std::byte, 64> empty_bytes_{};
+  void* empty_handle_ = nullptr;
+  bool empty_registered_ = false;
+};
+
+// What an end says when it closes the connection, or when it fails. Ranks send it as bytes.
+struct PluginNotice {
+  static constexpr std::uint32_t kGoodbye = 0x67627965, kFailure = 0x6661696c;
+  std::uint32_t mark = 0;
+  std::int32_t code = 0;       // of a failure: a Code
+  std::uint64_t messages = 0;  // of a sender's goodbye: messages that it has sent
+  char text[496] = {};         // of a failure
+};
+static_assert(sizeof(PluginNotice) == 512);
+
+class PluginControl : base::NoCopy {
+ public:
+  explicit PluginControl(Socket socket) : socket_(std::move(socket)) {}
+
+  // Receives the bytes of `message`, without waiting. True: they are complete. The peer's end of the connection counts
+  // as an error.
+  template <class Message>
+  bool receive(Message& message) {
+    return receive(std::as_writable_bytes(std::span(&message, 1)));
+  }
+  // Sends a short message, without waiting. False: it could not be sent.
+  template <class Message>
+  bool send(const Message& message) {
+    return send(std::as_bytes(std::span(&message, 1)));
+  }
+
+  // Looks for a notice or the end of the connection, without waiting.
+  void look();
+  bool ended() const { return ended_ns_ != 0; }
+  std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
+  const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
+  int descriptor() const { return socket_.descriptor(); }
+  std::string end_text() const { return reason_text(error_); }
+
+ private:
+  bool receive(std::span<std::byte> bytes);
+  bool send(std::span<const std::byte> bytes);
+
+  Socket socket_;
+  std::size_t received_ = 0;  // bytes of the message that receive() reads
+  PluginNotice notice_;
+  std::size_t got_ = 0;  // bytes of notice_
+  std::int64_t ended_ns_ = 0;
+  int error_ = 0;
+};
+
+}  // namespace slip::transport

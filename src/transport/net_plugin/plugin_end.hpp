@@ -1,0 +1,139 @@
+// PluginSender and PluginReceiver: the two ends of a connection that a plug-in carries. The connection is made in
+// progress(): first both ends exchange a PluginHello and a PluginAnswer over the control socket, then they call the
+// plug-in's connect() and accept() until these return a connection. Until then messages wait in a queue.
+//
+// A plug-in promises kMaxInFlight requests per connection and a maximum length of a message. So more requests wait in
+// the queue, and a longer message is sent in pieces: a piece of max_bytes is followed by another one, which may be
+// empty.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/net/net.hpp"
+#include "transport/net_plugin/plugin_comm.hpp"
+
+namespace slip::transport {
+
+// The sender's first message on the control socket.
+struct PluginHello {
+  static constexpr std::uint32_t kMark = 0x706c6731;
+  std::uint32_t mark = kMark;
+  std::int32_t version = 0;     // of the plug-in's interface
+  std::uint64_t max_bytes = 0;  // of one message, at the sender
+  char plugin[64] = {};         // the plug-in's name: both ends need the same plug-in
+};
+
+// The receiver's answer.
+struct PluginAnswer {
+  static constexpr std::uint32_t kMark = 0x706c6732;
+  std::uint32_t mark = kMark;
+  std::uint32_t reserved = 0;
+  std::uint64_t max_bytes = 0;  // of one message, at both ends
+  std::array<std::byte, NET_HANDLE_BYTES> handle{};
+};
+
+template <class Base>  // NetSender or NetReceiver
+class PluginEnd : public Base {
+ public:
+  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
+                                                 std::uint64_t offset) override;
+  bool progress() override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
+
+ protected:
+  static constexpr std::size_t kMaxInFlight = NET_MAX_REQUESTS;
+  // A request of the plug-in: a message, or a piece of one.
+  struct Piece {
+    NetRequest* request = nullptr;
+    void* handle = nullptr;
+    std::size_t bytes = 0;  // sent, or the room of a receive of one part
+    bool last = true;       // of its message, as far as the sender knows
+  };
+
+  PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control);
+
+  // One step towards the connection: sets the comm at the end. False: nothing moved.
+  virtual bool join() = 0;
+  // Passes the next piece of a message to the plug-in. False: that is not possible now.
+  virtual bool start(NetRequest& request) = 0;
+  // The oldest piece is done. `bytes`: what the plug-in's test() reported.
+  virtual void land(const Piece& piece, std::span<const int> bytes) = 0;
+  virtual bool poll_flushes() { return false; }
+
+  NetRequest* enqueue(NetRequest* request);
+  void push_piece(const Piece& piece) { flight_[flown_++ % kMaxInFlight] = piece; }
+  void set_started() {  // the message of start() needs no further piece
+    ++begun_;
+    offset_ = 0;
+  }
+  void finish(NetRequest& request);
+  template <class Body>
+  bool guarded(const Body& body);
+  void require(net_result result, std::string_view function) const;
+  Error lost() const;  // the control connection has ended
+  void close();        // for destructors
+
+  const std::shared_ptr<PluginComm> comm_;
+  PluginControl control_;
+  std::uint64_t max_bytes_;   // of one message of the plug-in
+  std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
+  bool greeted_ = false;      // the peer's first message on the control socket has arrived
+
+ private:
+  void start_all();
+  bool land_oldest();
+  void look_at_control();
+  std::int64_t idle_ns() const;
+  bool expects() const { return finished_ < queued_; }
+  Error with_cause(const Error& error);
+
+  std::array<NetRequest*, kNetMaxRequests> queue_{};
+  // Messages in order: those before finished_ are done, those before begun_ were passed to the plug-in.
+  std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
+  std::array<Piece, kMaxInFlight> flight_{};
+  std::uint64_t flown_ = 0, landed_ = 0;
+  std::uint64_t moved_ticks_, looked_ticks_;  // when something moved last, when the control socket was read last
+};
+
+class PluginSender final : public PluginEnd<NetSender> {
+ public:
+  PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control);
+  ~PluginSender() override { close(); }
+  using NetSender::isend;
+  NetRequest* isend(const NetPart& part, bool more) override;
+
+ private:
+  bool join() override;
+  bool start(NetRequest& request) override;
+  void land(const Piece& piece, std::span<const int> bytes) override;
+
+  PluginAnswer answer_;  // plug-ins keep the state of connect() in its handle
+};
+
+class PluginReceiver final : public PluginEnd<NetReceiver> {
+ public:
+  PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control);
+  ~PluginReceiver() override;
+  NetRequest* irecv(std::span<const NetPart> parts) override;
+  NetRequest* flush(std::span<const NetPart> parts) override;
+
+ private:
+  bool join() override;
+  bool start(NetRequest& request) override;
+  void land(const Piece& piece, std::span<const int> bytes) override;
+  bool poll_flushes() override;
+  void begin_listening();
+
+  PluginHello hello_;
+  void* listener_ = nullptr;
+  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
+  std::vector<Piece> flushes_;
+};
+
+}  // namespace slip::transport

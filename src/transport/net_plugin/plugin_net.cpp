@@ -1,0 +1,74 @@
+#include "transport/net_plugin/plugin_net.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/sync.hpp"
+#include "transport/net/tcp_greeting.hpp"
+#include "transport/net_plugin/plugin_end.hpp"
+
+namespace slip::transport {
+namespace {
+
+// A listener's handle is the address of its control socket. The receiver gives the address in the plug-in's network to
+// each sender on request, because a listener of a plug-in accepts one connection only.
+constexpr const char kMark[] = "plug";
+
+class PluginListener final : public NetListener {
+ public:
+  PluginListener(const NetPlugin& plugin, const NetOptions& options) : plugin_(plugin), listener_(options, kMark) {
+    handle_ = listener_.handle();
+  }
+
+  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
+    std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
+    if (!one) return nullptr;
+    return std::make_unique<PluginReceiver>(plugin_, std::move(one->peer), std::move(one->sockets.front()));
+  }
+
+ private:
+  const NetPlugin& plugin_;
+  GreetingListener listener_;
+};
+
+class LoadedNet final : public Net {
+ public:
+  explicit LoadedNet(const NetPlugin& plugin) : plugin_(plugin) {}
+
+  std::unique_ptr<NetListener> listen(const NetOptions& options) const override {
+    return std::make_unique<PluginListener>(plugin_, options);
+  }
+
+  std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
+                                     const Deadline& deadline) const override {
+    NetOptions control = options;
+    control.sockets = 1;
+    Greeted greeted = connect_and_greet(handle, kMark, control, deadline);
+    greeted.peer.channel = options.channel;
+    return std::make_unique<PluginSender>(plugin_, std::move(greeted.peer), std::move(greeted.sockets.front()));
+  }
+
+ private:
+  const NetPlugin& plugin_;
+};
+
+}  // namespace
+
+PluginNet net_plugin(const std::string& name) {
+  const NetPlugin& plugin = NetPlugin::load(name);
+  std::string devices;
+  for (const PluginDevice& one : plugin.devices())
+    devices += fmt::format("{}{} ({} Mbit/s)", devices.empty() ? "" : ", ", one.name, one.speed_mbps);
+  static base::ForkMutex mutex;
+  static auto* const kMade = new std::map<const NetPlugin*, std::unique_ptr<const LoadedNet>>;  // as in load()
+  const base::LockGuard lock(mutex);
+  std::unique_ptr<const LoadedNet>& net = (*kMade)[&plugin];
+  if (!net) net = std::make_unique<const LoadedNet>(plugin);
+  return {net.get(), plugin.name(), fmt::format("{}; devices: {}", plugin.text(), devices)};
+}
+
+}  // namespace slip::transport

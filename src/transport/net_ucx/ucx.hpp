@@ -1,0 +1,146 @@
+// The network transport over UCX: both ends of a connection. The rules for callers are in net.hpp. Messages are tagged
+// messages of UCX, which sends large ones by rendezvous.
+//
+// A connection begins with a TCP socket and a greeting (tcp_greeting.hpp). Over this socket the receiver sends the
+// address of its worker; then the sender makes its endpoint. The socket stays open: its end tells that the peer is
+// gone, the receiver reports errors over it, and the sender says goodbye.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "transport/net/net.hpp"
+#include "transport/net_ucx/ucx_worker.hpp"
+#include "transport/socket/socket.hpp"
+
+namespace slip::transport {
+
+// What the receiver sends over the socket first. The address of its worker follows.
+struct UcxAnswer {
+  static constexpr std::uint32_t kMark = 0x75637831;
+  std::uint32_t mark = kMark;
+  std::uint32_t number = 0;  // of the connection: the upper half of the tags of its messages
+  std::uint32_t address_bytes = 0;
+  std::uint32_t reserved = 0;
+};
+
+// What the receiver sends over the socket if a message is larger than the receive that was posted for it.
+struct UcxTooLarge {
+  static constexpr std::uint32_t kMark = 0x75637862;
+  std::uint32_t mark = kMark;
+  std::int32_t tag = 0;
+  std::uint64_t bytes = 0, room = 0;
+};
+
+// What a sender that closes in good order sends over the socket last.
+struct UcxGoodbye {
+  static constexpr std::uint32_t kMark = 0x75637867;
+  std::uint32_t mark = kMark;
+  std::uint32_t reserved = 0;
+  std::uint64_t messages = 0;  // sent over the connection
+};
+
+// UCX's tag of a message.
+inline ucp_tag_t ucx_tag(std::uint32_t number, int tag) {
+  return std::uint64_t{number} << 32 | static_cast<std::uint32_t>(tag);
+}
+
+class UcxMemory final : public NetMemory {
+ public:
+  UcxMemory(const UcxContext& context, std::span<std::byte> bytes);
+  ~UcxMemory() override;
+  ucp_mem_h handle() const { return handle_; }
+
+ private:
+  const UcxContext& context_;
+  const pid_t process_;
+  ucp_mem_h handle_ = nullptr;  // null: no bytes
+};
+
+ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part);
+
+// IdleCheck: says when a connection that does not move looks at its socket, which costs a system call.
+class IdleCheck {
+ public:
+  // Call it when nothing moved.
+  bool due() {
+    if (++idle_ < kEvery) return false;
+    idle_ = 0;
+    return true;
+  }
+  void make_due() { idle_ = kEvery; }
+
+ private:
+  static constexpr int kEvery = 32;
+  int idle_ = 0;
+};
+
+class UcxSender final : public NetSender {
+ public:
+  UcxSender(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker);
+  ~UcxSender() override;
+  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  using NetSender::isend;
+  NetRequest* isend(const NetPart& part, bool more) override;
+  bool progress() override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
+
+ private:
+  void send(std::size_t index);
+  bool settle();
+  void finish(const UcxOperation& operation);
+  bool read_socket();
+  bool read_answer();
+  void read_refusal(bool ended, int error);
+  void connect();
+  void require_worker();
+  [[noreturn]] void fail_lost(ucs_status_t status);
+
+  Socket socket_;
+  std::vector<std::byte> said_;  // what came over the socket
+  std::uint32_t number_ = 0;
+  std::vector<std::size_t> queued_;  // messages that wait for the endpoint
+  std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests);  // by index of the request
+  UcxPort port_;  // after the operations: its destructor cancels those that are pending
+  std::size_t under_way_ = 0;
+  std::uint64_t sent_ = 0;
+  mutable IdleCheck idle_;
+};
+
+class UcxReceiver final : public NetReceiver {
+ public:
+  UcxReceiver(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker, std::uint32_t number);
+  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  NetRequest* irecv(std::span<const NetPart> parts) override;
+  NetRequest* flush(std::span<const NetPart> parts) override;
+  bool progress() override;
+  std::int64_t watch(std::vector<pollfd>& all) const override;
+
+ private:
+  bool settle();
+  void finish_part(const UcxOperation& operation);
+  void read_socket();
+  void check_end(bool moved);
+  void require_worker();
+  [[noreturn]] void fail_too_large(const UcxOperation& operation, const NetPart& part);
+
+  Socket socket_;
+  const std::uint32_t number_;
+  std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests * kNetMaxParts);
+  UcxPort port_;  // after the operations: its destructor cancels those that are pending
+  std::array<std::uint8_t, kNetMaxRequests> missing_{};  // by request: parts that have not arrived
+  std::size_t unfinished_ = 0;                           // parts of all requests that have not arrived
+  std::uint64_t received_ = 0;                           // messages
+  std::array<std::byte, sizeof(UcxGoodbye)> goodbye_{};
+  std::size_t goodbye_bytes_ = 0;
+  // After the end of the socket, messages may still arrive over UCX's own connections.
+  bool ended_ = false;
+  int end_error_ = 0;
+  std::int64_t ended_ns_ = 0, moved_ns_ = 0;  // when the socket ended, and when a message last moved since then
+  mutable IdleCheck idle_;
+};
+
+}  // namespace slip::transport

@@ -1,0 +1,187 @@
+#if SLIP_HAS_UCX
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/fail.hpp"
+#include "transport/net_ucx/ucx.hpp"
+
+namespace slip::transport {
+namespace {
+
+constexpr std::uint32_t kMaxAddressBytes = 1 << 20;  // a worker's address has hundreds of bytes, some for each device
+constexpr std::size_t kReadBytes = 4096;
+
+template <class T>
+std::optional<T> read_as(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(T)) return std::nullopt;
+  T result;
+  std::memcpy(&result, bytes.data(), sizeof(T));
+  return result;
+}
+
+}  // namespace
+
+UcxSender::UcxSender(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker)
+    : socket_(std::move(socket)), port_(std::move(worker)) {
+  peer_ = std::move(peer);
+}
+
+UcxSender::~UcxSender() {
+  if (under_way_ > 0) return;
+  const UcxGoodbye goodbye{.messages = sent_};
+  static_cast<void>(socket_.try_send(std::as_bytes(std::span(&goodbye, 1))));
+}
+
+std::unique_ptr<NetMemory> UcxSender::register_memory(std::span<std::byte> bytes) {
+  return std::make_unique<UcxMemory>(port_.worker().context(), bytes);
+}
+
+NetRequest* UcxSender::isend(const NetPart& part, bool) {
+  require_no_error();
+  check_part(part);
+  NetRequest* request = take_request(NetRequest::Kind::kSend);
+  if (!request) return nullptr;
+  request->count = 1;
+  request->parts[0] = part;
+  ++under_way_;
+  const std::size_t index = index_of(request);
+  const base::LockGuard lock(port_.worker().lock);
+  require_worker();
+  if (!port_.endpoint() || !queued_.empty()) queued_.push_back(index);
+  else send(index);
+  return request;
+}
+
+// The caller holds the worker's lock, as of all functions below unless they say otherwise.
+void UcxSender::send(std::size_t index) {
+  UcxOperation& operation = operations_[index];
+  const NetPart& part = requests_[index].parts[0];
+  operation.index = static_cast<std::uint32_t>(index);
+  port_.start(operation);
+  const ucp_request_param_t params = ucx_params(operation, part);
+  const UcxLibrary& ucx = port_.worker().ucx();
+  ++sent_;
+  if (port_.started(operation,
+                    ucx.tag_send(port_.endpoint()->handle, part.data, part.bytes, ucx_tag(number_, part.tag), &params)))
+    finish(operation);
+}
+
+void UcxSender::finish(const UcxOperation& operation) {
+  if (operation.status != UCS_OK) fail_lost(operation.status);
+  NetRequest& request = requests_[operation.index];
+  if (request.parts[0].bytes >= kUcxRendezvousBytes) port_.endpoint()->is_new = false;
+  request.done = true;
+  --under_way_;
+}
+
+// Takes the operations that UCX has completed. False: none.
+bool UcxSender::settle() {
+  if (port_.completed().empty()) return false;
+  for (const UcxOperation* one : port_.completed()) finish(*one);
+  port_.completed().clear();
+  return true;
+}
+
+bool UcxSender::progress() {
+  require_no_error();
+  if (under_way_ == 0 && port_.endpoint()) {
+    if (idle_.due()) static_cast<void>(read_socket());
+    return false;
+  }
+  UcxWorker& worker = port_.worker();
+  if (!port_.endpoint()) {
+    const base::LockGuard lock(worker.lock);
+    require_worker();
+    return read_socket();
+  }
+  const UcxTurn turn(worker);
+  if (!turn) return false;
+  require_worker();
+  bool moved = port_.progress();
+  moved = settle() || moved;
+  if (port_.endpoint()->status != UCS_OK && under_way_ > 0) fail_lost(port_.endpoint()->status);
+  if (!moved && idle_.due()) moved = read_socket();
+  return moved;
+}
+
+// False: nothing came.
+bool UcxSender::read_socket() {
+  std::array<std::byte, kReadBytes> bytes;
+  const Socket::Moved moved = socket_.try_recv(bytes);
+  said_.insert(said_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
+  bool acted = false;
+  if (!port_.endpoint()) acted = read_answer();
+  if (port_.endpoint()) read_refusal(moved.ended, moved.error);
+  else if (moved.ended) read_refusal(true, moved.error);
+  return acted || moved.bytes > 0;
+}
+
+// The address of the receiver's worker. False: it has not come whole.
+bool UcxSender::read_answer() {
+  const std::optional<UcxAnswer> answer = read_as<UcxAnswer>(said_);
+  if (!answer) return false;
+  if (answer->mark != UcxAnswer::kMark || answer->address_bytes == 0 || answer->address_bytes > kMaxAddressBytes)
+    fail(base::make_error(Code::kIo, {}, "{} sent what is no address of UCX: both sides must be of one version",
+                          peer_.text()));
+  if (said_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
+  number_ = answer->number;
+  connect();
+  said_.erase(said_.begin(), said_.begin() + static_cast<std::ptrdiff_t>(sizeof(UcxAnswer) + answer->address_bytes));
+  for (const std::size_t index : std::exchange(queued_, {})) send(index);
+  return true;
+}
+
+void UcxSender::connect() {
+  const UcxContext& context = port_.worker().context();
+  ucs_status_t status = UCS_OK;
+  port_.set_endpoint(port_.worker().connect(std::span(said_).subspan(sizeof(UcxAnswer)), status));
+  if (port_.endpoint()) return;
+  std::string own;
+  for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
+  const std::string limits = ucx_limits_text();
+  fail(base::make_error(Code::kUnsupported, {},
+                        "{}: {} finds no way to it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
+                        "host, set the variables of UCX alike, or set SLIP_NET=tcp",
+                        peer_.text(), context.library().text, context.status_text(status), own,
+                        limits.empty() ? "" : " with " + limits));
+}
+
+// A receiver whose receive is too small sends UcxTooLarge. If the receiver has closed, that is an error only for
+// messages that are not sent yet.
+void UcxSender::read_refusal(bool ended, int error) {
+  if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(said_);
+      port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
+    fail(base::make_error(Code::kInvalidValue, {},
+                          "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
+                          "sizes",
+                          peer_.text(), refusal->room, refusal->bytes, refusal->tag));
+  if (!ended || under_way_ == 0) return;
+  fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
+                        under_way_, reason_text(error)));
+}
+
+void UcxSender::fail_lost(ucs_status_t status) {
+  static_cast<void>(read_socket());  // the receiver may have sent the reason
+  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending over UCX failed: {}", peer_.text(),
+                        port_.worker().context().status_text(status)));
+}
+
+void UcxSender::require_worker() {
+  if (port_.worker().handle()) return;
+  fail(base::make_error(Code::kAborted, {},
+                        "{}: the connection has ended, because this rank closed another one in the middle of a message",
+                        peer_.text()));
+}
+
+std::int64_t UcxSender::watch(std::vector<pollfd>& all) const {
+  idle_.make_due();
+  all.push_back({socket_.descriptor(), POLLIN, 0});
+  if (port_.endpoint()) port_.watch(all);
+  return kNetMaxSleepNs;
+}
+
+}  // namespace slip::transport
+#endif

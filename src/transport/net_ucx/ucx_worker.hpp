@@ -1,0 +1,189 @@
+// The objects of UCX that connections share. UcxContext: one per process (and network namespace). UcxWorker: one for
+// each rank of a communicator, shared by the connections of that rank. A worker costs milliseconds, about ten
+// descriptors and megabytes, so a connection cannot have its own. UcxPort: one connection's share of a worker.
+//
+// UCX calls a callback when an operation has completed, in whichever thread drives the worker. The callback appends the
+// operation to the list of its port. The thread that uses the connection takes it from there. The worker's lock guards
+// all of it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "transport/bootstrap/secret.hpp"
+#include "transport/net/net.hpp"
+#include "transport/net/proxy.hpp"
+#include "transport/net_ucx/ucx_library.hpp"
+#include "transport/socket/abort_flag.hpp"
+
+namespace slip::transport {
+
+class UcxContext : base::NoCopy {
+ public:
+  // Throws if UCX cannot be loaded, or has no transport that it may use.
+  static const UcxContext& of_process();
+
+  const UcxLibrary& library() const { return library_; }
+  ucp_context_h handle() const { return handle_; }
+  const std::vector<std::string>& transports() const { return transports_; }  // "tcp/eth0"
+  bool reaches_cuda() const { return reaches_cuda_; }                         // UCX was built with CUDA
+  std::string status_text(ucs_status_t status) const { return library_.status_string(status); }
+
+ private:
+  explicit UcxContext(const UcxLibrary& library);
+  const UcxLibrary& library_;
+  ucp_context_h handle_ = nullptr;
+  std::vector<std::string> transports_;
+  bool reaches_cuda_ = false;
+};
+
+// The part of the environment that decides which transports UCX may use, for errors: "UCX_TLS=tcp". "": nothing is set.
+std::string ucx_limits_text();
+
+class UcxPort;
+
+// An endpoint of UCX. The worker owns it, because UCX may report its loss after the connection that used it has ended.
+struct UcxEndpoint {
+  ucp_ep_h handle = nullptr;  // null: closed
+  ucs_status_t status = UCS_OK;
+  // No message has gone by rendezvous yet. At the first one, both ends exchange identifiers. If the endpoint is closed
+  // while the peer's answer waits to be sent, UCX 1.13 ends the peer's process.
+  bool is_new = true;
+  bool reports_loss = true;  // false: UCX's transport cannot report the loss of a peer, nor close in the middle
+};
+inline constexpr std::size_t kUcxRendezvousBytes = std::size_t{1} << 20;  // UCX's own limit is lower
+
+// An operation that was passed to UCX. It must not move while it is pending.
+struct UcxOperation {
+  UcxPort* port = nullptr;
+  void* request = nullptr;  // UCX's request; null: the operation is not pending
+  std::size_t place = 0;    // in the port's list of pending operations
+  ucs_status_t status = UCS_OK;
+  std::size_t bytes = 0;    // for a receive: the length of the message
+  std::uint32_t index = 0;  // for the owner
+  bool complete = false;
+};
+
+class UcxWorker final : public ProxyChore, base::NoCopy {
+ public:
+  // The worker of this rank of the communicator that has this key. Throws if UCX cannot make one, and in a forked child
+  // whose parent had workers: UCX's thread does not exist there.
+  static std::shared_ptr<UcxWorker> of_rank(const Secret& key, int rank);
+  UcxWorker();
+  ~UcxWorker();
+
+  const UcxContext& context() const { return context_; }
+  const UcxLibrary& ucx() const { return context_.library(); }
+  std::span<const std::byte> address() const { return address_; }
+
+  // The caller of all below holds this lock.
+  base::SpinLock lock;
+  std::uint32_t new_number() { return ++last_number_; }
+  ucp_worker_h handle() const { return handle_; }  // null: the worker has ended
+  bool progress();                                 // false: nothing moved
+  // Null and the status in `status`: UCX finds no way to the worker with this address.
+  UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status);
+  // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
+  // Does nothing if that is not possible.
+  void close(UcxEndpoint& endpoint);
+  // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
+  void end();
+  // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
+  // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
+  // while, the proxy does, until UCX has flushed everything.
+  void note_operation();
+
+  std::int64_t tend(std::vector<pollfd>& all) noexcept override;
+
+ private:
+  friend class UcxPort;
+  void flush();
+  void drive_until(const std::function<bool()>& reached);
+  bool is_closing();
+  static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+  static void on_flushed(void* request, ucs_status_t status, void* worker);
+  bool arm();  // false: there are events, so that no thread may sleep yet
+
+  const UcxContext& context_;
+  const pid_t process_;  // in a forked child, UCX's objects of the parent must not be touched
+  ucp_worker_h handle_ = nullptr;
+  int descriptor_ = -1;
+  std::vector<std::byte> address_;
+  std::uint32_t last_number_ = 0;
+  std::list<UcxEndpoint> endpoints_;
+  std::vector<void*> closing_;   // UCX's requests of endpoints that are being closed
+  std::vector<UcxPort*> ports_;  // all connections that share this worker
+  struct Flush {
+    std::uint64_t operations = 0, covered = 0;  // number of operations: begun, and when the last flush began
+    bool under_way = false;
+  } flush_;
+  // The next two are read without the lock: hints.
+  std::atomic<bool> unflushed_{false};
+  std::atomic<std::uint64_t> driven_ticks_{0};  // when a thread last drove the worker
+  std::vector<const UcxPort*> sleepers_;        // ports whose threads may sleep in poll
+};
+
+// Holds the worker's lock, unless another thread holds it: then that thread drives the worker.
+class UcxTurn : base::NoCopy {
+ public:
+  // Not analysed: whether it holds the lock is known at run time only.
+  explicit UcxTurn(UcxWorker& worker) SLIP_NO_THREAD_SAFETY_ANALYSIS : worker_(worker), held_(worker.lock.try_lock()) {}
+  ~UcxTurn() SLIP_NO_THREAD_SAFETY_ANALYSIS {
+    if (held_) worker_.lock.unlock();
+  }
+  explicit operator bool() const { return held_; }
+
+ private:
+  UcxWorker& worker_;
+  const bool held_;
+};
+
+class UcxPort : base::NoCopy {
+ public:
+  explicit UcxPort(std::shared_ptr<UcxWorker> worker);
+  // Cancels the pending operations. If UCX cannot cancel one of them, it ends the worker.
+  ~UcxPort();
+
+  UcxWorker& worker() const { return *worker_; }
+  // Of a sender; null: the receiver's address has not come yet.
+  UcxEndpoint* endpoint() const { return endpoint_; }
+  void set_endpoint(UcxEndpoint* endpoint) { endpoint_ = endpoint; }
+  // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation.
+  void watch(std::vector<pollfd>& all) const;
+
+  // The caller of all below holds the worker's lock. Call start() before the function of UCX, and pass its result to
+  // started(). True: the operation is complete. False: it is pending, and will be among the completed ones.
+  void start(UcxOperation& operation);
+  bool started(UcxOperation& operation, ucs_status_ptr_t result);
+  // Drives the worker. False: nothing moved, and no operation of this port has completed.
+  bool progress();
+  std::vector<UcxOperation*>& completed() { return completed_; }  // the owner takes them from there
+  static void on_sent(void* request, ucs_status_t status, void* operation);
+  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
+
+ private:
+  friend class UcxWorker;
+  void complete(UcxOperation& operation, ucs_status_t status);
+  void cancel_all();
+  void stop_sleeping() const;
+
+  const std::shared_ptr<UcxWorker> worker_;
+  UcxEndpoint* endpoint_ = nullptr;
+  std::vector<UcxOperation*> pending_, completed_;
+  mutable bool sleeping_ = false;          // this port is in the worker's list of sleepers
+  mutable std::optional<WakeUp> wake_up_;  // made when a thread first sleeps
+};
+
+}  // namespace slip::transport

@@ -1,0 +1,191 @@
+/* Wraps our own plug-in (libnccl-net-slip.so, named by SLIP_WRAPPED_PLUGIN) for the tests of the loader, which takes
+   the newest table of a library. Compiled for one version: PLUGIN_VERSION=8, 9, 10 or 11   exports this table only
+     PLUGIN_VERSION=7                exports an old table only
+     PLUGIN_VERSION=0                exports no table
+     PLUGIN_HOLE                     the table of version 9 has no isend
+   Version 9 also has the faults that the variable SLIP_PLUGIN_FAULT lists, read at each call:
+     FUNCTION=fail       the function fails, for example isend=fail
+     connect=never, accept=never, isend=never, irecv=never, test=never     it never gets further
+     listen=null, devices=0, devices=many, recvs=0, size=negative, size=huge, size=none    nonsense
+     max=BYTES           the maximum length of a message
+     cuda                the device takes GPU memory, which is host memory here, and dma-buf descriptors */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/net_plugin/nccl_net.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+#if PLUGIN_VERSION == 7
+struct {
+  const char* name;
+} ncclNetPlugin_v7 = {"old"};
+#elif PLUGIN_VERSION >= 8
+typedef JOIN(net_table_v, PLUGIN_VERSION) table;
+table JOIN(ncclNetPlugin_v, PLUGIN_VERSION);
+#define exported JOIN(ncclNetPlugin_v, PLUGIN_VERSION)
+#endif
+
+#if PLUGIN_VERSION == 9
+static table inner;
+static net_logger logger;
+
+/* The value of a fault, or null; a fault without a value has "". */
+static const char* fault(const char* name) {
+  const char* at = getenv("SLIP_PLUGIN_FAULT");
+  const size_t length = strlen(name);
+  for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+    if (strncmp(at, name, length) != 0) continue;
+    if (at[length] == '=') return at + length + 1;
+    if (at[length] == '\0' || at[length] == ',') return at + length;
+  }
+  return NULL;
+}
+
+static int has(const char* name, const char* value) {
+  const char* found = fault(name);
+  return found && strncmp(found, value, strlen(value)) == 0;
+}
+
+static int fails(const char* name) {
+  if (!has(name, "fail")) return 0;
+  logger(NET_LOG_WARN, NET_LOG_OF_NET, __FILE__, __LINE__, "%s was told to fail", name);
+  return 1;
+}
+
+static net_result init(net_logger log) {
+  logger = log;
+  return fails("init") ? NET_SYSTEM_ERROR : inner.init(log);
+}
+
+static net_result devices(int* count) {
+  if (fails("devices")) return NET_SYSTEM_ERROR;
+  const net_result result = inner.devices(count);
+  if (has("devices", "0")) *count = 0;
+  if (has("devices", "many")) *count = 1 << 30;
+  return result;
+}
+
+static net_result get_properties(int device, net_properties_v9* properties) {
+  if (fails("getProperties")) return NET_INTERNAL_ERROR;
+  const net_result result = inner.get_properties(device, properties);
+  if (has("recvs", "0")) properties->max_recvs = 0;
+  if (fault("max")) properties->max_p2p_bytes = (size_t)atol(fault("max"));
+  if (fault("cuda")) properties->ptr_support |= NET_PTR_CUDA | NET_PTR_DMABUF;
+  return result;
+}
+
+static net_result listen_at(int device, void* handle, void** listener) {
+  if (fails("listen")) return NET_SYSTEM_ERROR;
+  if (has("listen", "null")) {
+    *listener = NULL;
+    return NET_SUCCESS;
+  }
+  return inner.listen(device, handle, listener);
+}
+
+static net_result connect_to(int device, void* handle, void** sender, net_device_handle** on_device) {
+  if (fails("connect")) return NET_SYSTEM_ERROR;
+  *sender = NULL;
+  return has("connect", "never") ? NET_SUCCESS : inner.connect(device, handle, sender, on_device);
+}
+
+static net_result accept_one(void* listener, void** receiver, net_device_handle** on_device) {
+  if (fails("accept")) return NET_SYSTEM_ERROR;
+  *receiver = NULL;
+  return has("accept", "never") ? NET_SUCCESS : inner.accept(listener, receiver, on_device);
+}
+
+static net_result reg_mr(void* comm, void* data, size_t bytes, int type, void** memory) {
+  if (fails("regMr")) return NET_SYSTEM_ERROR;
+  return inner.reg_mr(comm, data, bytes, type == NET_PTR_CUDA && fault("cuda") ? NET_PTR_HOST : type, memory);
+}
+
+/* The descriptor and the offset are written to the bytes, so that the test sees them. */
+static net_result reg_mr_dma_buf(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd,
+                                 void** memory) {
+  snprintf(data, bytes, "dma-buf %d at %d, type %d", fd, (int)offset, type);
+  return inner.reg_mr(comm, data, bytes, NET_PTR_HOST, memory);
+}
+
+static net_result isend(void* sender, void* data, size_t bytes, int tag, void* memory, void** request) {
+  if (fails("isend")) return NET_SYSTEM_ERROR;
+  *request = NULL;
+  return has("isend", "never") ? NET_SUCCESS : inner.isend(sender, data, bytes, tag, memory, request);
+}
+
+static net_result irecv(void* receiver, int count, void** data, size_t* bytes, int* tags, void** memories,
+                        void** request) {
+  if (fails("irecv")) return NET_INTERNAL_ERROR;
+  *request = NULL;
+  return has("irecv", "never") ? NET_SUCCESS : inner.irecv(receiver, count, data, bytes, tags, memories, request);
+}
+
+/* A flush whose request is done at the second test. */
+static struct flush { int used, tests; } flushes[8];
+
+static net_result iflush(void* receiver, int count, void** data, int* bytes, void** memories, void** request) {
+  if (fails("iflush")) return NET_SYSTEM_ERROR;
+  if (!fault("cuda")) return inner.iflush(receiver, count, data, bytes, memories, request);
+  *request = NULL;
+  for (int i = 0; i < 8 && !*request; ++i) {
+    if (flushes[i].used) continue;
+    flushes[i] = (struct flush){1, 0};
+    *request = &flushes[i];
+  }
+  return NET_SUCCESS;
+}
+
+static net_result test(void* request, int* done, int* bytes) {
+  *done = 0;
+  if (fails("test")) return NET_REMOTE_ERROR;
+  if (has("test", "never")) return NET_SUCCESS;
+  for (int i = 0; i < 8; ++i) {
+    if (request != &flushes[i]) continue;
+    *done = ++flushes[i].tests == 2;
+    flushes[i].used = !*done;
+    return NET_SUCCESS;
+  }
+  const net_result result = inner.test(request, done, has("size", "none") ? NULL : bytes);
+  if (*done && has("size", "negative")) bytes[0] = -5;
+  if (*done && has("size", "huge")) bytes[0] = 1 << 30;
+  return result;
+}
+#endif
+
+#if PLUGIN_VERSION >= 8
+__attribute__((constructor)) static void wrap(void) {
+  const char* path = getenv("SLIP_WRAPPED_PLUGIN");
+  void* library = dlopen(path ? path : SLIP_WRAPPED_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  const table* found = library ? dlsym(library, "ncclNetPlugin_v" TEXT(PLUGIN_VERSION)) : NULL;
+  if (!found) {
+    fprintf(stderr, "the wrapped plug-in cannot be loaded: %s\n", dlerror());
+    return;
+  }
+  exported = *found;
+  exported.name = "Wrapped";
+#if PLUGIN_VERSION == 9
+  inner = *found;
+  exported.init = init;
+  exported.devices = devices;
+  exported.get_properties = get_properties;
+  exported.listen = listen_at;
+  exported.connect = connect_to;
+  exported.accept = accept_one;
+  exported.reg_mr = reg_mr;
+  exported.reg_mr_dma_buf = reg_mr_dma_buf;
+  exported.isend = isend;
+  exported.irecv = irecv;
+  exported.iflush = iflush;
+  exported.test = test;
+#ifdef PLUGIN_HOLE
+  exported.isend = NULL;
+#endif
+#endif
+}
+#endif
