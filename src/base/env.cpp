@@ -31,19 +31,6 @@ int number(const char* variable, int low, int high) {
   return *result;
 }
 
-void read_ports(Env& env) {
-  const std::string value = env_text("SLIP_PORTS");
-  if (value.empty()) return;
-  constexpr int kMax = 65'535;
-  const std::size_t dash = std::min(value.find('-'), value.size());
-  const std::optional<int> first = parse_number(value.substr(0, dash), 1, kMax);
-  const std::optional<int> last = dash == value.size() ? first : parse_number(value.substr(dash + 1), 1, kMax);
-  if (!first || !last || *last < *first)
-    fail(Code::kInvalidValue, {}, "SLIP_PORTS={}: must be LOW-HIGH, two ports from 1 to {}", value, kMax);
-  env.first_port = *first;
-  env.last_port = *last;
-}
-
 Env read() {
   Env result;
   result.launch_blocking = flag("SLIP_LAUNCH_BLOCKING");
@@ -66,7 +53,7 @@ Env read() {
   result.nccl_polled = flag("SLIP_NCCL_POLLED");
   result.nccl = env_text("SLIP_NCCL");
   result.debug = env_text("SLIP_DEBUG");
-  read_ports(result);
+  result.ports = parse_ports(env_text("SLIP_PORTS"));
   return result;
 }
 
@@ -104,6 +91,17 @@ const Env& env() {
     ReadOnce() : Env(read()) {}
   };
   return process_wide<ReadOnce>();
+}
+
+PortRange parse_ports(const std::string& text) {
+  if (text.empty()) return {};
+  constexpr int kMax = 65'535;
+  const std::size_t dash = std::min(text.find('-'), text.size());
+  const std::optional<int> first = parse_number(text.substr(0, dash), 1, kMax);
+  const std::optional<int> last = dash == text.size() ? first : parse_number(text.substr(dash + 1), 1, kMax);
+  if (!first || !last || *last < *first)
+    fail(Code::kInvalidValue, {}, "SLIP_PORTS={}: must be LOW-HIGH, two ports from 1 to {}", text, kMax);
+  return {*first, *last};
 }
 
 std::string env_text(const char* variable) {

@@ -10,6 +10,13 @@
 
 namespace slip::base {
 
+// TCP ports at which ranks listen, for a firewall.
+struct PortRange {
+  int first = 0, last = 0;  // 0: any port that the kernel chooses
+};
+// "LOW-HIGH" or one port, as in SLIP_PORTS; empty: any. Throws kInvalidValue.
+PortRange parse_ports(const std::string& text);
+
 struct Env {
   bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits until its work is done
   int max_connections = 0;       // SLIP_MAX_CONNECTIONS=N: hardware queues (0: the device's default)
@@ -27,8 +34,7 @@ struct Env {
   int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
   int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
   int sockets = 0;  // SLIP_SOCKETS=N: sockets per network connection; large messages are striped over them (0: default)
-  // SLIP_PORTS=LOW-HIGH: TCP ports at which ranks listen, for a firewall (0: any port that the kernel chooses).
-  int first_port = 0, last_port = 0;
+  PortRange ports;  // SLIP_PORTS=LOW-HIGH: TCP ports at which ranks listen
   std::string nccl;          // SLIP_NCCL=auto|off|FILE: NVIDIA's library that carries the calls of ranks on GPUs
   bool nccl_polled = false;  // SLIP_NCCL_POLLED=1: NCCL runs each call in a thread of its own, as before 2.28
   int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)

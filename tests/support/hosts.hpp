@@ -76,6 +76,16 @@ class Hosts {
     const std::lock_guard lock(mutex_);
     hosts_[static_cast<std::size_t>(host)].cut = is_cut;
   }
+  // A firewall: from now on, TCP connections are made to port 22 and to these ports only. Others get no answer.
+  void allow_ports(int first, int last) {
+    const std::lock_guard lock(mutex_);
+    first_port_ = first;
+    last_port_ = last;
+  }
+  int refused_connections() {  // packets that the firewall dropped
+    const std::lock_guard lock(mutex_);
+    return refused_;
+  }
   // The host's own interface goes down: its kernel knows.
   void take_down(int host) const {
     within(host, [this] { static_cast<void>(in_shell("ip link set " + wire_ + " down")); });
@@ -143,6 +153,10 @@ class Hosts {
     const auto to = static_cast<std::size_t>(static_cast<unsigned char>(bytes[last])) - 1;
     const std::lock_guard lock(mutex_);
     if (to >= hosts_.size() || hosts_[from].cut || hosts_[to].cut) return;
+    if (first_port_ != 0 && !is_allowed(bytes)) {
+      ++refused_;
+      return;
+    }
     if (quality_.loss > 0 && std::uniform_real_distribution<>(0, 1)(random_) < quality_.loss) return;
     std::int64_t due = 0;
     if (quality_.bytes_per_second > 0) {
@@ -154,6 +168,17 @@ class Hosts {
     if (quality_.delay_ns > 0) due = std::max(due, base::now_ns()) + quality_.delay_ns;
     if (due == 0 && waiting_.empty()) static_cast<void>(!::write(hosts_[to].wire, bytes.data(), bytes.size()));
     else waiting_.push_back({due, to, std::move(bytes)});
+  }
+
+  // All packets but the first one of a TCP connection to another port.
+  bool is_allowed(const std::vector<char>& bytes) const {
+    constexpr unsigned kTcp = 6, kSynAck = 0x12, kSyn = 0x02;
+    const auto at = [&](std::size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0U; };
+    const bool four = family_ == Family::kIpv4;
+    const std::size_t tcp = four ? (at(0) & 0xf) * 4 : 40;
+    if (at(four ? 9 : 6) != kTcp || (at(tcp + 13) & kSynAck) != kSyn) return true;
+    const int port = static_cast<int>(at(tcp + 2) << 8 | at(tcp + 3));
+    return port == 22 || (port >= first_port_ && port <= last_port_);
   }
 
   // What is due; true: more waits.
@@ -187,6 +212,8 @@ class Hosts {
   WireQuality quality_;
   std::mt19937 random_{20260};
   std::deque<Packet> waiting_;
+  int first_port_ = 0, last_port_ = 0;  // of the firewall; 0: none
+  int refused_ = 0;
   std::int64_t free_ns_ = 0;  // when the slow wire has sent what it has taken
 };
 

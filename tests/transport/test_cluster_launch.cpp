@@ -78,6 +78,30 @@ TEST_F(ClusterLaunch, LinesHaveThePrefixAndTheStreamsStayApart) {
   EXPECT_FALSE(contains(job.err.all(), "out"));
 }
 
+// Both outputs of the launcher go to one pipe, as in a terminal, and its reader is slower than the ranks.
+TEST_F(ClusterLaunch, LinesStayWholeIfBothOutputsAreOne) {
+  const std::string rank =
+      "o=$(printf %03000d 0); e=$(printf %02000d 0 | tr 0 1); i=0; "
+      "while [ $i -lt 150 ]; do echo $o; echo $e >&2; i=$((i+1)); done";
+  const std::string command = "exec 2>&1; exec " SLIP_PROGRAM " launch --hosts a,b --ssh " + shell_ +
+                              " -n 2 --timeout 80 -- sh -c '" + rank + "'";
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  const std::string zeros(3000, '0'), ones(2000, '1');
+  int lines = 0;
+  std::array<char, 8192> line;
+  while (std::fgets(line.data(), line.size(), pipe)) {
+    ++lines;
+    const std::string text = line.data();
+    const std::size_t tag = std::string("[rank 0 host a] ").size();
+    ASSERT_GT(text.size(), tag);
+    EXPECT_TRUE(text.starts_with("[rank 0 host a] ") || text.starts_with("[rank 1 host b] ")) << text.substr(0, 40);
+    EXPECT_TRUE(text.substr(tag) == zeros + "\n" || text.substr(tag) == ones + "\n") << text.size();
+  }
+  EXPECT_EQ(::pclose(pipe), 0);
+  EXPECT_EQ(lines, 2 * 2 * 150);
+}
+
 TEST_F(ClusterLaunch, LongOutputArrivesWhole) {
   Launched job(
       words("a,b", {"-n", "2", "--no-tag-output", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"}));

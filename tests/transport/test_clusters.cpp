@@ -90,6 +90,41 @@ TEST(Clusters, TheInterfaceRuleChoosesTheAddress) {
   EXPECT_TRUE(contains(none->err.all(), "host " + hosts.address(0) + ": ")) << none->err.all();
 }
 
+std::vector<std::string> small_bench(std::vector<std::string> options) {
+  for (const char* word : {"--", "slip", "bench", "all_reduce", "-b", "64K", "-e", "64K", "--iters", "2"})
+    options.push_back(word);
+  return options;
+}
+
+TEST(Clusters, AFirewallNeedsToOpenNoMoreThanThePorts) {
+  SshHosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  hosts.hosts().allow_ports(41000, 41031);
+  const std::string list = hosts.address(0) + "," + hosts.address(1);
+  const auto job = hosts.launch(1, list, small_bench({"-n", "4", "--timeout", "80"}), {{"SLIP_PORTS", "41000-41031"}});
+  EXPECT_EQ(job->status(), 0) << job->err.all();
+  EXPECT_TRUE(contains(job->out.all(), "# wrong elements: 0")) << job->out.all();
+  EXPECT_EQ(hosts.hosts().refused_connections(), 0);
+  // Other ports: the firewall does refuse.
+  const auto others = hosts.launch(1, list, small_bench({"-n", "4", "--timeout", "4", "--grace", "0.1"}),
+                                   {{"SLIP_PORTS", "42000-42031"}});
+  EXPECT_NE(others->status(), 0);
+  EXPECT_GT(hosts.hosts().refused_connections(), 0);
+}
+
+TEST(Clusters, PortsThatAreAllInUseAreAnErrorThatNamesThem) {
+  SshHosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  const std::string list = hosts.address(0) + "," + hosts.address(1);
+  const auto job = hosts.launch(0, list, small_bench({"-n", "4", "--timeout", "80"}), {{"SLIP_PORTS", "41000-41001"}});
+  EXPECT_NE(job->status(), 0);
+  EXPECT_TRUE(contains(job->err.all(), "all ports of SLIP_PORTS=41000-41001 are in use: give a larger range"))
+      << job->err.all();
+  const auto wrong = hosts.launch(0, list, small_bench({"-n", "2"}), {{"SLIP_PORTS", "41000-40000"}});
+  EXPECT_EQ(wrong->status(), 1);
+  EXPECT_TRUE(contains(wrong->err.all(), "SLIP_PORTS=41000-40000: must be LOW-HIGH")) << wrong->err.all();
+}
+
 TEST(Clusters, TheFirstFailureEndsAll) {
   SshHosts hosts(3);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
@@ -147,6 +182,31 @@ TEST(Clusters, AHostThatIsCutOffIsGivenUpByBothSides) {
   EXPECT_TRUE(contains(job->err.all(), "host " + hosts.address(2) + " with rank 2 is lost: it gives no sign of life"))
       << job->err.all();
   EXPECT_TRUE(held.is_free());  // also on the host that nothing reaches
+}
+
+// The agent and the ranks of a host are stopped, as if the host hangs. The launcher gives the host up. When the host
+// goes on, nothing of the job is left there.
+TEST(Clusters, AHostThatHangsIsGivenUp) {
+  SshHosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  HeldFifo held(hosts.folder());
+  const auto job = hosts.launch(0, hosts.address(0) + "," + hosts.address(1),
+                                {"-n", "2", "--host-timeout", "3", "--", "sh", "-c",
+                                 "echo processes $PPID $$ of rank $SLIP_RANK.; " + held.hold() + "exec sleep 600"});
+  ASSERT_TRUE(held.held_by(2)) << job->err.all();
+  const std::string prefix = "[rank 1 host " + hosts.address(1) + "] processes ";
+  const std::string out = job->out.until(" of rank 1.");
+  const std::size_t at = out.find(prefix);
+  ASSERT_NE(at, std::string::npos) << out;
+  int agent = 0, rank = 0;
+  ASSERT_EQ(std::sscanf(out.c_str() + at + prefix.size(), "%d %d", &agent, &rank), 2) << out;
+  ::kill(rank, SIGSTOP);
+  ::kill(agent, SIGSTOP);
+  EXPECT_EQ(job->status(), 1);
+  EXPECT_TRUE(contains(job->err.all(), "host " + hosts.address(1) + " with rank 1 is lost: it gives no sign of life"))
+      << job->err.all();
+  ::kill(agent, SIGCONT);
+  EXPECT_TRUE(held.is_free());
 }
 
 TEST(Clusters, HostsThatCannotBeUsedAreNamed) {

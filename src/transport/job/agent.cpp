@@ -160,7 +160,8 @@ class Agent : base::NoCopy {
     std::string rule = variable("SLIP_SOCKET_IFNAME");
     if (rule.empty()) rule = variable("NCCL_SOCKET_IFNAME");
     try {
-      port_.emplace(rendezvous_address(rule, preferred));
+      // The launcher's SLIP_PORTS is in the job, and perhaps not in the environment of this process.
+      port_.emplace(rendezvous_address(rule, preferred), base::parse_ports(variable("SLIP_PORTS")));
     } catch (const Error& failure) {
       return refuse(base::bare_text(failure));
     }

@@ -34,6 +34,7 @@ constexpr std::int64_t kEndMarginNs = 10 * kSecondNs;  // beyond the grace perio
 constexpr std::int64_t kKillLimitNs = 5 * kSecondNs;   // the same after a kill
 constexpr std::int64_t kCloseLimitNs = kSecondNs;      // for the remote shells to end by themselves
 constexpr std::int64_t kPauseLimitNs = kSecondNs;      // to tell the hosts that the job pauses
+constexpr int kOwnSource = -1;                         // of JobOutput: this program itself
 constexpr int kAlivePerSilence = 4;                    // signs of life within the limit for silence
 
 std::int64_t ns(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
@@ -188,8 +189,8 @@ class ClusterRun : base::NoCopy {
     }
     // While the job ends, hosts may go in any order.
     if (status_ == 0 && interrupted_ == 0) {
-      base::log_line(fmt::format("host {} with {} is lost: {}; ending the others", host.name,
-                                 rank_list(host.placed.ranks), reason));
+      say(fmt::format("host {} with {} is lost: {}; ending the others", host.name, rank_list(host.placed.ranks),
+                      reason));
     }
     if (status_ == 0) status_ = kHostLost;
     host.running.clear();
@@ -199,8 +200,8 @@ class ClusterRun : base::NoCopy {
   void not_started(const Host& host, const AgentFrame& frame) {
     if (status_ == 0) {
       status_ = start_failure_status(frame.value);
-      base::log_line(fmt::format("rank {} on host {}: cannot run '{}' in {}: {}", frame.rank, host.name,
-                                 job_.ranks.command.front(), job_.ranks.directory, std::strerror(frame.value)));
+      say(fmt::format("rank {} on host {}: cannot run '{}' in {}: {}", frame.rank, host.name,
+                      job_.ranks.command.front(), job_.ranks.directory, std::strerror(frame.value)));
     }
     kill_all();
   }
@@ -213,13 +214,18 @@ class ClusterRun : base::NoCopy {
     const std::size_t others = hosts_.running_ranks().size();
     std::string text = fmt::format("rank {} on host {} {}", exit.rank, host.name, exit.text());
     if (others > 0) text += fmt::format("; ending the other {}", others);
-    base::log_line(text);
+    say(text);
     end_all(SIGTERM);
   }
 
   void finish_lines(const Host& host) {
     for (const int rank : host.placed.ranks) output_.finish_line(rank);
     output_.finish_line(error_source(host));
+  }
+
+  // A line of this program. It waits behind the output of ranks, so that it never stands inside one of their lines.
+  void say(const std::string& text) {
+    output_.add(kOwnSource, STDERR_FILENO, fmt::format("slip: {}\n", base::terminal_text(text)), {});
   }
 
   // The agents kill the ranks that have not ended after the grace period.
@@ -255,8 +261,8 @@ class ClusterRun : base::NoCopy {
     check_hosts(now);
     if (timeout_at_ns_ != 0 && now >= timeout_at_ns_) {
       timeout_at_ns_ = 0;
-      base::log_line(fmt::format("{} still running after {:g} s; ending the job", rank_list(hosts_.running_ranks()),
-                                 static_cast<double>(job_.ranks.timeout.count()) / 1000));
+      say(fmt::format("{} still running after {:g} s; ending the job", rank_list(hosts_.running_ranks()),
+                      static_cast<double>(job_.ranks.timeout.count()) / 1000));
       if (status_ == 0) status_ = kJobTimedOut;
       end_all(SIGTERM);
     }
@@ -264,8 +270,8 @@ class ClusterRun : base::NoCopy {
     for (Host& host : hosts_.all()) {
       if (host.is_over()) continue;
       if (started())
-        base::log_line(fmt::format("host {} does not report the end of {}; giving it up", host.name,
-                                   rank_list(host.placed.ranks)));
+        say(fmt::format("host {} does not report the end of {}; giving it up", host.name,
+                        rank_list(host.placed.ranks)));
       fail(host, "it was given up");
     }
   }

@@ -1,6 +1,7 @@
 #include "transport/job/job_output.hpp"
 
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,13 @@ std::size_t index_of(int stream) { return stream == STDERR_FILENO ? 1 : 0; }
 int stream_of(std::size_t index) { return index == 1 ? STDERR_FILENO : STDOUT_FILENO; }
 
 }  // namespace
+
+JobOutput::JobOutput() {
+  struct stat out {
+  }, err{};
+  one_file_ = ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+              out.st_ino == err.st_ino;
+}
 
 void JobOutput::add(int source, int stream, std::string_view bytes, const std::string& prefix) {
   LinePrefix& lines = lines_.try_emplace({source, stream}, prefix).first->second;
@@ -34,13 +42,18 @@ void JobOutput::watch(std::vector<pollfd>& watched) const {
   }
 }
 
+// Then this stream waits: otherwise its text would stand inside a line of the other one.
+bool JobOutput::other_is_within_line(std::size_t index) const {
+  return one_file_ && within_line_[1 - index] && !waiting_[1 - index].empty();
+}
+
 // The descriptors stay blocking, because other processes share them. A pipe that poll() reports as writable takes
 // PIPE_BUF bytes without blocking.
 void JobOutput::flush() {
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
     std::string& text = waiting_[i];
     std::size_t written = 0;
-    while (written < text.size()) {
+    while (written < text.size() && !other_is_within_line(i)) {
       pollfd ready{stream_of(i), POLLOUT, 0};
       if (::poll(&ready, 1, 0) <= 0) break;
       const ssize_t count =
@@ -49,6 +62,7 @@ void JobOutput::flush() {
       else if (errno == EAGAIN) break;
       else if (errno != EINTR) written = text.size();  // no process reads it any more
     }
+    if (written > 0) within_line_[i] = text[written - 1] != '\n';
     text.erase(0, written);
   }
 }

@@ -18,6 +18,7 @@ namespace slip::transport {
 
 class JobOutput {
  public:
+  JobOutput();
   // `stream`: 1 or 2. `source`: the rank, or something else that writes lines. The prefix counts at its first bytes.
   void add(int source, int stream, std::string_view bytes, const std::string& prefix);
   void finish_line(int source);  // the source has ended: its last line may have no newline
@@ -30,6 +31,10 @@ class JobOutput {
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{1} << 20;
 
+  bool other_is_within_line(std::size_t index) const;
+
+  bool one_file_ = false;                            // the standard output and error go to the same pipe or terminal
+  std::array<bool, 2> within_line_{};                // the last byte written was not the end of a line
   std::map<std::pair<int, int>, LinePrefix> lines_;  // by source and stream
   std::array<std::string, 2> waiting_;               // for the standard output and error
 };

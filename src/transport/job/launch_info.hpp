@@ -8,9 +8,8 @@
 //   Kubernetes  a PyTorchJob sets the variables of torchrun. In an indexed Job, JOB_COMPLETION_INDEX replaces RANK
 //   mpirun      OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name made of the job's number
 //   mpiexec     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; on one host at a name made of the launcher's process
-//   srun        SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, with any --mpi; on one host as with mpirun, on several at
-//   the
-//               first of the step's hosts, at a port made of the job's number
+//   srun        SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, with any --mpi; on one host as with mpirun. On several hosts
+//               rank 0 listens on the first host of the step, at a port made of the job's number
 //
 // With any launcher, SLIP_ID overrides the address at which rank 0 listens.
 #pragma once

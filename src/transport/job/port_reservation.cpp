@@ -28,14 +28,15 @@ SocketAddress rendezvous_address(const std::string& rule, const std::string& pre
 }
 
 // A plain bind() takes only a port that no other socket has. SO_REUSEADDR is set afterwards: it lets rank 0 listen.
-PortReservation::PortReservation(const SocketAddress& address) {
+PortReservation::PortReservation(const SocketAddress& address, const base::PortRange& ports) {
   const auto reserve = [&](std::uint16_t port) {
     const SocketAddress wanted = address.with_port(port);
     socket_.reset(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     return socket_.number() >= 0 && ::bind(socket_.number(), wanted.data(), wanted.bytes()) == 0 ? 0 : errno;
   };
   const std::string what = "cannot reserve a port at " + address.host();
-  take_port(what, reserve);
+  const int error = ports.first == 0 ? reserve(0) : try_ports(ports, reserve);
+  if (error != 0) fail_ports(ports, what, error);
   const int on = 1;
   sockaddr_storage chosen{};
   socklen_t bytes = sizeof(chosen);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/env.hpp"
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
 
@@ -14,11 +15,11 @@ namespace slip::transport {
 // Throws kInvalidValue if no interface matches the rule.
 SocketAddress rendezvous_address(const std::string& rule, const std::string& preferred);
 
-// Holds a free port (of SLIP_PORTS) without listening at it. Rank 0 can listen there meanwhile, because both sockets
-// have SO_REUSEADDR; no other process gets the port from the kernel.
+// Holds a free port without listening at it. Rank 0 can listen there meanwhile, because both sockets have SO_REUSEADDR.
+// No other process gets the port from the kernel, nor by SLIP_PORTS while that range has a free port.
 class PortReservation {
  public:
-  explicit PortReservation(const SocketAddress& address);  // throws kIo
+  PortReservation(const SocketAddress& address, const base::PortRange& ports);  // throws kIo
   const SocketAddress& address() const { return address_; }
 
  private:

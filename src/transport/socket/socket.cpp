@@ -11,7 +11,6 @@
 #include <limits>
 
 #include "base/clock.hpp"
-#include "base/env.hpp"
 #include "base/fail.hpp"
 
 namespace slip::transport {
@@ -137,41 +136,47 @@ void poll_until(std::span<pollfd> watched, std::int64_t time_ns) {
   static_cast<void>(::poll(watched.data(), watched.size(), poll_timeout_ms(time_ns)));
 }
 
-void take_port(const std::string& what, const std::function<int(std::uint16_t port)>& take) {
+int try_ports(const base::PortRange& ports, const std::function<int(std::uint16_t port)>& take) {
   static std::atomic<unsigned> calls{0};
-  const base::Env& env = base::env();
-  const int count = env.first_port == 0 ? 1 : env.last_port - env.first_port + 1;
+  const auto count = static_cast<unsigned>(ports.last - ports.first + 1);
   // Processes that begin at different ports rarely try one that is in use. relaxed: only the number counts.
   const unsigned begin = static_cast<unsigned>(::getpid()) * 61 + calls.fetch_add(1, std::memory_order_relaxed);
-  int error = 0;
-  for (int i = 0; i < count; ++i) {
-    const int port =
-        env.first_port + static_cast<int>((begin + static_cast<unsigned>(i)) % static_cast<unsigned>(count));
-    error = take(static_cast<std::uint16_t>(port));
-    if (error != EADDRINUSE) break;
-  }
-  if (error == EADDRINUSE && env.first_port != 0)
-    base::fail(Code::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, env.first_port,
-               env.last_port);
-  if (error != 0) fail(what, error);
+  int error = EADDRINUSE;
+  for (unsigned i = 0; i < count && error == EADDRINUSE; ++i)
+    error = take(static_cast<std::uint16_t>(static_cast<unsigned>(ports.first) + (begin + i) % count));
+  return error;
+}
+
+void fail_ports(const base::PortRange& ports, const std::string& what, int error) {
+  if (error != EADDRINUSE || ports.first == 0) fail(what, error);
+  base::fail(Code::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, ports.first,
+             ports.last);
 }
 
 Socket Socket::listen(const SocketAddress& address) {
   Socket socket;
-  const auto try_listen = [&](const SocketAddress& where) {
+  // SO_REUSEADDR also takes a port at which old connections are in TIME_WAIT, or that a PortReservation holds. If it is
+  // set after bind(), the port must be free, but the next listener can take it with the option.
+  enum class Port { kFree, kReused };
+  const auto try_listen = [&](std::uint16_t port, Port wanted) {
     constexpr int kBacklog = 1024;
+    const SocketAddress where = address.is_tcp() ? address.with_port(port) : address;
     socket = Socket(open_descriptor(where.family()));
-    // Without it, bind() fails while an old connection at this port is in TIME_WAIT.
-    set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
+    if (wanted == Port::kReused) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
     if (where.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
-    const bool listens =
-        ::bind(socket.descriptor(), where.data(), where.bytes()) == 0 && ::listen(socket.descriptor(), kBacklog) == 0;
-    return listens ? 0 : errno;
+    if (::bind(socket.descriptor(), where.data(), where.bytes()) != 0) return errno;
+    if (wanted == Port::kFree) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
+    return ::listen(socket.descriptor(), kBacklog) == 0 ? 0 : errno;
   };
-  const std::string what = "cannot listen at " + address.text();
-  if (address.is_tcp() && address.port() == 0)
-    take_port(what, [&](std::uint16_t port) { return try_listen(address.with_port(port)); });
-  else if (const int error = try_listen(address); error != 0) fail(what, error);
+  const base::PortRange ports = address.is_tcp() && address.port() == 0 ? base::env().ports : base::PortRange{};
+  int error = EADDRINUSE;
+  if (ports.first == 0) error = try_listen(address.port(), Port::kReused);
+  else {
+    for (const Port wanted : {Port::kFree, Port::kReused}) {
+      if (error == EADDRINUSE) error = try_ports(ports, [&](std::uint16_t port) { return try_listen(port, wanted); });
+    }
+  }
+  if (error != 0) fail_ports(ports, "cannot listen at " + address.text(), error);
   return socket;
 }
 

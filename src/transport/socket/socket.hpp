@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/env.hpp"
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
 
@@ -84,9 +85,11 @@ class Socket {
   OwnedDescriptor descriptor_;
 };
 
-// Calls take(port) with the ports of SLIP_PORTS, in an order that differs between processes, until it returns 0; with
-// port 0 if the variable is not set. take() returns an errno. Throws kIo with `what` if the last one is not 0.
-void take_port(const std::string& what, const std::function<int(std::uint16_t port)>& take);
+// Calls take(port) with the ports of a range, in an order that differs between processes, while it returns EADDRINUSE.
+// Returns what the last call returned. The range must not be empty.
+int try_ports(const base::PortRange& ports, const std::function<int(std::uint16_t port)>& take);
+// Throws kIo: "what: the reason".
+[[noreturn]] void fail_ports(const base::PortRange& ports, const std::string& what, int error);
 
 std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
 int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
