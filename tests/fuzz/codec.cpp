@@ -8,7 +8,7 @@
 
 #include "fuzz/fuzz_loop.hpp"
 #include "model/codec/tensor.hpp"
-#include "model/weights_to_compress.hpp"
+#include "support/weights_to_compress.hpp"
 
 namespace slip {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "model/codec/tensor.hpp"
-#include "model/weights_to_compress.hpp"
+#include "support/weights_to_compress.hpp"
 #include "support/errors.hpp"
 
 namespace slip {
