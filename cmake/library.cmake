@@ -120,7 +120,8 @@ endif()
 message(STATUS "OpenBLAS: ${SLIP_OPENBLAS_FOUND}")
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   # -O2 of g++ 12 vectorises next to no loop of the kernels.
-  set_property(SOURCE ${slip_cpu_kernels} APPEND PROPERTY COMPILE_OPTIONS -O3)
+  file(GLOB slip_codec CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/codec/*.cpp")
+  set_property(SOURCE ${slip_cpu_kernels} ${slip_codec} APPEND PROPERTY COMPILE_OPTIONS -O3)
 endif()
 
 # The loops of collectives are vectorised, which trapping floats would forbid, and never use fused multiply-add: not every

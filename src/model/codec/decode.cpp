@@ -1,0 +1,215 @@
+// The decoder of blocks on the host: checks, the portable loops, and escapes.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "model/codec/loops.hpp"
+
+namespace slip::model {
+namespace {
+
+std::uint32_t byte_at(const std::byte* at) { return std::to_integer<std::uint32_t>(*at); }
+
+std::uint64_t portable_sum(const std::byte* block, std::size_t bytes) {
+  std::uint64_t sum = 0;
+  std::uint32_t factor = kCheckFirst;
+  for (std::size_t at = 0; at < bytes; at += 4, factor += kCheckStep)
+    sum += std::uint64_t{word_at(block + at)} * factor;
+  return sum;
+}
+
+std::uint32_t portable_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
+  return list_escapes(codes, lanes, positions);
+}
+
+constexpr LoopSet kPortableLoops{.sum = portable_sum, .find_escapes = portable_escapes};
+
+const LoopSet& set_of(CodecLoops loops) {
+  switch (loops) {
+    case CodecLoops::kAvx2: return *avx2_loops();
+    case CodecLoops::kNeon: return *neon_loops();
+    case CodecLoops::kPortable: break;
+  }
+  return kPortableLoops;
+}
+
+// Number of 4-bit values 15 among the first `count` of a list.
+std::uint32_t count_far(const std::byte* list, std::uint32_t count) {
+  std::uint32_t far = 0;
+  for (std::uint32_t i = 0; i < count / 2; ++i) {
+    const std::uint32_t two = byte_at(list + i);
+    far += ((two & 15) == kFarEscape ? 1 : 0) + (two >> 4 == kFarEscape ? 1 : 0);
+  }
+  return far + (count % 2 != 0 && (byte_at(list + count / 2) & 15) == kFarEscape ? 1 : 0);
+}
+
+class PackedBlock {
+ public:
+  PackedBlock(Split split, const std::byte* block, std::uint32_t weights, const LoopSet& loops)
+      : split_(split), block_(block), weights_(weights), loops_(loops), layout_(layout_of(split, weights)) {
+    std::memcpy(&header_, block, sizeof header_);
+  }
+
+  // The size that the header says; empty: no encoder writes such a header.
+  std::optional<std::uint32_t> bytes() const {
+    if (header_.escapes > weights_ || header_.far > header_.escapes) return std::nullopt;
+    if (header_.first[kEscape] != 0 || header_.second[kFarEscape] != 0 || header_.zero != 0) return std::nullopt;
+    return packed_block_bytes(layout_, header_.escapes, header_.far);
+  }
+
+  // Finds all escapes. False: their number, or that of the far ones, is not as the header says.
+  bool find_escapes() {
+    if (loops_.find_escapes(block_ + layout_.codes, layout_.lanes, positions_) != header_.escapes) return false;
+    if (weights_ % kLaneWeights != 0) {
+      const auto in_padding = [this](std::uint16_t at) { return at >= weights_; };
+      if (std::any_of(positions_.at, positions_.at + header_.escapes, in_padding)) return false;
+    }
+    return count_far(block_ + layout_.escapes, header_.escapes) == header_.far;
+  }
+
+  // REQUIRES: bytes() is the size of the block, and find_escapes() was true.
+  void decode(std::byte* into) const {
+    switch (split_) {
+      case Split::kBf16: return decode_as<Split::kBf16, std::uint16_t, 7>(into);
+      case Split::kF16: return decode_as<Split::kF16, std::uint16_t, 10>(into);
+      case Split::kF32: return decode_as<Split::kF32, std::uint32_t, 23>(into);
+      case Split::kBytes: return;  // has no packed blocks
+    }
+  }
+
+ private:
+  template <Split kSplit, class Weight, int kExponentShift>
+  void decode_as(std::byte* into) const {
+    LoopSet::Spread* const spread = loops_.spread[static_cast<std::size_t>(kSplit)];
+    if (spread != nullptr && weights_ == kMaxLanes * kLaneWeights) spread(block_, header_, into);
+    else spread_slowly<kSplit, Weight>(into);
+    put_exponents<Weight, kExponentShift>(into);
+  }
+
+  template <Split kSplit, class Weight>
+  void spread_slowly(std::byte* into) const {
+    for (std::uint32_t quarter = 0; quarter < 4; ++quarter) {
+      for (std::uint32_t lane = 0; lane < layout_.lanes; ++lane) {
+        const std::uint32_t codes = digits(layout_.codes, lane, quarter);
+        [[maybe_unused]] std::uint32_t more = 0;
+        if constexpr (kSplit == Split::kF16) more = digits(layout_.more, lane, quarter);
+        for (std::uint32_t i = 0; i < 8; ++i) {
+          const std::uint32_t at = (quarter * layout_.lanes + lane) * 8 + i;
+          if (at >= weights_) return;
+          const std::uint32_t exponent = header_.first[codes >> 4 * i & 7];
+          const std::uint32_t rest = byte_at(block_ + sizeof(BlockHeader) + at);
+          Weight weight{};
+          if constexpr (kSplit == Split::kBf16) weight = static_cast<Weight>(join_bf16(exponent, rest));
+          else if constexpr (kSplit == Split::kF16)
+            weight = static_cast<Weight>(join_f16(exponent, rest, more >> 4 * i & 7));
+          else weight = join_f32(exponent, rest, low_half(at));
+          std::memcpy(into + std::size_t{at} * sizeof(Weight), &weight, sizeof(Weight));
+        }
+      }
+    }
+  }
+
+  // The eight 3-bit values of a quarter of a lane.
+  std::uint32_t digits(std::uint32_t plane, std::uint32_t lane, std::uint32_t quarter) const {
+    const auto word = [&](std::uint32_t q) { return word_at(block_ + plane + (q * layout_.lanes + lane) * 4); };
+    return quarter < 3 ? word(quarter) : fourth_word(word(0), word(1), word(2));
+  }
+  std::uint32_t low_half(std::uint32_t at) const {
+    const std::byte* const low = block_ + layout_.more + 2 * at;
+    return byte_at(low) | byte_at(low + 1) << 8;
+  }
+
+  // Escapes have exponent 0 so far.
+  template <class Weight, int kShift>
+  void put_exponents(std::byte* into) const {
+    const std::byte* const list = block_ + layout_.escapes;
+    const std::byte* far = list + (header_.escapes + 1) / 2;
+    for (std::uint32_t rank = 0; rank < header_.escapes; ++rank) {
+      const std::uint32_t name = byte_at(list + rank / 2) >> rank % 2 * 4 & 15;
+      std::uint32_t exponent = header_.second[name];
+      if (name == kFarEscape) [[unlikely]]
+        exponent = byte_at(far++);
+      if constexpr (kShift == 10) exponent &= 0x1F;
+      std::byte* const place = into + std::size_t{positions_.at[rank]} * sizeof(Weight);
+      Weight weight{};
+      std::memcpy(&weight, place, sizeof(Weight));
+      weight = static_cast<Weight>(weight | exponent << kShift);
+      std::memcpy(place, &weight, sizeof(Weight));
+    }
+  }
+
+  Split split_;
+  const std::byte* block_;
+  std::uint32_t weights_;
+  const LoopSet& loops_;
+  BlockLayout layout_;
+  BlockHeader header_;
+  EscapePositions positions_;  // set by find_escapes()
+};
+
+}  // namespace
+
+const char* fault_text(BlockFault fault) {
+  switch (fault) {
+    case BlockFault::kNone: return "it is sound";
+    case BlockFault::kSize: return "its size does not fit its weights and escapes";
+    case BlockFault::kCheck: return "its checksum does not fit its bytes: they were changed";
+    case BlockFault::kEscapes: return "its lists of escapes do not fit its codes";
+  }
+  return "unknown fault";
+}
+
+bool has_loops(CodecLoops loops) {
+  switch (loops) {
+    case CodecLoops::kPortable: return true;
+    case CodecLoops::kAvx2: return avx2_loops() != nullptr;
+    case CodecLoops::kNeon: return neon_loops() != nullptr;
+  }
+  return false;
+}
+
+const char* loops_name(CodecLoops loops) {
+  switch (loops) {
+    case CodecLoops::kPortable: return "portable";
+    case CodecLoops::kAvx2: return "AVX2";
+    case CodecLoops::kNeon: return "NEON";
+  }
+  return "unknown";
+}
+
+CodecLoops best_loops() {
+  static const CodecLoops kBest = has_loops(CodecLoops::kAvx2)   ? CodecLoops::kAvx2
+                                  : has_loops(CodecLoops::kNeon) ? CodecLoops::kNeon
+                                                                 : CodecLoops::kPortable;
+  return kBest;
+}
+
+std::uint64_t check_sum(const std::byte* block, std::size_t bytes, CodecLoops loops) {
+  return set_of(loops).sum(block, bytes);
+}
+
+BlockFault decode_block(Split split, std::span<const std::byte> block, const BlockId& id, std::byte* into,
+                        CodecLoops loops) {
+  if (id.weights == 0 || id.weights > block_weights(split)) return BlockFault::kSize;
+  const std::uint32_t raw = raw_block_bytes(split, id.weights);
+  if (block.size() > raw || block.size() % kBlockAlignment != 0) return BlockFault::kSize;
+  const LoopSet& set = set_of(loops);
+  const auto is_changed = [&] {
+    return set.sum(block.data(), block.size()) + check_seed(id.index, id.weights) != id.check;
+  };
+  if (block.size() == raw) {
+    if (is_changed()) return BlockFault::kCheck;
+    std::memcpy(into, block.data(), std::size_t{id.weights} * weight_bytes(split));
+    return BlockFault::kNone;
+  }
+  if (split == Split::kBytes || block.size() < layout_of(split, id.weights).escapes) return BlockFault::kSize;
+  // The check comes first: damage of the header's counts is reported as damage.
+  if (is_changed()) return BlockFault::kCheck;
+  PackedBlock packed(split, block.data(), id.weights, set);
+  if (packed.bytes() != block.size()) return BlockFault::kSize;
+  if (!packed.find_escapes()) return BlockFault::kEscapes;
+  packed.decode(into);
+  return BlockFault::kNone;
+}
+
+}  // namespace slip::model

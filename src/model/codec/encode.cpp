@@ -1,0 +1,184 @@
+// The encoder of blocks.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "model/codec/block.hpp"
+
+namespace slip::model {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "compressed weights are little-endian");
+
+constexpr std::uint32_t kMaxWeights = kMaxLanes * kLaneWeights;
+
+template <Split kSplit>
+struct Fields;
+template <>
+struct Fields<Split::kBf16> {
+  using Weight = std::uint16_t;
+  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 7 & 0xFF; }
+  static std::uint32_t rest(std::uint32_t weight) { return (weight >> 8 & 0x80) | (weight & 0x7F); }
+  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_bf16(exponent, 0); }
+};
+template <>
+struct Fields<Split::kF16> {
+  using Weight = std::uint16_t;
+  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 10 & 0x1F; }
+  static std::uint32_t rest(std::uint32_t weight) { return weight & 0xFF; }
+  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_f16(exponent, 0, 0); }
+};
+template <>
+struct Fields<Split::kF32> {
+  using Weight = std::uint32_t;
+  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 23 & 0xFF; }
+  static std::uint32_t rest(std::uint32_t weight) { return (weight >> 24 & 0x80) | (weight >> 16 & 0x7F); }
+  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_f32(exponent, 0, 0); }
+};
+
+// The tables of a block, and the number of its escapes.
+struct Choice {
+  BlockHeader header{};
+  std::array<std::uint8_t, 256> code{};    // by exponent: 0 to 7
+  std::array<std::uint8_t, 256> second{};  // by exponent: 0 to 15
+
+  explicit Choice(const std::array<std::uint32_t, 256>& counts) {
+    std::array<std::uint8_t, 256> order{};
+    std::iota(order.begin(), order.end(), std::uint8_t{0});
+    constexpr std::size_t kNamed = kTableExponents + kSecondExponents;
+    // Equal counts in the order of the exponents: the same weights always give the same block.
+    std::partial_sort(order.begin(), order.begin() + kNamed, order.end(), [&](std::uint8_t a, std::uint8_t b) {
+      return counts[a] != counts[b] ? counts[a] > counts[b] : a < b;
+    });
+    const std::uint32_t all = std::accumulate(counts.begin(), counts.end(), 0U);
+    std::uint32_t left = all;
+    code.fill(kEscape);
+    second.fill(kFarEscape);
+    for (std::uint8_t i = 0; i < kTableExponents; ++i) {
+      header.first[i] = order[i];
+      code[order[i]] = i;
+      left -= counts[order[i]];
+    }
+    header.escapes = static_cast<std::uint16_t>(left);
+    for (std::uint8_t i = 0; i < kSecondExponents; ++i) {
+      const std::uint8_t exponent = order[kTableExponents + i];
+      header.second[i] = exponent;
+      second[exponent] = i;
+      left -= counts[exponent];
+    }
+    header.far = static_cast<std::uint16_t>(left);
+  }
+};
+
+// Eight values of 3 bits in bytes, as eight digits of 4 bits.
+std::uint32_t digits_of(const std::uint8_t* threes) {
+  std::uint64_t x = 0;
+  std::memcpy(&x, threes, sizeof x);
+  x = (x | x >> 4) & 0x00FF00FF00FF00FFU;
+  x = (x | x >> 8) & 0x0000FFFF0000FFFFU;
+  return static_cast<std::uint32_t>(x | x >> 16);
+}
+
+// Writes the 3-bit plane of these values, which are in the order of the weights.
+void write_plane(const std::uint8_t* threes, std::uint32_t lanes, std::byte* into) {
+  for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+    const auto quarter = [&](std::uint32_t q) { return digits_of(threes + (q * lanes + lane) * 8); };
+    const std::uint32_t last = quarter(3);
+    for (std::uint32_t q = 0; q < 3; ++q) {
+      const std::uint32_t word = quarter(q) | (last >> q & 0x11111111U) << 3;
+      std::memcpy(into + (q * lanes + lane) * 4, &word, sizeof word);
+    }
+  }
+}
+
+// Writes the lists of escapes. REQUIRES: the block has `header.escapes` of them, and they fit.
+template <Split kSplit>
+void write_escapes(const Choice& choice, const typename Fields<kSplit>::Weight* weights, const BlockLayout& layout,
+                   std::byte* into) {
+  std::byte* const list = into + layout.escapes;
+  std::byte* far = list + (choice.header.escapes + 1) / 2;
+  std::uint32_t rank = 0;
+  for (std::uint32_t lane = 0; lane < layout.lanes; ++lane) {
+    std::uint32_t words[3];
+    for (std::uint32_t q = 0; q < 3; ++q)
+      std::memcpy(&words[q], into + layout.codes + (q * layout.lanes + lane) * 4, sizeof words[q]);
+    for (std::uint32_t mask = escape_mask(words[0], words[1], words[2]); mask != 0; mask &= mask - 1) {
+      const auto bit = static_cast<std::uint32_t>(std::countr_zero(mask));
+      const std::uint32_t weight = weights[((bit & 3) * layout.lanes + lane) * 8 + bit / 4];
+      const std::uint32_t exponent = Fields<kSplit>::exponent(weight);
+      const std::uint32_t digit = choice.second[exponent];
+      list[rank / 2] |= static_cast<std::byte>(digit << rank % 2 * 4);
+      if (digit == kFarEscape) *far++ = static_cast<std::byte>(exponent);
+      ++rank;
+    }
+  }
+}
+
+std::size_t store_raw(Split split, const std::byte* bytes, std::uint32_t weights, std::byte* into) {
+  const std::size_t data = std::size_t{weights} * weight_bytes(split), all = raw_block_bytes(split, weights);
+  std::copy_n(bytes, data, into);
+  std::fill_n(into + data, all - data, std::byte{0});
+  return all;
+}
+
+template <Split kSplit>
+std::size_t encode(const std::byte* bytes, std::uint32_t count, std::byte* into) {
+  using F = Fields<kSplit>;
+  using Weight = typename F::Weight;
+  std::array<Weight, kMaxWeights> weights;
+  std::memcpy(weights.data(), bytes, count * sizeof(Weight));
+  // Four counters: a run of equal exponents does not wait for one of them.
+  std::array<std::array<std::uint32_t, 256>, 4> parts{};
+  for (std::uint32_t i = 0; i < count; ++i) ++parts[i % 4][F::exponent(weights[i])];
+  for (std::size_t i = 0; i < 256; ++i) parts[0][i] += parts[1][i] + parts[2][i] + parts[3][i];
+  const Choice choice(parts[0]);
+  const BlockLayout layout = layout_of(kSplit, count);
+  const std::uint32_t size = packed_block_bytes(layout, choice.header.escapes, choice.header.far);
+  if (size >= raw_block_bytes(kSplit, count)) return store_raw(kSplit, bytes, count, into);
+
+  const std::uint32_t all = layout.lanes * kLaneWeights;
+  std::fill(weights.begin() + count, weights.begin() + all,
+            static_cast<Weight>(F::with_exponent(choice.header.first[0])));
+  std::memcpy(into, &choice.header, sizeof choice.header);
+  std::array<std::uint8_t, kMaxWeights> threes;
+  for (std::uint32_t i = 0; i < all; ++i) threes[i] = choice.code[F::exponent(weights[i])];
+  write_plane(threes.data(), layout.lanes, into + layout.codes);
+  for (std::uint32_t i = 0; i < all; ++i) threes[i] = static_cast<std::uint8_t>(F::rest(weights[i]));
+  std::memcpy(into + sizeof(BlockHeader), threes.data(), all);
+  if constexpr (kSplit == Split::kF16) {
+    for (std::uint32_t i = 0; i < all; ++i)
+      threes[i] = static_cast<std::uint8_t>((weights[i] >> 13 & 4) | (weights[i] >> 8 & 3));
+    write_plane(threes.data(), layout.lanes, into + layout.more);
+  }
+  if constexpr (kSplit == Split::kF32) {
+    for (std::uint32_t i = 0; i < all; ++i) std::memcpy(into + layout.more + 2 * i, &weights[i], 2);
+  }
+  std::fill(into + layout.escapes, into + size, std::byte{0});
+  write_escapes<kSplit>(choice, weights.data(), layout, into);
+  return size;
+}
+
+}  // namespace
+
+Split split_of(DataType type) {
+  switch (type) {
+    case DataType::kBF16: return Split::kBf16;
+    case DataType::kF16: return Split::kF16;
+    case DataType::kF32: return Split::kF32;
+    default: return Split::kBytes;
+  }
+}
+
+std::size_t encode_block(Split split, const std::byte* bytes, std::uint32_t weights, std::byte* into) {
+  switch (split) {
+    case Split::kBf16: return encode<Split::kBf16>(bytes, weights, into);
+    case Split::kF16: return encode<Split::kF16>(bytes, weights, into);
+    case Split::kF32: return encode<Split::kF32>(bytes, weights, into);
+    case Split::kBytes: break;
+  }
+  return store_raw(split, bytes, weights, into);
+}
+
+}  // namespace slip::model

@@ -1,0 +1,72 @@
+#include "model/codec/kernel.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/team.hpp"
+
+namespace slip::model {
+
+const Kernel& decompress_kernel() {
+  static const Kernel kKernel{"decompress", cpu::decompress, cuda::decompress};
+  return kKernel;
+}
+
+namespace cpu {
+namespace {
+
+// The ranges of a launch, which are not trusted.
+class Launch {
+ public:
+  explicit Launch(const Args& args)
+      : sizes_(DecompressSizes::of(args)),
+        blocks_(args.in<std::byte>(0)),
+        checks_(args.in<std::uint64_t>(1)),
+        ends_(args.in<std::uint32_t>(2)),
+        into_(args.out<std::byte>(0)) {}
+
+  std::size_t count() const { return std::min(checks_.size(), ends_.size()); }
+  std::uint64_t first() const { return sizes_.first; }
+
+  BlockFault decode(std::size_t i) const {
+    const Split split = sizes_.split;
+    const std::uint64_t begin = i == 0 ? sizes_.base : std::uint64_t{ends_[i - 1]} * kBlockAlignment;
+    const std::uint64_t end = std::uint64_t{ends_[i]} * kBlockAlignment;
+    const std::uint64_t each = block_weights(split), index = sizes_.first + i;
+    if (begin < sizes_.base || end <= begin || end - sizes_.base > blocks_.size() || index >= sizes_.weights / each + 1)
+      return BlockFault::kSize;
+    BlockId id{index, static_cast<std::uint32_t>(std::min(each, sizes_.weights - index * each)), checks_[i]};
+    const std::uint64_t at = i * each * weight_bytes(split);
+    if (at + std::uint64_t{id.weights} * weight_bytes(split) > into_.size()) return BlockFault::kSize;
+    const std::span<const std::byte> block = blocks_.subspan(begin - sizes_.base, end - begin);
+    if (!sizes_.verify) id.check = check_sum(block.data(), block.size()) + check_seed(id.index, id.weights);
+    return decode_block(split, block, id, into_.data() + at);
+  }
+
+ private:
+  DecompressSizes sizes_;
+  std::span<const std::byte> blocks_;
+  std::span<const std::uint64_t> checks_;
+  std::span<const std::uint32_t> ends_;
+  std::span<std::byte> into_;
+};
+
+}  // namespace
+
+void decompress(const Args& args) {
+  const Launch launch(args);
+  std::uint64_t& report = args.out<std::uint64_t>(1)[0];
+  std::atomic<std::uint64_t> found{report};
+  base::for_each_index(launch.count(), [&](std::size_t i) {
+    const BlockFault fault = launch.decode(i);
+    if (fault == BlockFault::kNone) return;
+    const std::uint64_t mine = report_of(launch.first() + i, fault);
+    // relaxed: the loop's end orders it before the read below.
+    for (std::uint64_t seen = found.load(std::memory_order_relaxed);
+         seen < mine && !found.compare_exchange_weak(seen, mine, std::memory_order_relaxed);) {}
+  });
+  report = found.load(std::memory_order_relaxed);
+}
+
+}  // namespace cpu
+}  // namespace slip::model

@@ -1,0 +1,193 @@
+// The loops of the CPU decoder for x86 processors with AVX2. The processor is asked before they are used.
+#include "model/codec/loops.hpp"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+namespace slip::model {
+namespace {
+
+#define SLIP_AVX2 [[gnu::target("avx2,bmi,popcnt")]]
+#define SLIP_AVX2_INLINE [[gnu::target("avx2,bmi,popcnt"), gnu::always_inline]] inline
+
+constexpr std::size_t kPlane = std::size_t{4} * kMaxLanes;    // bytes of P0, P1 or P2 in a full block
+constexpr std::size_t kQuarter = std::size_t{8} * kMaxLanes;  // weights
+
+SLIP_AVX2_INLINE __m256i load(const std::byte* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+SLIP_AVX2_INLINE void store(std::byte* at, __m256i value) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), value);
+}
+SLIP_AVX2_INLINE __m256i every(int byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
+SLIP_AVX2_INLINE __m256i choose(__m256i mask, __m256i a, __m256i b) {
+  return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
+
+SLIP_AVX2 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
+  __m256i factors = _mm256_add_epi32(
+      _mm256_set1_epi32(static_cast<int>(kCheckFirst)),
+      _mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(kCheckStep)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+  const __m256i step = _mm256_set1_epi32(static_cast<int>(8 * kCheckStep));
+  __m256i even = _mm256_setzero_si256(), odd = even;
+  std::size_t at = 0;
+  for (; at + 32 <= bytes; at += 32) {
+    const __m256i words = load(block + at);
+    even = _mm256_add_epi64(even, _mm256_mul_epu32(words, factors));
+    odd = _mm256_add_epi64(odd, _mm256_mul_epu32(_mm256_srli_epi64(words, 32), _mm256_srli_epi64(factors, 32)));
+    factors = _mm256_add_epi32(factors, step);
+  }
+  alignas(32) std::uint64_t sums[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_add_epi64(even, odd));
+  std::uint64_t result = sums[0] + sums[1] + sums[2] + sums[3];
+  for (; at < bytes; at += 4) {
+    std::uint32_t word = 0;
+    __builtin_memcpy(&word, block + at, sizeof word);
+    result += std::uint64_t{word} * check_factor(static_cast<std::uint32_t>(at / 4));
+  }
+  return result;
+}
+
+SLIP_AVX2 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
+  return list_escapes(codes, lanes, positions);
+}
+
+// The 3-bit values of 32 weights in bytes: low and high digits of `digits`. Lane 0 of each 128-bit half has weights in
+// the order of unpacklo and unpackhi, as all steps below keep it.
+struct Digits {
+  __m256i even, odd;  // bytes 0 to 31: weights 0, 2, 4, ... and 1, 3, 5, ...
+};
+SLIP_AVX2_INLINE Digits split_digits(__m256i digits) {
+  const __m256i seven = every(7);
+  return {_mm256_and_si256(digits, seven), _mm256_and_si256(_mm256_srli_epi16(digits, 4), seven)};
+}
+
+// The digits of all four quarters for eight lanes.
+struct Planes {
+  __m256i quarter[4];
+};
+SLIP_AVX2_INLINE Planes load_planes(const std::byte* plane, std::size_t at) {
+  const __m256i p0 = load(plane + at), p1 = load(plane + kPlane + at), p2 = load(plane + 2 * kPlane + at);
+  const __m256i last = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(p0, 3), every(0x11)),
+                                                       _mm256_and_si256(_mm256_srli_epi32(p1, 2), every(0x22))),
+                                       _mm256_and_si256(_mm256_srli_epi32(p2, 1), every(0x44)));
+  return {{p0, p1, p2, last}};
+}
+
+// Looks up 64 digits in a table of 8 bytes (twice in each half) and puts the results in the order of the weights.
+SLIP_AVX2_INLINE void look_up(__m256i table, __m256i digits, __m256i& low, __m256i& high) {
+  const Digits d = split_digits(digits);
+  const __m256i even = _mm256_shuffle_epi8(table, d.even), odd = _mm256_shuffle_epi8(table, d.odd);
+  const __m256i a = _mm256_unpacklo_epi8(even, odd), b = _mm256_unpackhi_epi8(even, odd);
+  low = _mm256_permute2x128_si256(a, b, 0x20);
+  high = _mm256_permute2x128_si256(a, b, 0x31);
+}
+
+SLIP_AVX2_INLINE __m256i table_of(const std::uint8_t* eight) {
+  long long value = 0;
+  __builtin_memcpy(&value, eight, sizeof value);
+  return _mm256_set1_epi64x(value);
+}
+
+// The two bytes of 32 bf16, or the upper halves of 32 f32.
+struct Bytes {
+  __m256i low, high;
+};
+SLIP_AVX2_INLINE Bytes join_bytes(__m256i exponents, __m256i rest) {
+  const __m256i sign = every(0x80);
+  return {choose(sign, _mm256_slli_epi16(exponents, 7), rest), choose(sign, rest, _mm256_srli_epi16(exponents, 1))};
+}
+
+// Interleaves bytes to 32 numbers of 16 bits, in order.
+struct Halves {
+  __m256i first, second;
+};
+SLIP_AVX2_INLINE Halves interleave(const Bytes& bytes) {
+  const __m256i a = _mm256_unpacklo_epi8(bytes.low, bytes.high), b = _mm256_unpackhi_epi8(bytes.low, bytes.high);
+  return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
+}
+
+SLIP_AVX2 void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  const __m256i table = table_of(header.first);
+  for (std::size_t at = 0; at < kPlane; at += 32) {
+    const Planes codes = load_planes(block + kLayout.codes, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      __m256i exponents[2];
+      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const Halves words = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
+        store(into + 2 * (weight + 32 * half), words.first);
+        store(into + 2 * (weight + 32 * half) + 32, words.second);
+      }
+    }
+  }
+}
+
+SLIP_AVX2 void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  std::uint8_t shifted[8];
+  for (int i = 0; i < 8; ++i) shifted[i] = static_cast<std::uint8_t>((header.first[i] & 0x1F) << 2);
+  const __m256i table = table_of(shifted);
+  const __m256i sign_and_mantissa = _mm256_set1_epi64x(static_cast<long long>(0x8382818003020100ULL));
+  for (std::size_t at = 0; at < kPlane; at += 32) {
+    const Planes codes = load_planes(block + kLayout.codes, at), more = load_planes(block + kLayout.more, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      __m256i exponents[2], others[2];
+      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
+      look_up(sign_and_mantissa, more.quarter[q], others[0], others[1]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const Halves words =
+            interleave({load(rest + weight + 32 * half), _mm256_or_si256(exponents[half], others[half])});
+        store(into + 2 * (weight + 32 * half), words.first);
+        store(into + 2 * (weight + 32 * half) + 32, words.second);
+      }
+    }
+  }
+}
+
+SLIP_AVX2 void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  const std::byte* const low = block + kLayout.more;
+  const __m256i table = table_of(header.first);
+  for (std::size_t at = 0; at < kPlane; at += 32) {
+    const Planes codes = load_planes(block + kLayout.codes, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      __m256i exponents[2];
+      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const Halves top = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
+        for (std::size_t part = 0; part < 2; ++part) {
+          const std::size_t from = weight + 32 * half + 16 * part;
+          const __m256i upper = part == 0 ? top.first : top.second, lower = load(low + 2 * from);
+          const __m256i a = _mm256_unpacklo_epi16(lower, upper), b = _mm256_unpackhi_epi16(lower, upper);
+          store(into + 4 * from, _mm256_permute2x128_si256(a, b, 0x20));
+          store(into + 4 * from + 32, _mm256_permute2x128_si256(a, b, 0x31));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const LoopSet* avx2_loops() {
+  static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
+  const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
+  return has ? &kLoops : nullptr;
+}
+
+}  // namespace slip::model
+
+#else
+
+namespace slip::model {
+const LoopSet* avx2_loops() { return nullptr; }
+}  // namespace slip::model
+
+#endif

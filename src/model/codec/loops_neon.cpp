@@ -1,0 +1,145 @@
+// The loops of the CPU decoder for aarch64 processors, all of which have NEON.
+#include "model/codec/loops.hpp"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+
+namespace slip::model {
+namespace {
+
+constexpr std::size_t kPlane = std::size_t{4} * kMaxLanes;    // bytes of P0, P1 or P2 in a full block
+constexpr std::size_t kQuarter = std::size_t{8} * kMaxLanes;  // weights
+
+uint8x16_t load(const std::byte* at) { return vld1q_u8(reinterpret_cast<const std::uint8_t*>(at)); }
+void store(std::byte* at, uint8x16_t value) { vst1q_u8(reinterpret_cast<std::uint8_t*>(at), value); }
+
+std::uint64_t sum(const std::byte* block, std::size_t bytes) {
+  const std::uint32_t first[4] = {check_factor(0), check_factor(1), check_factor(2), check_factor(3)};
+  uint32x4_t factors = vld1q_u32(first);
+  const uint32x4_t step = vdupq_n_u32(4 * kCheckStep);
+  uint64x2_t low = vdupq_n_u64(0), high = low;
+  for (std::size_t at = 0; at < bytes; at += 16) {
+    const uint32x4_t words = vreinterpretq_u32_u8(load(block + at));
+    low = vmlal_u32(low, vget_low_u32(words), vget_low_u32(factors));
+    high = vmlal_high_u32(high, words, factors);
+    factors = vaddq_u32(factors, step);
+  }
+  return vaddvq_u64(vaddq_u64(low, high));
+}
+
+std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
+  return list_escapes(codes, lanes, positions);
+}
+
+// The digits of all four quarters for four lanes.
+struct Planes {
+  uint8x16_t quarter[4];
+};
+Planes load_planes(const std::byte* plane, std::size_t at) {
+  const uint8x16_t p0 = load(plane + at), p1 = load(plane + kPlane + at), p2 = load(plane + 2 * kPlane + at);
+  const uint8x16_t last =
+      vorrq_u8(vorrq_u8(vandq_u8(vshrq_n_u8(p0, 3), vdupq_n_u8(0x11)), vandq_u8(vshrq_n_u8(p1, 2), vdupq_n_u8(0x22))),
+               vandq_u8(vshrq_n_u8(p2, 1), vdupq_n_u8(0x44)));
+  return {{p0, p1, p2, last}};
+}
+
+// Looks up 32 digits in a table of 8 bytes and puts the results in the order of the weights.
+uint8x16x2_t look_up(uint8x16_t table, uint8x16_t digits) {
+  const uint8x16_t seven = vdupq_n_u8(7);
+  return vzipq_u8(vqtbl1q_u8(table, vandq_u8(digits, seven)),
+                  vqtbl1q_u8(table, vandq_u8(vshrq_n_u8(digits, 4), seven)));
+}
+
+uint8x16_t table_of(const std::uint8_t* eight) {
+  const uint8x8_t half = vld1_u8(eight);
+  return vcombine_u8(half, half);
+}
+
+// 16 bf16, or the upper halves of 16 f32: the low 8 and the high 8 of them.
+uint8x16x2_t join_bytes(uint8x16_t exponents, uint8x16_t rest) {
+  const uint8x16_t sign = vdupq_n_u8(0x80);
+  return vzipq_u8(vbslq_u8(sign, vshlq_n_u8(exponents, 7), rest), vbslq_u8(sign, rest, vshrq_n_u8(exponents, 1)));
+}
+
+void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  const uint8x16_t table = table_of(header.first);
+  for (std::size_t at = 0; at < kPlane; at += 16) {
+    const Planes codes = load_planes(block + kLayout.codes, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const uint8x16x2_t words = join_bytes(exponents.val[half], load(rest + weight + 16 * half));
+        store(into + 2 * (weight + 16 * half), words.val[0]);
+        store(into + 2 * (weight + 16 * half) + 16, words.val[1]);
+      }
+    }
+  }
+}
+
+void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  constexpr std::uint8_t kSignAndMantissa[8] = {0, 1, 2, 3, 0x80, 0x81, 0x82, 0x83};
+  std::uint8_t shifted[8];
+  for (int i = 0; i < 8; ++i) shifted[i] = static_cast<std::uint8_t>((header.first[i] & 0x1F) << 2);
+  const uint8x16_t table = table_of(shifted), sign_and_mantissa = table_of(kSignAndMantissa);
+  for (std::size_t at = 0; at < kPlane; at += 16) {
+    const Planes codes = load_planes(block + kLayout.codes, at), more = load_planes(block + kLayout.more, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
+      const uint8x16x2_t others = look_up(sign_and_mantissa, more.quarter[q]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const uint8x16x2_t words =
+            vzipq_u8(load(rest + weight + 16 * half), vorrq_u8(exponents.val[half], others.val[half]));
+        store(into + 2 * (weight + 16 * half), words.val[0]);
+        store(into + 2 * (weight + 16 * half) + 16, words.val[1]);
+      }
+    }
+  }
+}
+
+void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
+  const std::byte* const rest = block + sizeof(BlockHeader);
+  const std::byte* const low = block + kLayout.more;
+  const uint8x16_t table = table_of(header.first);
+  for (std::size_t at = 0; at < kPlane; at += 16) {
+    const Planes codes = load_planes(block + kLayout.codes, at);
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t weight = q * kQuarter + 2 * at;
+      const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const uint8x16x2_t top = join_bytes(exponents.val[half], load(rest + weight + 16 * half));
+        for (std::size_t part = 0; part < 2; ++part) {
+          const std::size_t from = weight + 16 * half + 8 * part;
+          const uint16x8x2_t words =
+              vzipq_u16(vreinterpretq_u16_u8(load(low + 2 * from)), vreinterpretq_u16_u8(top.val[part]));
+          store(into + 4 * from, vreinterpretq_u8_u16(words.val[0]));
+          store(into + 4 * from + 16, vreinterpretq_u8_u16(words.val[1]));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const LoopSet* neon_loops() {
+  static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
+  return &kLoops;
+}
+
+}  // namespace slip::model
+
+#else
+
+namespace slip::model {
+const LoopSet* neon_loops() { return nullptr; }
+}  // namespace slip::model
+
+#endif
