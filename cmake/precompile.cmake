@@ -6,8 +6,13 @@ option(SLIP_UNITY "Compile the sources of a folder together" OFF)
 if(SLIP_UNITY)
   set(folders backend/cpu backend/cuda backend/sim base comm/api comm/cuda comm/delegate comm/diagnose comm/host comm/link
       comm/placement comm/sim comm/staged flow/costs flow/gradients flow/pipeline flow/weights model runtime store topo
-      transport/job transport/ledger transport/socket watch/analysis watch/page watch/trace)
+      transport/ledger transport/socket watch/analysis watch/page watch/trace)
   set_target_properties(slip PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The more g++ inlines, the more accesses out of bounds it sees where there are none: a warning, no failed build.
+    target_compile_options(slip PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:-Wno-error=array-bounds;-Wno-error=restrict;-Wno-error=stringop-overflow>")
+  endif()
   foreach(folder IN LISTS folders)
     file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp")
     string(MAKE_C_IDENTIFIER "${folder}" group)
