@@ -151,6 +151,7 @@ test("search finds ops by name and steps through them", async () => {
   const wanted = ops().filter((e) => e.name === "load 2").length;
   await page.keyboard.press("/");
   await page.keyboard.type("LOAD 2");
+  await page.waitForFunction(() => document.getElementById("search").value === "LOAD 2");   // keys may arrive late
   assert.equal((await settled(page)).hits, wanted);
   await page.keyboard.press("Enter");
   const first = await settled(page);
