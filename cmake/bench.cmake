@@ -43,9 +43,9 @@ foreach(area IN LISTS slip_bench_areas)
     target_link_libraries(bench_${area} PRIVATE CUDA::cudart_static)
   endif()
 endforeach()
-# The network plug-in that the benchmark of collectives loads.
-target_compile_definitions(bench_collectives PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>")
-add_dependencies(bench_collectives slip_nccl_net)
+# The network plug-in that the benchmark of networks loads.
+target_compile_definitions(bench_networks PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>")
+add_dependencies(bench_networks slip_nccl_net)
 # Slipstream's column among the peers, which are built by bench/peers/run.sh.
 add_executable(bench_peers_slip "${PROJECT_SOURCE_DIR}/bench/peers/slip_bench.cpp")
 target_link_libraries(bench_peers_slip PRIVATE slip)

@@ -7,7 +7,6 @@ namespace slip::bench {
 
 void add_reduce_bars(Harness& harness);
 void add_net_bars(Harness& harness);
-void add_net_plugin_bars(Harness& harness);
 void add_enqueue_bars(Harness& harness);
 void add_init_bars(Harness& harness);
 

@@ -8,6 +8,5 @@ int main(int argc, char** argv) {
   slip::bench::add_enqueue_bars(harness);
   slip::bench::add_reduce_bars(harness);
   slip::bench::add_net_bars(harness);
-  slip::bench::add_net_plugin_bars(harness);
   return harness.run(argc, argv);
 }

@@ -39,10 +39,10 @@ Request* Comm::wrap(transport::NetRequest* request) {
 bool Comm::test(Request& request, int* bytes) {
   const transport::NetRequest& inner = *request.request;
   const bool sends = inner.kind == transport::NetRequest::Kind::kSend;
-  const std::size_t count = inner.count;
-  std::array<std::size_t, transport::kNetMaxParts> moved{inner.parts[0].bytes};  // of a send: its length
-  if (!connection_->test(request.request, std::span(moved).first(sends ? 0 : count))) return false;
-  for (std::size_t i = 0; bytes && i < count; ++i) bytes[i] = static_cast<int>(moved[i]);
+  if (!connection_->test(request.request)) return false;
+  // The connection reuses the request at the next isend or irecv, so its lengths are still there.
+  for (std::size_t i = 0; bytes && i < inner.count; ++i)
+    bytes[i] = static_cast<int>(sends ? inner.parts[i].bytes : inner.moved[i]);
   free_.push_back(&request);
   return true;
 }

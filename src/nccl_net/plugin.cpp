@@ -186,11 +186,18 @@ net_result irecv(void* receiver, int count, void** data, Bytes* bytes, int* tags
   return guarded([&] {
     if (count < 1 || static_cast<std::size_t>(count) > transport::kNetMaxParts)
       return refuse(fmt::format("irecv of {} parts: 1 to {} are possible", count, transport::kNetMaxParts));
-    std::array<transport::NetPart, transport::kNetMaxParts> parts;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-      parts[i] = {static_cast<std::byte*>(data[i]), static_cast<std::size_t>(bytes[i]), tags[i],
-                  static_cast<transport::NetMemory*>(memories[i])};
+    const auto part = [&](int i) {
+      return transport::NetPart{static_cast<std::byte*>(data[i]), static_cast<std::size_t>(bytes[i]), tags[i],
+                                static_cast<transport::NetMemory*>(memories[i])};
+    };
     auto& comm = *static_cast<Comm*>(receiver);
+    if (count == 1) {  // the usual case
+      const transport::NetPart only = part(0);
+      *request = comm.wrap(comm.receiver().irecv(std::span(&only, 1)));
+      return NET_SUCCESS;
+    }
+    std::array<transport::NetPart, transport::kNetMaxParts> parts;
+    for (int i = 0; i < count; ++i) parts[static_cast<std::size_t>(i)] = part(i);
     *request = comm.wrap(comm.receiver().irecv(std::span(parts).first(static_cast<std::size_t>(count))));
     return NET_SUCCESS;
   });

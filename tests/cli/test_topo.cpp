@@ -142,6 +142,34 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
   }
 }
 
+// With a variable of the environment for this run.
+Outcome run_with(const char* variable, const std::string& value, const std::string& arguments) {
+  ::setenv(variable, value.c_str(), 1);
+  const Outcome outcome = run(arguments);
+  ::unsetenv(variable);
+  return outcome;
+}
+
+TEST(CliTopo, TheNetworkToOtherHostsIsExplained) {
+  EXPECT_NE(run_with("SLIP_NET", "tcp", "topo").out.find("network to other hosts: tcp (SLIP_NET=tcp)"),
+            std::string::npos);
+  const std::string automatic = run("topo").out;
+  EXPECT_NE(automatic.find("network to other hosts: "), std::string::npos) << automatic;
+  const Outcome missing = run_with("SLIP_NET", "plugin:/nowhere/libnccl-net.so", "topo");
+  EXPECT_EQ(missing.status, 0) << missing.err;
+  for (const char* words : {"network to other hosts: none (", "/nowhere/libnccl-net.so", "LD_LIBRARY_PATH"})
+    EXPECT_NE(missing.out.find(words), std::string::npos) << missing.out;
+}
+
+TEST(CliTopo, ARunSaysWhichNetworkItUsesIfAsked) {
+  ::setenv("SLIP_NET", "tcp", 1);
+  const Outcome outcome =
+      run_with("SLIP_DEBUG", "net", "bench all_reduce -n 2 -b 8 -e 8 --iters 1 -w 0 --transport net");
+  ::unsetenv("SLIP_NET");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE((outcome.out + outcome.err).find("network tcp: SLIP_NET=tcp"), std::string::npos) << outcome.err;
+}
+
 TEST(CliTopo, HelpTeaches) {
   const Outcome outcome = run("topo --help");
   EXPECT_EQ(outcome.status, 0);

@@ -1,6 +1,7 @@
 // The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
 // connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
-// ten virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
+// ten virtual functions; destroying an object closes or deregisters it. It is implemented by TCP (tcp.hpp), UCX
+// (net_ucx) and NCCL's plug-ins (net_plugin).
 //
 // A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
 // while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps

@@ -18,14 +18,12 @@ void PluginComm::require_own(const NetPart& part, const NetPeer& peer) const {
              peer.text(), part.bytes, part.tag);
 }
 
-void* PluginComm::handle_of(const NetMemory* memory, const NetPeer& peer) {
+void* PluginComm::register_memory(const NetMemory* memory, const NetPeer& peer) {
   // The interface hands out NetMemory as const; the registration is a detail of it.
   auto* const own = const_cast<PluginMemory*>(static_cast<const PluginMemory*>(memory));
-  if (!own->registered_) {
-    own->handle_ = register_bytes(own->bytes(), own->gpu_, peer);
-    registered_.push_back(own);
-    own->registered_ = true;
-  }
+  own->handle_ = register_bytes(own->bytes(), own->gpu_, peer);
+  registered_.push_back(own);
+  own->registered_ = true;
   return own->handle_;
 }
 

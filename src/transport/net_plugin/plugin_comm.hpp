@@ -57,7 +57,10 @@ class PluginComm : base::NoCopy {
   // Throws if the memory was registered with another connection.
   void require_own(const NetPart& part, const NetPeer& peer) const;
   // The plug-in's handle of registered memory.
-  void* handle_of(const NetMemory* memory, const NetPeer& peer);
+  void* handle_of(const NetMemory* memory, const NetPeer& peer) {
+    const auto* const own = static_cast<const PluginMemory*>(memory);
+    return own->registered_ ? own->handle_ : register_memory(memory, peer);
+  }
   // Registered bytes that stand for a message without bytes: plug-ins read the memory handle in any case.
   struct Empty {
     std::span<std::byte> bytes;
@@ -68,6 +71,7 @@ class PluginComm : base::NoCopy {
   void close();  // deregisters all memory first
 
  private:
+  void* register_memory(const NetMemory* memory, const NetPeer& peer);
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 
   const NetPlugin& plugin_;

@@ -46,8 +46,7 @@ PluginEnd<Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPe
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
       control_(std::move(control)),
       max_bytes_(comm_->properties().max_bytes),
-      moved_ticks_(base::ticks()),
-      looked_ticks_(moved_ticks_) {
+      looked_ticks_(base::ticks()) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
 }
@@ -96,16 +95,20 @@ bool PluginEnd<Base>::progress() {
       if (moved) start_all();
       moved = poll_flushes() || moved;
     }
+    if (moved) {
+      idle_ticks_ = 0;
+      return true;
+    }
     const std::uint64_t now = base::ticks();
-    if (moved) moved_ticks_ = now;
-    else if (static_cast<double>(now - looked_ticks_) > kLookUs * base::ticks_per_us()) look_at_control();
-    return moved;
+    if (idle_ticks_ == 0) idle_ticks_ = now;
+    if (static_cast<double>(now - looked_ticks_) > kLookUs * base::ticks_per_us()) look_at_control();
+    return false;
   });
 }
 
 template <class Base>
 NetRequest* PluginEnd<Base>::enqueue(NetRequest* request) {
-  if (!expects()) moved_ticks_ = base::ticks();
+  if (!expects()) idle_ticks_ = 0;
   queue_[queued_++ % kNetMaxRequests] = request;
   static_cast<void>(guarded([this] {
     start_all();
@@ -115,7 +118,7 @@ NetRequest* PluginEnd<Base>::enqueue(NetRequest* request) {
 }
 
 template <class Base>
-void PluginEnd<Base>::start_all() {
+void PluginEnd<Base>::start_queued() {
   while (comm_->get() && begun_ < queued_ && flown_ - landed_ < kMaxInFlight) {
     if (!start(*queue_[begun_ % kNetMaxRequests])) return;
   }
@@ -126,7 +129,7 @@ bool PluginEnd<Base>::land_oldest() {
   const Piece piece = flight_[landed_ % kMaxInFlight];
   int done = 0;
   std::array<int, kNetMaxParts> bytes;
-  bytes.fill(-1);
+  std::fill_n(bytes.begin(), piece.request->count, -1);
   require(comm_->calls().test(piece.handle, &done, bytes.data()), "test");
   if (done == 0) return false;
   ++landed_;
@@ -147,7 +150,8 @@ void PluginEnd<Base>::require(net_result result, std::string_view function) cons
 
 template <class Base>
 std::int64_t PluginEnd<Base>::idle_ns() const {
-  return static_cast<std::int64_t>(static_cast<double>(base::ticks() - moved_ticks_) / base::ticks_per_us() * 1e3);
+  if (idle_ticks_ == 0) return 0;
+  return static_cast<std::int64_t>(static_cast<double>(base::ticks() - idle_ticks_) / base::ticks_per_us() * 1e3);
 }
 
 template <class Base>

@@ -86,7 +86,10 @@ class PluginEnd : public Base {
   bool greeted_ = false;      // the peer's first message on the control socket has arrived
 
  private:
-  void start_all();
+  void start_all() {
+    if (begun_ < queued_) start_queued();
+  }
+  void start_queued();
   bool land_oldest();
   void look_at_control();
   std::int64_t idle_ns() const;
@@ -98,7 +101,8 @@ class PluginEnd : public Base {
   std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
   std::array<Piece, kMaxInFlight> flight_{};
   std::uint64_t flown_ = 0, landed_ = 0;
-  std::uint64_t moved_ticks_, looked_ticks_;  // when something moved last, when the control socket was read last
+  // No clock is read while messages move: idle_ticks_ is set by the first progress() that moves nothing; 0: none yet.
+  std::uint64_t idle_ticks_ = 0, looked_ticks_;  // looked_ticks_: when the control socket was read last
 };
 
 class PluginSender final : public PluginEnd<NetSender> {
