@@ -4,8 +4,6 @@
 # usage: bench/launch/hosts.sh start FOLDER COUNT   makes host 1 to COUNT, 10.79.0.1 to 10.79.0.COUNT. FOLDER/login COMMAND
 #                                                   then runs a command on a login node beside them, 10.79.0.250
 #        bench/launch/hosts.sh stop FOLDER          removes them
-# SSH_CONFIG=LINE replaces a line in the configuration of ssh: "KexAlgorithms curve25519-sha256". The default of OpenSSH 9
-# takes 0.1 s more CPU time at each end, which real hosts do not share.
 # Status 77: this machine lacks what is needed; the reason is printed.
 set -euo pipefail
 usage() { sed -n 's/^# usage: /usage: /p; s/^#        /       /p' "$0" >&2; exit 2; }
@@ -59,7 +57,6 @@ GlobalKnownHostsFile none
 IdentityFile $folder/user_key
 IdentitiesOnly yes
 IdentityAgent none
-${SSH_CONFIG-KexAlgorithms curve25519-sha256}
 END
   cat >"$folder/sshd_config" <<END
 HostKey $folder/host_key

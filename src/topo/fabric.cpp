@@ -3,17 +3,24 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <tuple>
 
 #include "base/fail.hpp"
 
 namespace slip::topo {
 
-Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
+int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
+  return static_cast<int>(nearest(system.nets.size(), number, [&](std::size_t net) {
+    return std::tuple(paths.type(system.nets[net], device), -paths.gbps(system.nets[net], device));
+  }));
+}
+
+Fabric::Fabric(const Cluster& cluster, Here here, bool relayed) : cluster_(cluster) {
   if (cluster.ranks.empty()) throw Error(Code::kInvalidValue, "a cluster without ranks: name at least one", here);
   std::map<std::string_view, std::shared_ptr<const TopoPaths>> known;
   for (const TopoSystem& system : cluster.nodes) {
     std::shared_ptr<const TopoPaths>& paths = known[system.xml];
-    if (!paths) paths = std::make_shared<const TopoPaths>(system);
+    if (!paths) paths = std::make_shared<const TopoPaths>(system, relayed);
     paths_.push_back(paths);
   }
   ranks_of_.resize(cluster.nodes.size());
@@ -31,6 +38,11 @@ Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
   for (std::size_t node = 0; node < ranks_of_.size(); ++node) {
     if (!ranks_of_[node].empty()) used_nodes_.push_back(static_cast<int>(node));
   }
+}
+
+int Fabric::device_of(int rank) const {
+  const RankPlace& place = place_of(rank);
+  return system(place.node).devices[static_cast<std::size_t>(place.device)];
 }
 
 LinkLoads::LinkLoads(const Fabric& fabric) : fabric_(fabric) {

@@ -16,6 +16,9 @@ inline const TopoNode& node_at(const TopoSystem& system, int id) { return system
 double link_gbps(const TopoSystem& system, int from, int to);        // 0: no link
 PathType type_of(const TopoSystem& system, const TopoLink& link);    // the nearest type of a path that uses the link
 std::vector<std::vector<int>> links_from(const TopoSystem& system);  // the links that begin at each node
+// The net with the nearest path type to a device, then with the highest rate: its index in TopoSystem::nets. `number`
+// chooses among equal nets. REQUIRES: the machine has a net.
+int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, int number);
 
 // Of the indices below `count` with the least distance, the one that `number` chooses. REQUIRES: count > 0.
 template <class Distance>
@@ -31,17 +34,16 @@ std::size_t nearest(std::size_t count, int number, const Distance& distance) {
 class Fabric {
  public:
   // Throws kInvalidValue for a rank on a machine or device that does not exist. It must not outlive the cluster.
-  Fabric(const Cluster& cluster, Here here);
+  // `relayed`: as for TopoPaths.
+  Fabric(const Cluster& cluster, Here here, bool relayed = true);
 
   const TopoSystem& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
   const TopoPaths& paths(int node) const { return *paths_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& used_nodes() const { return used_nodes_; }  // machines with ranks
-  int node_of(int rank) const { return cluster_.ranks[static_cast<std::size_t>(rank)].node; }
-  int device_of(int rank) const {  // index into TopoSystem::nodes of its machine
-    const RankPlace& place = cluster_.ranks[static_cast<std::size_t>(rank)];
-    return system(place.node).devices[static_cast<std::size_t>(place.device)];
-  }
+  const RankPlace& place_of(int rank) const { return cluster_.ranks[static_cast<std::size_t>(rank)]; }
+  int node_of(int rank) const { return place_of(rank).node; }
+  int device_of(int rank) const;  // index into TopoSystem::nodes of its machine
   int ranks() const { return static_cast<int>(cluster_.ranks.size()); }
   // `number`: index into TopoSystem::nets. Returns an index into TopoSystem::nodes.
   int net(int node, int number) const { return system(node).nets[static_cast<std::size_t>(number)]; }

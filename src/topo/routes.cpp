@@ -16,13 +16,6 @@ namespace {
 using topo::Fabric;
 using topo::node_at;
 
-// The net with the nearest path type to a device, then with the highest rate. `number` chooses among equal nets.
-int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
-  return static_cast<int>(topo::nearest(system.nets.size(), number, [&](std::size_t net) {
-    return std::tuple(paths.type(system.nets[net], device), -paths.gbps(system.nets[net], device));
-  }));
-}
-
 // The rank with the nearest path type to a net, then with the highest rate. `number` chooses among equal ranks.
 int rank_beside(const Fabric& fabric, int node, int net, int number) {
   const TopoPaths& paths = fabric.paths(node);
@@ -135,7 +128,7 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
   const int to_node = fabric.node_of(to);
   const TopoSystem &there = fabric.system(to_node), &here = fabric.system(from_node);
   const TopoPaths &far = fabric.paths(to_node), &near = fabric.paths(from_node);
-  const int in_net = own_net(there, far, fabric.device_of(to), number);
+  const int in_net = topo::nearest_net(there, far, fabric.device_of(to), number);
   const int out_net = in_net % static_cast<int>(here.nets.size());
   const int net = here.nets[static_cast<std::size_t>(out_net)];
   const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));

@@ -15,7 +15,9 @@ namespace slip::test {
 // `each` ranks on each host, in the order of the hosts.
 class Job {
  public:
-  Job(const Hosts& hosts, int count, int each, const std::string& part,
+  // `AnyHosts`: Hosts or RailHosts.
+  template <class AnyHosts>
+  Job(const AnyHosts& hosts, int count, int each, const std::string& part,
       const std::map<std::string, std::string>& variables = {}) {
     hosts.within(0, [&] { id_ = test::local_id(hosts.address(0)); });
     for (int rank = 0; rank < count * each; ++rank) {

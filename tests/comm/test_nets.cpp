@@ -9,7 +9,7 @@
 #include "support/ranks.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip {
+namespace slip::test_nets {
 namespace {
 
 using test::RankProcess;
@@ -105,4 +105,4 @@ TEST(NetsOfRanks, AUcxThatFindsNoWaySaysSo) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_nets

@@ -7,7 +7,7 @@
 #include "support/weights_to_compress.hpp"
 #include "support/errors.hpp"
 
-namespace slip {
+namespace slip::test_codec {
 namespace {
 
 using model::BlockFault;
@@ -233,4 +233,4 @@ TEST(Codec, HostileBlocksWriteNothingOutside) {
 }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_codec

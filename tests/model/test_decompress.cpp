@@ -1,7 +1,7 @@
 // The kernel `decompress` on the cpu device, and a simulated one.
 #include "support/decompress_tests.hpp"
 
-namespace slip {
+namespace slip::test_decompress {
 namespace {
 
 TEST(Decompress, BitsComeBack) { test::expect_bits_come_back(Device::open("cpu")); }
@@ -10,4 +10,4 @@ TEST(Decompress, DamageIsReportedAndNotWritten) { test::expect_damage_is_reporte
 TEST(Decompress, HostileBlocksDoNoHarm) { test::expect_hostile_blocks_do_no_harm(Device::open("cpu")); }
 
 }  // namespace
-}  // namespace slip
+}  // namespace slip::test_decompress

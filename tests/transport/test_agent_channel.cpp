@@ -6,7 +6,7 @@
 
 #include "transport/job/agent_channel.hpp"
 
-namespace slip::test {
+namespace slip::test::test_agent_channel {
 namespace {
 
 using transport::AgentChannel;
@@ -131,4 +131,4 @@ TEST(AgentChannels, HostileBodiesAreRefused) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_agent_channel

@@ -6,7 +6,7 @@
 #include "support/ranks.hpp"
 #include "transport/launched.hpp"
 
-namespace slip::test {
+namespace slip::test::test_cluster_launch {
 namespace {
 
 using std::chrono::seconds;
@@ -340,4 +340,4 @@ TEST_F(ClusterLaunch, AnAgentWithoutALauncherEnds) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_cluster_launch

@@ -5,7 +5,7 @@
 #include "support/ranks.hpp"
 #include "transport/ssh_hosts.hpp"
 
-namespace slip::test {
+namespace slip::test::test_clusters {
 namespace {
 
 using std::chrono::seconds;
@@ -261,4 +261,4 @@ TEST(Clusters, SixtyFourRanksOnEightHosts) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_clusters

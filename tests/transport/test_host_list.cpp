@@ -4,7 +4,7 @@
 #include "slip/error.hpp"
 #include "transport/job/host_list.hpp"
 
-namespace slip::test {
+namespace slip::test::test_host_list {
 namespace {
 
 using transport::HostEntry;
@@ -85,4 +85,4 @@ TEST(HostLists, ThisHost) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_host_list

@@ -7,7 +7,7 @@
 #include "transport/net/net_choice.hpp"
 #include "transport/net_ends.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net_choice {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -129,4 +129,4 @@ TEST(NetAgreements, NamesHaveALimit) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net_choice

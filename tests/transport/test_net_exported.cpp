@@ -13,7 +13,7 @@
 #include "transport/net_plugin/nccl_net.h"
 #include "transport/plugin_nets.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net_exported {
 namespace {
 
 thread_local std::string t_logged;
@@ -248,4 +248,4 @@ TEST(ExportedPlugin, ReportsAPeerThatIsGone) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net_exported

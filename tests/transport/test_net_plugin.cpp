@@ -8,7 +8,7 @@
 #include "transport/net_ends.hpp"
 #include "transport/plugin_nets.hpp"
 
-namespace slip::test {
+namespace slip::test::test_net_plugin {
 namespace {
 
 struct PluginEnds : Ends {
@@ -329,4 +329,4 @@ TEST(PluginEnds, MemoryMayOutliveTheConnection) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_net_plugin

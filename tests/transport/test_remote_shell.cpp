@@ -6,7 +6,7 @@
 #include "slip/error.hpp"
 #include "transport/job/remote_shell.hpp"
 
-namespace slip::test {
+namespace slip::test::test_remote_shell {
 namespace {
 
 using std::chrono::seconds;
@@ -64,4 +64,4 @@ TEST(RemoteShells, FailuresAreExplainedWithWhatToTry) {
 }
 
 }  // namespace
-}  // namespace slip::test
+}  // namespace slip::test::test_remote_shell

@@ -60,6 +60,11 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
   fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
+  // Communicators choose between direct and relay by the model. For rings and trees it does not know all channels.
+  const bool modelled = kind == comm::Collective::kAllToAll;
+  const comm::PredictedCosts costs{options.latency_us, options.net_latency_us, options.memory_gbps};
+  const comm::TuningInputs tuning =
+      comm::predicted_tuning(cluster, costs, options.rails ? comm::NetReach::kSameNumber : comm::NetReach::kAll);
   std::optional<TraceData> timeline;
   Json rows = Json::array();
   std::string title;
@@ -71,7 +76,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
       question.algorithm = way.algorithm;
       question.through_switch = way.through_switch;
       question.rails = options.rails;
-      question.costs = {options.latency_us, options.net_latency_us, options.memory_gbps};
+      question.costs = costs;
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
       if (!options.html.empty() || !options.trace.empty()) trace.emplace();
@@ -82,8 +87,11 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
         title = fmt::format("{} of {} bytes, {} ranks, {}", comm::collective_name(kind), bytes, nranks, way.name);
       }
       const double gbps = static_cast<double>(bytes) / found.us / 1e3;
-      fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}\n", bytes, way.name, found.channels, found.us, gbps,
-                 gbps * bus_share(kind, nranks));
+      const bool chosen =
+          modelled &&
+          comm::choose(question.call, tuning, Algorithm::kAuto, false, false).schedule->algorithm == way.algorithm;
+      fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}{}\n", bytes, way.name, found.channels, found.us, gbps,
+                 gbps * bus_share(kind, nranks), chosen ? " *" : "");
       rows.push_back({{"collective", comm::collective_name(kind)},
                       {"ranks", nranks},
                       {"bytes", bytes},
@@ -94,6 +102,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
                       {"busbw_gb_s", gbps * bus_share(kind, nranks)}});
     }
   }
+  if (modelled) fmt::print("* the choice of the tuning model\n");
   write_json(options.json, rows);
   if (!options.html.empty()) write_html(*timeline, options.html, title);
   if (!options.trace.empty()) write_trace(*timeline, options.trace, {});

@@ -124,6 +124,7 @@ transport::NetOptions net_options_of(const CommunicatorOptions& options) {
   result.sockets = sockets > 0 ? sockets : 1;
   result.zero_copy_from =
       options.zero_copy_from > 0 ? options.zero_copy_from : static_cast<std::size_t>(base::env().zero_copy);
+  result.silence_ns = std::chrono::nanoseconds(options.silence).count();
   return result;
 }
 

@@ -98,7 +98,11 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
     host.emplace(bootstrap, members, tuning.max_channels);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
-  links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels);
+  if (places.cluster && tuning.hosts > 1 && tuning.hosts < nranks)
+    tuning.loads = AllToAllLoads::of(*places.cluster, graphs.front().relays);
+  links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels,
+                topology_nics(places, graphs, rank));
+  tuning.rails = links->rails();
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call_of({}).deadline_ns);
   ledger_slot = std::make_shared<transport::LedgerSlot>(
       transport::LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});

@@ -22,6 +22,7 @@ void ProgramRunner::prepare(bool hidden) {
 }
 
 void ProgramRunner::start() {
+  context_.links.set_call_channels(call_.channels());
   if (call_.channels() > 1) start_channels();
   else write_program();
 }

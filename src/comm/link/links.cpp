@@ -1,5 +1,7 @@
 #include "comm/link/links.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -79,10 +81,17 @@ LinkRates measure(Pair& pair, bool first) {
   return {.latency_us = latency, .gbps = bytes / (std::max(us - latency, 1.0) * 1e3), .message_us = latency / 4};
 }
 
+std::string paths_text(int own, int rank, int channel, const std::vector<transport::RailPath>& paths) {
+  std::string text = fmt::format("rank {} to rank {}, channel {}:", own, rank, channel);
+  for (const transport::RailPath& one : paths)
+    text += fmt::format("{} {}", &one == paths.data() ? "" : ",", one.text());
+  return text;
+}
+
 }  // namespace
 
 Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOptions net_options,
-             std::int64_t timeout_ns, int channels)
+             std::int64_t timeout_ns, int channels, const TopologyNics& topology)
     : bootstrap_(bootstrap),
       host_(host),
       net_options_(std::move(net_options)),
@@ -101,7 +110,15 @@ Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOp
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
+  net_options_.rails = LinkRails::own(net_options_.interface, net_options_.host, topology);
   listen();
+  rails_ = LinkRails(bootstrap, listener_->rails(), topology);
+  set_call_channels(1);
+  arrived_.resize(index(0, numbers()));
+  outlets_.resize(index(0, numbers()));
+  inlets_.resize(index(0, numbers()));
+  if (bootstrap.rank() == 0 && rails_.count() > 0 && (base::debugs("net") || base::debugs("topo")))
+    base::log_line(rails_.text(channels));
 }
 
 // All ranks call it together. Each rank listens at the network of its own choice and sends the choice with the address.
@@ -133,34 +150,43 @@ void Links::listen() {
 
 bool Links::through_memory(int rank) const { return host_ && host_->has(rank); }
 
-LinkEnd& Links::end(Ends& ends, int rank, int channel, bool out) {
-  std::unique_ptr<LinkEnd>& place = ends[index(rank, channel)];
+LinkEnd& Links::end(Ends& ends, int rank, int number, bool out) {
+  std::unique_ptr<LinkEnd>& place = ends[index(rank, number)];
   if (!place) {
-    place = make(rank, channel, out);
+    place = make(rank, number, out);
     made_.push_back({place.get(), rank});
   }
   return *place;
 }
 
-std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
+std::unique_ptr<LinkEnd> Links::make(int rank, int number, bool out) {
   const int own = bootstrap_.rank();
   if (through_memory(rank)) {
     const transport::Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
     const transport::Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
     const bool threads = transport::same_process(here, there), named = here.pid_space == there.pid_space;
     if (out)
-      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, channel), threads ? PipeReach::kThreads
-                                                                           : named ? PipeReach::kProcesses
-                                                                                   : PipeReach::kNever);
-    return std::make_unique<PipeInlet>(host_->pipe(rank, own, channel), own, rank, threads ? 0 : there.pid);
+      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, number), threads ? PipeReach::kThreads
+                                                                          : named ? PipeReach::kProcesses
+                                                                                  : PipeReach::kNever);
+    return std::make_unique<PipeInlet>(host_->pipe(rank, own, number), own, rank, threads ? 0 : there.pid);
   }
-  if (out) return std::make_unique<NetOutlet>([this, rank, channel] { return connect(rank, channel); });
-  return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
+  if (out) return std::make_unique<NetOutlet>([this, rank, number] { return connect(rank, number); });
+  return std::make_unique<NetInlet>([this, rank, number] { return accept(rank, number); }, own, rank);
 }
 
-std::unique_ptr<transport::NetSender> Links::connect(int rank, int channel) {
+std::unique_ptr<transport::NetSender> Links::connect(int rank, int number) {
   transport::NetOptions options = net_options_;
-  options.channel = channel;
+  options.channel = number;
+  const RailUse use = number < channels_ ? RailUse::kBound : RailUse::kStriped;
+  options.paths = rails_.paths(rank, number % channels_, use);
+  options.lost_path = [&](const transport::RailPath& path, const std::string& why) {
+    rails_.lose(path);
+    if (base::debugs("net"))
+      base::log_line(fmt::format("rank {} does not use {} to rank {}: {}", bootstrap_.rank(), path.text(), rank, why));
+  };
+  if (base::debugs("net") && !options.paths.empty())
+    base::log_line(paths_text(bootstrap_.rank(), rank, number % channels_, options.paths));
   try {
     return net_->connect(handles_[static_cast<std::size_t>(rank)], options,
                          {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
@@ -171,13 +197,13 @@ std::unique_ptr<transport::NetSender> Links::connect(int rank, int channel) {
   }
 }
 
-std::unique_ptr<transport::NetReceiver> Links::accept(int rank, int channel) {
+std::unique_ptr<transport::NetReceiver> Links::accept(int rank, int number) {
   while (std::unique_ptr<transport::NetReceiver> receiver = listener_->accept(nullptr)) {
     const transport::NetPeer& from = receiver->peer();
-    if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= channels_) continue;
+    if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= numbers()) continue;
     arrived_[index(from.rank, from.channel)] = std::move(receiver);
   }
-  return std::move(arrived_[index(rank, channel)]);
+  return std::move(arrived_[index(rank, number)]);
 }
 
 bool Links::drive() {

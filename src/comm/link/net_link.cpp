@@ -44,7 +44,12 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 }
 
 bool NetOutlet::drive() {
-  if (done_ == begun_ || !connection_) return false;
+  if (!connection_) return false;
+  // Bytes of earlier messages may be under way to the peer, who waits for them. So a cut network is an error even now.
+  if (done_ == begun_) {
+    connection_->throw_if_failed();
+    return false;
+  }
   bool moved = connection_->drive();
   for (; done_ < begun_ && ends_[done_ % kDepth] <= connection_->done(); ++done_) moved = true;
   return moved;

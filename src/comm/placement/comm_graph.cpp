@@ -101,6 +101,7 @@ std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& pl
 
 CommGraph comm_graph(const Channel& channel) {
   CommGraph graph = CommGraph::of(channel.ring);
+  graph.nets = channel.nets;
   if (channel.trees.empty()) return graph;
   graph.trees.clear();
   for (const CommTree& tree : channel.trees) graph.trees.push_back(in_positions(tree, graph.position));
@@ -144,6 +145,7 @@ std::uint64_t digest(const std::vector<CommGraph>& graphs) {
   base::Hash hash;
   for (const CommGraph& one : graphs) {
     for (const int rank : one.order) hash.add(rank);
+    for (const int net : one.nets) hash.add(net);
     for (const CommTree& tree : one.trees) {
       for (const int parent : tree.parent) hash.add(parent);
     }

@@ -59,6 +59,7 @@ struct CommGraph {
   std::vector<CommTree> trees;  // of positions; chunks use them in turn
   CommTree rooted;              // for collectives with a root: of positions relative to the root's position
   Relays relays;
+  std::vector<int> nets;  // by node of the cluster: the net of this channel, see Channel; empty: not known
   static CommGraph of(std::vector<int> order);
 };
 

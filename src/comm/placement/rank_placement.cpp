@@ -289,6 +289,23 @@ void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGr
              rank, shown[0].text, rank, shown[at(rank)].text);
 }
 
+TopologyNics topology_nics(const RankPlacement& placement, const std::vector<CommGraph>& graphs, int rank) {
+  TopologyNics result;
+  if (!placement.cluster) return result;
+  const int node = placement.cluster->ranks[at(rank)].node;
+  const TopoSystem& system = placement.cluster->nodes[at(node)];
+  for (const int net : system.nets) {
+    constexpr std::string_view kPrefix = "net ";  // TopoNode::name has it
+    const TopoNode& port = system.nodes[at(net)];
+    result.nics.push_back({port.name.substr(kPrefix.size()), system.nodes[at(port.parent)].bus_id});
+  }
+  for (const CommGraph& graph : graphs) {
+    if (at(node) < graph.nets.size() && graph.nets[at(node)] >= 0) result.by_channel.push_back(graph.nets[at(node)]);
+  }
+  if (result.by_channel.size() < graphs.size()) result.by_channel.clear();
+  return result;
+}
+
 TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
 
 TopoSystem by_numa_nodes(TopoSystem system) {

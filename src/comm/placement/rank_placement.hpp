@@ -13,6 +13,7 @@
 
 #include "base/thread.hpp"
 #include "comm/api/options.hpp"
+#include "comm/link/link_rails.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "slip/topology.hpp"
 
@@ -53,6 +54,9 @@ std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, con
                                             int channels, Here here);
 // Collective: if a rank has computed other graphs than rank 0, throws on all ranks. The error shows both results.
 void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
+
+// The NICs of a rank's host, and those that the channels use there. Empty: no topology of the host is used.
+TopologyNics topology_nics(const RankPlacement& placement, const std::vector<CommGraph>& graphs, int rank);
 
 // The assumed topology of a host that has none: one CPU with one network interface.
 TopoSystem plain_machine();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 namespace slip::comm {
@@ -19,15 +20,37 @@ constexpr double kReduceGbps = kMemoryGbps / 3;  // reads two values, writes one
 // of the communicator. kRelayBytes limits their sum.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
 
+std::uint64_t relay_chunk_bytes(int nranks) {
+  return std::clamp(kRelayBytes / static_cast<std::uint64_t>(nranks) / 64 * 64, kMinRelayChunk, kDirectChunkBytes);
+}
+
 std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
   const auto n = static_cast<std::uint64_t>(nranks);
-  if (schedule.algorithm == Algorithm::kRelay)
-    return std::clamp(kRelayBytes / n / 64 * 64, kMinRelayChunk, kDirectChunkBytes);
+  if (schedule.algorithm == Algorithm::kRelay) return relay_chunk_bytes(nranks);
   if (schedule.algorithm != Algorithm::kDirect) return kChunkBytes;
   return schedule.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
 constexpr std::uint64_t kMinShare = 512 << 10;  // bytes of a channel: for fewer, latency would dominate
+
+// The time in microseconds of an all_to_all on the busiest link of the topology. See AllToAllLoads.
+double on_link(double load, std::uint64_t bytes) { return load * static_cast<double>(bytes) / 1e3; }
+
+// Through relays there is one message for each receiver of a relay. All blocks for other hosts are copied twice more
+// within a host, or once more if the topology says that few are handed on. Three steps follow each other in each chunk.
+double relayed_us(std::uint64_t bytes, const TuningInputs& tuning) {
+  if (tuning.hosts < 2 || tuning.hosts == tuning.nranks) return std::numeric_limits<double>::infinity();
+  const LinkRates& rates = tuning.rates;
+  const AllToAllLoads& loads = tuning.loads;
+  const double n = tuning.nranks, each = n / tuning.hosts, far = n - each;
+  const auto size = static_cast<double>(bytes);
+  const double messages = (far / each - 1) * rates.message_us + n * kPipeMessageUs;
+  const double between = std::max((n - 1) * size / (rates.gbps * 1e3), on_link(loads.between, bytes));
+  const double copies = 2 * far * size / (rates.host_gbps * 1e3);
+  const double within = std::max(copies, on_link(loads.handed_over + loads.handed_on, bytes));
+  const double chunks = std::ceil(size / static_cast<double>(relay_chunk_bytes(tuning.nranks)));
+  return std::max(chunks, 1.0) * (rates.latency_us + rates.host_latency_us) + messages + between + within;
+}
 
 int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
@@ -55,14 +78,10 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
     case Algorithm::kDirect: {
       const double messages = (n - 2) * rates.message_us;
       if (all) return 2 * (rates.latency_us + messages) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
-      return rates.latency_us + messages + (n - 1) * (block + sum);
+      const double link = kind == Collective::kAllToAll ? on_link(tuning.loads.direct, bytes) : 0;
+      return rates.latency_us + messages + std::max((n - 1) * block, link) + (n - 1) * sum;
     }
-    case Algorithm::kRelay: {  // one message for each receiver of a relay; all bytes are copied twice more in memory
-      if (tuning.hosts < 2 || tuning.hosts == nranks) break;  // no rank could relay
-      const double each = n / tuning.hosts, far = n - each;
-      return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
-             (n - 1) * block + 2 * far * static_cast<double>(bytes) / (kPipeGbps * 1e3);
-    }
+    case Algorithm::kRelay: return relayed_us(bytes, tuning);
     case Algorithm::kAuto: break;
   }
   return std::numeric_limits<double>::infinity();
@@ -95,6 +114,10 @@ ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wa
   if (choice.schedule->by_channels) {
     const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
     choice.channels = std::clamp(worth, tuning.min_channels, tuning.max_channels);
+    // A multiple of the rails, so that each channel has its own connection on one rail. Other numbers are striped over
+    // all rails, which needs one more set of connections.
+    const int rest = choice.channels % tuning.rails;
+    if (choice.channels > tuning.rails && choice.channels - rest >= tuning.min_channels) choice.channels -= rest;
   }
   if (explain)
     choice.text =

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "comm/placement/exchange_loads.hpp"
 #include "comm/plan/algorithm.hpp"
 
 namespace slip::comm {
@@ -17,6 +18,8 @@ struct LinkRates {
   double latency_us = 10;  // of a small message
   double gbps = 4;         // of large messages, while the link carries messages in the other direction, too
   double message_us = 2;   // the time a rank spends on each further message that is under way at the same time
+  // Between ranks of one host, if `latency_us` and `gbps` are those of another host.
+  double host_latency_us = kPipeLatencyUs, host_gbps = kPipeGbps;
 };
 
 // The inputs of the model, the same on all ranks.
@@ -25,6 +28,9 @@ struct TuningInputs {
   int hosts = 1;
   LinkRates rates = {};
   int min_channels = 1, max_channels = 1;
+  int rails = 1;  // network interfaces of a host that carry data, see LinkRails
+  // How all_to_all loads the links of the topology: the switch of a NIC that relays spare, for example.
+  AllToAllLoads loads = {};
 };
 
 // The model's time in microseconds. `bytes`: of a block.

@@ -237,6 +237,29 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   return result;
 }
 
+TuningInputs predicted_tuning(const Cluster& cluster, const PredictedCosts& costs, NetReach reach) {
+  const topo::Fabric fabric(cluster, {});
+  const std::vector<int>& here = fabric.ranks_of(fabric.node_of(0));
+  const TopoPaths& paths = fabric.paths(fabric.node_of(0));
+  TuningInputs tuning;
+  tuning.nranks = fabric.ranks();
+  tuning.hosts = static_cast<int>(fabric.used_nodes().size());
+  tuning.rates = {.latency_us = costs.latency_us, .gbps = 0, .message_us = 0};
+  tuning.rates.host_latency_us = costs.latency_us;
+  for (const int rank : here) {  // rank 0 is the first of them
+    const double gbps = paths.gbps(fabric.device_of(0), fabric.device_of(rank));
+    if (rank != 0 && gbps > 0) tuning.rates.host_gbps = gbps;
+    if (rank != 0) break;
+  }
+  tuning.rates.gbps = tuning.rates.host_gbps;
+  if (tuning.hosts < 2) return tuning;
+  const int net = topo::nearest_net(fabric.system(fabric.node_of(0)), paths, fabric.device_of(0), 0);
+  tuning.rates.latency_us = costs.net_latency_us;
+  tuning.rates.gbps = paths.gbps(fabric.device_of(0), fabric.net(fabric.node_of(0), net));
+  tuning.loads = AllToAllLoads::of(cluster, relays_of(cluster), reach);
+  return tuning;
+}
+
 // --- Predictions for the links of a communicator ---
 
 // Each rank sends at the rate of a link and receives at the same rate. Between ranks of one host the cores move the

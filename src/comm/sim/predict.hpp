@@ -4,6 +4,7 @@
 #pragma once
 
 #include "comm/plan/algorithm.hpp"
+#include "comm/plan/tuning.hpp"
 #include "comm/sim/program_simulation.hpp"
 #include "slip/communicator.hpp"
 
@@ -38,6 +39,10 @@ struct CallPrediction {
 // its nearest net, and relays are those of rail_routes(). Throws kInvalidValue if there are too many steps to simulate.
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionRequest& request,
                        Here here = Here::at());
+
+// The inputs of the tuning model for a communicator on these machines. The rates are those of the topology, in place of
+// measured ones, and a further message costs nothing.
+TuningInputs predicted_tuning(const Cluster& cluster, const PredictedCosts& costs, NetReach reach = NetReach::kAll);
 
 // Predicts calls of a communicator. It uses the link rates by which the communicator chooses algorithms: measured when
 // it was made, or typical for pipes of one host. It must not outlive the communicator.

@@ -1,6 +1,7 @@
 #include "transport/bootstrap/frame_socket.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/fail.hpp"
@@ -188,10 +189,10 @@ void FrameSocket::pump() {
     taken_ = 0;
   }
   for (std::size_t turn = 0; turn < kReadsAtOnce && !ended_; ++turn) {
-    const std::size_t had = in_.size();
-    in_.resize(had + kReadBytes);
-    const Socket::Moved moved = socket_.try_recv(std::span(in_).subspan(had));
-    in_.resize(had + moved.bytes);
+    // Not initialised: frames are short, and clearing the buffer would cost more than reading them.
+    std::array<std::byte, kReadBytes> bytes;
+    const Socket::Moved moved = socket_.try_recv(bytes);
+    in_.insert(in_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
     ended_ = moved.ended;
     // Do not stop earlier: if the peer sends and closes at once, the end must be found, too.
     if (moved.bytes == 0) break;

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include "base/sync.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
+#include "transport/net/rails.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::transport {
@@ -40,6 +42,14 @@ struct NetOptions {
   Secret key{};           // authenticates the connection: sender and receiver need the same key
   std::string host;       // host name or address to listen at; empty: chosen by `interface`
   std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
+  // TCP only. A listener also listens at each of `rails`. A sender with `paths` opens `sockets` sockets on each of them
+  // (kNetMaxSockets in all), bound to the interface. A path that cannot be connected within a few seconds is passed to
+  // `lost_path` with the reason, and the sockets use the others. If none is left, they use the handle's address.
+  std::vector<Rail> rails;
+  std::vector<RailPath> paths;
+  std::function<void(const RailPath& path, const std::string& why)> lost_path;
+  // How long a path may leave bytes unacknowledged before check() reports it as cut. 0: check() does nothing.
+  std::int64_t silence_ns = 0;
   // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
   // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
   int sockets = 1;                                    // number of sockets; large messages are striped over them
@@ -98,6 +108,8 @@ class NetConnection : base::NoCopy {
   // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,
   // because some networks have none. 0: do not sleep.
   virtual std::int64_t watch(std::vector<pollfd>& all) const = 0;
+  // Throws if the network between the ranks is cut. Called once a second or so, also while no request is under way.
+  virtual void check() {}
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.
@@ -147,9 +159,11 @@ class NetListener {
   virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
   std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
+  const std::vector<Rail>& rails() const { return rails_; }  // those of the options, with ports; empty: not supported
 
  protected:
   NetHandle handle_{};
+  std::vector<Rail> rails_;
 };
 
 class Net {

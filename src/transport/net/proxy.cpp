@@ -10,10 +10,11 @@
 
 namespace slip::transport {
 namespace {
-constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
-constexpr double kYieldUs = 300;     // then it sleeps in poll
-constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
-constexpr double kMaxTurnUs = 1000;  // the proxy tends the chores after this time, even if connections move
+constexpr double kSpinUs = 50;             // spin limit of a waiting thread while nothing moves; then it yields
+constexpr double kYieldUs = 300;           // then it sleeps in poll
+constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
+constexpr double kMaxTurnUs = 1000;        // the proxy tends the chores after this time, even if connections move
+constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
 constexpr std::uintptr_t kPageBytes = 4096;
 // Registrations of a connection; exceeded only while more are in use at once.
 constexpr std::size_t kMaxRegistered = 16;
@@ -117,6 +118,20 @@ bool ProxyConnection::drive_and_notify() {
   const base::LockGuard lock(lock_);
   if (subscriber_) subscriber_->wake_up();
   return true;
+}
+
+void ProxyConnection::check_network() {
+  if (failed() || !lock_.try_lock()) return;
+  try {
+    connection_->check();
+  } catch (const Error& error) {
+    error_.emplace(error);
+    failed_.store(true, std::memory_order_release);  // release: a thread that sees failed_ sees error_
+    if (subscriber_) subscriber_->wake_up();
+  }
+  lock_.unlock();
+  base::full_fence();  // orders failed_ before sleeping_: a sleeping thread sets its flag, then reads failed_
+  if (failed() && sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
 }
 
 void ProxyConnection::set_subscriber(base::Subscriber* subscriber) {
@@ -240,11 +255,16 @@ void Proxy::run() {
   base::set_time_slice(base::TimeSlice::kShort);
   const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
   const auto turn = static_cast<std::uint64_t>(kMaxTurnUs * base::ticks_per_us());
-  std::uint64_t since = base::ticks() - spin, tended = since;
+  const auto pause = static_cast<std::uint64_t>(kCheckPauseUs * base::ticks_per_us());
+  std::uint64_t since = base::ticks() - spin, tended = since, checked = base::ticks();
   std::vector<pollfd> unused;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
     const bool moved_some = drive_all();
     const std::uint64_t now = base::ticks();
+    if (now - checked >= pause) {
+      check_all();
+      checked = now;
+    }
     if (moved_some) since = now;
     if (now - since >= spin) {
       sleep();
@@ -276,6 +296,11 @@ bool Proxy::drive_all() {
       moved_some = one->drive_and_notify() || moved_some;
   }
   return moved_some;
+}
+
+void Proxy::check_all() {
+  const base::LockGuard lock(mutex_);
+  for (ProxyConnection* one : connections_) one->check_network();
 }
 
 // Skips a connection that a waiting thread drives, or whose lock is held: that thread wakes the proxy when it stops.

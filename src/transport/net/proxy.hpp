@@ -65,6 +65,9 @@ class ProxyConnection : base::NoCopy {
   // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
   void set_subscriber(base::Subscriber* subscriber);
   const NetPeer& peer() const { return connection_->peer(); }
+  void throw_if_failed() const {
+    if (failed()) throw Error(*error_);
+  }
 
  private:
   friend class Proxy;
@@ -87,6 +90,7 @@ class ProxyConnection : base::NoCopy {
 
   bool try_drive();  // as drive(), but stores the error instead of throwing it
   bool drive_and_notify();
+  void check_network();  // see NetConnection::check()
   bool move() SLIP_REQUIRES(lock_);
   bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
   const NetMemory* registered(std::span<std::byte> bytes) SLIP_REQUIRES(lock_);
@@ -139,6 +143,7 @@ class Proxy : base::NoCopy {
   void run();
   bool drive_all();
   std::int64_t tend_all(std::vector<pollfd>& watched);
+  void check_all();
   void sleep();
 
   WakeUp wake_up_;

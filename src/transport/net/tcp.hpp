@@ -1,7 +1,7 @@
 // The TCP network transport: its wire format and both ends of a connection. The rules for callers are in net.hpp. A
-// connection has one or more sockets, and large messages are striped over them. The first socket carries the header and
-// the first stripe of each message. The others carry stripes only: all sockets carry the messages in the order of the
-// headers, so a stripe's message follows from its position.
+// connection has one or more sockets, and large messages are striped over them, in equal parts. The first socket
+// carries the header and the first stripe of each message. The others carry stripes only: all sockets carry the
+// messages in the order of the headers, so a stripe's message follows from its position.
 #pragma once
 
 #include <linux/errqueue.h>
@@ -38,24 +38,34 @@ struct TcpTooLarge {
   std::uint64_t bytes = 0, room = 0;
 };
 
-// How a message is striped over the sockets of a connection.
+// How a message is striped over the sockets of a connection. All sockets carry the same number of stripes, of the same
+// length (the last one may be shorter). So sockets over different interfaces need the same time. A small message is not
+// divided: it would gain less than the second socket costs.
 struct Stripes {
-  std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();
+  std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();  // bytes: the maximum length of a stripe
 
+  bool divides(std::size_t total) const { return sockets > 1 && total > bytes / 2; }
+  // The length of the stripes of a message of `total` bytes: whole cache lines.
+  std::size_t length(std::size_t total) const {
+    constexpr std::size_t kLine = 64;
+    const std::size_t rounds = (total - 1) / (sockets * bytes) + 1, stripes = sockets * rounds;
+    return ((total - 1) / stripes + kLine) / kLine * kLine;
+  }
   // The number of bytes that socket `index` carries of a message of `total` bytes.
   std::size_t on(std::size_t index, std::size_t total) const {
-    if (sockets == 1) return total;
-    const std::size_t round = sockets * bytes, rest = total % round, before = index * bytes;
-    return total / round * bytes + (rest > before ? std::min(rest - before, bytes) : 0);
+    if (!divides(total)) return index == 0 ? total : 0;
+    const std::size_t stripe = length(total), round = sockets * stripe, rest = total % round, before = index * stripe;
+    return total / round * stripe + (rest > before ? std::min(rest - before, stripe) : 0);
   }
   struct Piece {
     std::size_t offset, bytes;  // position in the message
   };
   // The next contiguous piece for socket `index`, after `done` bytes of the message that it has carried already.
   Piece piece(std::size_t index, std::size_t total, std::size_t done) const {
-    if (sockets == 1) return {done, total - done};
-    const std::size_t within = done % bytes, offset = (done / bytes * sockets + index) * bytes + within;
-    return {offset, std::min(bytes - within, total - offset)};
+    if (!divides(total)) return {done, total - done};
+    const std::size_t stripe = length(total), within = done % stripe;
+    const std::size_t offset = (done / stripe * sockets + index) * stripe + within;
+    return {offset, std::min(stripe - within, total - offset)};
   }
 };
 
@@ -126,11 +136,12 @@ std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& op
 
 class TcpSender final : public NetSender {
  public:
-  TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
+  TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_host);
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
   std::int64_t watch(std::vector<pollfd>& all) const override;
+  void check() override;
 
  private:
   static constexpr std::size_t kNone = kNetMaxRequests;
@@ -147,6 +158,9 @@ class TcpSender final : public NetSender {
     std::size_t sent = 0;    // bytes of that message that this socket has sent, including the header
     bool held = false;       // the message waits for the next one, so that one system call sends both
     ZeroCopy zero_copy;
+    std::string path;                   // RailPath::text(); empty: not bound to an interface
+    std::string interface;              // of the path
+    std::int64_t unanswered_since = 0;  // see unanswered_ns()
   };
 
   std::size_t head_bytes(const Outgoing& out) const { return &out == sockets_.data() ? sizeof(TcpHeader) : 0; }
@@ -158,10 +172,11 @@ class TcpSender final : public NetSender {
   void read_answer();
   bool settle_notices(Outgoing& out);
   void finish_if_done(std::size_t message);
-  [[noreturn]] void fail_lost(int error);
+  [[noreturn]] void fail_lost(const Outgoing& out, int error);
 
   Stripes stripes_;
   std::size_t zero_copy_from_;
+  std::int64_t silence_ns_;
   std::vector<Outgoing> sockets_;
   std::vector<OutMessage> messages_{kNetMaxRequests};
   std::size_t last_ = kNone;

@@ -22,6 +22,8 @@ constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
+// A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
+constexpr std::int64_t kPathLimitNs = 4'000'000'000;
 
 TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
   TcpHandle contact;
@@ -33,21 +35,74 @@ TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
   return contact;
 }
 
+// Nothing: the path cannot be used.
+std::optional<Socket> connect_path(const RailPath& path, const NetOptions& options, const Deadline& deadline) {
+  const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
+  try {
+    return Socket::connect(SocketAddress(path.remote.address), deadline.within(kPathLimitNs), &from);
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted) throw;
+    if (options.lost_path) options.lost_path(path, base::bare_text(error));
+    return std::nullopt;
+  }
+}
+
+// Sockets in the order of the paths, so that neighbouring stripes of a message take different paths.
+void connect_paths(const NetOptions& options, const Deadline& deadline, Greeted& result) {
+  std::vector<const RailPath*> paths;
+  for (const RailPath& path : options.paths) paths.push_back(&path);
+  for (int round = 0; round < options.sockets; ++round) {
+    for (const RailPath*& path : paths) {
+      if (!path || result.sockets.size() == static_cast<std::size_t>(kNetMaxSockets)) continue;
+      std::optional<Socket> socket = connect_path(*path, options, deadline);
+      if (socket) {
+        result.sockets.push_back(std::move(*socket));
+        result.paths.push_back(path);
+      } else {
+        path = nullptr;
+      }
+    }
+  }
+}
+
+void greet(const Greeted& connected, const TcpHandle& contact, const NetOptions& options, const Deadline& deadline) {
+  TcpGreeting greeting{.connection = random_number(),
+                       .stripe_bytes = options.stripe_bytes,
+                       .rank = options.rank,
+                       .sockets = static_cast<std::int32_t>(connected.sockets.size()),
+                       .channel = options.channel};
+  for (const Socket& socket : connected.sockets) {
+    greeting.code = greeting.expected_code(options.key, contact.salt);
+    socket.send(std::as_bytes(std::span(&greeting, 1)), deadline);
+    ++greeting.index;
+  }
+}
+
 }  // namespace
 
 GreetingListener::GreetingListener(const NetOptions& options, const char (&network)[5]) : key_(options.key) {
   const InterfaceFilter filter(options.interface.empty() ? base::socket_interface_rule() : options.interface);
   const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
-  listener_ = Socket::listen(at.with_port(0));
+  listeners_.push_back(Socket::listen(at.with_port(0)));
   std::memcpy(contact_.mark, network, sizeof(contact_.mark));
   contact_.salt = random_secret();
-  contact_.address = at.with_port(listener_.local().port()).wire();
+  contact_.address = at.with_port(listeners_.front().local().port()).wire();
   contact_.rank = options.rank;
 }
 
 NetHandle GreetingListener::handle() const {
   NetHandle result{};
   std::memcpy(result.data(), &contact_, sizeof(contact_));
+  return result;
+}
+
+std::vector<Rail> GreetingListener::listen_at(const std::vector<Rail>& rails) {
+  std::vector<Rail> result = rails;
+  for (Rail& rail : result) {
+    const SocketAddress address(rail.address);
+    listeners_.push_back(Socket::listen(address.with_port(0), std::string(rail.name())));
+    rail.address = address.with_port(listeners_.back().local().port()).wire();
+  }
   return result;
 }
 
@@ -64,14 +119,17 @@ std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline
 // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
 // again.
 void GreetingListener::accept_all() {
-  int error = 0;
-  while (std::optional<Socket> socket = listener_.try_accept(error)) {
-    pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
-    if (!has_too_many_unproven(pending_)) continue;
-    read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
-    if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+  out_of_descriptors_ = false;
+  for (const Socket& listener : listeners_) {
+    int error = 0;
+    while (std::optional<Socket> socket = listener.try_accept(error)) {
+      pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
+      if (!has_too_many_unproven(pending_)) continue;
+      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+      if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
+    }
+    out_of_descriptors_ = out_of_descriptors_ || error != 0;
   }
-  out_of_descriptors_ = error != 0;
   if (out_of_descriptors_) drop_one_unproven(pending_);
 }
 
@@ -87,7 +145,7 @@ bool GreetingListener::read_greeting(Pending& one) {
   if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
   const TcpGreeting& said = one.greeting;
   if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
-      said.index >= said.sockets || said.stripe_bytes == 0)
+      said.index >= said.sockets || said.stripe_bytes == 0 || said.stripe_bytes > kMaxStripeBytes)
     return false;
   // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
   if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
@@ -125,7 +183,8 @@ std::optional<GreetingListener::Arrived> GreetingListener::complete_connection()
 }
 
 void GreetingListener::wait(const Deadline& deadline) const {
-  std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
+  std::vector<pollfd> watched;
+  for (const Socket& listener : listeners_) watched.push_back({listener.descriptor(), POLLIN, 0});
   std::size_t silent = 0;
   for (const Pending& one : pending_) {
     if (one.greeted()) continue;
@@ -140,7 +199,7 @@ void GreetingListener::wait(const Deadline& deadline) const {
                "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
                "belong to connections whose other sockets have not come",
                what, silent, pending_.size() - silent);
-  if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
+  if (out_of_descriptors_) watched.clear();  // do not poll the listeners now: they would be ready all the time
   wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
 }
 
@@ -211,6 +270,13 @@ void GreetingDialer::wait(const Deadline& deadline) {
 
 Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
                           const Deadline& deadline) {
+  const TcpHandle contact = read_handle(handle, network);
+  Greeted result{NetPeer{contact.rank, SocketAddress(contact.address).text()}, {}};
+  connect_paths(options, deadline, result);
+  if (!result.sockets.empty()) {
+    greet(result, contact, options, deadline);
+    return result;
+  }
   GreetingDialer dialer(handle, network, options);
   while (!dialer.advance()) dialer.wait(deadline);
   return dialer.take();

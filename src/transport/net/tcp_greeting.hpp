@@ -24,7 +24,8 @@ namespace slip::transport {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
-inline constexpr std::uint32_t kTcpVersion = 3;
+inline constexpr std::uint32_t kTcpVersion = 4;
+inline constexpr std::size_t kMaxStripeBytes = std::size_t{1} << 40;  // so that products with it do not overflow
 
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};  // the network that the listener belongs to
@@ -60,6 +61,9 @@ class GreetingListener : base::NoCopy {
   GreetingListener(const NetOptions& options, const char (&network)[5]);
 
   NetHandle handle() const;
+  // Also listens at these rails, each bound to its interface, so that acknowledgements return there, too. Returns them
+  // with the ports.
+  std::vector<Rail> listen_at(const std::vector<Rail>& rails);
   struct Arrived {
     NetPeer peer;
     TcpGreeting said;
@@ -86,7 +90,7 @@ class GreetingListener : base::NoCopy {
   std::optional<Arrived> complete_connection();
   void wait(const Deadline& deadline) const;
 
-  Socket listener_;
+  std::vector<Socket> listeners_;  // at the handle's address, and at the rails
   TcpHandle contact_;
   Secret key_{};
   std::list<Pending> pending_;
@@ -94,10 +98,12 @@ class GreetingListener : base::NoCopy {
   bool out_of_descriptors_ = false;
 };
 
-// The sender's side: opens all sockets and writes a greeting on each. Does not wait until the peer accepts them.
+// The sender's side: opens all sockets, on the paths of the options if there are any, and writes a greeting on each.
+// Does not wait until the peer accepts them.
 struct Greeted {
   NetPeer peer;
   std::vector<Socket> sockets;
+  std::vector<const RailPath*> paths = {};  // by socket, of NetOptions::paths; empty: not bound to interfaces
 };
 Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], const NetOptions& options,
                           const Deadline& deadline);

@@ -11,9 +11,22 @@ constexpr const char kMark[] = "tcp ";
 // MiB, and in 420 to 460 us with this size.
 constexpr int kAheadBytes = 512 << 10;
 
+void require_valid(const NetOptions& options) {
+  if (options.sockets >= 1 && options.sockets <= kNetMaxSockets && options.stripe_bytes >= 1 &&
+      options.stripe_bytes <= kMaxStripeBytes)
+    return;
+  base::fail(Code::kInvalidValue, {},
+             "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of 1 to {} bytes are "
+             "possible",
+             options.sockets, options.stripe_bytes, kNetMaxSockets, kMaxStripeBytes);
+}
+
 class TcpListener final : public NetListener {
  public:
-  explicit TcpListener(const NetOptions& options) : listener_(options, kMark) { handle_ = listener_.handle(); }
+  explicit TcpListener(const NetOptions& options) : listener_(options, kMark) {
+    handle_ = listener_.handle();
+    rails_ = listener_.listen_at(options.rails);
+  }
 
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
     std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
@@ -33,31 +46,24 @@ class TcpNet final : public Net {
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                      const Deadline& deadline) const override {
-    GreetingDialer dialer = dial_tcp(handle, options);
-    while (!dialer.advance()) dialer.wait(deadline);
-    return make_tcp_sender(dialer.take(), options);
+    require_valid(options);
+    return make_tcp_sender(connect_and_greet(handle, kMark, options, deadline), options);
   }
 };
 
 }  // namespace
 
 GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options) {
-  if (options.sockets < 1 || options.sockets > kNetMaxSockets || options.stripe_bytes == 0)
-    base::fail(Code::kInvalidValue, {},
-               "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
-               "byte are possible",
-               options.sockets, options.stripe_bytes, kNetMaxSockets);
+  require_valid(options);
   return {handle, kMark, options};
 }
 
 std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options) {
-  // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
   const bool stays = stays_on_host(greeted.sockets.front());
   for (const Socket& socket : greeted.sockets) {
     if (stays) limit_send_buffer(socket, kAheadBytes);
   }
-  return std::make_unique<TcpSender>(std::move(greeted.peer), std::move(greeted.sockets), options.stripe_bytes,
-                                     stays ? 0 : options.zero_copy_from);
+  return std::make_unique<TcpSender>(std::move(greeted), options, stays);
 }
 
 const Net& net_tcp() {

@@ -26,12 +26,21 @@ Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
 
 }  // namespace
 
-TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from)
-    : stripes_{sockets.size(), stripe_bytes}, zero_copy_from_(zero_copy_from) {
-  peer_ = std::move(peer);
-  for (Socket& socket : sockets) {
-    sockets_.push_back({std::move(socket), kNone, 0, false, {}});
-    if (zero_copy_from_ > 0) sockets_.back().zero_copy.enable(sockets_.back().socket.descriptor());
+TcpSender::TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_host)
+    : stripes_{greeted.sockets.size(), options.stripe_bytes},
+      zero_copy_from_(stays_on_host ? 0
+                                    : options.zero_copy_from),  // on one host the kernel copies despite MSG_ZEROCOPY
+      silence_ns_(options.silence_ns) {
+  peer_ = std::move(greeted.peer);
+  for (std::size_t i = 0; i < greeted.sockets.size(); ++i) {
+    Outgoing out;
+    out.socket = std::move(greeted.sockets[i]);
+    if (i < greeted.paths.size()) {
+      out.path = greeted.paths[i]->text();
+      out.interface = greeted.paths[i]->local.name();
+    }
+    if (zero_copy_from_ > 0) out.zero_copy.enable(out.socket.descriptor());
+    sockets_.push_back(std::move(out));
   }
 }
 
@@ -92,7 +101,7 @@ bool TcpSender::push(Outgoing& out) {
       zero_copy = false;
       moved = out.socket.try_send(all, 0);
     }
-    if (moved.ended) fail_lost(moved.error);
+    if (moved.ended) fail_lost(out, moved.error);
     if (zero_copy && moved.bytes > 0) {
       out.zero_copy.sent(out.at);
       ++messages_[out.at].notices_left;
@@ -189,9 +198,25 @@ void TcpSender::read_answer() {
                         under_way_, reason_text(moved.error)));
 }
 
-void TcpSender::fail_lost(int error) {
+void TcpSender::fail_lost(const Outgoing& out, int error) {
   read_answer();  // the receiver may have sent the reason
-  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending failed: {}", peer_.text(), std::strerror(error)));
+  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending{} failed: {}", peer_.text(),
+                        out.path.empty() ? "" : " over " + out.path, std::strerror(error)));
+}
+
+// The failure detector watches one interface only, so it does not notice that another one is cut.
+void TcpSender::check() {
+  require_no_error();
+  for (Outgoing& out : sockets_) {
+    if (out.path.empty() || silence_ns_ == 0) continue;
+    const std::int64_t silent_ns = unanswered_ns(out.socket, out.unanswered_since);
+    if (silent_ns < silence_ns_) continue;
+    fail(base::make_error(Code::kIo, {},
+                          "rank {} is not reached over {}: nothing was acknowledged for {:.1f} s. The rank may be "
+                          "alive: check the cable, the switch and the interface on both hosts, or leave {} out with "
+                          "SLIP_SOCKET_IFNAME",
+                          peer_.rank, out.path, static_cast<double>(silent_ns) / 1e9, out.interface));
+  }
 }
 
 std::int64_t TcpSender::watch(std::vector<pollfd>& all) const {

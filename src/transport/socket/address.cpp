@@ -3,12 +3,17 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -30,6 +35,12 @@ constexpr std::size_t kNameOffset = offsetof(sockaddr_un, sun_path) + 1;  // an 
 int preference(const SocketAddress& address) {
   if (address.is_link_local()) return 2;
   return address.family() == AF_INET6 ? 1 : 0;
+}
+
+int prefix_bits(const SocketAddress& netmask) {
+  int bits = 0;
+  for (const std::uint8_t byte : netmask.wire().address) bits += std::popcount(byte);
+  return bits;
 }
 
 template <class Wanted>
@@ -114,6 +125,16 @@ bool SocketAddress::is_link_local() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(storage_).sin6_addr);
 }
 
+bool SocketAddress::same_subnet(const SocketAddress& other, int prefix_bits) const {
+  if (!is_tcp() || family() != other.family()) return false;
+  const Wire a = wire(), b = other.wire();
+  for (int bit = 0; bit < std::min(prefix_bits, a.family == 4 ? 32 : 128); ++bit) {
+    const auto byte = static_cast<std::size_t>(bit / 8);
+    if (((a.address[byte] ^ b.address[byte]) >> (7 - bit % 8) & 1) != 0) return false;
+  }
+  return true;
+}
+
 std::uint16_t SocketAddress::port() const {
   if (family() == AF_INET) return ntohs(v4(storage_).sin_port);
   return family() == AF_INET6 ? ntohs(v6(storage_).sin6_port) : std::uint16_t{0};
@@ -178,12 +199,38 @@ std::vector<Interface> list_interfaces() {
   std::vector<Interface> result;
   for (const ifaddrs* one = first; one; one = one->ifa_next) {
     if (!one->ifa_addr || !(one->ifa_flags & IFF_UP)) continue;
-    if (one->ifa_addr->sa_family == AF_INET)
-      result.push_back({one->ifa_name, SocketAddress(one->ifa_addr, sizeof(sockaddr_in))});
-    if (one->ifa_addr->sa_family == AF_INET6)
-      result.push_back({one->ifa_name, SocketAddress(one->ifa_addr, sizeof(sockaddr_in6))});
+    const int family = one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const int bits = one->ifa_netmask ? prefix_bits(SocketAddress(one->ifa_netmask, bytes)) : 0;
+    result.push_back({one->ifa_name, SocketAddress(one->ifa_addr, bytes), bits});
   }
   ::freeifaddrs(first);
+  return result;
+}
+
+InterfaceHardware hardware_of(const std::string& interface) {
+  InterfaceHardware result;
+  const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return result;
+  // The ioctl asks the network namespace of the socket. /sys may show another namespace.
+  const auto ask = [&](void* question) {
+    ifreq request{};
+    interface.copy(request.ifr_name, IFNAMSIZ - 1);
+    request.ifr_data = static_cast<char*>(question);
+    return ::ioctl(descriptor, SIOCETHTOOL, &request) == 0;
+  };
+  ethtool_cmd link{};
+  link.cmd = ETHTOOL_GSET;
+  if (ask(&link)) {
+    const std::uint32_t mbps = ethtool_cmd_speed(&link);
+    if (mbps != static_cast<std::uint32_t>(SPEED_UNKNOWN)) result.mbps = static_cast<int>(mbps);
+  }
+  ethtool_drvinfo driver{};
+  driver.cmd = ETHTOOL_GDRVINFO;
+  if (ask(&driver)) result.bus_id.assign(driver.bus_info, ::strnlen(driver.bus_info, sizeof(driver.bus_info)));
+  if (result.bus_id == "N/A") result.bus_id.clear();
+  ::close(descriptor);
   return result;
 }
 

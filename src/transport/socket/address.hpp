@@ -33,6 +33,8 @@ class SocketAddress {
   bool is_tcp() const { return family() == AF_INET || family() == AF_INET6; }
   bool is_loopback() const;
   bool is_link_local() const;  // IPv6 fe80::, not valid on another host
+  // Whether the first `prefix_bits` bits of both addresses are equal, and their families, too.
+  bool same_subnet(const SocketAddress& other, int prefix_bits) const;
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
   Wire wire() const;
@@ -54,9 +56,17 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port);
 struct Interface {
   std::string name;
   SocketAddress address;
+  int prefix_bits = 0;  // of the subnet
 };
 
 std::vector<Interface> list_interfaces();  // the interfaces that are up, one entry for each of their addresses
+
+// What the driver of an interface reports.
+struct InterfaceHardware {
+  int mbps = 0;        // line rate; 0: unknown
+  std::string bus_id;  // "0000:3b:00.0"; empty: not a device on a bus, for example a bridge
+};
+InterfaceHardware hardware_of(const std::string& interface);
 
 // The rule of SLIP_SOCKET_IFNAME, with the syntax of NCCL_SOCKET_IFNAME: "eth,ib" are prefixes of names, "=eth0" is one
 // name. After a '^' they are excluded: "^docker,lo" excludes prefixes, "^=eth0" one name.

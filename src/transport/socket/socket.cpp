@@ -79,6 +79,24 @@ void set_low_delay(int descriptor, int family) {
   set_option(descriptor, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS);
 }
 
+// Returns errno. Older kernels (before 5.7) let only the superuser name the interface; then the address must do.
+int bind_to_interface(int descriptor, const std::string& interface) {
+  const auto bytes = static_cast<socklen_t>(interface.size() + 1);
+  const bool bound = ::setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(), bytes) == 0;
+  return bound || errno == EPERM ? 0 : errno;
+}
+
+// Returns errno. The address alone does not choose the interface: if two interfaces have a route to the peer, the
+// kernel uses the first.
+int bind_to(int descriptor, const LocalEnd& from) {
+  // Lets connect() choose the port. Otherwise the port would be reserved for all peers.
+  set_option(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
+  const SocketAddress address = from.address.with_port(0);
+  // ENODEV: the interface has lost the address. connect() uses EADDRNOTAVAIL for a temporary lack of ports.
+  if (::bind(descriptor, address.data(), address.bytes()) != 0) return errno == EADDRNOTAVAIL ? ENODEV : errno;
+  return bind_to_interface(descriptor, from.interface);
+}
+
 constexpr std::size_t kMinPerListener = 8;
 constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
 constexpr std::size_t kMaxUnproven = 256;
@@ -153,7 +171,9 @@ void fail_ports(const base::PortRange& ports, const std::string& what, int error
              ports.last);
 }
 
-Socket Socket::listen(const SocketAddress& address) {
+Socket Socket::listen(const SocketAddress& address) { return listen(address, {}); }
+
+Socket Socket::listen(const SocketAddress& address, const std::string& interface) {
   Socket socket;
   // SO_REUSEADDR also takes a port at which old connections are in TIME_WAIT, or that a PortReservation holds. If it is
   // set after bind(), the port must be free, but the next listener can take it with the option.
@@ -164,6 +184,7 @@ Socket Socket::listen(const SocketAddress& address) {
     socket = Socket(open_descriptor(where.family()));
     if (wanted == Port::kReused) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
     if (where.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
+    if (!interface.empty()) static_cast<void>(bind_to_interface(socket.descriptor(), interface));
     if (::bind(socket.descriptor(), where.data(), where.bytes()) != 0) return errno;
     if (wanted == Port::kFree) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
     return ::listen(socket.descriptor(), kBacklog) == 0 ? 0 : errno;
@@ -180,10 +201,11 @@ Socket Socket::listen(const SocketAddress& address) {
   return socket;
 }
 
-Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
+Socket Socket::begin_connect(const SocketAddress& peer, int& error, const LocalEnd* from) {
   Socket socket(open_descriptor(peer.family()));
   set_low_delay(socket.descriptor(), peer.family());
-  error = 0;
+  error = from ? bind_to(socket.descriptor(), *from) : 0;
+  if (error != 0) return {};
   if (::connect(socket.descriptor(), peer.data(), peer.bytes()) == 0) return socket;
   // EAGAIN: the queue of a Unix listener is full.
   error = errno == EINTR ? EINPROGRESS : errno;
@@ -197,11 +219,11 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
-Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline) {
+Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, const LocalEnd* from) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
-    Socket socket = begin_connect(peer, error);
+    Socket socket = begin_connect(peer, error, from);
     if (error == EINPROGRESS) {
       const Waited waited = wait_for(socket.descriptor(), POLLOUT, deadline);
       if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
@@ -297,6 +319,17 @@ void limit_send_buffer(const Socket& socket, int bytes) {
 }
 void wake_at(const Socket& socket, std::size_t bytes) {
   set_option(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
+}
+std::int64_t unanswered_ns(const Socket& socket, std::int64_t& since_ns) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  const bool known = ::getsockopt(socket.descriptor(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
+  if (!known || info.tcpi_unacked == 0) return since_ns = 0;
+  // If the connection was idle before, the last acknowledgement is older than the bytes. So the silence begins with the
+  // first call that finds bytes under way, or with a later acknowledgement.
+  const std::int64_t now = base::now_ns(), answered = now - std::int64_t{1'000'000} * info.tcpi_last_ack_recv;
+  since_ns = since_ns == 0 ? now : std::max(since_ns, answered);
+  return now - since_ns;
 }
 std::string reason_text(int error) { return error == 0 ? std::string() : fmt::format(": {}", std::strerror(error)); }
 bool stays_on_host(const Socket& socket) { return socket.local().host() == socket.peer().host(); }

@@ -42,15 +42,24 @@ Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kRead
 // Calls poll(2) once, until the time at the latest; 0: no limit. Ignores its errors: the caller polls again.
 void poll_until(std::span<pollfd> watched, std::int64_t time_ns);
 
+// The local end of a connection: its packets leave from this address, through this interface.
+struct LocalEnd {
+  SocketAddress address;
+  std::string interface;
+};
+
 class Socket {
  public:
   Socket() = default;
   // Port 0: one of SLIP_PORTS; without that variable the kernel chooses a port. See local().
   static Socket listen(const SocketAddress& address);
+  // Accepts only connections that come in through this interface. The accepted sockets send through it, too.
+  static Socket listen(const SocketAddress& address, const std::string& interface);
 
-  static Socket connect(const SocketAddress& peer, const Deadline& deadline);
+  // `from`: null: the routing table chooses the local end.
+  static Socket connect(const SocketAddress& peer, const Deadline& deadline, const LocalEnd* from = nullptr);
   // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed.
-  static Socket begin_connect(const SocketAddress& peer, int& error);
+  static Socket begin_connect(const SocketAddress& peer, int& error, const LocalEnd* from = nullptr);
 
   Socket accept(const Deadline& deadline) const;
   std::optional<Socket> try_accept(int& error) const;  // nothing with error 0: no connection is pending
@@ -101,6 +110,10 @@ void acknowledge_later(const Socket& socket);
 void limit_send_buffer(const Socket& socket, int bytes);
 // Sets SO_RCVLOWAT: poll reports input only when this many bytes have arrived, or at the end of the connection.
 void wake_at(const Socket& socket, std::size_t bytes);
+// How long the peer's kernel has acknowledged nothing, although bytes are under way to it. 0: none are, or a short
+// time. A peer that does not read is no reason: its kernel answers nevertheless. Call it once a second or so.
+// `since_ns`: 0 at first; the function keeps the beginning of the silence there.
+std::int64_t unanswered_ns(const Socket& socket, std::int64_t& since_ns);
 
 struct Reached {
   Socket socket;        // invalid: not reached

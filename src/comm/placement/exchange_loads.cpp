@@ -1,0 +1,121 @@
+#include "comm/placement/exchange_loads.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "topo/fabric.hpp"
+
+namespace slip::comm {
+namespace {
+
+using topo::Fabric;
+using topo::LinkLoads;
+
+// What the steps of an all_to_all need to know of each rank, looked up once: there are as many messages as pairs of
+// ranks.
+class Places {
+ public:
+  Places(const Fabric& fabric, NetReach reach) : fabric_(fabric), reach_(reach) {
+    for (int rank = 0; rank < fabric.ranks(); ++rank) {
+      const int node = fabric.node_of(rank);
+      const std::vector<int>& ranks = fabric.ranks_of(node);
+      const auto place = std::ranges::find(ranks, rank) - ranks.begin();
+      number_.push_back(static_cast<std::size_t>(place));
+      max_each_ = std::max(max_each_, ranks.size());
+      max_nets_ = std::max(max_nets_, fabric.system(node).nets.size());
+      net_.push_back(topo::nearest_net(fabric.system(node), fabric.paths(node), fabric.device_of(rank),
+                                       fabric.place_of(rank).device));
+    }
+  }
+
+  const Fabric& fabric() const { return fabric_; }
+  std::size_t number(int rank) const { return number_[static_cast<std::size_t>(rank)]; }  // on its machine
+  int in_net(int rank) const { return net_[static_cast<std::size_t>(rank)]; }
+  int out_net(int from, int to) const {
+    if (reach_ == NetReach::kAll) return in_net(from);
+    return in_net(to) % static_cast<int>(fabric_.system(fabric_.node_of(from)).nets.size());
+  }
+  std::size_t max_each() const { return max_each_; }
+  std::size_t max_nets() const { return max_nets_; }
+
+ private:
+  const Fabric& fabric_;
+  const NetReach reach_;
+  std::vector<std::size_t> number_;
+  std::vector<int> net_;  // the nearest one
+  std::size_t max_each_ = 0, max_nets_ = 0;
+};
+
+// Counts the blocks that one step of the algorithm sends.
+class Step {
+ public:
+  explicit Step(const Places& places)
+      : places_(places),
+        within_(ranks() * places.max_each()),
+        out_(ranks() * places.max_nets()),
+        in_(ranks() * places.max_nets()) {}
+
+  void add(int from, int to) {
+    if (from == to) return;
+    if (places_.fabric().node_of(from) == places_.fabric().node_of(to)) {
+      ++within_[static_cast<std::size_t>(from) * places_.max_each() + places_.number(to)];
+      return;
+    }
+    ++out_[by_net(from, places_.out_net(from, to))];
+    ++in_[by_net(to, places_.in_net(to))];
+  }
+
+  double load() const {
+    const Fabric& fabric = places_.fabric();
+    LinkLoads loads(fabric);
+    for (int rank = 0; rank < fabric.ranks(); ++rank) {
+      const std::vector<int>& beside = fabric.ranks_of(fabric.node_of(rank));
+      for (std::size_t i = 0; i < beside.size(); ++i) {
+        const double blocks = within_[static_cast<std::size_t>(rank) * places_.max_each() + i];
+        if (blocks > 0) loads.send(rank, beside[i], {}, blocks);
+      }
+      const auto nets = static_cast<int>(fabric.system(fabric.node_of(rank)).nets.size());
+      for (int net = 0; net < nets; ++net) {
+        if (const double blocks = out_[by_net(rank, net)]; blocks > 0) loads.send_out(rank, net, blocks);
+        if (const double blocks = in_[by_net(rank, net)]; blocks > 0) loads.send_in(rank, net, blocks);
+      }
+    }
+    constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+    const double gbps = loads.gbps(kNoLimit);  // the rate of one block
+    return gbps == kNoLimit ? 0 : 1 / gbps;
+  }
+
+ private:
+  std::size_t ranks() const { return static_cast<std::size_t>(places_.fabric().ranks()); }
+  std::size_t by_net(int rank, int net) const {
+    return static_cast<std::size_t>(rank) * places_.max_nets() + static_cast<std::size_t>(net);
+  }
+
+  const Places& places_;
+  std::vector<double> within_;    // by sender, and number of the receiver on its machine
+  std::vector<double> out_, in_;  // by rank and net
+};
+
+}  // namespace
+
+AllToAllLoads AllToAllLoads::of(const Cluster& cluster, const Relays& relays, NetReach reach) {
+  const Fabric fabric(cluster, {}, reach == NetReach::kAll);
+  const Places places(fabric, reach);
+  Step direct(places), over(places), between(places), on(places);
+  for (int from = 0; from < fabric.ranks(); ++from) {
+    for (int to = 0; to < fabric.ranks(); ++to) {
+      direct.add(from, to);
+      if (fabric.node_of(from) == fabric.node_of(to)) {
+        between.add(from, to);
+        continue;
+      }
+      const int relay = relays.via(from, to), arrival = relays.arrival(to);
+      over.add(from, relay);
+      between.add(relay, arrival);
+      on.add(arrival, to);
+    }
+  }
+  return {direct.load(), over.load(), between.load(), on.load()};
+}
+
+}  // namespace slip::comm
