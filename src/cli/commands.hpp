@@ -39,6 +39,8 @@ std::function<int()> add_check(CLI::App& app);
 std::function<int()> add_stats(CLI::App& app);
 std::function<int()> add_view(CLI::App& app);
 std::function<int()> add_model(CLI::App& app);
+std::function<int()> add_compress(CLI::App& app);
+std::function<int()> add_decompress(CLI::App& app);
 std::function<int()> add_plan(CLI::App& app);
 std::function<int()> add_run(CLI::App& app);
 std::function<int()> add_bench(CLI::App& app);

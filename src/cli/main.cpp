@@ -80,8 +80,8 @@ int complain(const std::string& text, int status) {
 
 // In the order of the help text.
 constexpr std::function<int()> (*kCommands[])(CLI::App& app) = {
-    add_devices, add_lab,    add_check, add_stats, add_view, add_model,    add_plan,      add_run,
-    add_bench,   add_launch, add_topo,  add_ranks, add_help, add_generate, add_one_queue, add_agent};
+    add_devices, add_lab,   add_check,  add_stats, add_view,  add_model, add_compress, add_decompress, add_plan,
+    add_run,     add_bench, add_launch, add_topo,  add_ranks, add_help,  add_generate, add_one_queue,  add_agent};
 
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "slip");

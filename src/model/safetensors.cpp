@@ -154,7 +154,7 @@ SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, 
   return HeaderReader(json, file_bytes, path, here).read();
 }
 
-SafetensorsHeader read_header(const store::File& file, Here here) {
+std::string read_header_text(const store::File& file, Here here) {
   const auto fail = [&](const std::string& what) { base::fail(Code::kParse, here, "'{}': {}", file.path(), what); };
   unsigned char length[8];
   if (file.size() < sizeof length) fail(fmt::format("{} bytes are no safetensors file", file.size()));
@@ -168,7 +168,11 @@ SafetensorsHeader read_header(const store::File& file, Here here) {
     fail(fmt::format("its header has {} bytes, and the whole file {}: it was cut short", bytes, file.size()));
   std::string json(bytes, '\0');
   file.read(sizeof length, json.data(), bytes, here);
-  return parse_header(json, file.size(), file.path(), here);
+  return json;
+}
+
+SafetensorsHeader read_header(const store::File& file, Here here) {
+  return parse_header(read_header_text(file, here), file.size(), file.path(), here);
 }
 
 }  // namespace slip::model

@@ -21,7 +21,8 @@ bool has_control_characters(std::string_view text);
 
 // Throws kParse with the file, the tensor and the numbers.
 SafetensorsHeader read_header(const store::File& file, Here here);
-// The same from text, for tests; `file_bytes` is the size of the whole file.
+std::string read_header_text(const store::File& file, Here here);  // the JSON, with the spaces behind it
+// The same from text; `file_bytes` is the size of the whole file.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here);
 
 }  // namespace slip::model

@@ -30,7 +30,8 @@ TEST(CliUsage, HelpTeachesAndNamesTheCommands) {
 TEST(CliUsage, ListNamesAllLabs) {
   const Outcome outcome = run("lab --list");
   EXPECT_EQ(outcome.status, 0);
-  for (const char* name : {"overlap", "host", "default-stream", "weights", "hook", "events", "deadlock", "questions"})
+  for (const char* name :
+       {"overlap", "host", "default-stream", "weights", "compress", "hook", "events", "deadlock", "questions"})
     EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
   EXPECT_LE(max_line(outcome.out), 100U);
 }

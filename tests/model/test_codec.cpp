@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "model/codec/tensor.hpp"
-#include "support/weights_to_compress.hpp"
 #include "support/errors.hpp"
+#include "support/weights_to_compress.hpp"
 
 namespace slip::test_codec {
 namespace {

@@ -51,6 +51,7 @@ std::span<const Lab> labs() {
       Lab{"host", "which calls block the host, and which return at once", lab_host},
       Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
       Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
+      Lab{"compress", "weights in fewer bytes: information by field, ratio, and on which links it pays", lab_compress},
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
       Lab{"gradients", "reducing gradients: compute stream, own stream, one queue, DDP's buckets, planned",
           lab_gradients},
@@ -174,6 +175,7 @@ std::function<int()> add_lab(CLI::App& app) {
   lab->add_option("--chunks", wanted->options.chunks, "Number of pieces of the data (lab overlap; default 4)");
   lab->add_option("--layers", wanted->options.layers,
                   "Layers of the model (labs weights, hook: default 4; gradients: 12)");
+  lab->add_option("--model", wanted->options.model, "Folder or file with the weights to look at (lab compress)");
   lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (lab gradients, on sim)");
   lab->add_option("--nodes", wanted->options.nodes, "Number of machines of --topology (lab gradients; default 1)");
   lab->add_option("--ranks", wanted->options.ranks,

@@ -19,6 +19,7 @@ struct LabOptions {
   std::string device = "cpu";
   std::uint64_t bytes = 0;
   bool quick = false;
+  std::string model;                                // lab compress: a folder with weights
   std::string topology;                             // lab gradients: path of a topology file
   std::optional<int> chunks, layers, nodes, ranks;  // nodes and ranks: lab gradients; ranks not on sim
 };
@@ -58,6 +59,7 @@ void lab_overlap(const Bench& bench, Report& report);
 void lab_host(const Bench& bench, Report& report);
 void lab_default_stream(const Bench& bench, Report& report);
 void lab_weights(const Bench& bench, Report& report);
+void lab_compress(const Bench& bench, Report& report);
 void lab_deadlock(const Bench& bench, Report& report);
 void lab_hook(const Bench& bench, Report& report);
 void lab_gradients(const Bench& bench, Report& report);

@@ -61,16 +61,17 @@ SLIP_AVX2_INLINE Digits split_digits(__m256i digits) {
   return {_mm256_and_si256(digits, seven), _mm256_and_si256(_mm256_srli_epi16(digits, 4), seven)};
 }
 
-// The digits of all four quarters for eight lanes.
-struct Planes {
-  __m256i quarter[4];
-};
-SLIP_AVX2_INLINE Planes load_planes(const std::byte* plane, std::size_t at) {
-  const __m256i p0 = load(plane + at), p1 = load(plane + kPlane + at), p2 = load(plane + 2 * kPlane + at);
-  const __m256i last = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(p0, 3), every(0x11)),
-                                                       _mm256_and_si256(_mm256_srli_epi32(p1, 2), every(0x22))),
-                                       _mm256_and_si256(_mm256_srli_epi32(p2, 1), every(0x44)));
-  return {{p0, p1, p2, last}};
+// The digits of a quarter for eight lanes. The top bits of the digits of quarters 0 to 2 belong to quarter 3.
+template <int kWhich>
+SLIP_AVX2_INLINE __m256i load_digits(const std::byte* plane, std::size_t at) {
+  if constexpr (kWhich < 3) {
+    return load(plane + kWhich * kPlane + at);
+  } else {
+    const __m256i p0 = load(plane + at), p1 = load(plane + kPlane + at), p2 = load(plane + 2 * kPlane + at);
+    return _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(p0, 3), every(0x11)),
+                                           _mm256_and_si256(_mm256_srli_epi32(p1, 2), every(0x22))),
+                           _mm256_and_si256(_mm256_srli_epi32(p2, 1), every(0x44)));
+  }
 }
 
 // Looks up 64 digits in a table of 8 bytes (twice in each half) and puts the results in the order of the weights.
@@ -106,26 +107,26 @@ SLIP_AVX2_INLINE Halves interleave(const Bytes& bytes) {
   return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
 }
 
-SLIP_AVX2 void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+// One quarter after the other: four streams of stores 4096 bytes apart would compete for the same lines of the cache.
+template <int kWhich>
+SLIP_AVX2_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   const __m256i table = table_of(header.first);
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const Planes codes = load_planes(block + kLayout.codes, at);
-    for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
-      __m256i exponents[2];
-      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const Halves words = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
-        store(into + 2 * (weight + 32 * half), words.first);
-        store(into + 2 * (weight + 32 * half) + 32, words.second);
-      }
+    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    __m256i exponents[2];
+    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const Halves words = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
+      store(into + 2 * (weight + 32 * half), words.first);
+      store(into + 2 * (weight + 32 * half) + 32, words.second);
     }
   }
 }
 
-SLIP_AVX2 void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+template <int kWhich>
+SLIP_AVX2_INLINE void f16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   std::uint8_t shifted[8];
@@ -133,45 +134,61 @@ SLIP_AVX2 void f16(const std::byte* block, const BlockHeader& header, std::byte*
   const __m256i table = table_of(shifted);
   const __m256i sign_and_mantissa = _mm256_set1_epi64x(static_cast<long long>(0x8382818003020100ULL));
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const Planes codes = load_planes(block + kLayout.codes, at), more = load_planes(block + kLayout.more, at);
-    for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
-      __m256i exponents[2], others[2];
-      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
-      look_up(sign_and_mantissa, more.quarter[q], others[0], others[1]);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const Halves words =
-            interleave({load(rest + weight + 32 * half), _mm256_or_si256(exponents[half], others[half])});
-        store(into + 2 * (weight + 32 * half), words.first);
-        store(into + 2 * (weight + 32 * half) + 32, words.second);
-      }
+    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    __m256i exponents[2], others[2];
+    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    look_up(sign_and_mantissa, load_digits<kWhich>(block + kLayout.more, at), others[0], others[1]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const Halves words =
+          interleave({load(rest + weight + 32 * half), _mm256_or_si256(exponents[half], others[half])});
+      store(into + 2 * (weight + 32 * half), words.first);
+      store(into + 2 * (weight + 32 * half) + 32, words.second);
     }
   }
 }
 
-SLIP_AVX2 void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
+template <int kWhich>
+SLIP_AVX2_INLINE void f32_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   const std::byte* const low = block + kLayout.more;
   const __m256i table = table_of(header.first);
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const Planes codes = load_planes(block + kLayout.codes, at);
-    for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
-      __m256i exponents[2];
-      look_up(table, codes.quarter[q], exponents[0], exponents[1]);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const Halves top = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
-        for (std::size_t part = 0; part < 2; ++part) {
-          const std::size_t from = weight + 32 * half + 16 * part;
-          const __m256i upper = part == 0 ? top.first : top.second, lower = load(low + 2 * from);
-          const __m256i a = _mm256_unpacklo_epi16(lower, upper), b = _mm256_unpackhi_epi16(lower, upper);
-          store(into + 4 * from, _mm256_permute2x128_si256(a, b, 0x20));
-          store(into + 4 * from + 32, _mm256_permute2x128_si256(a, b, 0x31));
-        }
+    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    __m256i exponents[2];
+    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      const Halves top = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
+      for (std::size_t part = 0; part < 2; ++part) {
+        const std::size_t from = weight + 32 * half + 16 * part;
+        const __m256i upper = part == 0 ? top.first : top.second, lower = load(low + 2 * from);
+        const __m256i a = _mm256_unpacklo_epi16(lower, upper), b = _mm256_unpackhi_epi16(lower, upper);
+        store(into + 4 * from, _mm256_permute2x128_si256(a, b, 0x20));
+        store(into + 4 * from + 32, _mm256_permute2x128_si256(a, b, 0x31));
       }
     }
   }
+}
+
+SLIP_AVX2 void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  bf16_quarter<0>(block, header, into);
+  bf16_quarter<1>(block, header, into);
+  bf16_quarter<2>(block, header, into);
+  bf16_quarter<3>(block, header, into);
+}
+
+SLIP_AVX2 void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  f16_quarter<0>(block, header, into);
+  f16_quarter<1>(block, header, into);
+  f16_quarter<2>(block, header, into);
+  f16_quarter<3>(block, header, into);
+}
+
+SLIP_AVX2 void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  f32_quarter<0>(block, header, into);
+  f32_quarter<1>(block, header, into);
+  f32_quarter<2>(block, header, into);
+  f32_quarter<3>(block, header, into);
 }
 
 }  // namespace

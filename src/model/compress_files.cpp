@@ -1,0 +1,379 @@
+// Writing compressed files, and the original files from them.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "base/fail.hpp"
+#include "base/json_text.hpp"
+#include "base/output_file.hpp"
+#include "model/compressed_files.hpp"
+#include "model/compressed_header.hpp"
+#include "store/partial_file.hpp"
+
+namespace slip::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kPieceBlocks = 1024;  // 16 or 32 MiB of weights
+constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+
+using Sizes = std::vector<std::uint64_t>;
+
+std::string length_text(std::uint64_t bytes) {
+  std::string result;
+  for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(bytes >> (8 * i) & 0xff);
+  return result;
+}
+
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// The header of a compressed file without its check. `sizes` are those of the compressed tensors, in file order.
+std::string header_without_check(const SafetensorsHeader& original, const std::string& text, std::uint64_t file_bytes,
+                                 const Sizes& sizes, std::uint64_t first) {
+  std::string json =
+      fmt::format(R"({}{}","slip.codec":"{}","slip.version":"{}","slip.bytes":"{}","slip.header":{})", kCheckPrefix,
+                  std::string(kCheckDigits, '0'), kCodecName, kCodecVersion, file_bytes, base::json_string(text));
+  for (const auto& [key, value] : original.metadata)
+    json += fmt::format(",{}:{}", base::json_string(key), base::json_string(value));
+  json += '}';
+  std::uint64_t at = first;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    json += fmt::format(R"(,{}:{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})",
+                        base::json_string(original.tensors[i].name), sizes[i], at, at + sizes[i]);
+    at += sizes[i];
+  }
+  return json + '}';
+}
+
+// Room for the header, whatever the sizes become: a header may end with spaces.
+std::uint64_t header_room(const SafetensorsHeader& original, const std::string& text, std::uint64_t file_bytes) {
+  std::uint64_t most = 0;
+  for (const TensorInfo& tensor : original.tensors) most += tensor.bytes + tensor.bytes / 512 + 4096;
+  const Sizes sizes(original.tensors.size(), most);
+  const std::uint64_t bytes = 8 + header_without_check(original, text, file_bytes, sizes, most).size();
+  return (bytes + 63) / 64 * 64 - 8;
+}
+
+// Tells the caller how far it is.
+class Progress {
+ public:
+  Progress(const FilesOptions& options, std::uint64_t total) : options_(options) { now_.total = total; }
+  void begin(const std::string& file) { now_.file = file; }
+  void add(std::uint64_t bytes) {
+    now_.done += bytes;
+    if (options_.progress) options_.progress(now_);
+  }
+
+ private:
+  const FilesOptions& options_;
+  FilesProgress now_;
+};
+
+std::size_t piece_end(const BlockTable& table, std::size_t first) {
+  return std::min(table.blocks(), first + kPieceBlocks);
+}
+std::size_t piece_bytes(const BlockTable& table, std::size_t first) {
+  return std::min(table.weights_begin(piece_end(table, first)), table.weights_bytes()) - table.weights_begin(first);
+}
+
+class FileCompressor {
+ public:
+  FileCompressor(const store::File& source, const std::string& path, Progress& progress, Here here)
+      : source_(source),
+        text_(read_header_text(source, here)),
+        header_(parse_header(text_, source.size(), source.path(), here)),
+        path_(path),
+        progress_(progress),
+        here_(here) {
+    if (is_compressed(header_)) base::fail(Code::kInvalidValue, here, "'{}' is compressed already", source.path());
+    for (const auto& [key, value] : header_.metadata) {
+      if (key.starts_with("slip."))
+        base::fail(Code::kInvalidValue, here, "'{}': its metadata has {}, a key of compressed files", source.path(),
+                   shown(key));
+    }
+  }
+
+  void write(FilesResult& result) {
+    store::PartialFile out(path_, here_);
+    const std::uint64_t room = header_room(header_, text_, source_.size());
+    std::uint64_t at = 8 + room;
+    Sizes sizes;
+    for (const TensorInfo& tensor : header_.tensors) {
+      const std::optional<std::uint64_t> kept = size_if_there(out, tensor, at);
+      result.kept += kept ? 1 : 0;
+      sizes.push_back(kept ? *kept : compress(out, tensor, at));
+      at += sizes.back();
+    }
+    source_.require_unchanged(here_);
+    out.cut(at);
+    std::string json = header_without_check(header_, text_, source_.size(), sizes, 0);
+    if (room > kMaxHeaderBytes)
+      base::fail(Code::kInvalidValue, here_, "'{}': its header would have {} bytes, and at most {} are allowed", path_,
+                 room, kMaxHeaderBytes);
+    json.resize(room, ' ');
+    json.replace(kCheckPrefix.size(), kCheckDigits, fmt::format("{:016x}", header_check(json)));
+    out.write(0, as_bytes(length_text(room) + json));
+    out.finish();
+    count(result);
+  }
+
+  // For a file that is there already.
+  void compare(FilesResult& result) {
+    const store::File file = store::File::open(path_, here_);
+    const CompressedHeader found = read_compressed_header(file, here_);
+    const auto differs = [&] {
+      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' compressed: remove it", path_,
+                 source_.path());
+    };
+    if (found.original_text != text_ || found.original_bytes != source_.size()) differs();
+    for (const TensorInfo& tensor : header_.tensors) {
+      const CompressedTensor there(file, found, tensor, here_);
+      for (std::size_t first = 0; first < there.table().blocks(); first += kPieceBlocks) {
+        std::vector<std::byte> weights(piece_bytes(there.table(), first));
+        there.decode(first, piece_end(there.table(), first) - first, weights, here_);
+        if (!is_in_source(tensor, there.table().weights_begin(first), weights)) differs();
+        progress_.add(weights.size());
+      }
+      ++result.kept;
+    }
+    count(result);
+  }
+
+ private:
+  void count(FilesResult& result) const {
+    ++result.files;
+    result.tensors += header_.tensors.size();
+    result.original_bytes += source_.size();
+    result.compressed_bytes += fs::file_size(path_);
+  }
+
+  bool is_in_source(const TensorInfo& tensor, std::uint64_t offset, const std::vector<std::byte>& weights) const {
+    std::vector<std::byte> original(weights.size());
+    source_.read(tensor.offset + offset, original.data(), original.size(), here_);
+    return original == weights;
+  }
+
+  // The size of this tensor in a partial file, if all of it is there and decodes to the source's bytes.
+  std::optional<std::uint64_t> size_if_there(const store::PartialFile& out, const TensorInfo& tensor,
+                                             std::uint64_t at) const {
+    std::byte fixed[BlockTable::kFixedBytes];
+    if (out.size() <= at || !out.read(at, fixed)) return std::nullopt;
+    try {
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, fixed + 16, sizeof bytes);  // of the tensor, in its head
+      if (bytes > out.size() - at) return std::nullopt;
+      std::vector<std::byte> head(BlockTable::head_bytes_of(fixed, bytes, path_, here_));
+      if (!out.read(at, head)) return std::nullopt;
+      const BlockTable table = BlockTable::parse(head, bytes, path_, here_);
+      if (table.split() != split_of(tensor.type) || table.weights_bytes() != tensor.bytes) return std::nullopt;
+      for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
+        const std::size_t end = piece_end(table, first);
+        std::vector<std::byte> blocks(table.begin(end) - table.begin(first)), weights(piece_bytes(table, first));
+        if (!out.read(at + head.size() + table.begin(first), blocks)) return std::nullopt;
+        decode_blocks(table, first, end - first, blocks, weights, path_, here_);
+        if (!is_in_source(tensor, table.weights_begin(first), weights)) return std::nullopt;
+      }
+      progress_.add(tensor.bytes);
+      return bytes;
+    } catch (const Error& error) {
+      if (error.code() != Code::kParse) throw;
+      return std::nullopt;  // the process ended while it wrote this tensor
+    }
+  }
+
+  std::uint64_t compress(store::PartialFile& out, const TensorInfo& tensor, std::uint64_t at) {
+    out.cut(std::min(out.size(), at));
+    const Split split = split_of(tensor.type);
+    BlockTable table(split, tensor.bytes / weight_bytes(split), here_);
+    for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
+      std::vector<std::byte> weights(piece_bytes(table, first));
+      source_.read(tensor.offset + table.weights_begin(first), weights.data(), weights.size(), here_);
+      const std::vector<std::byte> blocks =
+          encode_blocks(table, first, piece_end(table, first) - first, weights, here_);
+      out.write(at + table.head_bytes() + table.begin(first), blocks);
+      progress_.add(weights.size());
+    }
+    out.write(at, table.head());  // last: a tensor without a head is not complete
+    return table.bytes();
+  }
+
+  const store::File& source_;
+  std::string text_;
+  SafetensorsHeader header_;
+  std::string path_;
+  Progress& progress_;
+  Here here_;
+};
+
+class FileDecompressor {
+ public:
+  FileDecompressor(const store::File& source, const std::string& path, Progress& progress, Here here)
+      : source_(source), header_(read_compressed_header(source, here)), path_(path), progress_(progress), here_(here) {}
+
+  void write(FilesResult& result) {
+    store::PartialFile out(path_, here_);
+    try {
+      out.cut(std::min(out.size(), header_.original_bytes));
+      put(out, 0, as_bytes(length_text(header_.original_text.size()) + header_.original_text));
+      for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+        put(out, tensor.offset + offset, weights);
+      });
+      source_.require_unchanged(here_);
+    } catch (const Error& error) {
+      if (error.code() == Code::kParse) out.discard();  // the source is damaged: there is nothing to continue
+      throw;
+    }
+    out.finish();
+    count(result);
+  }
+
+  void compare(FilesResult& result) {
+    const store::File file = store::File::open(path_, here_);
+    const auto differs = [&] {
+      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' decompressed: remove it", path_,
+                 source_.path());
+    };
+    if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text) differs();
+    for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+      std::vector<std::byte> there(weights.size());
+      file.read(tensor.offset + offset, there.data(), there.size(), here_);
+      if (!std::ranges::equal(there, weights)) differs();
+    });
+    result.kept += header_.original.tensors.size();
+    count(result);
+  }
+
+ private:
+  void count(FilesResult& result) const {
+    ++result.files;
+    result.tensors += header_.original.tensors.size();
+    result.original_bytes += header_.original_bytes;
+    result.compressed_bytes += source_.size();
+  }
+
+  template <class Use>
+  void for_each_piece(const Use& use) const {
+    for (const TensorInfo& tensor : header_.original.tensors) {
+      const CompressedTensor compressed(source_, header_, tensor, here_);
+      const BlockTable& table = compressed.table();
+      for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
+        std::vector<std::byte> weights(piece_bytes(table, first));
+        compressed.decode(first, piece_end(table, first) - first, weights, here_);
+        use(tensor, table.weights_begin(first), weights);
+        progress_.add(weights.size());
+      }
+    }
+  }
+
+  // Writes bytes that are not there yet.
+  static void put(store::PartialFile& out, std::uint64_t at, std::span<const std::byte> bytes) {
+    if (out.size() >= at + bytes.size()) {
+      std::vector<std::byte> there(bytes.size());
+      if (out.read(at, there) && std::ranges::equal(there, bytes)) return;
+    }
+    out.write(at, bytes);
+  }
+
+  const store::File& source_;
+  CompressedHeader header_;
+  std::string path_;
+  Progress& progress_;
+  Here here_;
+};
+
+// The files of a source, by name: those with tensors, and the others.
+struct Source {
+  std::string folder;
+  std::vector<std::string> tensors, others;
+};
+
+Source source_of(const std::string& from, Here here) {
+  if (!store::is_folder(from)) {
+    const fs::path path(from);
+    return {path.has_parent_path() ? path.parent_path().string() : ".", {path.filename().string()}, {}};
+  }
+  Source source{from, store::files_in(from, ".safetensors", here), {}};
+  if (source.tensors.empty()) base::fail(Code::kIo, here, "no *.safetensors file in '{}'", from);
+  for (const std::string& name : store::files_in(from, "", here)) {
+    std::error_code ignored;
+    if (!name.ends_with(".safetensors") && !name.ends_with(".partial") &&
+        fs::is_regular_file(from + "/" + name, ignored))
+      source.others.push_back(name);
+  }
+  return source;
+}
+
+void prepare_target(const std::string& to, bool resume, Here here) {
+  std::error_code error;
+  fs::create_directories(to, error);
+  if (error) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", to, error.message());
+  if (!resume && !fs::is_empty(to, error))
+    base::fail(Code::kInvalidValue, here,
+               "'{}' has files already: name another folder, or continue with --resume what was interrupted", to);
+}
+
+void copy_file(const std::string& from, const std::string& to, Here here) {
+  const store::File source = store::File::open(from, here);
+  const bool exists = fs::exists(to);
+  if (exists && fs::file_size(to) != source.size())
+    base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
+  std::optional<store::File> there;
+  if (exists) there = store::File::open(to, here);
+  std::optional<base::OutputFile> out;
+  if (!exists) out.emplace(to, here);
+  for (std::uint64_t at = 0; at < source.size(); at += kPieceBytes) {
+    std::string piece(std::min(kPieceBytes, source.size() - at), '\0'), other(exists ? piece.size() : 0, '\0');
+    source.read(at, piece.data(), piece.size(), here);
+    if (out) out->write(piece);
+    else there->read(at, other.data(), other.size(), here);
+    if (exists && other != piece)
+      base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
+  }
+  if (out) out->finish();
+}
+
+template <class Worker>
+FilesResult convert(const std::string& from, const std::string& to, const FilesOptions& options, Here here) {
+  const Source source = source_of(from, here);
+  std::vector<store::File> files;
+  std::uint64_t total = 0;
+  for (const std::string& name : source.tensors) {
+    files.push_back(store::File::open(source.folder + "/" + name, here));
+    // All headers are read before anything is written.
+    if constexpr (std::is_same_v<Worker, FileDecompressor>) {
+      for (const TensorInfo& tensor : read_compressed_header(files.back(), here).original.tensors)
+        total += tensor.bytes;
+    } else {
+      for (const TensorInfo& tensor : read_header(files.back(), here).tensors) total += tensor.bytes;
+    }
+  }
+  prepare_target(to, options.resume, here);
+  Progress progress(options, total);
+  FilesResult result;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string path = to + "/" + source.tensors[i];
+    progress.begin(path);
+    Worker worker(files[i], path, progress, here);
+    if (fs::exists(path)) worker.compare(result);
+    else worker.write(result);
+  }
+  for (const std::string& name : source.others) copy_file(source.folder + "/" + name, to + "/" + name, here);
+  return result;
+}
+
+}  // namespace
+
+FilesResult compress_files(const std::string& from, const std::string& to, const FilesOptions& options, Here here) {
+  return convert<FileCompressor>(from, to, options, here);
+}
+
+FilesResult decompress_files(const std::string& from, const std::string& to, const FilesOptions& options, Here here) {
+  return convert<FileDecompressor>(from, to, options, here);
+}
+
+}  // namespace slip::model

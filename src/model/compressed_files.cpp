@@ -1,0 +1,92 @@
+// Reading compressed files: the header and the tensors.
+#include "model/compressed_files.hpp"
+
+#include <algorithm>
+
+#include "base/fail.hpp"
+#include "base/quantity_text.hpp"
+#include "model/compressed_header.hpp"
+
+namespace slip::model {
+namespace {
+
+const std::string* find(const SafetensorsHeader& header, std::string_view key) {
+  const auto found = std::ranges::find_if(header.metadata, [&](const auto& text) { return text.first == key; });
+  return found == header.metadata.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+std::uint64_t header_check(std::string text) {
+  std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(kCheckPrefix.size()), kCheckDigits, '0');
+  const std::uint64_t length = text.size();
+  text.resize((text.size() + 15) / 16 * 16);
+  return check_sum(reinterpret_cast<const std::byte*>(text.data()), text.size()) + check_seed(length, 0);
+}
+
+bool is_compressed(const SafetensorsHeader& header) { return find(header, "slip.codec") != nullptr; }
+
+CompressedHeader read_compressed_header(const store::File& file, Here here) {
+  const auto fail = [&](const std::string& what) { base::fail(Code::kParse, here, "'{}': {}", file.path(), what); };
+  const std::string text = read_header_text(file, here);
+  CompressedHeader result;
+  result.stored = parse_header(text, file.size(), file.path(), here);
+  if (!is_compressed(result.stored)) fail("it is not compressed: its metadata has no slip.codec");
+  const auto value = [&](const char* key) -> const std::string& {
+    const std::string* const found = find(result.stored, key);
+    if (!found) fail(fmt::format("its metadata has no {}", key));
+    return *found;
+  };
+  if (value("slip.codec") != kCodecName)
+    fail(fmt::format("it has the codec {}, and this program knows '{}'", shown(value("slip.codec")), kCodecName));
+  if (value("slip.version") != std::to_string(kCodecVersion))
+    fail(fmt::format("it has version {} of the codec, and this program knows {}", shown(value("slip.version")),
+                     kCodecVersion));
+  if (!text.starts_with(kCheckPrefix) || value("slip.check") != fmt::format("{:016x}", header_check(text)))
+    fail("the checksum of its header does not fit: it was changed, or written again by another program");
+  const auto bytes = base::parse_number<std::uint64_t>(value("slip.bytes"), 0, std::uint64_t{1} << 62);
+  if (!bytes) fail(fmt::format("its slip.bytes is {}", shown(value("slip.bytes"))));
+  result.original_bytes = *bytes;
+  result.original_text = value("slip.header");
+  if (result.original_bytes < 8 + result.original_text.size())
+    fail(fmt::format("an original of {} bytes cannot have a header of {}", result.original_bytes,
+                     result.original_text.size()));
+  result.original = parse_header(result.original_text, result.original_bytes, file.path(), here);
+  if (result.original.tensors.size() != result.stored.tensors.size())
+    fail(fmt::format("it has {} tensors, and the original {}", result.stored.tensors.size(),
+                     result.original.tensors.size()));
+  for (const TensorInfo& tensor : result.original.tensors)
+    static_cast<void>(result.stored_tensor(tensor, file.path(), here));
+  return result;
+}
+
+const TensorInfo& CompressedHeader::stored_tensor(const TensorInfo& of, const std::string& path, Here here) const {
+  const auto found = std::ranges::find(stored.tensors, of.name, &TensorInfo::name);
+  if (found == stored.tensors.end()) base::fail(Code::kParse, here, "'{}': tensor {} is missing", path, shown(of.name));
+  return *found;
+}
+
+CompressedTensor::CompressedTensor(const store::File& file, const CompressedHeader& header, const TensorInfo& original,
+                                   Here here)
+    : file_(&file), what_(fmt::format("'{}': tensor {}", file.path(), shown(original.name))) {
+  const TensorInfo& stored = header.stored_tensor(original, file.path(), here);
+  offset_ = stored.offset;
+  std::byte fixed[BlockTable::kFixedBytes];
+  if (stored.bytes < sizeof fixed)
+    base::fail(Code::kParse, here, "{}: {} bytes are no compressed tensor", what_, stored.bytes);
+  file.read(offset_, fixed, sizeof fixed, here);
+  std::vector<std::byte> head(BlockTable::head_bytes_of(fixed, stored.bytes, what_, here));
+  file.read(offset_, head.data(), head.size(), here);
+  table_ = BlockTable::parse(head, stored.bytes, what_, here);
+  if (table_.split() != split_of(original.type) || table_.weights_bytes() != original.bytes)
+    base::fail(Code::kParse, here, "{}: it holds {} bytes, and the original has {} of {}", what_,
+               table_.weights_bytes(), original.bytes, data_type_name(original.type));
+}
+
+void CompressedTensor::decode(std::size_t first, std::size_t count, std::span<std::byte> into, Here here) const {
+  std::vector<std::byte> blocks(table_.begin(first + count) - table_.begin(first));
+  file_->read(blocks_offset() + table_.begin(first), blocks.data(), blocks.size(), here);
+  decode_blocks(table_, first, count, blocks, into, what_, here);
+}
+
+}  // namespace slip::model

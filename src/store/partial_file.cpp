@@ -1,0 +1,82 @@
+#include "store/partial_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/fail.hpp"
+
+namespace slip::store {
+
+PartialFile::PartialFile(const std::string& path, Here here) : path_(path), partial_(partial_path(path)), here_(here) {
+  file_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file_ < 0) fail("cannot open for writing", errno);
+  // flock, not a lock file: it ends with the process, however that ends.
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    ::close(file_);
+    if (error == EWOULDBLOCK) base::fail(Code::kIo, here_, "'{}' is being written by another process", partial_);
+    fail("cannot lock", error);
+  }
+  struct stat status {};
+  if (::fstat(file_, &status) != 0) {
+    const int error = errno;
+    ::close(file_);
+    fail("cannot look at", error);
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+PartialFile::~PartialFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void PartialFile::fail(const char* what, int error) const {
+  base::fail(Code::kIo, here_, "{} '{}': {}", what, partial_, std::strerror(error));
+}
+
+bool PartialFile::read(std::uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot read", errno);
+    if (got == 0) return false;
+    offset += static_cast<std::uint64_t>(got);
+    into = into.subspan(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+void PartialFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) fail("cannot write", put < 0 ? errno : ENOSPC);
+    offset += static_cast<std::uint64_t>(put);
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+  size_ = std::max(size_, offset);
+}
+
+void PartialFile::cut(std::uint64_t size) {
+  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) fail("cannot cut", errno);
+  size_ = size;
+}
+
+void PartialFile::finish() {
+  if (::fsync(file_) != 0) fail("cannot write", errno);
+  // A link, unlike rename(), fails if the name exists.
+  if (::link(partial_.c_str(), path_.c_str()) != 0)
+    base::fail(Code::kIo, here_, "cannot rename '{}' to '{}': {}", partial_, path_, std::strerror(errno));
+  if (::unlink(partial_.c_str()) != 0) fail("cannot remove", errno);
+}
+
+void PartialFile::discard() noexcept { ::unlink(partial_.c_str()); }
+
+}  // namespace slip::store

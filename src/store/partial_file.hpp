@@ -1,0 +1,44 @@
+// PartialFile: a large file that is written over a long time. It has the name PATH.partial until finish() gives it its
+// own. A process that ends before leaves the partial file behind, and a later one continues it. Two processes cannot
+// write the same one. finish() never replaces a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "slip/error.hpp"
+
+namespace slip::store {
+
+class PartialFile {
+ public:
+  // Opens or makes PATH.partial. Throws kIo with the path and the reason; also if another process writes it.
+  PartialFile(const std::string& path, Here here);
+  ~PartialFile();
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  static std::string partial_path(const std::string& path) { return path + ".partial"; }
+
+  std::uint64_t size() const { return size_; }  // of what is there
+  // Reads exactly these bytes, or returns false: the file ends before.
+  bool read(std::uint64_t offset, std::span<std::byte> into) const;
+  void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  void cut(std::uint64_t size);
+  // Waits until all bytes are on the disk, then renames the file. Throws kIo if a file of that name exists.
+  void finish();
+  // Removes the partial file.
+  void discard() noexcept;
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const;
+
+  std::string path_, partial_;
+  Here here_;
+  int file_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace slip::store
