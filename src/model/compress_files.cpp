@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPieceBlocks = 1024;  // 16 or 32 MiB of weights
-constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 
 using Sizes = std::vector<std::uint64_t>;
 
@@ -326,8 +326,8 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
   if (exists) there = store::File::open(to, here);
   std::optional<base::OutputFile> out;
   if (!exists) out.emplace(to, here);
-  for (std::uint64_t at = 0; at < source.size(); at += kPieceBytes) {
-    std::string piece(std::min(kPieceBytes, source.size() - at), '\0'), other(exists ? piece.size() : 0, '\0');
+  for (std::uint64_t at = 0; at < source.size(); at += kCopyBytes) {
+    std::string piece(std::min(kCopyBytes, source.size() - at), '\0'), other(exists ? piece.size() : 0, '\0');
     source.read(at, piece.data(), piece.size(), here);
     if (out) out->write(piece);
     else there->read(at, other.data(), other.size(), here);
