@@ -84,8 +84,7 @@ std::function<int()> add(CLI::App& app, const char* name, const char* text, cons
   command->footer(footer);
   command->add_option("MODEL", wanted->from, "A folder with *.safetensors files, or one such file")->required();
   command->add_option("-o,--output", wanted->to, "Folder to write; it must be empty or absent")->required();
-  command->add_flag("--resume", wanted->resume,
-                    "Continue what was interrupted: compare the tensors that are there, write the others");
+  command->add_flag("--resume", wanted->resume, "Continue: compare the tensors that are there, write the others");
   add_output(*command, "--json", wanted->json, "Write the sizes as JSON");
   return [wanted, call] { return convert(*wanted, call); };
 }
@@ -93,7 +92,7 @@ std::function<int()> add(CLI::App& app, const char* name, const char* text, cons
 }  // namespace
 
 std::function<int()> add_compress(CLI::App& app) {
-  return add(app, "compress", "Write the weights of a model in fewer bytes, exactly: bf16 in 1.43 times fewer",
+  return add(app, "compress", "Write the weights of a model in fewer bytes, without loss",
              "\nThe files are safetensors files, whose tensors hold compressed blocks with checksums. Each block is\n"
              "decoded again and compared before it is written. Other files of the folder are copied. f16 and f32\n"
              "shrink less than bf16; other types are stored as they are. `slip decompress` gives the files back.",

@@ -45,7 +45,7 @@ struct Wrong {
 TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
   const Wrong wrong[] = {
       {"lab nosuch", "'nosuch'",
-       "overlap, host, default-stream, weights, hook, gradients, events, deadlock, questions"},
+       "overlap, host, default-stream, weights, compress, hook, gradients, events, deadlock, questions"},
       {"lab weights --device gpu", "'gpu'", "sim:h200"},
       {"lab weights --device sim:nosuch", "'sim:nosuch'", "sim:laptop"},
       {"lab weights --device tpu:0", "'tpu:0'", "cpu"},
