@@ -73,5 +73,6 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION "libdevel")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libhwloc-dev, zlib1g-dev, liburing-dev, libopenblas-serial-dev, pkg-config")   # to link the library
+# To link the library.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libhwloc-dev, zlib1g-dev, liburing-dev, libopenblas-serial-dev, pkg-config")
 include(CPack)
