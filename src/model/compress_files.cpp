@@ -302,7 +302,7 @@ Source source_of(const std::string& from, Here here) {
   for (const std::string& name : store::files_in(from, "", here)) {
     std::error_code ignored;
     if (!name.ends_with(".safetensors") && !name.ends_with(".partial") &&
-        fs::is_regular_file(from + "/" + name, ignored))
+        fs::is_regular_file(fs::path(from) / name, ignored))
       source.others.push_back(name);
   }
   return source;
@@ -362,7 +362,8 @@ FilesResult convert(const std::string& from, const std::string& to, const FilesO
     if (fs::exists(path)) worker.compare(result);
     else worker.write(result);
   }
-  for (const std::string& name : source.others) copy_file(source.folder + "/" + name, to + "/" + name, here);
+  for (const std::string& name : source.others)
+    copy_file((fs::path(source.folder) / name).string(), (fs::path(to) / name).string(), here);
   return result;
 }
 

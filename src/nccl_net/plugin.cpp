@@ -317,8 +317,10 @@ constexpr net_table_v11 make_v11() {
 }  // namespace slip::nccl_net
 
 extern "C" {
+// NOLINTBEGIN(readability-identifier-naming): NCCL looks for these names
 [[gnu::visibility("default")]] extern constexpr net_table_v8 ncclNetPlugin_v8 = slip::nccl_net::make_v8();
 [[gnu::visibility("default")]] extern constexpr net_table_v9 ncclNetPlugin_v9 = slip::nccl_net::make_v9();
 [[gnu::visibility("default")]] extern constexpr net_table_v10 ncclNetPlugin_v10 = slip::nccl_net::make_v10();
 [[gnu::visibility("default")]] extern constexpr net_table_v11 ncclNetPlugin_v11 = slip::nccl_net::make_v11();
+// NOLINTEND(readability-identifier-naming)
 }

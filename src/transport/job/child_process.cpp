@@ -40,7 +40,7 @@ std::string file_of(const std::string& program, const std::vector<std::string>& 
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t end = std::min(path.find(':', at), path.size());
     const std::string folder = path.substr(at, end - at);
-    const std::string file = (folder.empty() ? "." : folder) + "/" + program;
+    std::string file = (folder.empty() ? "." : folder) + "/" + program;
     if (::access(file.c_str(), X_OK) == 0) return file;
     at = end + 1;
   }
