@@ -191,7 +191,7 @@ endif()
 if(TARGET slip_cli AND SLIP_SANITIZE STREQUAL "none")
   add_test(NAME page.chromium COMMAND bash "${PROJECT_SOURCE_DIR}/tests/page/run.sh" page_test.js "$<TARGET_FILE:slip_cli>")
   add_test(NAME page.runs COMMAND bash "${PROJECT_SOURCE_DIR}/tests/page/run.sh" runs_test.js "$<TARGET_FILE:slip_cli>")
-  set_tests_properties(page.chromium page.runs PROPERTIES LABELS page TIMEOUT 300 SKIP_RETURN_CODE 77)
+  set_tests_properties(page.chromium page.runs PROPERTIES LABELS page TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
 # Each public header compiles on its own.
