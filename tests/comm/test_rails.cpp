@@ -332,39 +332,5 @@ TEST(Rails, AnInterfaceThatGoesDownIsAnErrorThatNamesIt) {
   expect_trouble_on_rail1({}, [](const RailHosts& hosts) { hosts.take_down(0, 1); });
 }
 
-// Reports the microseconds of an all_reduce, the minimum of some.
-SLIP_CHILD(Rails, Time) {
-  test::play([](const transport::LaunchInfo& info) -> std::string {
-    const Adder adder;
-    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient());
-    double best = 1e18;
-    for (int i = 0; i < 6; ++i) {
-      comm.barrier(adder.stream());
-      adder.stream().sync();
-      const std::int64_t begun = base::now_ns();
-      static_cast<void>(adder.start_sum(comm, kWords));
-      adder.stream().sync();
-      best = std::min(best, static_cast<double>(base::now_ns() - begun) / 1e3);
-    }
-    comm.finalize();
-    return std::to_string(best);
-  });
-}
-
-// The benchmark demands 1.9. Here other jobs may use the cores.
-TEST(Rails, TwoAreFasterThanOne) {
-  const RailHosts hosts(2, {.rate = "100mbit"});
-  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  std::map<std::string, double> us;
-  for (const char* const rule : {"=rail0", "rail"}) {
-    Job job(hosts, 2, 1, "Rails.Time", {{"SLIP_SOCKET_IFNAME", rule}});
-    us[rule] = std::strtod(job[0].report().c_str(), nullptr);
-    static_cast<void>(job[1].report());
-  }
-  std::printf("one rail %.0f us, two %.0f us\n", us["=rail0"], us["rail"]);
-  EXPECT_GT(us["=rail0"], 4 * (1 << 20) / 12.5 * 0.5);  // as slow as the wire, but for the burst
-  EXPECT_GT(us["=rail0"], 1.5 * us["rail"]);
-}
-
 }  // namespace
 }  // namespace slip::test_rails
