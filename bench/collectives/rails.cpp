@@ -13,6 +13,7 @@
 #include "bars.hpp"
 #include "slip/communicator.hpp"
 #include "slip/stream.hpp"
+#include "support/process.hpp"
 
 namespace slip::bench {
 namespace {
@@ -58,16 +59,6 @@ class RailsRank {
   Stream stream_ = device_.stream();
   Buffer from_ = device_.alloc(kBytes, MemoryKind::kPinned), to_ = device_.alloc(kBytes, MemoryKind::kPinned);
 };
-
-std::string shell_text(const std::string& command) {
-  std::string text;
-  if (FILE* const pipe = ::popen(command.c_str(), "r")) {
-    char part[4096];
-    for (std::size_t got = 0; (got = std::fread(part, 1, sizeof(part), pipe)) > 0;) text.append(part, got);
-    ::pclose(pipe);
-  }
-  return text;
-}
 
 // The two namespaces. They end with the object.
 class TwoRails {

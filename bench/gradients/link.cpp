@@ -12,6 +12,7 @@
 
 #include "models.hpp"
 #include "slip/gradients.hpp"
+#include "support/process.hpp"
 
 namespace slip::bench {
 namespace {
@@ -161,16 +162,6 @@ struct LinkRun {
   Samples samples;
   std::string report, unavailable;
 };
-
-std::string shell_text(const std::string& command) {
-  std::string text;
-  if (FILE* const pipe = ::popen(command.c_str(), "r")) {
-    char part[4096];
-    for (std::size_t got = 0; (got = std::fread(part, 1, sizeof(part), pipe)) > 0;) text.append(part, got);
-    ::pclose(pipe);
-  }
-  return text;
-}
 
 // Two namespaces and a pair of wires with a rate; gone with it. With a burst of 64 KiB the kernel cuts what TCP sends
 // at once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.

@@ -1,14 +1,9 @@
 // `make bench ONLY=launch`: how long 64 ranks on 8 hosts take to start. The hosts are network namespaces with an sshd
 // each (hosts.sh). Measured from the start of `slip launch --hosts` until all ranks have initialised a communicator.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
@@ -17,6 +12,7 @@
 
 #include "slip/communicator.hpp"
 #include "support/harness.hpp"
+#include "support/process.hpp"
 
 namespace slip::bench {
 namespace {
@@ -35,63 +31,12 @@ int run_rank() {
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-// A child process and its standard output.
-class Child {
- public:
-  explicit Child(std::vector<std::string> words) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    const int error = ::posix_spawnp(&pid_, pointers[0], &actions, nullptr, pointers.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    out_ = ends[0];
-    if (error != 0) throw std::runtime_error("cannot start " + words[0] + ": " + std::strerror(error));
-  }
-  ~Child() {
-    if (pid_ > 0) ::kill(pid_, SIGKILL);
-    static_cast<void>(status());
-    ::close(out_);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  // Reads on; false at the end.
-  bool read(std::string& text) const {
-    std::array<char, 4096> bytes;
-    const ssize_t count = ::read(out_, bytes.data(), bytes.size());
-    if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));
-    return count > 0;
-  }
-  int status() {
-    if (pid_ < 0) return status_;
-    ::waitpid(pid_, &status_, 0);
-    pid_ = -1;
-    return status_ = WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int out_ = -1, status_ = 0;
-};
-
-std::string all_of(Child& child) {
-  std::string text;
-  while (child.read(text)) {}
-  return text;
-}
-
 // The hosts, made at first use and removed at the end.
 class Hosts {
  public:
   Hosts() : folder_(std::filesystem::temp_directory_path() / ("slip-bench-launch-" + std::to_string(::getpid()))) {
     Child script({"bash", kScript, "start", folder_.string(), std::to_string(kHosts)});
-    reason_ = all_of(script);
+    reason_ = script.read_all();
     const int status = script.status();
     if (status == 0) reason_.clear();
     else if (status != kLacking) throw std::runtime_error("hosts.sh failed with status " + std::to_string(status));
@@ -145,7 +90,7 @@ std::optional<double> start_ranks(Context& context, const std::string& ssh_optio
   std::string text;
   while (count_ready(text) < kRanks && job.read(text)) {}
   const double elapsed = timer.elapsed_ns();
-  text += all_of(job);
+  text += job.read_all();
   if (job.status() != 0 || count_ready(text) != kRanks)
     throw std::runtime_error("slip launch failed with status " + std::to_string(job.status()));
   return elapsed;

@@ -1,13 +1,9 @@
 // Messages over UCX between two processes on loopback, compared with ucx_perftest and with our TCP transport. UCX uses
 // TCP on the interface lo in all cases. Latency: half the time of a message and its answer. Rate: messages in one
 // direction, one after the other.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +16,7 @@
 
 #include "bars.hpp"
 #include "base/clock.hpp"
+#include "support/process.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
 #include "transport/socket/socket.hpp"
@@ -39,52 +36,6 @@ std::size_t messages_of(std::size_t bytes) {
   const auto count = static_cast<std::size_t>(kBytesOfSample / static_cast<double>(bytes));
   return std::min(kMaxMessages, std::max(kMinMessages, count));
 }
-
-// A child process with pipes to its standard input and from its standard output.
-class Child {
- public:
-  explicit Child(std::vector<std::string> words) {
-    int in[2], out[2];
-    if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    const int error = ::posix_spawnp(&pid_, pointers[0], &actions, nullptr, pointers.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(in[0]);
-    ::close(out[1]);
-    to = in[1];
-    from = out[0];
-    if (error != 0) throw std::runtime_error("cannot start " + words[0] + ": " + std::strerror(error));
-  }
-  ~Child() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-    ::close(to);
-    ::close(from);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  std::string read_all() const {
-    std::string text;
-    std::array<char, 4096> part;
-    for (ssize_t got = 0; (got = ::read(from, part.data(), part.size())) > 0;)
-      text.append(part.data(), static_cast<std::size_t>(got));
-    return text;
-  }
-
-  int to = -1, from = -1;
-
- private:
-  pid_t pid_ = -1;
-};
 
 void write_all(int descriptor, std::span<const std::byte> bytes) {
   if (::write(descriptor, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
@@ -152,11 +103,12 @@ double value_of(Kind kind, std::size_t bytes, std::size_t messages, double ns) {
 
 Measure ours(std::string net, Kind kind, std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
-    if (net == "ucx" && transport::ask_ucx().library.empty()) return context.skip(transport::ask_ucx().problem);
+    if (net == "ucx" && transport::ask_ucx().version.empty()) return context.skip(transport::ask_ucx().problem);
     const std::size_t messages = context.iterations(messages_of(bytes));
     const Child child({std::filesystem::read_symlink("/proc/self/exe"), kPeerWord, net,
-                       kind == Kind::kRate ? "rate" : "latency", std::to_string(bytes), std::to_string(messages)});
-    Side side(net_of(net), bytes, child.to, child.from);
+                       kind == Kind::kRate ? "rate" : "latency", std::to_string(bytes), std::to_string(messages)},
+                      Child::Input::kPipe);
+    Side side(net_of(net), bytes, child.to(), child.from());
     side.run(Kind::kLatency, kWarmUps, true);
     const Timer timer;
     side.run(kind, messages, true);

@@ -207,7 +207,7 @@ struct Expected {
 
 void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::function<void()>& strike) {
   const auto skipped = [&](int rank) { return expected[static_cast<std::size_t>(rank)].nranks == 0; };
-  for (int rank = 0; rank < job.size(); ++rank) ASSERT_EQ(job[rank].hear(3), "xxx") << "rank " << rank;
+  for (int rank = 0; rank < job.size(); ++rank) ASSERT_EQ(job[rank].hear(3), std::string(3, 'x')) << "rank " << rank;
   strike();
   const std::int64_t begun = base::now_ns();
   for (int rank = 0; rank < job.size(); ++rank) {

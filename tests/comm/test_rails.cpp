@@ -29,7 +29,7 @@ using Variables = std::map<std::string, std::string>;
 constexpr std::size_t kWords = 1 << 20;  // 4 MiB
 constexpr int kCalls = 4;
 
-CommunicatorOptions patient() {
+CommunicatorOptions long_silence() {
   CommunicatorOptions options;
   options.silence = std::chrono::seconds(30);
   return options;
@@ -39,7 +39,7 @@ CommunicatorOptions patient() {
 void play_calls(const std::function<void(Communicator&, const Adder&)>& call, int calls = kCalls) {
   test::play([&](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
-    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient());
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_silence());
     for (int i = 0; i < calls; ++i) call(comm, adder);
     adder.stream().sync();
     comm.finalize();
@@ -204,7 +204,7 @@ SLIP_CHILD(Rails, Log) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     const CapturedLog log;
     const Adder adder;
-    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient());
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_silence());
     std::string wrong = adder.wrong_sum(comm, kWords);
     comm.finalize();
     return wrong.empty() ? log.text() : wrong;
@@ -304,7 +304,7 @@ void expect_trouble_on_rail1(const Variables& variables, const std::function<voi
   Variables all = variables;
   all["SLIP_SOCKET_IFNAME"] = "rail";
   Job job(hosts, 2, 1, "Rails.AddUntilTrouble", all);
-  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(job[rank].hear(3), "xxx") << "rank " << rank;
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(job[rank].hear(3), std::string(3, 'x')) << "rank " << rank;
   strike(hosts);
   const std::int64_t begun = base::now_ns();
   for (int rank = 0; rank < 2; ++rank) {

@@ -116,7 +116,7 @@ TEST(Relays, ARelayThatIsKilledIsAnErrorOfEverybody) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Relays.ExchangeUntilTrouble", id, 4, rank);
-  for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(3), "xxx");
+  for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(3), std::string(3, 'x'));
   ranks[3].signal(SIGKILL);
   for (int rank = 0; rank < 3; ++rank) {
     const std::string report = ranks[static_cast<std::size_t>(rank)].report();

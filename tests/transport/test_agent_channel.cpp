@@ -123,11 +123,15 @@ TEST(AgentChannels, HostileBodiesAreRefused) {
   std::mt19937 random(7);
   const std::string body =
       AgentJob{.ranks = {0}, .directory = "/", .command = {"true"}, .variables = {{"A", "1"}}}.body();
+  int refused = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::string changed = body;
     for (int k = 0; k < 3; ++k) changed[random() % changed.size()] = static_cast<char>(random());
-    static_cast<void>(AgentJob::parse(changed));  // must neither crash nor take long
+    const std::optional<AgentJob> job = AgentJob::parse(changed);  // must neither crash nor take long
+    if (job) EXPECT_TRUE(!job->command.empty() && !job->ranks.empty() && job->body().size() <= changed.size());
+    refused += job ? 0 : 1;
   }
+  EXPECT_GT(refused, 10'000);
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 
 bool NetOutlet::drive() {
   if (!connection_) return false;
-  // Bytes of earlier messages may be under way to the peer, who waits for them. So a cut network is an error even now.
+  // Bytes of earlier messages may still be under way, and the peer waits for them. So a cut network is an error even
+  // now.
   if (done_ == begun_) {
     connection_->throw_if_failed();
     return false;

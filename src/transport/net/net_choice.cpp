@@ -36,7 +36,7 @@ bool has_rdma_device() {
 }
 
 std::string ucx_text(const UcxReport& report) {
-  return fmt::format("{} with {}{}", report.library, joined(report.transports),
+  return fmt::format("{} with {}{}", report.version, joined(report.transports),
                      report.reaches_cuda ? ", also for CUDA memory" : "");
 }
 
@@ -47,7 +47,7 @@ NetChoice choose_automatically() {
   if (base::env().ucx_library.empty() && !has_rdma_device())
     return tcp("no RDMA device on this host, so UCX would use TCP, too");
   const UcxReport report = ask_ucx();
-  if (report.library.empty()) return tcp(report.problem);
+  if (report.version.empty()) return tcp(report.problem);
   const std::vector<std::string> fast = fast_networks(report.transports);
   if (fast.empty()) return tcp(fmt::format("no network but TCP in {}", ucx_text(report)));
   return {&net_ucx(), kUcx, fmt::format("{} in {}", joined(fast), ucx_text(report))};

@@ -91,14 +91,14 @@ UcxMemory::UcxMemory(const UcxContext& context, std::span<std::byte> bytes)
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
   params.address = bytes.data();
   params.length = bytes.size();
-  if (const ucs_status_t status = context.library().mem_map(context.handle(), &params, &handle_); status != UCS_OK)
+  if (const ucs_status_t status = context.ucx().mem_map(context.handle(), &params, &handle_); status != UCS_OK)
     base::fail(Code::kOutOfMemory, {},
                "{} cannot register {} bytes at {}: {}. The limit of locked memory (ulimit -l) may be too low",
-               context.library().text, bytes.size(), fmt::ptr(bytes.data()), context.status_text(status));
+               context.ucx().text, bytes.size(), fmt::ptr(bytes.data()), context.status_text(status));
 }
 
 UcxMemory::~UcxMemory() {
-  if (handle_ && process_ == ::getpid()) context_.library().mem_unmap(context_.handle(), handle_);
+  if (handle_ && process_ == ::getpid()) context_.ucx().mem_unmap(context_.handle(), handle_);
 }
 
 ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part) {
@@ -123,7 +123,7 @@ const Net& net_ucx() {
 UcxReport ask_ucx() {
   try {
     const UcxContext& context = UcxContext::of_process();
-    return {context.library().text, {}, context.transports(), context.reaches_cuda()};
+    return {context.ucx().text, {}, context.transports(), context.reaches_cuda()};
   } catch (const Error& error) {
     return {{}, base::bare_text(error), {}, false};
   }

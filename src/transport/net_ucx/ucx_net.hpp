@@ -14,7 +14,7 @@ const Net& net_ucx();
 
 // What UCX has in this process, for the automatic choice.
 struct UcxReport {
-  std::string library;                  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"; "": UCX cannot be used
+  std::string version;                  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"; "": UCX cannot be used
   std::string problem;                  // why it cannot be used
   std::vector<std::string> transports;  // "tcp/eth0"
   bool reaches_cuda = false;            // UCX was built with CUDA

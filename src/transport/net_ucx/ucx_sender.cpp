@@ -145,7 +145,7 @@ void UcxSender::connect() {
   fail(base::make_error(Code::kUnsupported, {},
                         "{}: {} finds no way to it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
                         "host, set the variables of UCX alike, or set SLIP_NET=tcp",
-                        peer_.text(), context.library().text, context.status_text(status), own,
+                        peer_.text(), context.ucx().text, context.status_text(status), own,
                         limits.empty() ? "" : " with " + limits));
 }
 

@@ -103,31 +103,31 @@ const UcxContext& UcxContext::of_process() {
   return *find(new UcxContext(*search.loaded));  // without the lock, because it takes milliseconds
 }
 
-UcxContext::UcxContext(const UcxLibrary& library) : library_(library) {
+UcxContext::UcxContext(const UcxLibrary& ucx) : ucx_(ucx) {
   ucp_config_t* config = nullptr;
-  ucs_status_t status = library_.config_read(nullptr, nullptr, &config);
+  ucs_status_t status = ucx_.config_read(nullptr, nullptr, &config);
   if (status == UCS_OK) {
     // Ranks of one host have our own shared memory. UCX's would also be found between containers of one host, and does
     // not report a lost peer.
-    if (base::env_text("UCX_TLS").empty()) static_cast<void>(library_.config_modify(config, "TLS", "^sm"));
+    if (base::env_text("UCX_TLS").empty()) static_cast<void>(ucx_.config_modify(config, "TLS", "^sm"));
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
     params.mt_workers_shared = 1;
-    status = library_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle_);
-    library_.config_release(config);
+    status = ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle_);
+    ucx_.config_release(config);
   }
   if (status != UCS_OK) {
     const std::string limits = ucx_limits_text();
     base::fail(Code::kUnsupported, {},
                "{} cannot be initialised{}: {}. `ucx_info -d` lists the transports and devices that it has; change the "
                "variables of UCX, or set SLIP_NET=tcp",
-               library_.text, limits.empty() ? "" : " with " + limits, status_text(status));
+               ucx_.text, limits.empty() ? "" : " with " + limits, status_text(status));
   }
-  transports_ = list_transports(library_, handle_);
+  transports_ = list_transports(ucx_, handle_);
   ucp_context_attr_t about{};
   about.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  if (library_.context_query(handle_, &about) == UCS_OK)
+  if (ucx_.context_query(handle_, &about) == UCS_OK)
     reaches_cuda_ = (about.memory_types >> UCS_MEMORY_TYPE_CUDA & 1U) != 0;
 }
 

@@ -35,15 +35,15 @@ class UcxContext : base::NoCopy {
   // Throws if UCX cannot be loaded, or has no transport that it may use.
   static const UcxContext& of_process();
 
-  const UcxLibrary& library() const { return library_; }
+  const UcxLibrary& ucx() const { return ucx_; }
   ucp_context_h handle() const { return handle_; }
   const std::vector<std::string>& transports() const { return transports_; }  // "tcp/eth0"
   bool reaches_cuda() const { return reaches_cuda_; }                         // UCX was built with CUDA
-  std::string status_text(ucs_status_t status) const { return library_.status_string(status); }
+  std::string status_text(ucs_status_t status) const { return ucx_.status_string(status); }
 
  private:
-  explicit UcxContext(const UcxLibrary& library);
-  const UcxLibrary& library_;
+  explicit UcxContext(const UcxLibrary& ucx);
+  const UcxLibrary& ucx_;
   ucp_context_h handle_ = nullptr;
   std::vector<std::string> transports_;
   bool reaches_cuda_ = false;
@@ -85,7 +85,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   ~UcxWorker();
 
   const UcxContext& context() const { return context_; }
-  const UcxLibrary& ucx() const { return context_.library(); }
+  const UcxLibrary& ucx() const { return context_.ucx(); }
   std::span<const std::byte> address() const { return address_; }
 
   // The caller of all below holds this lock.
