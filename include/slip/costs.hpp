@@ -37,6 +37,7 @@ struct Costs {
   LinkCost load = {};          // from host memory to the device; on cpu from the page cache
   LinkCost unload = {};        // from the device to host memory
   LinkCost read = {};          // from disk to host memory
+  LinkCost decode = {};        // of compressed weights: decoded bytes per second, and the time of a launch
   double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs: 0.07 is 7 %
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
@@ -60,10 +61,13 @@ struct LoadProbe {
 // Measures on the device: each different op of the graph, the links between host memory and the device, and how much
 // kernels and loads slow each other. Each result is the median of several measurements after a warm-up. Takes as much
 // device memory as the largest op and one transfer. Costs::read stays unknown: measure the disk with measure_link.
+// Costs::decode stays unknown: see measure_decode.
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load = {}, Here here = Here::at());
 // Measures any link. `issue` issues a transfer of `bytes` bytes: at most `piece_bytes`, and a multiple of `unit_bytes`.
 LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                       std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
+// Measures how fast the device decodes compressed weights, as weights of bf16 from a normal distribution.
+LinkCost measure_decode(const Device& device, Here here = Here::at());
 // Costs from the description of a sim device ("sim:h200"). Needs no hardware.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());
 

@@ -17,6 +17,7 @@
 
 namespace slip::flow {
 class Loader;
+class PackedGroups;
 }  // namespace slip::flow
 
 namespace slip {
@@ -36,17 +37,28 @@ class WeightSource {
   using Fill = std::function<void(const GraphValue& weight, std::uint64_t offset, std::span<std::byte> into)>;
   static WeightSource callback(Fill fill);
 
+  // The weights of `from`, compressed without loss into pinned memory of the device. `from` is needed for this call
+  // only. Weights that do not become smaller stay as they are. Files that `slip compress` has written need no such
+  // call: files() is enough.
+  static WeightSource compressed(const Device& device, const Graph& graph, const WeightSource& from,
+                                 Here here = Here::at());
+
+  // For WeightsOptions::compressed. Empty if the source has no compressed weights.
+  std::function<std::uint64_t(const WeightGroup& group)> compressed_bytes(const Graph& graph) const;
+
   // Throws kInvalidValue unless the source has every weight of the graph with its type, shape and size.
   void check(const Graph& graph, Here here = Here::at()) const;
 
  private:
   friend class flow::Loader;
+  friend class flow::PackedGroups;
   friend class GroupSource;
   friend Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here);
   std::shared_ptr<const TensorFiles> files_;
   Memory memory_;
   MemoryKind memory_kind_ = MemoryKind::kPageable;
   Fill fill_;
+  std::shared_ptr<const flow::PackedGroups> packed_;  // compressed(): of all weight groups of the graph
 };
 
 class Runner {
@@ -85,7 +97,7 @@ class Runner {
 };
 
 // Measures the costs for a plan. Loads are measured as a Runner on this device with this source issues them. For a
-// source of files Costs::read is measured, too.
+// source of files Costs::read is measured, too, and Costs::decode if the weights are compressed.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
 // Proves the order of the ops that a Runner on this device with this source issues, including its loads. For this it

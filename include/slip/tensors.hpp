@@ -1,6 +1,6 @@
 // TensorFiles: tensors in safetensors files, one file or several with an index. open() reads and checks all headers
 // only. It guarantees that each listed tensor lies within its file, has the size of its type and shape, and overlaps no
-// other.
+// other. Files that `slip compress` has written are listed with their original tensors, and read() decodes them.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,9 @@
 namespace slip::store {
 class File;
 }  // namespace slip::store
+namespace slip::model {
+class CompressedTensor;
+}  // namespace slip::model
 
 namespace slip {
 
@@ -34,7 +37,7 @@ struct TensorInfo {
   Shape shape;
   std::uint32_t file = 0;    // index into TensorFiles::paths()
   std::uint64_t offset = 0;  // in that file
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;   // of the tensor, also if the file has it compressed
 };
 
 class TensorFiles {
@@ -55,13 +58,15 @@ class TensorFiles {
   // The metadata of all files as (key, value); equal pairs appear once.
   const std::vector<std::pair<std::string, std::string>>& metadata() const;
 
-  // Reads a tensor, or some of its bytes. Throws kIo if the file changed after open().
+  // Reads a tensor, or some of its bytes. Throws kIo if the file changed after open(), and kParse if a compressed block
+  // was damaged.
   void read(const TensorInfo& tensor, void* into, Here here = Here::at()) const;
   void read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes,
             Here here = Here::at()) const;
 
  private:
   friend const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
+  friend const model::CompressedTensor* compressed_of(const TensorFiles& files, const TensorInfo& tensor);
   struct State;
   explicit TensorFiles(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

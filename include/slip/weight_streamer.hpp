@@ -41,14 +41,18 @@ namespace slip {
 // Where the bytes of one group come from. Memory of the program must live as long as the streamer.
 class GroupSource {
  public:
+  // `type` of the weights matters to StreamerOptions::compress only.
   static GroupSource pinned(Range memory, Here here = Here::at());  // page-locked memory: copied from there
+  static GroupSource pinned(Range memory, DataType type, Here here = Here::at());
   static GroupSource memory(std::span<const std::byte> memory, Here here = Here::at());  // pageable memory
+  static GroupSource memory(std::span<const std::byte> memory, DataType type, Here here = Here::at());
   // Tensors of safetensors files, `files` from WeightSource::files. Each begins at a multiple of 256 bytes in the
   // group: see WeightStreamer::offset().
   static GroupSource tensors(const WeightSource& files, const std::vector<std::string>& names, Here here = Here::at());
   // A function that writes the bytes from `offset` on. It is called only while plan() runs.
   using Fill = std::function<void(std::uint64_t offset, std::span<std::byte> into)>;
   static GroupSource callback(std::uint64_t bytes, Fill fill, Here here = Here::at());
+  static GroupSource callback(std::uint64_t bytes, DataType type, Fill fill, Here here = Here::at());
 
  private:
   friend class flow::GroupCatalog;
@@ -69,10 +73,15 @@ struct StreamerOptions {
   std::uint64_t host_memory = UINT64_MAX;  // bytes of tensors that may stay in host memory; the others stay on disk
   std::optional<std::uint64_t> ring = {};  // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                 // no group stays resident
+  // plan() compresses the groups without loss, into pinned memory of its own, and uses the compressed ones where that
+  // makes steps shorter. The sources are not needed any more then. Tensors of files that `slip compress` has written
+  // are used compressed even without this option.
+  bool compress = false;
   // Device memory of the program, in place of an allocation. It is also the budget, unless there is a smaller one.
   std::optional<Range> memory = {};
   LinkCost load = {};                       // from host memory to the device; unknown: plan() measures it
   LinkCost read = {};                       // from disk to host memory; unknown: as `load`
+  LinkCost decode = {};                     // of compressed groups (Costs::decode); unknown: plan() measures it
   bool learn = true;                        // plan again if the order of uses has changed
   std::uint64_t search_effort = 2'000'000;  // as in WeightsOptions
 };
@@ -144,7 +153,8 @@ class WeightStreamer {
   std::uint32_t group(std::string_view name, Here here = Here::at()) const;
   // Where tensor number `tensor` of a group begins in its place.
   std::uint64_t offset(std::string_view group, std::size_t tensor, Here here = Here::at()) const;
-  // The place of a group that stays on the device, valid from plan() on, without acquire(). Empty: it is streamed.
+  // The place of a group that stays on the device, valid from plan() on, without acquire(). Empty: it is streamed, or
+  // stays compressed.
   std::optional<Range> resident(std::uint32_t group, Here here = Here::at()) const;
   static void* address(Range range);  // of an acquired place, for native calls
 

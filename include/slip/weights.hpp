@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@
 
 namespace slip {
 
+struct WeightGroup;
+
 // Give a budget or a slowdown. With neither, the plan may use all of `free_memory`.
 struct WeightsOptions {
   std::optional<std::uint64_t> budget = {};  // bytes of device memory for everything: weights, ring, activations
@@ -29,8 +32,11 @@ struct WeightsOptions {
   std::uint64_t free_memory = UINT64_MAX;
   // Bytes of weights that may stay in host memory; the others are read from disk in each step.
   std::uint64_t host_memory = UINT64_MAX;
-  std::optional<std::uint64_t> ring = {};    // bytes; by default the smallest ring that costs no time
-  bool stream_all = false;                   // no weight stays resident
+  std::optional<std::uint64_t> ring = {};  // bytes; by default the smallest ring that costs no time
+  bool stream_all = false;                 // no weight stays resident
+  // The bytes of a weight group compressed; WeightSource::compressed_bytes() gives this function. The planner then
+  // compresses the groups for which that makes the step shorter, if Costs::decode is known. Empty: it compresses none.
+  std::function<std::uint64_t(const WeightGroup& group)> compressed = {};
   std::uint64_t search_effort = 20'000'000;  // limit of the search for resident weights, in ops evaluated
 };
 
@@ -48,12 +54,19 @@ struct WeightGroup {
   std::uint64_t room = 0;  // extra bytes in the ring, so that a direct read can keep the page alignment of the file
   bool resident = false;
   std::uint64_t offset = 0;  // if resident: in the memory of resident weights
+  // 0: not compressed. Otherwise so many bytes go over the link, or stay resident, and each load decodes them into the
+  // ring. The decoded bytes are the original ones, bit for bit.
+  std::uint64_t compressed_bytes = 0;
+
+  std::uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes; }
+  bool in_place() const { return resident && compressed_bytes == 0; }  // ops read it where it stays: it has no loads
 };
 using WeightUnit = WeightGroup;  // its name in earlier versions
 
 inline constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
 
 // The load of a weight group into the ring, once in each step. A group whose uses lie far apart has a load for each.
+// The load of a resident compressed group only decodes it.
 struct WeightLoad {
   std::uint32_t unit = 0;                   // index of the weight group
   std::uint64_t offset = 0;                 // in the ring
@@ -69,18 +82,21 @@ struct WeightsPlan {
   std::vector<std::uint64_t> value_offsets;  // by graph value, in the memory of activations; unused for weights
   std::uint64_t resident_bytes = 0;
   std::uint64_t ring_bytes = 0;
+  std::uint64_t slot_bytes = 0;        // slots for compressed groups between their copy and their decoding
   std::uint64_t activation_bytes = 0;  // inputs, states, outputs and activations
   std::uint64_t activation_bound = 0;  // no placement of these values needs less
-  std::uint64_t streamed_bytes = 0;    // loaded in each step
+  std::uint64_t streamed_bytes = 0;    // of weights that are loaded in each step
+  std::uint64_t link_bytes = 0;        // moved for them: fewer if groups are compressed
   std::optional<std::uint64_t> budget;
 
   // The planner's estimates for a step in the steady state.
   Picos step = 0;
-  Picos bound = 0;    // lower bound for every choice of resident weights in this memory
-  Picos compute = 0;  // the step with all weights resident
-  Picos loading = 0;  // the sum of all loads
+  Picos bound = 0;     // lower bound for every choice of resident weights in this memory
+  Picos compute = 0;   // the step with all weights resident
+  Picos loading = 0;   // the sum of all loads over the link
+  Picos decoding = 0;  // the sum of all decoding, which runs where the ops run
 
-  std::uint64_t device_bytes() const { return resident_bytes + ring_bytes + activation_bytes; }
+  std::uint64_t device_bytes() const { return resident_bytes + ring_bytes + slot_bytes + activation_bytes; }
 };
 
 // Throws kOutOfMemory if the budget is too small; the error names the smallest budget and the op that needs it.

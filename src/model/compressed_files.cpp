@@ -89,4 +89,33 @@ void CompressedTensor::decode(std::size_t first, std::size_t count, std::span<st
   decode_blocks(table_, first, count, blocks, into, what_, here);
 }
 
+// Whole blocks are decoded in place; a block that is wanted in part goes through memory of its own.
+void CompressedTensor::read(std::uint64_t offset, std::span<std::byte> into, Here here) const {
+  constexpr std::size_t kPieceBlocks = 512;
+  const std::uint64_t each = table_.weights_begin(1), end = offset + into.size();
+  std::vector<std::byte> scratch;
+  for (std::uint64_t at = offset; at < end;) {
+    const std::size_t block = at / each;
+    const std::uint64_t begin = table_.weights_begin(block);
+    const std::uint64_t block_end = std::min(begin + each, table_.weights_bytes());
+    std::byte* const there = into.data() + (at - offset);
+    if (at == begin && block_end <= end) {
+      std::size_t count = 1;
+      std::uint64_t last = block_end;
+      while (count < kPieceBlocks && last < table_.weights_bytes() &&
+             std::min(last + each, table_.weights_bytes()) <= end)
+        ++count, last = std::min(last + each, table_.weights_bytes());
+      decode(block, count, {there, last - at}, here);
+      at = last;
+      continue;
+    }
+    scratch.resize(block_end - begin);
+    decode(block, 1, scratch, here);
+    const std::uint64_t to = std::min(block_end, end);
+    std::copy(scratch.begin() + static_cast<std::ptrdiff_t>(at - begin),
+              scratch.begin() + static_cast<std::ptrdiff_t>(to - begin), there);
+    at = to;
+  }
+}
+
 }  // namespace slip::model

@@ -37,6 +37,9 @@ class CompressedTensor {
   std::uint64_t blocks_offset() const { return offset_ + table_.head_bytes(); }  // in the file
   // Decodes some blocks into `into`, which has room for exactly their weights. Throws kParse with file, tensor, block.
   void decode(std::size_t first, std::size_t count, std::span<std::byte> into, Here here) const;
+  // Decodes the weights' bytes from `offset` on, in pieces of some MiB.
+  void read(std::uint64_t offset, std::span<std::byte> into, Here here) const;
+  const std::string& text() const { return what_; }  // names the file and the tensor
 
  private:
   const store::File* file_;

@@ -32,5 +32,7 @@ namespace slip {
 // The open file of a tensor, for the loader, which reads it with a BlockReader. Throws kInvalidValue if the tensor does
 // not lie in these files.
 const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
+// Null: the file has the tensor as it is.
+const model::CompressedTensor* compressed_of(const TensorFiles& files, const TensorInfo& tensor);
 
 }  // namespace slip

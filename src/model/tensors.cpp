@@ -1,6 +1,7 @@
 #include "slip/tensors.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 #include <set>
 #include <unordered_map>
@@ -9,16 +10,18 @@
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
+#include "model/compressed_files.hpp"
 #include "model/safetensors.hpp"
 #include "store/file.hpp"
 
 namespace slip {
 
 struct TensorFiles::State {
-  std::vector<store::File> files;
+  std::deque<store::File> files;  // compressed tensors refer to them: they must not move
   std::vector<std::string> paths;
   std::vector<TensorInfo> tensors;
-  std::unordered_map<std::string_view, std::size_t> by_name;  // index into `tensors`
+  std::vector<std::unique_ptr<const model::CompressedTensor>> compressed;  // by tensor; null: it is stored as it is
+  std::unordered_map<std::string_view, std::size_t> by_name;               // index into `tensors`
   std::vector<std::pair<std::string, std::string>> metadata;
   std::uint64_t bytes = 0;
 
@@ -30,7 +33,15 @@ void TensorFiles::State::add(const std::string& path, Here here) {
   files.push_back(store::File::open(path, here));
   paths.push_back(path);
   model::SafetensorsHeader header = model::read_header(files.back(), here);
+  std::optional<model::CompressedHeader> stored;
+  if (model::is_compressed(header)) {
+    stored = model::read_compressed_header(files.back(), here);
+    header = stored->original;
+  }
   for (TensorInfo& tensor : header.tensors) {
+    compressed.push_back(stored ? std::make_unique<const model::CompressedTensor>(files.back(), *stored, tensor, here)
+                                : nullptr);
+    if (stored) tensor.offset = compressed.back()->blocks_offset();
     tensor.file = static_cast<std::uint32_t>(files.size() - 1);
     if (__builtin_add_overflow(bytes, tensor.bytes, &bytes))
       base::fail(Code::kParse, here, "'{}' and those before it have more than 2^64 bytes", path);
@@ -230,12 +241,20 @@ const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
 }
 
 const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here) {
-  const std::vector<store::File>& all = files.state_->files;
+  const std::deque<store::File>& all = files.state_->files;
+  const model::CompressedTensor* const compressed = compressed_of(files, tensor);
+  const std::uint64_t bytes =
+      compressed ? compressed->table().bytes() - compressed->table().head_bytes() : tensor.bytes;
   if (tensor.file < all.size() && tensor.offset <= all[tensor.file].size() &&
-      tensor.bytes <= all[tensor.file].size() - tensor.offset)
+      bytes <= all[tensor.file].size() - tensor.offset)
     return all[tensor.file];
   base::fail(Code::kInvalidValue, here, "tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name,
              tensor.bytes, tensor.offset, tensor.file, files.paths().front());
+}
+
+const model::CompressedTensor* compressed_of(const TensorFiles& files, const TensorInfo& tensor) {
+  const auto found = files.state_->by_name.find(tensor.name);
+  return found == files.state_->by_name.end() ? nullptr : files.state_->compressed[found->second].get();
 }
 
 void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
@@ -247,7 +266,9 @@ void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* int
     base::fail(Code::kInvalidValue, here, "{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name,
                tensor.bytes);
   const store::File& file = file_of(*this, tensor, here);
-  file.read(tensor.offset + offset, into, bytes, here);
+  if (const model::CompressedTensor* const compressed = compressed_of(*this, tensor))
+    compressed->read(offset, {static_cast<std::byte*>(into), bytes}, here);
+  else file.read(tensor.offset + offset, into, bytes, here);
   file.require_unchanged(here);
 }
 

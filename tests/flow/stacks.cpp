@@ -19,14 +19,14 @@ constexpr std::uint64_t kWidth = 64;  // elements of a value
 
 }  // namespace
 
-Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second) {
+Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second, DataType type) {
   static const Kernel kMix{"mix", mix_args};
   Chain chain;
   chain.costs.device = "test";
   chain.costs.load = {bytes_per_second, 0};
   Value x = chain.graph.input("x", DataType::kU32, {kWidth});
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const Value weight = chain.graph.weight(fmt::format("w{}", i), DataType::kU32, {layers[i].weight_bytes / 4});
+    const Value weight = chain.graph.weight(fmt::format("w{}", i), type, {layers[i].weight_bytes / 4});
     const Value y = chain.graph.activation(fmt::format("y{}", i), DataType::kU32, {kWidth});
     // The flops identify the layer, so that Costs finds its sample.
     chain.graph.add_op({fmt::format("mix{}", i),

@@ -20,7 +20,8 @@ struct Chain {
   Graph graph;
   Costs costs;
 };
-Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second);
+// `type` of the weights, which has 4 bytes.
+Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second, DataType type = DataType::kU32);
 Chain random_chain(std::uint64_t seed, std::size_t layers);
 
 // Random bytes for every weight of a chain, and the result of a step for an input.

@@ -87,13 +87,22 @@ bool run_cases(const Engine& engine, Comparing& comparing) {
   } else if (!comparing.add("resident", resident)) {
     return false;
   }
-  for (const Case& one : cases_of(engine.graph(), resident)) {
+  const auto add = [&](const Case& one) {
     try {
-      if (!comparing.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}))) return false;
+      return comparing.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}));
     } catch (const Error& error) {
       if (error.code() != Code::kOutOfMemory) throw;
       comparing.skip(one.name, error.what());
     }
+    return true;
+  };
+  const auto compressed_bytes = engine.compressed_bytes();
+  for (Case& one : cases_of(engine.graph(), resident)) {
+    if (!add(one)) return false;
+    if (!compressed_bytes) continue;
+    one.name += ", compressed";
+    one.options.compressed = compressed_bytes;
+    if (!add(one)) return false;
   }
   return true;
 }
@@ -131,8 +140,9 @@ std::function<int()> add_weights_bench(CLI::App& bench) {
       bench.add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
   weights->footer(
       "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
-      "weight stays, and the ring holds twice what any op needs at once. Example:\n"
-      "  slip bench weights model/ --device cuda:0");
+      "weight stays, and the ring holds twice what any op needs at once. With --compress, or a folder of slip\n"
+      "compress, each row comes a second time with compressed weights. Example:\n"
+      "  slip bench weights model/ --device cuda:0 --compress");
   wanted->engine.add_model_to(*weights, true);
   weights->add_option("--steps", wanted->steps.steps, "Steps to run each way")->capture_default_str();
   weights->add_option("--seed", wanted->steps.seed, "Of the random inputs")->capture_default_str();

@@ -102,6 +102,9 @@ void EngineOptions::add_model_to(CLI::App& command, bool runs) {
       ->capture_default_str();
   command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
   add_named_output(command, "--save-costs", save_costs, "Write the costs to this file");
+  command.add_flag("--compress", compress,
+                   "Compress the weights in host memory without loss, and use them so where it makes a step shorter; "
+                   "folders that slip compress wrote need no flag");
 }
 
 void EngineOptions::add_to(CLI::App& command, bool runs) {
@@ -139,10 +142,17 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
           fmt::format("'{}' is weights without a graph: give the folder that holds graph.json, too", options.model));
     graph_ = read_graph(options.model, {});
   }
+  if (options.compress && !has_weights())
+    throw UsageError(fmt::format("--compress: '{}' is a graph without weights", options.model));
+  if (has_weights()) source_ = WeightSource::files(folder_, {});
+  if (options.compress)
+    source_ = WeightSource::compressed(open_device(simulated() ? "cpu" : device_name_), graph_, *source_, {});
   if (!options.costs.empty()) costs_ = read_costs(options.costs, {});
   else if (simulated()) costs_ = model_costs(graph_, device_name_, {});
   else if (has_weights()) costs_ = measure_costs(graph_, open_device(device_name_), source(), {});
   else costs_ = measure_costs(graph_, open_device(device_name_), LoadProbe{}, {});
+  if (!(costs_.decode.bytes_per_second > 0) && !simulated() && compressed_bytes())
+    costs_.decode = measure_decode(open_device(device_name_), {});
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
@@ -154,6 +164,7 @@ std::uint64_t Engine::free_bytes() const {
 WeightsPlan Engine::plan() const {
   WeightsOptions wanted = planning_;
   wanted.free_memory = free_bytes();
+  wanted.compressed = compressed_bytes();
   return plan_weights(graph_, costs_, wanted, {});
 }
 

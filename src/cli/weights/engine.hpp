@@ -21,10 +21,11 @@ struct EngineOptions {
   std::string model, device = "cpu", costs, save_costs, budget, host_memory, ring;
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
+  bool compress = false;
 
   // `runs`: the command runs the model, so simulated devices are not offered.
   void add_to(CLI::App& command, bool runs);        // all options
-  void add_model_to(CLI::App& command, bool runs);  // only model, device and costs
+  void add_model_to(CLI::App& command, bool runs);  // only model, device, costs and compression
 
   // Throws UsageError for a value that is not a number of bytes or percent.
   WeightsOptions planning() const;
@@ -41,8 +42,12 @@ class Engine {
   const Costs& costs() const { return costs_; }
   bool simulated() const { return device_name_.starts_with("sim:"); }
   bool has_weights() const { return !folder_.empty(); }
-  WeightSource source() const { return WeightSource::files(folder_, {}); }
-  WeightsPlan plan() const;  // with the user's options
+  const WeightSource& source() const { return *source_; }  // REQUIRES: has_weights()
+  WeightsPlan plan() const;                                // with the user's options
+  // For WeightsOptions::compressed; empty: the weights are not compressed.
+  std::function<std::uint64_t(const WeightGroup&)> compressed_bytes() const {
+    return source_ ? source_->compressed_bytes(graph_) : nullptr;
+  }
   // All weights on the device.
   WeightsPlan resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
   std::uint64_t free_bytes() const;  // device memory that a plan may use
@@ -54,6 +59,7 @@ class Engine {
   std::string device_name_;
   std::string folder_;  // empty: a graph without weights
   Graph graph_;
+  std::optional<WeightSource> source_;
   Costs costs_;
 };
 

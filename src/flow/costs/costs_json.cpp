@@ -60,17 +60,19 @@ std::string text_of(const Costs& costs) {
         "\n    {{\"kernel\": {}, \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}, \"beside_ps\": "
         "{}}}",
         base::json_string(sample.kernel), sample.weight_bytes, sample.flops, sample.bytes, sample.time, sample.beside));
+  const bool decodes = costs.decode.bytes_per_second > 0;
   return fmt::format(
-      "{{\n  \"device\": {},\n  \"load\": {},\n  \"unload\": {},\n  \"read\": {},\n  \"kernel_slowdown\": {},\n"
+      "{{\n  \"device\": {},\n  \"load\": {},\n  \"unload\": {},\n  \"read\": {},{}\n  \"kernel_slowdown\": {},\n"
       "  \"load_slowdown\": {},\n  \"samples\": [{}\n  ]\n}}\n",
-      base::json_string(costs.device), link(costs.load), link(costs.unload), link(costs.read), costs.kernel_slowdown,
-      costs.load_slowdown, fmt::join(samples, ","));
+      base::json_string(costs.device), link(costs.load), link(costs.unload), link(costs.read),
+      decodes ? fmt::format("\n  \"decode\": {},", link(costs.decode)) : "", costs.kernel_slowdown, costs.load_slowdown,
+      fmt::join(samples, ","));
 }
 
 // Refuses costs that read_costs would refuse. Otherwise the error would appear only when the file is read.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
-                             costs.kernel_slowdown, costs.load_slowdown}) {
+                             costs.decode.bytes_per_second, costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
       base::fail(Code::kInvalidValue, here, "costs with a rate or slowdown of {}", value);
   }
@@ -94,6 +96,7 @@ Costs read_costs(const std::string& path, Here here) {
   costs.load = read_link(fields.object("load"));
   costs.unload = read_link(fields.object("unload"));
   costs.read = read_link(fields.object("read"));
+  if (fields.has("decode")) costs.decode = read_link(fields.object("decode"));
   costs.kernel_slowdown = fields.real("kernel_slowdown", 0, sim::kMaxSlowdown);
   costs.load_slowdown = fields.real("load_slowdown", 0, sim::kMaxSlowdown);
   for (base::JsonFields& sample : fields.objects("samples")) costs.samples.push_back(read_sample(sample));

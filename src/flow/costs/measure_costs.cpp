@@ -7,6 +7,7 @@
 #include "base/fail.hpp"
 #include "flow/costs/measuring.hpp"
 #include "flow/weights/loader.hpp"
+#include "model/compressed_files.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
@@ -165,9 +166,14 @@ LinkCost fit(const std::vector<TimedTransfer>& pieces) {
 constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
 
 // Reads the weights of a graph one after the other, in a cycle, so that the data is not in the processor's cache.
+// Compressed weights are read as the file has them.
 struct FileProbe {
+  struct Stored {
+    const store::File* file;
+    std::uint64_t offset, bytes;
+  };
   std::shared_ptr<const TensorFiles> files;
-  std::vector<const TensorInfo*> tensors;
+  std::vector<Stored> tensors;
   store::BlockReader reader;
   std::size_t next = 0;      // tensor to read from
   std::uint64_t offset = 0;  // in that tensor
@@ -177,19 +183,21 @@ struct FileProbe {
     for (const GraphValue& value : graph.values()) {
       if (value.role != ValueRole::kWeight) continue;
       const TensorInfo& one = files->at(value.name, here);
-      if (one.bytes > 0) tensors.push_back(&one);
+      const model::CompressedTensor* const compressed = compressed_of(*files, one);
+      const std::uint64_t bytes = compressed ? compressed->table().begin(compressed->table().blocks()) : one.bytes;
+      if (bytes > 0) tensors.push_back({&file_of(*files, one, here), one.offset, bytes});
     }
   }
   std::uint64_t piece_bytes() const {
     std::uint64_t largest = 0;
-    for (const TensorInfo* one : tensors) largest = std::max(largest, one->bytes);
+    for (const Stored& one : tensors) largest = std::max(largest, one.bytes);
     return std::min(kPieceBytes, largest);
   }
   void read(std::byte* into, std::uint64_t bytes) {
     while (bytes > 0) {
-      const TensorInfo& tensor = *tensors[next];
+      const Stored& tensor = tensors[next];
       const std::uint64_t part = std::min(bytes, tensor.bytes - offset);
-      reader.read(file_of(*files, tensor, {}), tensor.offset + offset, part, {into, part});
+      reader.read(*tensor.file, tensor.offset + offset, part, {into, part});
       into += part, bytes -= part, offset += part;
       if (offset == tensor.bytes) next = (next + 1) % tensors.size(), offset = 0;
     }
@@ -269,7 +277,11 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
   source.check(graph, here);
   const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   const std::shared_ptr<const TensorFiles> files = source.files_;
-  if (!files) return measure_costs(graph, device, LoadProbe{}, here);
+  const auto with_decode = [&](Costs costs) {
+    if (source.compressed_bytes(graph)) costs.decode = measure_decode(device, here);
+    return costs;
+  };
+  if (!files) return with_decode(measure_costs(graph, device, LoadProbe{}, here));
   LoadProbe load;
   const bool direct_reads = is_host_memory(device);
   store::ReaderOptions options;
@@ -285,12 +297,12 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
   Costs costs = measure_costs(graph, device, load, here);
   options.cache = store::ReaderOptions::Cache::kNever;
   const auto cold = std::make_shared<FileProbe>(files, graph, options, here);
-  if (cold->tensors.empty()) return costs;
+  if (cold->tensors.empty()) return with_decode(std::move(costs));
   const Buffer landing = device.alloc(cold->piece_bytes(), MemoryKind::kPinned, "read", here);
   costs.read = measure_link(
       device, [&](StreamRef stream, std::uint64_t bytes) { issue_read(cold, stream, landing.slice(0, bytes)); },
       cold->piece_bytes(), 1, here);
-  return costs;
+  return with_decode(std::move(costs));
 }
 
 }  // namespace slip

@@ -31,9 +31,14 @@ void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
     refuse(here, "is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
            groups.size());
   for (const WeightGroup& group : plan.units) {
-    if (group.resident && !fits(group.offset, group.bytes, plan.resident_bytes))
-      refuse(here, "puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
-             graph[group.parts.front().bytes.value].name, group.bytes, group.offset, plan.resident_bytes);
+    const std::string& name = graph[group.parts.front().bytes.value].name;
+    if (group.resident && !fits(group.offset, group.stored_bytes(), plan.resident_bytes))
+      refuse(here, "puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights", name,
+             group.stored_bytes(), group.offset, plan.resident_bytes);
+    // A packed group has at least a block, and is at most a little larger than what it decodes to.
+    if (group.compressed_bytes % 16 != 0 || group.compressed_bytes / 2 > group.bytes + 4096)
+      refuse(here, "has weight '{}' of {} bytes compressed to {}, which no encoder gives", name, group.bytes,
+             group.compressed_bytes);
   }
 }
 
@@ -75,7 +80,7 @@ void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
   }
   std::ranges::sort(groups, {}, [](const WeightGroup* group) { return group->offset; });
   for (std::size_t i = 1; i < groups.size(); ++i) {
-    if (groups[i - 1]->offset + groups[i - 1]->bytes > groups[i]->offset)
+    if (groups[i - 1]->offset + groups[i - 1]->stored_bytes() > groups[i]->offset)
       refuse(here, "puts resident weights '{}' and '{}' on the same bytes, at {}",
              graph[groups[i - 1]->parts.front().bytes.value].name, graph[groups[i]->parts.front().bytes.value].name,
              groups[i]->offset);
@@ -92,7 +97,7 @@ void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
   }
   const auto name_of = [&](std::uint32_t group) { return graph[plan.units[group].parts.front().bytes.value].name; };
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
-    if (plan.units[i].resident) continue;
+    if (plan.units[i].in_place()) continue;
     for (const std::uint32_t op : plan.units[i].ops) {
       const bool loaded = std::ranges::any_of(
           loads_of[i], [&](const WeightLoad* load) { return load->first_op <= op && op <= load->last_op; });

@@ -12,9 +12,18 @@ namespace {
 
 // The memory of one choice; offsets of resident groups are set at the end.
 struct MemoryChoice {
-  std::vector<char> resident;  // by group
-  std::uint64_t ring = 0;
+  std::vector<char> resident, compressed;  // by group
+  std::uint64_t ring = 0, slots = 0;
 };
+
+// For WeightsOptions::compressed: each weight group of the pass's graph is a group of the catalog.
+std::function<std::uint64_t(const WeightGroup&)> compressed_bytes_of(const StreamedPass& pass,
+                                                                     const GroupCatalog& catalog) {
+  if (!catalog.any_packed()) return {};
+  return [&](const WeightGroup& unit) {
+    return catalog.packed_bytes(pass.group_of_value(unit.parts.front().bytes.value));
+  };
+}
 
 class MemoryChooser {
  public:
@@ -37,27 +46,27 @@ class MemoryChooser {
 
   // `budget` is at least smallest().
   MemoryChoice choose() const {
-    if (all_ <= budget_ && !options_.stream_all) return {std::vector<char>(catalog_.size(), 1), 0};
+    const std::vector<char> none(catalog_.size(), 0);
+    if (all_ <= budget_ && !options_.stream_all) return {std::vector<char>(catalog_.size(), 1), none};
     const std::uint64_t ring = options_.ring ? smallest() : std::min(budget_, std::max(all_, smallest()));
-    MemoryChoice choice = choice_of_leader().value_or(MemoryChoice{std::vector<char>(catalog_.size(), 0), ring});
+    MemoryChoice choice = choice_of_leader().value_or(MemoryChoice{none, none, ring});
     keep_more(choice);
     return choice;
   }
 
  private:
-  WeightsOptions options_with(std::uint64_t budget, std::optional<std::uint64_t> ring) const {
-    return {.budget = budget,
-            .host_memory = UINT64_MAX,
-            .ring = ring,
-            .stream_all = options_.stream_all,
-            .search_effort = options_.search_effort};
-  }
-
   // Nothing if this pass cannot be planned: then everything is streamed.
-  static std::optional<WeightsPlan> try_plan(const StreamedPass& pass, const WeightsOptions& options) {
+  std::optional<WeightsPlan> try_plan(const StreamedPass& pass, std::uint64_t budget,
+                                      std::optional<std::uint64_t> ring) const {
     if (pass.order().empty()) return std::nullopt;
     try {
-      return plan_weights(pass.graph(), pass.costs(), options);
+      return plan_weights(pass.graph(), pass.costs(),
+                          {.budget = budget,
+                           .host_memory = UINT64_MAX,
+                           .ring = ring,
+                           .stream_all = options_.stream_all,
+                           .compressed = compressed_bytes_of(pass, catalog_),
+                           .search_effort = options_.search_effort});
     } catch (const Error& error) {
       if (error.code() != Code::kOutOfMemory) throw;
       return std::nullopt;
@@ -65,19 +74,27 @@ class MemoryChooser {
   }
 
   MemoryChoice choice_of(const StreamedPass& pass, const WeightsPlan& plan) const {
-    MemoryChoice choice{std::vector<char>(catalog_.size(), 0), plan.ring_bytes};
-    for (const WeightGroup& unit : plan.units)
-      choice.resident[pass.group_of_value(unit.parts.front().bytes.value)] = unit.resident ? 1 : 0;
+    const std::vector<char> none(catalog_.size(), 0);
+    MemoryChoice choice{none, none, plan.ring_bytes, plan.slot_bytes};
+    for (const WeightGroup& unit : plan.units) {
+      const std::uint32_t group = pass.group_of_value(unit.parts.front().bytes.value);
+      choice.resident[group] = unit.resident ? 1 : 0;
+      choice.compressed[group] = unit.compressed_bytes > 0 ? 1 : 0;
+    }
     return choice;
   }
   std::uint64_t resident_bytes(const MemoryChoice& choice) const {
     std::uint64_t sum = 0;
-    for (std::uint32_t i = 0; i < catalog_.size(); ++i) sum += choice.resident[i] ? bytes(i) : 0;
+    for (std::uint32_t i = 0; i < catalog_.size(); ++i)
+      sum += !choice.resident[i] ? 0 : choice.compressed[i] ? aligned(catalog_.packed_bytes(i)) : bytes(i);
     return sum;
   }
-  std::uint64_t largest_streamed(const MemoryChoice& choice) const {
+  std::uint64_t largest_in_ring(const MemoryChoice& choice) const {
     std::uint64_t most = 0;
-    for (std::uint32_t i = 0; i < catalog_.size(); ++i) most = std::max(most, choice.resident[i] ? 0 : bytes(i));
+    for (std::uint32_t i = 0; i < catalog_.size(); ++i) {
+      const bool in_place = choice.resident[i] && !choice.compressed[i];
+      most = std::max(most, in_place ? 0 : bytes(i));
+    }
     return most;
   }
 
@@ -86,36 +103,37 @@ class MemoryChooser {
     const StreamedPass* leader = nullptr;
     std::optional<WeightsPlan> plan;
     for (const auto& pass : passes_) {
-      std::optional<WeightsPlan> own = try_plan(*pass, options_with(budget_, options_.ring));
+      std::optional<WeightsPlan> own = try_plan(*pass, budget_, options_.ring);
       if (!own || (plan && own->step - own->compute <= plan->step - plan->compute)) continue;
       leader = pass.get();
       plan = std::move(own);
     }
     if (!leader) return std::nullopt;
     MemoryChoice choice = choice_of(*leader, *plan);
-    const std::uint64_t needed = largest_streamed(choice);
+    const std::uint64_t needed = largest_in_ring(choice);
     if (choice.ring >= needed) return choice;
-    const std::uint64_t left = budget_ - resident_bytes(choice);
+    const std::uint64_t left = budget_ - resident_bytes(choice) - choice.slots;
     if (plan->loads.empty() && left >= needed) {
       choice.ring = needed;
       return choice;
     }
     // Again, with a ring for the largest group or, if the pass streams nothing, with less memory for it.
-    plan = plan->loads.empty() ? try_plan(*leader, options_with(budget_ - std::min(budget_, bytes(largest_)), {}))
-                               : try_plan(*leader, options_with(budget_, bytes(largest_)));
+    plan = plan->loads.empty() ? try_plan(*leader, budget_ - std::min(budget_, bytes(largest_)), {})
+                               : try_plan(*leader, budget_, bytes(largest_));
     if (!plan) return std::nullopt;
     choice = choice_of(*leader, *plan);
-    choice.ring = std::max(choice.ring, largest_streamed(choice));
-    return resident_bytes(choice) + choice.ring <= budget_ ? std::optional(choice) : std::nullopt;
+    choice.ring = std::max(choice.ring, largest_in_ring(choice));
+    return resident_bytes(choice) + choice.ring + choice.slots <= budget_ ? std::optional(choice) : std::nullopt;
   }
 
   // Memory that is left over keeps further groups, in their order.
   void keep_more(MemoryChoice& choice) const {
     if (options_.stream_all) return;
-    std::uint64_t left = budget_ - std::min(budget_, resident_bytes(choice) + choice.ring);
+    std::uint64_t left = budget_ - std::min(budget_, resident_bytes(choice) + choice.ring + choice.slots);
     for (std::uint32_t i = 0; i < catalog_.size(); ++i) {
       if (choice.resident[i] || bytes(i) > left) continue;
       choice.resident[i] = 1;
+      choice.compressed[i] = 0;
       left -= bytes(i);
     }
   }
@@ -142,14 +160,16 @@ StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& p
   const MemoryChoice choice = chooser.choose();
   StreamerMemory memory{.resident_bytes = 0, .ring_bytes = choice.ring};
   for (std::uint32_t i = 0; i < catalog.size(); ++i) {
+    if (choice.compressed[i]) catalog.use_packed(i);
+    if (choice.compressed[i] && !choice.resident[i]) memory.slot_bytes = choice.slots;
     if (!choice.resident[i]) continue;
     catalog.place_resident(i, memory.resident_bytes);
-    memory.resident_bytes += chooser.bytes(i);
+    memory.resident_bytes += aligned(catalog[i].stored_bytes());
   }
   return memory;
 }
 
-std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes,
+std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes, const GroupCatalog& catalog,
                                   const StreamerOptions& options, Here here) {
   std::uint64_t budget = 0;
   for (const auto& pass : passes) {
@@ -158,6 +178,7 @@ std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass
                                           {.slowdown = options.slowdown,
                                            .ring = options.ring,
                                            .stream_all = options.stream_all,
+                                           .compressed = compressed_bytes_of(*pass, catalog),
                                            .search_effort = options.search_effort},
                                           here);
     budget = std::max(budget, *plan.budget);

@@ -14,21 +14,41 @@ double percent(std::uint64_t part, std::uint64_t whole) {
 }
 
 std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
-  std::string text = fmt::format("device memory  {}: {} resident weights ({:.0f} % of {}), {} ring, {} activations",
+  std::string text = fmt::format("device memory  {}: {} resident weights ({:.0f} % of {}), {} ring, {}{} activations",
                                  base::format_bytes(plan.device_bytes()), base::format_bytes(plan.resident_bytes),
                                  percent(plan.resident_bytes, weights), base::format_bytes(weights),
-                                 base::format_bytes(plan.ring_bytes), base::format_bytes(plan.activation_bytes));
+                                 base::format_bytes(plan.ring_bytes),
+                                 plan.slot_bytes > 0 ? base::format_bytes(plan.slot_bytes) + " slots, " : "",
+                                 base::format_bytes(plan.activation_bytes));
   if (plan.activation_bytes > plan.activation_bound)
     text += fmt::format(" ({:.1f} % above the most that is live at once)",
                         percent(plan.activation_bytes - plan.activation_bound, plan.activation_bound));
   return text + "\n";
 }
 
+// The groups that are compressed. Empty: there are none.
+std::string compression_line(const WeightsPlan& plan, const Costs& costs) {
+  std::uint64_t streamed = 0, resident = 0, bytes = 0, compressed = 0;
+  for (const WeightGroup& group : plan.units) {
+    if (group.compressed_bytes == 0) continue;
+    ++(group.resident ? resident : streamed);
+    bytes += group.bytes;
+    compressed += group.compressed_bytes;
+  }
+  if (bytes == 0) return "";
+  return fmt::format(
+      "compressed     {} of the streamed groups and {} of the resident ones: {} in {} ({:.2f}x), {} of "
+      "decoding a step at {}\n",
+      streamed, resident, base::format_bytes(bytes), base::format_bytes(compressed),
+      static_cast<double>(bytes) / static_cast<double>(compressed), base::format_time(plan.decoding),
+      base::format_rate(costs.decode.bytes_per_second));
+}
+
 // Says whether compute or loading limits the step, and how to shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
   const std::string amounts = fmt::format(
-      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.streamed_bytes),
+      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.link_bytes),
       base::format_rate(costs.load.bytes_per_second), base::format_time(plan.loading), base::format_time(plan.compute));
   if (plan.loading <= plan.compute) {
     const Picos extra = plan.step - plan.compute;
@@ -49,7 +69,7 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
 
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs) {
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
-  const auto resident = std::ranges::count(plan.units, true, &WeightGroup::resident);
+  const auto resident = std::ranges::count_if(plan.units, &WeightGroup::in_place);
   const auto from_disk =
       std::ranges::count_if(plan.units, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
   std::string text = fmt::format("graph          {} ops, {} of weights in {} groups\n", graph.ops().size(),
@@ -59,6 +79,7 @@ std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& c
   text += fmt::format("weight groups  {} stay, {} pass through the ring in {} loads a step", resident,
                       static_cast<std::int64_t>(plan.units.size()) - resident, plan.loads.size());
   text += from_disk > 0 ? fmt::format(", {} of them read from disk\n", from_disk) : "\n";
+  text += compression_line(plan, costs);
   text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", base::format_time(plan.step),
                       static_cast<double>(plan.step) / static_cast<double>(std::max<Picos>(plan.compute, 1)),
                       base::format_time(plan.compute));

@@ -28,6 +28,25 @@ GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) 
     pinned_.push_back(group.source.pinned_);
     of_files_.push_back(!group.source.parts_.front().name.empty());
   }
+  packed_.resize(groups_.size());
+}
+
+void GroupCatalog::compress(const Device& device, bool all, Here here) {
+  std::vector<std::uint32_t> others;
+  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+    packed_[i] = PackedGroups::in_files(sources_[i], groups_[i], values_, here);
+    if (!packed_[i] && all) others.push_back(i);
+  }
+  if (others.empty()) return;
+  std::vector<WeightGroup> wanted;
+  for (const std::uint32_t i : others) wanted.push_back(groups_[i]);
+  own_packed_ = std::make_unique<const PackedGroups>(
+      device, wanted, values_,
+      [&](std::uint32_t group, const WeightGroup::Part& part, std::span<std::byte> into) {
+        PackedGroups::fill_part(sources_[others[group]], values_[part.bytes.value.index], part, into, here);
+      },
+      here);
+  for (std::size_t i = 0; i < others.size(); ++i) packed_[others[i]] = own_packed_->groups()[i];
 }
 
 std::uint32_t GroupCatalog::find(std::string_view name, Here here) const {
@@ -46,23 +65,42 @@ void GroupCatalog::check(std::uint32_t group, Here here) const {
 
 namespace slip {
 
-GroupSource GroupSource::pinned(Range memory, Here here) {
+namespace {
+
+// A group of one part without a name: the group's name is used.
+GraphValue nameless(DataType type, std::uint64_t bytes, Here here) {
+  if (bytes % bytes_of(type) != 0)
+    base::fail(Code::kInvalidValue, here, "a group of {} bytes is no whole number of {}", bytes, data_type_name(type));
+  return {.name = "", .type = type, .shape = {bytes / bytes_of(type)}, .bytes = bytes};
+}
+
+}  // namespace
+
+GroupSource GroupSource::pinned(Range memory, Here here) { return pinned(memory, DataType::kU8, here); }
+GroupSource GroupSource::memory(std::span<const std::byte> bytes, Here here) {
+  return memory(bytes, DataType::kU8, here);
+}
+GroupSource GroupSource::callback(std::uint64_t bytes, Fill fill, Here here) {
+  return callback(bytes, DataType::kU8, std::move(fill), here);
+}
+
+GroupSource GroupSource::pinned(Range memory, DataType type, Here here) {
   if (!memory.block || memory.bytes == 0) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
   const std::byte* const data = runtime::address(memory);
   GroupSource source;
   source.source_ = WeightSource::memory(
       [data, bytes = memory.bytes](const GraphValue&) { return std::span<const std::byte>(data, bytes); },
       MemoryKind::kPinned);
-  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {memory.bytes}, .bytes = memory.bytes}};
+  source.parts_ = {nameless(type, memory.bytes, here)};
   source.pinned_ = memory;
   return source;
 }
 
-GroupSource GroupSource::memory(std::span<const std::byte> memory, Here here) {
+GroupSource GroupSource::memory(std::span<const std::byte> memory, DataType type, Here here) {
   if (memory.empty()) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
   GroupSource source;
   source.source_ = WeightSource::memory([memory](const GraphValue&) { return memory; });
-  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {memory.size()}, .bytes = memory.size()}};
+  source.parts_ = {nameless(type, memory.size(), here)};
   return source;
 }
 
@@ -79,13 +117,13 @@ GroupSource GroupSource::tensors(const WeightSource& files, const std::vector<st
   return source;
 }
 
-GroupSource GroupSource::callback(std::uint64_t bytes, Fill fill, Here here) {
+GroupSource GroupSource::callback(std::uint64_t bytes, DataType type, Fill fill, Here here) {
   if (!fill || bytes == 0)
     throw Error(Code::kInvalidValue, "a group of weights of 0 bytes, or without a function", here);
   GroupSource source;
   source.source_ = WeightSource::callback([fill = std::move(fill)](const GraphValue&, std::uint64_t offset,
                                                                    std::span<std::byte> into) { fill(offset, into); });
-  source.parts_ = {{.name = "", .type = DataType::kU8, .shape = {bytes}, .bytes = bytes}};
+  source.parts_ = {nameless(type, bytes, here)};
   return source;
 }
 

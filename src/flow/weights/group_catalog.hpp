@@ -1,7 +1,9 @@
 // GroupCatalog: the weight groups of a WeightStreamer, by number and by name, as Loader takes them.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +28,18 @@ class GroupCatalog {
 
   // Before a loader is made: whether a group stays on the device, and where; whether it stays on disk.
   void clear_places() {
-    for (WeightGroup& group : groups_) group.resident = group.from_disk = false;
+    for (WeightGroup& group : groups_) {
+      group.resident = group.from_disk = false;
+      group.compressed_bytes = 0;
+    }
   }
+  // Finds the groups that are compressed in files. `all`: compresses the others, into pinned memory of the device.
+  void compress(const Device& device, bool all, Here here);
+  bool any_packed() const {
+    return std::ranges::any_of(packed_, [](const PackedGroups::Group& group) { return group != nullptr; });
+  }
+  std::uint64_t packed_bytes(std::uint32_t group) const { return packed_[group] ? packed_[group]->bytes : 0; }
+  void use_packed(std::uint32_t group) { groups_[group].compressed_bytes = packed_bytes(group); }
   void place_resident(std::uint32_t group, std::uint64_t offset) {
     groups_[group].resident = true;
     groups_[group].offset = offset;
@@ -35,9 +47,9 @@ class GroupCatalog {
   void leave_on_disk(std::uint32_t group) { groups_[group].from_disk = true; }
 
   // For a Loader that runs, and for one that proves, on another device.
-  LoadedGroups loaded() const { return {groups_, values_, sources_, pinned_}; }
+  LoadedGroups loaded() const { return {groups_, values_, sources_, pinned_, packed_}; }
   // A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
-  LoadedGroups proven() const { return {groups_, values_, sources_}; }
+  LoadedGroups proven() const { return {groups_, values_, sources_, {}, packed_}; }
 
  private:
   std::vector<std::string> names_;
@@ -46,6 +58,8 @@ class GroupCatalog {
   std::vector<WeightSource> sources_;
   std::vector<Range> pinned_;
   std::vector<bool> of_files_;
+  std::vector<PackedGroups::Group> packed_;         // by group; null: it is not compressed
+  std::unique_ptr<const PackedGroups> own_packed_;  // has the memory of those that compress() made
   std::map<std::string, std::uint32_t, std::less<>> by_name_;
 };
 

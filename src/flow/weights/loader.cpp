@@ -24,14 +24,8 @@ std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan
 
 bool is_host_memory(const Device& device) { return !device.info().name.starts_with("cuda"); }
 
-StagedReads::StagedReads(const Device& device, std::uint64_t max_bytes, SlotMemory slots, Here here)
-    : slot_stride_(slots == SlotMemory::kOwn ? aligned(max_bytes) : 0),
-      stream_(device.stream("reads from disk", StreamFlags::kNonBlocking, 0, here)),
-      memory_(device.alloc(slots == SlotMemory::kOwn ? kSlots * slot_stride_ : max_bytes, MemoryKind::kPinned,
-                           "read slots", here)) {}
-
-Loader::Loader(const Device& device, LoadedGroups groups, Range ring, Options options, Here here)
-    : device_(device), all_(std::move(groups)), ring_(ring), options_(options) {
+Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memory, Options options, Here here)
+    : device_(device), all_(std::move(groups)), memory_(memory), options_(options) {
   const auto from_files = [](const WeightSource& source) { return source.files_ != nullptr; };
   const bool any_files = std::ranges::any_of(all_.sources, from_files);
   if (any_files && options.purpose == Purpose::kRun) {
@@ -41,27 +35,50 @@ Loader::Loader(const Device& device, LoadedGroups groups, Range ring, Options op
     reader_ = std::make_unique<store::BlockReader>(reads, here);
   }
   const std::vector<Name> names = load_names(all_.groups, all_.values);
-  std::uint64_t largest_read = 0;
+  std::uint64_t largest_read = 0, largest_copy = 0;
   bool reads_into_ring = false;
   for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
     Group group = make_group(i, here);
     group.name = names[i];
     group.read_name = fmt::format("read {}", names[i].text());
-    if (!all_.groups[i].resident) {
-      if (group.path == LoadPath::kReadThenCopy) largest_read = std::max(largest_read, all_.groups[i].bytes);
-      reads_into_ring = reads_into_ring || group.path == LoadPath::kReadIntoRing;
+    if (group.path == LoadPath::kDecode) {
+      group.copy_name = fmt::format("copy {}", names[i].text());
+      group.name = fmt::format("decode {}", names[i].text());
     }
     groups_.push_back(std::move(group));
+    if (all_.groups[i].resident) continue;
+    const LoadPath path = groups_.back().path;
+    if (path == LoadPath::kDecode) largest_copy = std::max(largest_copy, all_.groups[i].compressed_bytes);
+    if (path == LoadPath::kReadThenCopy || (path == LoadPath::kDecode && is_on_disk(i)))
+      largest_read = std::max(largest_read, all_.groups[i].stored_bytes());
+    reads_into_ring = reads_into_ring || path == LoadPath::kReadIntoRing;
   }
   keep_in_pinned_memory(here);
-  if (largest_read > 0)
-    staged_ = std::make_unique<StagedReads>(device, largest_read, StagedReads::SlotMemory::kOwn, here);
+  prepare_decoding(here);
+  if (largest_read > 0) {
+    read_memory_ = device.alloc(load_slots_bytes(largest_read), MemoryKind::kPinned, "read slots", here);
+    read_slots_ = std::make_unique<LoadSlots>(device, "reads from disk", read_memory_.range(), largest_read, here);
+  }
+  if (largest_copy > 0 && memory_.slots.bytes > 0 && !options.direct_reads) {
+    if (memory_.slots.bytes < load_slots_bytes(largest_copy))
+      base::fail(Code::kInvalidValue, here, "the plan has {} bytes of slots for compressed groups, and needs {}",
+                 memory_.slots.bytes, load_slots_bytes(largest_copy));
+    device_slots_ =
+        std::make_unique<LoadSlots>(device, "copies of compressed weights", memory_.slots, largest_copy, here);
+  }
   if (reads_into_ring) read_ahead_ = std::make_unique<ReadAhead>(device, here);
 }
 
 Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
-               Range ring, Options options, Here here)
-    : Loader(device, {plan.units, graph.values(), one_source(graph, plan, source, here)}, ring, options, here) {}
+               const LoadMemory& memory, Options options, Here here)
+    : Loader(
+          device,
+          {plan.units,
+           graph.values(),
+           one_source(graph, plan, source, here),
+           {},
+           source ? PackedGroups::of(*source, plan.units, graph.values(), here) : std::vector<PackedGroups::Group>()},
+          memory, options, here) {}
 
 Loader::ReadAhead::ReadAhead(const Device& device, Here here)
     : stream(device.stream("free places", StreamFlags::kNonBlocking, 0, here)),
@@ -73,7 +90,26 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
   const WeightGroup& planned = all_.groups[index];
   const WeightSource& source = all_.sources[index];
   Group group;
+  if (planned.compressed_bytes > 0) {
+    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[index].get();
+    if (options_.purpose == Purpose::kRun && (!packed || packed->bytes != planned.compressed_bytes))
+      base::fail(Code::kInvalidValue, here,
+                 "the plan has weight '{}' compressed to {} bytes, and the source has it {}: plan with "
+                 "WeightsOptions::compressed of this source",
+                 value_of(planned.parts.front()).name, planned.compressed_bytes,
+                 packed ? fmt::format("compressed to {}", packed->bytes) : "as it is");
+    group.path = LoadPath::kDecode;
+    return group;
+  }
+  if (source.packed_) return group;  // copied; fill() decodes it on the host
   if (source.files_) {
+    const auto is_compressed = [&](const WeightGroup::Part& part) {
+      return compressed_of(*source.files_, source.files_->at(value_of(part).name, here)) != nullptr;
+    };
+    if (std::ranges::any_of(planned.parts, is_compressed)) {  // fill() decodes them on the host
+      if (planned.from_disk) group.path = LoadPath::kReadThenCopy;
+      return group;
+    }
     for (const WeightGroup::Part& part : planned.parts) {
       const TensorInfo& tensor = source.files_->at(value_of(part).name, here);
       const bool last = &part == &planned.parts.back();
@@ -104,10 +140,10 @@ void Loader::keep_in_pinned_memory(Here here) {
     host_.push_back(device_.alloc(in_block, MemoryKind::kPinned, "weights in host memory", here));
     std::uint64_t at = 0;
     for (const std::uint32_t index : members) {
-      groups_[index].pinned = host_.back().slice(at, all_.groups[index].bytes);
+      groups_[index].pinned = host_.back().slice(at, all_.groups[index].stored_bytes());
       if (proves) continue;
-      fill(index, runtime::address(groups_[index].pinned));
-      at += aligned(all_.groups[index].bytes);
+      fill_stored(index, runtime::address(groups_[index].pinned));
+      at += aligned(all_.groups[index].stored_bytes());
     }
     members.clear();
     in_block = 0;
@@ -115,10 +151,16 @@ void Loader::keep_in_pinned_memory(Here here) {
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     if (all_.groups[i].resident) continue;
     if (groups_[i].path == LoadPath::kCopyParts) wrap_program_memory(i, here);
-    if (groups_[i].path != LoadPath::kCopy) continue;
-    if (!proves && in_block + all_.groups[i].bytes > kBlockBytes) close_block();
+    if (groups_[i].path != LoadPath::kCopy && groups_[i].path != LoadPath::kDecode) continue;
+    if (groups_[i].path == LoadPath::kDecode && is_on_disk(i)) continue;
+    if (!proves && groups_[i].path == LoadPath::kDecode && all_.packed[i]->image.block) {
+      groups_[i].pinned = all_.packed[i]->image;
+      continue;
+    }
+    const std::uint64_t bytes = all_.groups[i].stored_bytes();
+    if (!proves && in_block + bytes > kBlockBytes) close_block();
     members.push_back(i);
-    in_block = proves ? std::max(in_block, all_.groups[i].bytes) : in_block + aligned(all_.groups[i].bytes);
+    in_block = proves ? std::max(in_block, bytes) : in_block + aligned(bytes);
   }
   close_block();
 }
@@ -137,16 +179,78 @@ void Loader::wrap_program_memory(std::uint32_t index, Here here) {
   }
 }
 
+bool Loader::is_on_disk(std::uint32_t index) const {
+  return all_.groups[index].from_disk && (all_.sources[index].files_ || options_.purpose == Purpose::kProve);
+}
+
+void Loader::fill_stored(std::uint32_t index, std::byte* into) {
+  if (groups_[index].path != LoadPath::kDecode) fill(index, into);
+  else if (all_.packed[index]->image.block)
+    std::memcpy(into, runtime::address(all_.packed[index]->image), all_.packed[index]->bytes);
+  else read_packed(*all_.packed[index], *reader_, into);
+}
+
+// Bytes between the parts of a group are not written.
 void Loader::fill(std::uint32_t index, std::byte* into) {
+  if (!all_.packed.empty() && all_.packed[index] && all_.packed[index]->image.block)
+    return unpack(*all_.packed[index], runtime::address(all_.packed[index]->image), into, {});
   for (const FilePart& part : groups_[index].parts)
     reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
-  const WeightSource& source = all_.sources[index];
-  if (source.files_) return;
-  for (const WeightGroup::Part& part : all_.groups[index].parts) {
-    const GraphValue& weight = value_of(part);
-    const std::span<std::byte> there(into + part.offset, part.bytes.bytes);
-    if (source.fill_) source.fill_(weight, part.bytes.offset, there);
-    else std::memcpy(there.data(), source.memory_(weight).data() + part.bytes.offset, there.size());
+  if (!groups_[index].parts.empty()) return;
+  for (const WeightGroup::Part& part : all_.groups[index].parts)
+    PackedGroups::fill_part(all_.sources[index], value_of(part), part, {into + part.offset, part.bytes.bytes}, {});
+}
+
+// A launch for each part of a compressed group. In a proof without a source the parts are not known: one launch then.
+void Loader::prepare_decoding(Here here) {
+  std::uint64_t launches = 0;
+  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].path != LoadPath::kDecode) continue;
+    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[i].get();
+    launches += packed ? packed->parts.size() : 1;
+  }
+  if (launches == 0) return;
+  reports_ = device_.alloc(launches * sizeof(std::uint64_t), MemoryKind::kPinned, "reports of decoding", here);
+  if (options_.purpose == Purpose::kRun) std::ranges::fill(reports_.host_write<std::uint64_t>(here), 0);
+  std::uint64_t next = 0;
+  const auto report = [&] { return reports_.slice(sizeof(std::uint64_t) * next++, sizeof(std::uint64_t)); };
+  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].path != LoadPath::kDecode) continue;
+    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[i].get();
+    std::vector<Decoding>& decodings = groups_[i].decodings;
+    if (!packed) {
+      decodings.push_back({.blocks_bytes = all_.groups[i].compressed_bytes,
+                           .count = 0,
+                           .bytes = all_.groups[i].bytes,
+                           .report = report(),
+                           .scalars = model::DecompressSizes{}.scalars()});
+      continue;
+    }
+    for (const PackedPart& part : packed->parts)
+      decodings.push_back({.blocks = part.blocks_offset(),
+                           .blocks_bytes = part.blocks_bytes(),
+                           .checks = part.offset,
+                           .ends = part.ends_offset(),
+                           .count = part.checks.size(),
+                           .at = part.at,
+                           .bytes = part.bytes,
+                           .report = report(),
+                           .scalars = part.sizes.scalars()});
+  }
+}
+
+void Loader::check_decoded(Here here) const {
+  std::uint64_t next = 0;
+  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+    for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part, ++next) {
+      // relaxed: the caller has waited for the decoding.
+      const std::uint64_t word =
+          std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(reports_.range()))[next])
+              .load(std::memory_order_relaxed);
+      if (const std::optional<model::BlockReport> report = model::read_report(word))
+        base::fail(Code::kParse, here, "{}: block {}: {}", all_.packed[i]->parts[part].what, report->block,
+                   model::fault_text(report->fault));
+    }
   }
 }
 
@@ -171,18 +275,21 @@ std::uint64_t Loader::shift(Range to, std::uint32_t index, std::size_t part_inde
 
 std::vector<StreamRef> Loader::streams() const {
   std::vector<StreamRef> streams;
-  if (staged_) streams.push_back(staged_->stream());
+  if (read_slots_) streams.push_back(read_slots_->stream());
+  if (device_slots_) streams.push_back(device_slots_->stream());
   if (read_ahead_) streams.push_back(read_ahead_->stream);
   return streams;
 }
 
-void Loader::fill_resident(Range resident, Here here) {
+void Loader::fill_resident(Here here) {
   // Pinned memory of the program is copied from where it is.
-  const auto in_place = [this](std::uint32_t i) { return !all_.pinned.empty() && all_.pinned[i].block; };
+  const auto in_place = [this](std::uint32_t i) {
+    return groups_[i].path != LoadPath::kDecode && !all_.pinned.empty() && all_.pinned[i].block;
+  };
   std::uint64_t staged_bytes = 0;
   for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
     const WeightGroup& group = all_.groups[i];
-    if (group.resident && !in_place(i)) staged_bytes = std::max(staged_bytes, group.bytes);
+    if (group.resident && !in_place(i)) staged_bytes = std::max(staged_bytes, group.stored_bytes());
   }
   const Stream stream = device_.stream(StreamFlags::kNonBlocking, 0, here);
   Buffer staging[2];
@@ -193,7 +300,7 @@ void Loader::fill_resident(Range resident, Here here) {
   for (std::uint32_t i = 0; i < all_.groups.size(); ++i) {
     const WeightGroup& group = all_.groups[i];
     if (!group.resident) continue;
-    const Range to = resident.slice(group.offset, group.bytes);
+    const Range to = memory_.resident.slice(group.offset, group.stored_bytes());
     if (in_place(i)) {
       stream.copy(to, all_.pinned[i], groups_[i].name, here);
       continue;
@@ -201,9 +308,9 @@ void Loader::fill_resident(Range resident, Here here) {
     copied[turn].sync(here);
     {
       const HostView<std::byte> view = staging[turn].host_write<std::byte>(here);
-      fill(i, view.begin());
+      fill_stored(i, view.begin());
     }
-    stream.copy(to, staging[turn].slice(0, group.bytes), groups_[i].name, here);
+    stream.copy(to, staging[turn].slice(0, group.stored_bytes()), groups_[i].name, here);
     stream.record(copied[turn], here);
     turn = 1 - turn;
   }
@@ -215,7 +322,7 @@ void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name na
   const ReadTarget target = target_of(to, index);
   const auto function = [this, target] {
     if (groups_[target.group].path == LoadPath::kReadIntoRing) read_next_load(target);
-    else fill(target.group, address_of(target));
+    else fill_stored(target.group, address_of(target));
   };
   static_assert(sizeof(function) <= 2 * sizeof(void*));
   // Where device memory is host memory the read is the load itself, so it runs on the engine of copies into the device.
@@ -307,9 +414,44 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
       issue_read(stream, to, index, group.name);
       break;
     case LoadPath::kReadThenCopy:
-      staged_->issue(stream, to.slice(0, all_.groups[index].bytes), group.name,
-                     [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); });
+      read_slots_->issue(
+          stream, all_.groups[index].bytes,
+          [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); },
+          [&](Range slot) { stream.copy(to.slice(0, slot.bytes), slot, group.name); });
       break;
+    case LoadPath::kDecode: issue_compressed(stream, to, index); break;
+  }
+}
+
+// Only the decoding writes the ring, so only it waits for the ops that used the place before: `stream` does.
+void Loader::issue_compressed(StreamRef stream, Range to, std::uint32_t index) {
+  const Group& group = groups_[index];
+  const WeightGroup& planned = all_.groups[index];
+  const std::uint64_t bytes = planned.compressed_bytes;
+  const auto decode = [&](Range packed) { issue_decode(stream, to, index, packed); };
+  const auto read = [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); };
+  if (planned.resident) return decode(memory_.resident.slice(planned.offset, bytes));
+  const bool on_disk = is_on_disk(index);
+  if (!device_slots_) return on_disk ? read_slots_->issue(stream, bytes, read, decode) : decode(group.pinned);
+  device_slots_->issue(
+      stream, bytes,
+      [&](StreamRef copies, Range slot) {
+        const auto copy = [&](Range packed) { copies.copy(slot, packed, group.copy_name); };
+        if (on_disk) read_slots_->issue(copies, bytes, read, copy);
+        else copy(group.pinned);
+      },
+      decode);
+}
+
+void Loader::issue_decode(StreamRef stream, Range to, std::uint32_t index, Range packed) {
+  for (const Decoding& one : groups_[index].decodings) {
+    stream.launch(model::decompress_kernel(),
+                  {.reads = {packed.slice(one.blocks, one.blocks_bytes), packed.slice(one.checks, 8 * one.count),
+                             packed.slice(one.ends, 4 * one.count)},
+                   .writes = {to.slice(one.at, one.bytes), one.report},
+                   .scalars = one.scalars,
+                   .name = groups_[index].name},
+                  {.bytes = one.blocks_bytes + one.bytes});
   }
 }
 
@@ -338,7 +480,9 @@ WeightSource WeightSource::callback(Fill fill) {
 }
 
 void WeightSource::check(const Graph& graph, Here here) const {
-  if (!files_ && !memory_ && !fill_) throw Error(Code::kInvalidValue, "this source of weights is empty", here);
+  if (!files_ && !memory_ && !fill_ && !packed_)
+    throw Error(Code::kInvalidValue, "this source of weights is empty", here);
+  if (packed_) return static_cast<void>(PackedGroups::of(*this, make_weight_groups(graph), graph.values(), here));
   if (files_) return model::require_weights(graph, *files_, here);
   for (const GraphValue& weight : graph.values()) {
     if (weight.role != ValueRole::kWeight || !memory_) continue;

@@ -3,6 +3,8 @@
 //
 // Groups in host memory are copied. Groups in files are read straight into the ring if device memory is host memory
 // (cpu). Otherwise they are read into pinned slots, and one slot is copied to the device while the next ones are read.
+// Compressed groups are copied to slots in device memory, and decoded from there into the ring. A compressed group that
+// is resident, or in memory that the device accesses directly, is decoded from where it is.
 #pragma once
 
 #include <array>
@@ -11,48 +13,58 @@
 #include <optional>
 #include <vector>
 
+#include "flow/weights/packed_groups.hpp"
 #include "flow/weights/step.hpp"
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
 namespace slip::flow {
 
-// Reads from disk for a device whose memory a file read cannot write. One stream reads into pinned slots, and the
-// stream of loads copies each slot to the device. One slot is copied while the others are read.
-class StagedReads {
+// Slots between two streams of a pipeline. A stream of its own fills a slot, and the stream of the caller empties it.
+// While one slot is emptied the others are filled.
+class LoadSlots {
  public:
-  enum class SlotMemory : unsigned char {
-    kOwn,     // each slot has bytes of its own
-    kShared,  // all slots are the same bytes: for a simulation, which moves none
-  };
-  StagedReads(const Device& device, std::uint64_t max_bytes, SlotMemory slots, Here here);
+  // `memory` has load_slots_bytes(max_bytes), or `max_bytes` in a simulation that moves no bytes: all slots share it
+  // then.
+  LoadSlots(const Device& device, Name stream, Range memory, std::uint64_t max_bytes, Here here)
+      : memory_(memory),
+        stride_(memory.bytes >= load_slots_bytes(max_bytes) ? aligned(max_bytes) : 0),
+        stream_(device.stream(stream, StreamFlags::kNonBlocking, 0, here)) {}
 
-  // `read(stream, slot)` issues the read of `to.bytes` bytes into `slot`; the copy to `to` follows in `loads`.
-  template <class IssueRead>
-  void issue(StreamRef loads, Range to, Name name, const IssueRead& read) {
-    const std::size_t turn = next_++ % kSlots;
+  // `fill(stream, slot)` issues what fills `bytes` bytes of a slot, and `empty(slot)` issues to `to` what reads them.
+  template <class Fill, class Empty>
+  void issue(StreamRef to, std::uint64_t bytes, const Fill& fill, const Empty& empty) {
+    const std::size_t turn = next_++ % kLoadSlots;
     Slot& slot = slots_[turn];
-    const Range staged = memory_.slice(turn * slot_stride_, to.bytes);
-    stream_.wait(slot.copied);
-    read(StreamRef(stream_), staged);
-    stream_.record(slot.read);
-    loads.wait(slot.read);
-    loads.copy(to, staged, name);
-    loads.record(slot.copied);
+    const Range range = memory_.slice(turn * stride_, bytes);
+    stream_.wait(slot.emptied);
+    fill(StreamRef(stream_), range);
+    stream_.record(slot.filled);
+    to.wait(slot.filled);
+    empty(range);
+    to.record(slot.emptied);
   }
   StreamRef stream() const { return stream_; }
   Range memory() const { return memory_; }
 
  private:
-  static constexpr std::size_t kSlots = 3;
   struct Slot {
-    Event read, copied;
+    Event filled, emptied;
   };
-  std::uint64_t slot_stride_;  // bytes; 0: shared
+  const Range memory_;
+  const std::uint64_t stride_;  // bytes; 0: shared
   Stream stream_;
-  Buffer memory_;
-  std::array<Slot, kSlots> slots_;
+  std::array<Slot, kLoadSlots> slots_;
   std::size_t next_ = 0;
+};
+
+// Memory on the device. `slots` empty: compressed groups are decoded from pinned memory.
+struct LoadMemory {
+  Range ring, resident = {}, slots = {};
+  static LoadMemory of(const WeightsMemory& memory) {
+    return {WeightsMemory::range_of(memory.ring), WeightsMemory::range_of(memory.resident),
+            WeightsMemory::range_of(memory.slots)};
+  }
 };
 
 // The weight groups that a Loader loads. The groups and values must live as long as the loader.
@@ -61,6 +73,7 @@ struct LoadedGroups {
   std::span<const GraphValue> values;  // parts of groups are bytes of these values
   std::vector<WeightSource> sources;   // by group
   std::vector<Range> pinned = {};      // by group: pinned memory of the program; empty: the source decides for all
+  std::vector<PackedGroups::Group> packed = {};  // by group: those that are compressed; empty: none
 };
 
 class Loader final : public GroupLoader {
@@ -76,15 +89,17 @@ class Loader final : public GroupLoader {
     Purpose purpose = Purpose::kRun;
   };
 
-  // Groups are loaded into `ring`. In a proof a group's source may be empty: then it comes from pinned memory or, if
+  // Groups are loaded into the ring. In a proof a group's source may be empty: then it comes from pinned memory or, if
   // the plan leaves it on disk, from staged reads.
-  Loader(const Device& device, LoadedGroups groups, Range ring, Options options, Here here);
+  Loader(const Device& device, LoadedGroups groups, const LoadMemory& memory, Options options, Here here);
   // For the groups of a plan, all from one source, which may be null in a proof.
-  Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
-         Options options, Here here);
+  Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
+         const LoadMemory& memory, Options options, Here here);
 
   // Loads the resident groups and waits for them.
-  void fill_resident(Range resident, Here here);
+  void fill_resident(Here here);
+  // Throws kParse if a device found a damaged block, with the weight and the block. Call it when loads are complete.
+  void check_decoded(Here here) const;
   // Allocates nothing.
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;
   // Direct reads put a part where the disk can write it without another copy.
@@ -101,6 +116,7 @@ class Loader final : public GroupLoader {
     kCopyParts,     // from the program's memory, part by part
     kReadIntoRing,  // from the file to device memory, which is host memory
     kReadThenCopy,  // from the file to a pinned slot, then a copy
+    kDecode,        // compressed
   };
   struct FilePart {
     const store::File* file = nullptr;
@@ -109,12 +125,21 @@ class Loader final : public GroupLoader {
     std::uint64_t at = 0;          // in the group
     std::uint64_t room_bytes = 0;  // from `at` on, that no other part uses
   };
+  // One launch of the decompress kernel. Offsets are in the packed group and in the group.
+  struct Decoding {
+    std::uint64_t blocks = 0, blocks_bytes = 0, checks = 0, ends = 0, count = 0;
+    std::uint64_t at = 0, bytes = 0;
+    Range report;
+    std::vector<Scalar> scalars;
+  };
   struct Group {
     LoadPath path = LoadPath::kCopy;
     Name name, read_name;
-    Range pinned;                 // kCopy
-    std::vector<Range> memory;    // kCopyParts: by part
-    std::vector<FilePart> parts;  // kReadIntoRing, kReadThenCopy
+    Range pinned;                     // kCopy
+    std::vector<Range> memory;        // kCopyParts: by part
+    std::vector<FilePart> parts;      // kReadIntoRing, kReadThenCopy
+    std::vector<Decoding> decodings;  // kDecode: launches, one for each part
+    Name copy_name;                   // kDecode
   };
   // A group, and the destination of its read, in 8 bytes: so the host function that captures it fits in two pointers.
   struct ReadTarget {
@@ -161,13 +186,18 @@ class Loader final : public GroupLoader {
   void keep_in_pinned_memory(Here here);
   void wrap_program_memory(std::uint32_t index, Here here);
   void fill(std::uint32_t group, std::byte* into);
+  void fill_stored(std::uint32_t group, std::byte* into);  // as it is copied: compressed if the plan says so
+  void prepare_decoding(Here here);
+  void issue_compressed(StreamRef stream, Range to, std::uint32_t group);
+  void issue_decode(StreamRef stream, Range to, std::uint32_t group, Range packed);
+  bool is_on_disk(std::uint32_t group) const;
   void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name);
   void read_next_load(ReadTarget target);
   std::optional<store::ReadRequest> next_request();
   void pass_part(std::uint32_t group);
   // The memory that reads of this group go to.
   Range whole_of(std::uint32_t group) const {
-    return groups_[group].path == LoadPath::kReadIntoRing ? ring_ : staged_->memory();
+    return groups_[group].path == LoadPath::kReadIntoRing ? memory_.ring : read_slots_->memory();
   }
   ReadTarget target_of(Range to, std::uint32_t group) const {
     return {group, static_cast<std::uint32_t>((to.offset - whole_of(group).offset) / kAlignment)};
@@ -178,13 +208,16 @@ class Loader final : public GroupLoader {
 
   const Device device_;
   const LoadedGroups all_;
-  const Range ring_;
+  const LoadMemory memory_;
   const Options options_;
   std::vector<Group> groups_;
   std::vector<Buffer> host_;  // pinned memory, or the program's wrapped
   std::unique_ptr<store::BlockReader> reader_;
-  std::unique_ptr<StagedReads> staged_;    // if a group has the path kReadThenCopy
-  std::unique_ptr<ReadAhead> read_ahead_;  // if loads have the path kReadIntoRing
+  Buffer read_memory_;                       // pinned, of read_slots_
+  std::unique_ptr<LoadSlots> read_slots_;    // if groups are read from disk, and not into the ring
+  std::unique_ptr<LoadSlots> device_slots_;  // if compressed groups are copied
+  std::unique_ptr<ReadAhead> read_ahead_;    // if loads have the path kReadIntoRing
+  Buffer reports_;                           // pinned: 8 bytes for each decoding
 };
 
 // True if device memory is memory of this process, so that a file read can write to it.

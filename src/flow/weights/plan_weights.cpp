@@ -15,7 +15,12 @@
 namespace slip::flow {
 namespace {
 
-constexpr double kAsGood = 1.001;  // a larger ring must make the step shorter by more than this factor
+constexpr double kAsGood = 1.001;        // a larger ring must make the step shorter by more than this factor
+constexpr double kWorthDecoding = 1.01;  // compression must make the step shorter by more than this factor
+constexpr double kSmaller = 0.95;        // and a group smaller than this
+// Which share of the resident weights may stay compressed. A compressed group takes fewer bytes, but is decoded in each
+// step.
+constexpr double kPackedShares[] = {0, 0.25, 0.5, 0.75, 1};
 // To keep a disk busy, the ring gets at most 1 / kRingShare of the memory for weights.
 constexpr std::uint64_t kRingShare = 4;
 
@@ -27,16 +32,17 @@ std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
 // reads are spread, too.
 void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
   double all = 0, owed = 0;
-  for (const WeightGroup& group : groups) all += static_cast<double>(group.bytes);
+  for (const WeightGroup& group : groups) all += static_cast<double>(group.stored_bytes());
   if (all <= static_cast<double>(host_memory)) return;
   const double share = static_cast<double>(host_memory) / all;
   std::uint64_t left = host_memory;
   for (WeightGroup& group : groups) {
-    owed += static_cast<double>(group.bytes) * share;
-    group.from_disk = owed < static_cast<double>(group.bytes) / 2 || group.bytes > left;
+    const auto bytes = static_cast<double>(group.stored_bytes());
+    owed += bytes * share;
+    group.from_disk = owed < bytes / 2 || group.stored_bytes() > left;
     if (group.from_disk) continue;
-    left -= group.bytes;
-    owed -= static_cast<double>(group.bytes);
+    left -= group.stored_bytes();
+    owed -= bytes;
   }
 }
 
@@ -75,6 +81,14 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
                             : "");
 }
 
+// In which form the groups are loaded, and stay.
+struct GroupForms {
+  std::vector<WeightGroup> groups;  // with their compressed bytes, if streamed groups are compressed
+  std::vector<char> packed;         // by group: it stays compressed; empty: none
+  StepCosts step_costs;
+  std::uint64_t slots = 0;  // bytes of device memory for compressed groups on their way
+};
+
 class WeightsPlanner {
  public:
   WeightsPlanner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
@@ -87,9 +101,10 @@ class WeightsPlanner {
     if (costs.device == "cpu" && !options.ring) {  // on the cpu device files are read straight into the ring
       for (WeightGroup& group : groups_) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
     }
-    step_costs_ = step_costs_of(graph, costs, groups_);
+    forms_.push_back({groups_, {}, step_costs_of(graph, costs, groups_)});
+    if (options.compressed && costs.decode.bytes_per_second > 0) add_compressed_forms(costs);
     for (const WeightGroup& group : groups_) all_bytes_ += aligned(group.bytes);
-    for (const double op : step_costs_.ops) compute_ += op;
+    for (const double op : forms_.front().step_costs.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
     reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(groups_, &WeightGroup::from_disk);
   }
@@ -105,14 +120,15 @@ class WeightsPlanner {
   // `budget` is at least smallest().
   WeightsPlan plan(std::uint64_t budget, Here here) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
-    if (all_stay(for_weights)) return write_down(0, std::vector<char>(groups_.size(), 1), {});
-    const std::uint64_t ring = best_ring(for_weights).first;
-    const ResidentProblem problem{step_costs_, groups_, loads_, capacity(for_weights, ring), ring};
+    if (all_stay(for_weights)) return write_down(forms_.front(), 0, std::vector<char>(groups_.size(), 1), {});
+    const Guess guess = best_guess(for_weights);
+    if (!guess.forms) no_room(budget, here);
+    const ResidentProblem problem = problem_of(*guess.forms, for_weights, guess.ring);
     const ResidentChoice choice = search_resident(problem, options_.search_effort);
     if (!choice.found()) no_room(budget, here);
     std::vector<WeightLoad> loads;
     streamed_loads(problem, choice.resident, loads);
-    WeightsPlan plan = write_down(ring, choice.resident, std::move(loads));
+    WeightsPlan plan = write_down(*guess.forms, guess.ring, choice.resident, std::move(loads));
     plan.bound = std::min(plan.step, rounded(choice.bound));
     return plan;
   }
@@ -139,8 +155,44 @@ class WeightsPlanner {
   bool all_stay(std::uint64_t for_weights) const {
     return groups_.empty() || (all_bytes_ <= for_weights && !options_.stream_all);
   }
-  std::uint64_t capacity(std::uint64_t for_weights, std::uint64_t ring) const {
-    return options_.stream_all ? 0 : for_weights - ring;
+  ResidentProblem problem_of(const GroupForms& forms, std::uint64_t for_weights, std::uint64_t ring) const {
+    return {forms.step_costs, forms.groups, loads_, options_.stream_all ? 0 : for_weights - forms.slots - ring, ring,
+            forms.packed};
+  }
+
+  // All groups that become smaller are compressed, or those that are read from disk. Of the resident ones a share is.
+  void add_compressed_forms(const Costs& costs) {
+    std::vector<WeightGroup> groups = groups_;
+    for (WeightGroup& group : groups) {
+      const std::uint64_t bytes = options_.compressed(group);
+      if (bytes == 0 || static_cast<double>(bytes) > kSmaller * static_cast<double>(group.bytes)) continue;
+      group.compressed_bytes = bytes;
+      group.room = 0;
+    }
+    leave_on_disk(groups, options_.host_memory);
+    if (std::ranges::none_of(groups, [](const WeightGroup& group) { return group.compressed_bytes > 0; })) return;
+    for (const double share : kPackedShares) {
+      if (share > 0 && options_.stream_all) break;
+      add_form(groups, share, costs);
+    }
+    const auto in_memory = std::ranges::count(groups, false, &WeightGroup::from_disk);
+    if (in_memory == 0 || in_memory == static_cast<std::int64_t>(groups.size())) return;
+    for (WeightGroup& group : groups) group.compressed_bytes = group.from_disk ? group.compressed_bytes : 0;
+    add_form(groups, 0, costs);
+  }
+  void add_form(const std::vector<WeightGroup>& groups, double packed_share, const Costs& costs) {
+    GroupForms forms{groups, {}, step_costs_of(graph_, costs, groups)};
+    std::uint64_t largest = 0;
+    double owed = 0;
+    for (const WeightGroup& group : groups) {
+      largest = std::max(largest, group.compressed_bytes);
+      owed += packed_share;  // spread over the step
+      const bool packed = group.compressed_bytes > 0 && owed >= 1 - 1e-9;
+      if (packed) owed -= 1;
+      forms.packed.push_back(packed ? 1 : 0);
+    }
+    forms.slots = costs.device == "cpu" ? 0 : load_slots_bytes(largest);
+    forms_.push_back(std::move(forms));
   }
 
   // Happens only with a requested ring: a ring that the planner chooses is large enough.
@@ -155,8 +207,8 @@ class WeightsPlanner {
   double guessed_step(std::uint64_t budget) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
     if (all_stay(for_weights)) return compute_;
-    const ResidentChoice choice = best_ring(for_weights).second;
-    return choice.found() ? choice.step : kInfinite;
+    const Guess guess = best_guess(for_weights);
+    return guess.forms ? guess.choice.step : kInfinite;
   }
 
   // The smallest ring with all groups streamed. A ring loses bytes at its end, so it may have to be larger than the
@@ -200,43 +252,63 @@ class WeightsPlanner {
     return std::min(wanted, std::max(smallest_ring_, aligned(max / kRingShare)));
   }
 
-  std::pair<std::uint64_t, ResidentChoice> best_ring(std::uint64_t for_weights) const {
-    std::pair<std::uint64_t, ResidentChoice> best{0, {}};
-    for (const std::uint64_t ring : ring_sizes(for_weights)) {
-      if (ring > for_weights) continue;
-      ResidentChoice choice = guess_resident({step_costs_, groups_, loads_, capacity(for_weights, ring), ring});
-      if (choice.found() && (!best.second.found() || choice.step * kAsGood < best.second.step))
-        best = {ring, std::move(choice)};
+  struct Guess {
+    const GroupForms* forms = nullptr;  // null: nothing fits
+    std::uint64_t ring = 0;
+    ResidentChoice choice = {};
+  };
+  Guess best_guess(std::uint64_t for_weights) const {
+    Guess best;
+    for (const GroupForms& forms : forms_) {
+      if (forms.slots > for_weights) continue;
+      const std::uint64_t left = for_weights - forms.slots;
+      Guess own;
+      for (const std::uint64_t ring : ring_sizes(left)) {
+        if (ring > left) continue;
+        ResidentChoice choice = guess_resident(problem_of(forms, for_weights, ring));
+        if (choice.found() && (!own.forms || choice.step * kAsGood < own.choice.step))
+          own = {&forms, ring, std::move(choice)};
+      }
+      const double gain = best.forms == &forms_.front() ? kWorthDecoding : kAsGood;
+      if (own.forms && (!best.forms || own.choice.step * gain < best.choice.step)) best = std::move(own);
     }
     return best;
   }
 
-  WeightsPlan write_down(std::uint64_t ring, const std::vector<char>& resident, std::vector<WeightLoad> loads) const {
+  WeightsPlan write_down(const GroupForms& forms, std::uint64_t ring, const std::vector<char>& resident,
+                         std::vector<WeightLoad> loads) const {
     WeightsPlan plan;
-    plan.units = groups_;
+    plan.units = forms.groups;
+    std::vector<bool> loaded(groups_.size());
+    for (const WeightLoad& load : loads) loaded[load.unit] = true;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      if (!resident[i]) continue;
-      plan.units[i].resident = true;
-      plan.units[i].offset = plan.resident_bytes;
-      plan.resident_bytes += aligned(groups_[i].bytes);
+      WeightGroup& group = plan.units[i];
+      if (!resident[i]) {
+        if (group.compressed_bytes > 0) plan.slot_bytes = forms.slots;
+        continue;
+      }
+      if (!loaded[i]) group.compressed_bytes = 0;  // it stays as it is
+      group.resident = true;
+      group.offset = plan.resident_bytes;
+      plan.resident_bytes += aligned(group.stored_bytes());
     }
     plan.loads = std::move(loads);
     plan.ring_bytes = plan.loads.empty() ? 0 : ring;
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    set_times(plan, step_costs_);
+    set_times(plan, forms.step_costs);
     return plan;
   }
 
   const Graph& graph_;
   const WeightsOptions& options_;
-  StepCosts step_costs_;
   std::vector<WeightGroup> groups_;
   std::vector<WeightLoad> loads_;
   Arena arena_;
   std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
-  bool reads_into_ring_ = false;  // some groups are read from disk straight into the ring
+  std::vector<GroupForms> forms_;  // the first one: nothing is compressed
+  bool reads_into_ring_ = false;   // some groups are read from disk straight into the ring
   double compute_ = 0;
 };
 

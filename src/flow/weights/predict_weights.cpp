@@ -29,41 +29,65 @@ sim::Description description_of(const Costs& costs, double kernel_slowdown, std:
                      .kernel_slowdown_ppm = ppm(costs.load_slowdown)}};
 }
 
+const Kernel kDecode{"decompress", [](const Args&) {}};
+
 // Loads that take time and move no bytes: every group is copied from the same memory. A group on disk is read first,
-// which takes the time of the disk.
+// which takes the time of the disk. A compressed group is decoded last.
 class SimulatedLoader final : public GroupLoader {
  public:
-  SimulatedLoader(const Device& device, const WeightsPlan& plan, const Graph& graph)
-      : plan_(plan), names_(load_names(plan.units, graph.values())) {
-    std::uint64_t largest = 1;
-    for (const WeightGroup& group : plan.units) largest = std::max(largest, group.bytes + group.room);
-    weights_ = device.alloc(largest, MemoryKind::kPinned, "weights");
-  }
-
-  // Without this call all groups come from host memory.
-  void read_from_disk(const Device& device, const LinkCost& disk, Here here) {
-    disk_ = disk;
-    reads_ = std::make_unique<StagedReads>(device, weights_.bytes(), StagedReads::SlotMemory::kShared, here);
-  }
-
-  void issue(StreamRef stream, Range to, std::uint32_t group, const Event*) override {
-    if (!reads_ || !plan_.units[group].from_disk) {
-      stream.copy(to, weights_.slice(0, to.bytes), names_[group]);
-      return;
+  SimulatedLoader(const Device& device, const WeightsPlan& plan, const Graph& graph, const Costs& costs,
+                  const WeightsMemory& memory, Here here)
+      : plan_(plan), names_(load_names(plan.units, graph.values())), costs_(costs) {
+    std::uint64_t largest = 1, largest_packed = 0;
+    for (const WeightGroup& group : plan.units) {
+      largest = std::max(largest, group.bytes + group.room);
+      if (!group.resident) largest_packed = std::max(largest_packed, group.compressed_bytes);
     }
-    reads_->issue(stream, to, names_[group], [&](StreamRef reads, Range) {
-      reads.host([] {}, {.reads = {}, .writes = {}, .scalars = {}, .name = names_[group]},
-                 {.time = disk_.time_for(to.bytes)});
-    });
+    weights_ = device.alloc(largest, MemoryKind::kPinned, "weights");
+    if (costs.read.bytes_per_second > 0)
+      reads_ = std::make_unique<LoadSlots>(device, "reads from disk", weights_.range(), largest, here);
+    if (plan.slot_bytes > 0 && largest_packed > 0)
+      copies_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory.slots.range(),
+                                            largest_packed, here);
+  }
+
+  void issue(StreamRef stream, Range to, std::uint32_t index, const Event*) override {
+    const WeightGroup& group = plan_.units[index];
+    if (group.compressed_bytes == 0) return bring(stream, to, index);
+    const auto decode = [&](Range) {
+      stream.launch(kDecode, {.reads = {}, .writes = {to}, .scalars = {}, .name = names_[index]},
+                    {.time = std::max<Picos>(costs_.decode.time_for(group.bytes), 1)});
+    };
+    if (group.resident) return decode({});
+    if (copies_) {
+      return copies_->issue(
+          stream, group.compressed_bytes, [&](StreamRef copies, Range slot) { bring(copies, slot, index); }, decode);
+    }
+    const auto fill = [&](StreamRef reads, Range slot) { read(reads, slot, index); };
+    if (is_read(group)) return reads_->issue(stream, group.compressed_bytes, fill, decode);
+    decode({});
   }
   std::uint64_t shift(Range, std::uint32_t, std::size_t) const override { return 0; }
 
  private:
+  bool is_read(const WeightGroup& group) const { return reads_ && group.from_disk; }
+  void read(StreamRef reads, Range slot, std::uint32_t index) const {
+    reads.host([] {}, {.reads = {}, .writes = {}, .scalars = {}, .name = names_[index]},
+               {.time = costs_.read.time_for(slot.bytes)});
+  }
+  // Copies a group to `to`, after it was read if it is on disk.
+  void bring(StreamRef stream, Range to, std::uint32_t index) {
+    if (!is_read(plan_.units[index])) return stream.copy(to, weights_.slice(0, to.bytes), names_[index]);
+    reads_->issue(
+        stream, to.bytes, [&](StreamRef reads, Range slot) { read(reads, slot, index); },
+        [&](Range slot) { stream.copy(to, slot, names_[index]); });
+  }
+
   const WeightsPlan& plan_;
   const std::vector<Name> names_;
+  const Costs& costs_;
   Buffer weights_;
-  LinkCost disk_;
-  std::unique_ptr<StagedReads> reads_;
+  std::unique_ptr<LoadSlots> reads_, copies_;
 };
 
 // Collects the records of the simulated device while `recording` is set, and the names of its streams from before.
@@ -129,6 +153,7 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
     time += static_cast<double>(costs.load.time_for(group.bytes));
     if (group.from_disk && costs.read.bytes_per_second > 0)
       time += static_cast<double>(costs.read.time_for(group.bytes));
+    if (group.compressed_bytes > 0) time += static_cast<double>(costs.decode.time_for(group.bytes));
   }
   time *= (1 + costs.kernel_slowdown + costs.load_slowdown) * steps;
   if (time > 4e18)
@@ -170,7 +195,7 @@ void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::fun
   check_plan(plan, graph, here);
   const runtime::PrivateScope proving;  // keeps these ops out of the program's trace
   SimulatedDevice sim(plan, graph, open_proof_device(plan.device_bytes(), here));
-  Loader loader(sim.device, graph, plan, source, sim.memory.ring,
+  Loader loader(sim.device, graph, plan, source, LoadMemory::of(sim.memory),
                 {.direct_reads = direct_reads, .purpose = Loader::Purpose::kProve}, here);
   Steps steps(sim.device, graph, plan, sim.memory, loader);
   std::vector<StreamRef> others = steps.others();
@@ -210,7 +235,7 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   SimulatedDevice sim(plan, graph,
                       sim::open_device(description_of(costs, kernel_slowdown, memory_for(plan.device_bytes())),
                                        {.run_functions = false}, here));
-  SimulatedLoader loader(sim.device, plan, graph);
+  SimulatedLoader loader(sim.device, plan, graph, costs, sim.memory, here);
   Steps simulated(sim.device, graph, plan, sim.memory, loader);
   std::vector<Cost> times;
   for (const GraphOp& op : graph.ops()) {
@@ -218,7 +243,6 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
     times.back().time = std::max<Picos>(costs.time_of(graph, op), 1);
   }
   simulated.set_costs(times);
-  if (costs.read.bytes_per_second > 0) loader.read_from_disk(sim.device, costs.read, here);
   trace.recording = true;
   for (int i = 0; i < steps; ++i) simulated.issue(sim.inputs, sim.outputs);
   sim.device.sync(here);

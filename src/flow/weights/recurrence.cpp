@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "flow/weights/weight_groups.hpp"
+
 namespace slip::flow {
 namespace {
 
@@ -25,8 +27,8 @@ struct JobPosition {
 // in picoseconds; a server is slower while the other one is busy.
 class TwoServers {
  public:
-  TwoServers(const StepCosts& step_costs, std::span<const WeightLoad> loads)
-      : step_costs_(step_costs), loads_(loads), loads_before_(step_costs.ops.size() + 1, 0) {
+  TwoServers(const StepCosts& step_costs, std::span<const WeightLoad> loads, std::span<const char> resident)
+      : step_costs_(step_costs), loads_(loads), resident_(resident), loads_before_(step_costs.ops.size() + 1, 0) {
     for (const WeightLoad& load : loads) ++loads_before_[load.first_op + 1];
     std::partial_sum(loads_before_.begin(), loads_before_.end(), loads_before_.begin());
   }
@@ -46,15 +48,17 @@ class TwoServers {
       const double load_ends = load_runs ? load_left_ / load_speed : kInfinite;
       const double passed = std::min(op_ends, load_ends);
       now += passed;
-      if (!op_runs) exposed += passed;
+      if (!op_runs || decoding_) exposed += passed;
       if (load_ends <= op_ends) finish_load();
       else load_left_ -= load_runs ? passed * load_speed : 0;
       if (op_ends > load_ends) {
         op_left_ -= op_runs ? passed * op_speed : 0;
         continue;
       }
-      finish_op();
-      if (op_.index != 0) continue;
+      const bool decoded = std::exchange(decoding_, false);
+      if (decoded) op_left_ = 0, ++loads_done_;
+      else finish_op();
+      if (decoded || op_.index != 0) continue;
       const SteadyStep step{now - began, exposed};
       if (std::abs(step.step - last.step) <= kSame * step.step) return step;
       // Steps may alternate between two lengths. Then the mean of two steps is nearer to the average than either one.
@@ -70,7 +74,27 @@ class TwoServers {
   // Minimum cost of an op or load, in picoseconds. op_left_ == 0 means that no op runs, so a cost of 0 is not possible.
   static constexpr double kMin = 1e-3;
 
+  const WeightLoad& load_at(std::size_t number) const { return loads_[number % loads_.size()]; }
+  double decode_time(std::size_t number) const { return step_costs_.decodes[load_at(number).unit]; }
+  bool stays(std::uint32_t group) const { return !resident_.empty() && resident_[group]; }
+  // The op that used its place in the ring before has ended. Loads are numbered over all steps.
+  bool place_is_free(std::size_t number) const {
+    const WeightLoad& load = load_at(number);
+    if (load.after_op == kNoOp) return true;
+    const int step = static_cast<int>(number / loads_.size()) - (load.step_before ? 1 : 0);
+    return step < op_.step || (step == op_.step && load.after_op < op_.index);
+  }
+  // True if the next load is in its slot, and its place is free, but it is not decoded.
+  bool must_decode() {
+    while (loads_done_ < copied_ && decode_time(loads_done_) <= 0) ++loads_done_;
+    return loads_done_ < copied_ && place_is_free(loads_done_);
+  }
   void start_op() {
+    if (must_decode()) {
+      decoding_ = true;
+      op_left_ = std::max(decode_time(loads_done_), kMin);
+      return;
+    }
     if (op_.index == 0 && !step_costs_.inputs.empty() && input_.step <= op_.step) return;
     const std::size_t needed = static_cast<std::size_t>(op_.step) * loads_.size() + loads_before_[op_.index + 1];
     if (loads_done_ >= needed) op_left_ = std::max(step_costs_.ops[op_.index], kMin);
@@ -83,10 +107,8 @@ class TwoServers {
   }
   bool load_may_start() const {
     if (load_.step >= kMaxSteps) return false;
-    const WeightLoad& load = loads_[load_.index];
-    if (load.after_op == kNoOp) return true;
-    const int step = load_.step - (load.step_before ? 1 : 0);
-    return step < op_.step || (step == op_.step && load.after_op < op_.index);
+    if (decode_time(copied_) > 0) return copied_ - loads_done_ < kLoadSlots;
+    return place_is_free(copied_);
   }
   void note_ready(double now) {
     if (input_ready_ == kInfinite && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
@@ -100,8 +122,9 @@ class TwoServers {
     if (input_ready_ == kInfinite && load_ready_ == kInfinite) return;
     if (!goes_on) input_runs_ = input_ready_ <= load_ready_;
     (input_runs_ ? input_ready_ : load_ready_) = kInfinite;
+    const std::uint32_t group = loads_[load_.index].unit;
     load_left_ =
-        std::max(input_runs_ ? step_costs_.inputs[input_.index] : step_costs_.loads[loads_[load_.index].unit], kMin);
+        std::max(input_runs_ ? step_costs_.inputs[input_.index] : (stays(group) ? 0 : step_costs_.loads[group]), kMin);
   }
   void finish_op() {
     op_left_ = 0;
@@ -111,17 +134,20 @@ class TwoServers {
     load_left_ = 0;
     load_ended_ = true;
     if (input_runs_) return input_.advance(step_costs_.inputs.size());
-    ++loads_done_;
+    if (decode_time(copied_) <= 0 && loads_done_ == copied_) ++loads_done_;
+    ++copied_;
     load_.advance(loads_.size());
   }
 
   const StepCosts& step_costs_;
   std::span<const WeightLoad> loads_;
-  std::vector<std::size_t> loads_before_;  // by op: number of a step's loads that the ops before it need
-  JobPosition op_, load_, input_;          // those that run, or run next
-  std::size_t loads_done_ = 0;
-  bool input_runs_ = false;                                  // the copy that runs, or ran last, is an input
-  bool load_ended_ = false;                                  // a copy ended at this instant
+  std::span<const char> resident_;           // by group; empty: none
+  std::vector<std::size_t> loads_before_;    // by op: number of a step's loads that the ops before it need
+  JobPosition op_, load_, input_;            // those that run, or run next
+  std::size_t copied_ = 0, loads_done_ = 0;  // loads that are in a slot or in the ring, and loads that are in the ring
+  bool decoding_ = false;                    // op_left_ is of a decoding, not of an op
+  bool input_runs_ = false;                  // the copy that runs, or ran last, is an input
+  bool load_ended_ = false;                  // a copy ended at this instant
   double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits; kInfinite: it does not
   double op_left_ = 0, load_left_ = 0;
 };
@@ -144,19 +170,27 @@ StepCosts step_costs_of(const Graph& graph, const Costs& costs, const std::vecto
   }
   for (const WeightGroup& group : groups) {
     // A group is read from disk while the previous group is copied to the device. So the slower of the two counts.
-    const Picos copy = costs.load.time_for(group.bytes);
+    // Where device memory is host memory, a compressed group is decoded from where it is.
+    const bool is_copied = group.compressed_bytes == 0 || costs.device != "cpu";
+    const Picos copy = is_copied ? costs.load.time_for(group.stored_bytes()) : 0;
     step_costs.loads.push_back(
-        static_cast<double>(group.from_disk ? std::max(copy, costs.read.time_for(group.bytes)) : copy));
+        static_cast<double>(group.from_disk ? std::max(copy, costs.read.time_for(group.stored_bytes())) : copy));
+    step_costs.decodes.push_back(group.compressed_bytes > 0 ? static_cast<double>(costs.decode.time_for(group.bytes))
+                                                            : 0.0);
   }
   return step_costs;
 }
 
-SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoad> loads) {
-  const double compute = std::accumulate(step_costs.ops.begin(), step_costs.ops.end(), 0.0);
+SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoad> loads,
+                          std::span<const char> resident) {
+  double compute = std::accumulate(step_costs.ops.begin(), step_costs.ops.end(), 0.0);
   if (loads.empty()) return {compute, 0};
   double loading = 0;
-  for (const WeightLoad& load : loads) loading += step_costs.loads[load.unit];
-  SteadyStep steady = TwoServers(step_costs, loads).run();
+  for (const WeightLoad& load : loads) {
+    loading += !resident.empty() && resident[load.unit] ? 0 : step_costs.loads[load.unit];
+    compute += step_costs.decodes[load.unit];
+  }
+  SteadyStep steady = TwoServers(step_costs, loads, resident).run();
   // If a large ring buffer is full before the first step, it can supply many steps, and these are shorter than the
   // steady state. So the result is raised to the lower bound of the steady state.
   const double missing = min_steady_step(step_costs, compute, loading) - steady.step;
@@ -165,14 +199,21 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
 }
 
 void set_times(WeightsPlan& plan, const StepCosts& step_costs) {
-  double loading = 0;
+  double loading = 0, decoding = 0;
+  std::vector<char> resident;
+  for (const WeightGroup& group : plan.units) resident.push_back(group.resident ? 1 : 0);
   for (const WeightLoad& load : plan.loads) {
-    plan.streamed_bytes += plan.units[load.unit].bytes;
+    const WeightGroup& group = plan.units[load.unit];
+    decoding += step_costs.decodes[load.unit];
+    if (group.resident) continue;
+    plan.streamed_bytes += group.bytes;
+    plan.link_bytes += group.stored_bytes();
     loading += step_costs.loads[load.unit];
   }
-  plan.step = plan.bound = step_costs.ops.empty() ? 0 : rounded(steady_step_of(step_costs, plan.loads).step);
+  plan.step = plan.bound = step_costs.ops.empty() ? 0 : rounded(steady_step_of(step_costs, plan.loads, resident).step);
   plan.compute = rounded(std::accumulate(step_costs.ops.begin(), step_costs.ops.end(), 0.0));
   plan.loading = rounded(loading);
+  plan.decoding = rounded(decoding);
 }
 
 Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }

@@ -12,6 +12,11 @@ namespace {
 constexpr double kCloseEnough = 1.0005;  // times the bound: a better choice is not worth the search
 using ResidentSet = std::vector<char>;   // by group: 1 stays resident
 
+// A group that is larger than the ring cannot be decoded into it.
+bool stays_packed(const ResidentProblem& problem, std::uint32_t group) {
+  return !problem.packed.empty() && problem.packed[group] && aligned(problem.groups[group].bytes) <= problem.ring;
+}
+
 // The length of a step with a given choice, and lower bounds for choices that are only partly made.
 class ChoiceCosts {
  public:
@@ -23,15 +28,19 @@ class ChoiceCosts {
     std::ranges::stable_sort(by_worth_, [&](std::uint32_t a, std::uint32_t b) { return worth(a) > worth(b); });
   }
 
-  std::uint64_t bytes(std::uint32_t group) const { return aligned(problem_.groups[group].bytes); }
+  // As a resident group.
+  std::uint64_t bytes(std::uint32_t group) const {
+    const WeightGroup& one = problem_.groups[group];
+    return aligned(stays_packed(problem_, group) ? one.compressed_bytes : one.bytes);
+  }
   double load_time(std::uint32_t group) const { return load_times_[group]; }
-  bool must_stay(std::uint32_t group) const { return bytes(group) > problem_.ring; }
+  bool must_stay(std::uint32_t group) const { return aligned(problem_.groups[group].bytes) > problem_.ring; }
   const std::vector<std::uint32_t>& by_worth() const { return by_worth_; }
 
   double step_of(const ResidentSet& resident) {
     effort += 3 * problem_.step_costs.ops.size();
     if (!streamed_loads(problem_, resident, scratch_)) return kInfinite;
-    return steady_step_of(problem_.step_costs, scratch_).step;
+    return steady_step_of(problem_.step_costs, scratch_, resident).step;
   }
 
   // Lower bound when the groups by_worth_[from...] are undecided, `room` bytes are left for them, and the decided ones
@@ -85,11 +94,11 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
     const std::size_t op = at % ops, step_loads = at / ops * loads;
     for (; next < step_loads + loads && scratch_[next - step_loads].first_op == op; ++next) {
       const std::uint32_t group = scratch_[next - step_loads].unit;
-      for (in_ring += bytes(group); in_ring > problem_.ring; ++oldest) {
+      for (in_ring += aligned(problem_.groups[group].bytes); in_ring > problem_.ring; ++oldest) {
         const WeightLoad& old = scratch_[oldest % loads];
         const std::size_t used_by = oldest / loads * ops + old.last_op;
         if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
-        in_ring -= bytes(old.unit);
+        in_ring -= aligned(problem_.groups[old.unit].bytes);
       }
       load_end += problem_.step_costs.loads[group];
       load_ends_[next] = load_end;
@@ -270,7 +279,7 @@ class ResidentSearch {
 bool streamed_loads(const ResidentProblem& problem, const std::vector<char>& resident, std::vector<WeightLoad>& loads) {
   loads.clear();
   for (const WeightLoad& load : problem.loads) {
-    if (!resident[load.unit]) loads.push_back(load);
+    if (!resident[load.unit] || stays_packed(problem, load.unit)) loads.push_back(load);
   }
   return lay_ring(problem.groups, loads, problem.ring);
 }

@@ -3,6 +3,7 @@
 // the effort is used up. plan_weights uses it.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "flow/weights/recurrence.hpp"
@@ -15,6 +16,7 @@ struct ResidentProblem {
   const std::vector<WeightLoad>& loads;  // of one step with all groups streamed
   std::uint64_t capacity = 0;            // bytes for resident groups
   std::uint64_t ring = 0;                // bytes for the loads of the other groups
+  std::span<const char> packed = {};     // by group: it stays compressed, and is decoded into the ring; empty: none
 };
 
 struct ResidentChoice {

@@ -34,9 +34,10 @@ struct Runner::State {
         graph(what),
         plan(checked(how, graph, here)),
         memory(device, plan),
-        loader(device, graph, plan, &source, memory.ring, {.direct_reads = flow::is_host_memory(device)}, here),
+        loader(device, graph, plan, &source, flow::LoadMemory::of(memory),
+               {.direct_reads = flow::is_host_memory(device)}, here),
         steps(device, graph, plan, memory, loader) {
-    loader.fill_resident(memory.resident, here);
+    loader.fill_resident(here);
     for (Turn& turn : turns) {
       for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
         const GraphValue& value = graph.values()[i];
@@ -107,12 +108,14 @@ std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
   const flow::HostValue* output = State::find(turn.outputs, value);
   if (!output) state_->refuse(value, "output", here);
   turn.there.sync(here);
+  state_->loader.check_decoded(here);
   return {runtime::address(output->host), output->host.bytes};
 }
 
 void Runner::sync(Here here) {
   state_->steps.compute().sync(here);
   for (const StreamRef stream : state_->steps.others()) stream.sync(here);
+  state_->loader.check_decoded(here);
 }
 
 std::uint64_t Runner::compute_stream() const { return state_->steps.compute().id(); }

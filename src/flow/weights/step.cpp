@@ -20,6 +20,7 @@ Buffer alloc_some(const Device& device, std::uint64_t bytes, Name name) {
 WeightsMemory::WeightsMemory(const Device& device, const WeightsPlan& plan)
     : resident(alloc_some(device, plan.resident_bytes, "resident weights")),
       ring(alloc_some(device, plan.ring_bytes, "ring")),
+      slots(alloc_some(device, plan.slot_bytes, "compressed weights")),
       activations(alloc_some(device, plan.activation_bytes, "activations")) {}
 
 Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,
@@ -87,7 +88,7 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
     const WeightGroup::Part* part = part_of(group, bytes);
     if (!part) continue;
     const std::uint64_t within = part->offset + bytes.offset - part->bytes.offset;
-    if (group.resident) return memory.resident.slice(group.offset + within, bytes.bytes);
+    if (group.in_place()) return memory.resident.slice(group.offset + within, bytes.bytes);
     for (const std::uint32_t k : index.loads_of[i]) {
       const WeightLoad& load = plan_.loads[k];
       if (op < load.first_op || load.last_op < op) continue;

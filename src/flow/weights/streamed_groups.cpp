@@ -79,7 +79,7 @@ StreamedGroups::Acquired StreamedGroups::acquire(std::uint32_t group, std::uint3
   const WeightGroup& bytes = catalog_[group];
   RingLoads::Use found = loads_.next_use(group);
   Acquired acquired{.range = {}, .planned = found.planned, .skipped = found.skipped};
-  if (bytes.resident) {
+  if (bytes.in_place()) {
     acquired.range = memory_.slice(bytes.offset, bytes.bytes);
   } else {
     loads_.load(found, group, bytes.bytes, stream);

@@ -24,10 +24,15 @@ struct OrderedUse {
 };
 using UseOrder = std::vector<OrderedUse>;
 
-// Memory that all passes share.
+// Memory that all passes share: [resident groups | ring | slots].
 struct StreamerMemory {
   std::uint64_t resident_bytes = 0, ring_bytes = 0;
-  std::uint64_t bytes() const { return resident_bytes + ring_bytes; }
+  std::uint64_t slot_bytes = 0;  // for compressed groups on their way
+  std::uint64_t bytes() const { return resident_bytes + ring_bytes + slot_bytes; }
+  Range ring_of(Range memory) const { return memory.slice(resident_bytes, ring_bytes); }
+  LoadMemory loads_of(Range memory) const {
+    return {ring_of(memory), memory.slice(0, resident_bytes), memory.slice(resident_bytes + ring_bytes, slot_bytes)};
+  }
 };
 
 // The order of the uses of the current step. After reserve() nothing is allocated.
@@ -75,6 +80,7 @@ class StreamedPass {
     costs_.device = links.device;
     costs_.load = links.load;
     costs_.read = links.read;
+    costs_.decode = links.decode;
   }
   // Plans the loads of the streamed groups, in a ring of a given size.
   void plan(const GroupCatalog& catalog, const StreamerMemory& memory);
@@ -110,7 +116,7 @@ StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& p
                              std::uint64_t budget, const StreamerOptions& options, Here here);
 
 // With StreamerOptions::slowdown: the smallest budget with which no pass is slower.
-std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes,
+std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes, const GroupCatalog& catalog,
                                   const StreamerOptions& options, Here here);
 
 }  // namespace slip::flow

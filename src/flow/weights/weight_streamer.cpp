@@ -64,6 +64,7 @@ struct WeightStreamer::State {
     links.device = "streamer";  // the groups get no room for direct reads: see Loader::Options::exact_places
     links.load = how.load;
     links.read = how.read;
+    links.decode = how.decode;
   }
 
   flow::StreamedPass& pass(WeightPass pass, Here here) const {
@@ -76,7 +77,7 @@ struct WeightStreamer::State {
     if (!groups) throw Error(Code::kNotReady, "the passes are not planned yet: call plan() first", here);
     return found;
   }
-  Range ring() const { return memory.slice(sizes.resident_bytes, sizes.ring_bytes); }
+  Range ring() const { return sizes.ring_of(memory); }
 
   void measure_links(Here here);
   std::uint64_t budget(Here here) const;
@@ -104,13 +105,14 @@ void WeightStreamer::State::measure_links(Here here) {
         bytes, 1, here);
   }
   if (!(links.read.bytes_per_second > 0)) links.read = links.load;
+  if (!(links.decode.bytes_per_second > 0) && catalog.any_packed()) links.decode = measure_decode(device, here);
 }
 
 std::uint64_t WeightStreamer::State::budget(Here here) const {
   const MemoryInfo info = device.memory();
   const std::uint64_t most = options.memory ? options.memory->bytes : info.total - std::min(info.total, info.used);
   if (options.budget) return options.memory ? std::min(*options.budget, most) : *options.budget;
-  return options.slowdown ? std::min(most, flow::budget_for_slowdown(passes, options, here)) : most;
+  return options.slowdown ? std::min(most, flow::budget_for_slowdown(passes, catalog, options, here)) : most;
 }
 
 // The tensors that fit into host memory stay there, in the order of the groups.
@@ -118,8 +120,8 @@ void WeightStreamer::State::leave_on_disk() {
   std::uint64_t left = options.host_memory;
   for (std::uint32_t i = 0; i < catalog.size(); ++i) {
     if (!catalog.is_of_files(i) || catalog[i].resident) continue;
-    if (catalog[i].bytes > left) catalog.leave_on_disk(i);
-    else left -= catalog[i].bytes;
+    if (catalog[i].stored_bytes() > left) catalog.leave_on_disk(i);
+    else left -= catalog[i].stored_bytes();
   }
 }
 
@@ -131,6 +133,7 @@ void WeightStreamer::State::plan_pass(flow::StreamedPass& one) const {
 void WeightStreamer::State::plan(Here here) {
   if (passes.empty()) throw Error(Code::kInvalidValue, "the streamer has no pass: call add_pass() first", here);
   catalog.clear_places();  // of a call that failed
+  catalog.compress(device, options.compress, here);
   measure_links(here);
   for (const auto& one : passes) one->set_links(links);
   sizes = flow::choose_memory(passes, catalog, budget(here), options, here);
@@ -138,9 +141,9 @@ void WeightStreamer::State::plan(Here here) {
   if (!options.memory) own_memory = device.alloc(sizes.bytes(), MemoryKind::kDevice, "streamed weights", here);
   memory = (options.memory ? *options.memory : own_memory.range()).slice(0, sizes.bytes());
   loader = std::make_unique<flow::Loader>(
-      device, catalog.loaded(), ring(),
+      device, catalog.loaded(), sizes.loads_of(memory),
       flow::Loader::Options{.direct_reads = flow::is_host_memory(device), .exact_places = true}, here);
-  loader->fill_resident(memory.slice(0, sizes.resident_bytes), here);
+  loader->fill_resident(here);
   for (const auto& one : passes) plan_pass(*one);
   groups = std::make_unique<flow::StreamedGroups>(device, catalog, sizes, memory, *loader);
 }
@@ -175,6 +178,7 @@ void WeightStreamer::State::begin(WeightPass next, Here here) {
   pass(next, here);
   if (!groups) plan(here);
   groups->last_load().query(here);  // throws the error of a load; does not wait
+  loader->check_decoded(here);
   end_step();
   if (current) histories[*current].follower = next.index;
   flow::StreamedPass& one = *passes[next.index];
@@ -255,14 +259,13 @@ WeightsProof WeightStreamer::verify(WeightPass pass, Here here) const {
   const runtime::PrivateScope proving;  // keeps these ops out of the program's trace
   const Device device = flow::open_proof_device(state.sizes.bytes(), here);
   const Buffer memory = device.alloc(state.sizes.bytes(), MemoryKind::kDevice, "streamed weights", here);
-  const Range ring = memory.slice(state.sizes.resident_bytes, state.sizes.ring_bytes);
-  flow::Loader loader(device, state.catalog.proven(), ring,
+  flow::Loader loader(device, state.catalog.proven(), state.sizes.loads_of(memory),
                       {.direct_reads = flow::is_host_memory(state.device),
                        .exact_places = true,
                        .purpose = flow::Loader::Purpose::kProve},
                       here);
   flow::StreamedGroups groups(device, state.catalog, state.sizes, memory, loader);
-  one.make_table(ring);
+  one.make_table(state.sizes.ring_of(memory));
   const Stream compute = device.stream("compute", StreamFlags::kNonBlocking, 0, here);
   device.sync(here);
   std::vector<StreamRef> others = loader.streams();
@@ -344,7 +347,7 @@ std::optional<Range> WeightStreamer::resident(std::uint32_t group, Here here) co
   state_->catalog.check(group, here);
   if (!state_->groups) throw Error(Code::kNotReady, "the passes are not planned yet: call plan() first", here);
   const WeightGroup& found = state_->catalog[group];
-  if (!found.resident) return std::nullopt;
+  if (!found.in_place()) return std::nullopt;
   return state_->memory.slice(found.offset, found.bytes);
 }
 
@@ -355,6 +358,7 @@ void WeightStreamer::sync(Here here) {
   if (!state_->groups) return;
   state_->groups->stream().sync(here);
   for (const StreamRef stream : state_->loader->streams()) stream.sync(here);
+  state_->loader->check_decoded(here);
 }
 
 StreamerReport WeightStreamer::report() const {

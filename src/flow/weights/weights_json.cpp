@@ -26,6 +26,7 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
   json["resident"] = group.resident;
   if (group.resident) json["offset"] = group.offset;
   if (group.from_disk) json["from_disk"] = true;
+  if (group.compressed_bytes > 0) json["compressed_bytes"] = group.compressed_bytes;
   if (group.room > 0) json["room"] = group.room;
   for (const WeightGroup::Part& part : group.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
@@ -52,6 +53,7 @@ void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan
     group.resident = one.boolean("resident", false);
     group.from_disk = one.boolean("from_disk", false);
     if (one.has("room")) group.room = one.number("room");
+    if (one.has("compressed_bytes")) group.compressed_bytes = one.number("compressed_bytes");
     if (group.resident) group.offset = one.number("offset");
   }
 }
@@ -75,7 +77,10 @@ void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan)
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.boolean("step_before", false);
-    plan.streamed_bytes += plan.units[load.unit].bytes;
+    if (!plan.units[load.unit].resident) {
+      plan.streamed_bytes += plan.units[load.unit].bytes;
+      plan.link_bytes += plan.units[load.unit].stored_bytes();
+    }
     plan.loads.push_back(load);
   }
 }
@@ -103,11 +108,13 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["format"] = kFormat;
   json["resident_bytes"] = plan.resident_bytes;
   json["ring_bytes"] = plan.ring_bytes;
+  if (plan.slot_bytes > 0) json["slot_bytes"] = plan.slot_bytes;
   json["activation_bytes"] = plan.activation_bytes;
   json["activation_bound"] = plan.activation_bound;
   if (plan.budget) json["budget"] = *plan.budget;
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
+  if (plan.decoding > 0) json["predicted_ps"]["decoding"] = plan.decoding;
   json["units"] = OrderedJson::array();
   for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
   json["loads"] = OrderedJson::array();
@@ -134,6 +141,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   WeightsPlan plan;
   plan.resident_bytes = fields.number("resident_bytes");
   plan.ring_bytes = fields.number("ring_bytes");
+  if (fields.has("slot_bytes")) plan.slot_bytes = fields.number("slot_bytes");
   plan.activation_bytes = fields.number("activation_bytes");
   plan.activation_bound = fields.number("activation_bound");
   if (fields.has("budget")) plan.budget = fields.number("budget");
@@ -146,6 +154,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
     plan.bound = static_cast<Picos>(times.number("bound"));
     plan.compute = static_cast<Picos>(times.number("compute"));
     plan.loading = static_cast<Picos>(times.number("loading"));
+    if (times.has("decoding")) plan.decoding = static_cast<Picos>(times.number("decoding"));
   }
   flow::check_plan(plan, graph, here);
   return plan;

@@ -1,0 +1,78 @@
+// Compressed weight groups. A packed group is one range of bytes, so that one copy moves it: for each part of the group
+// the checks of its blocks, where they end, and the blocks (model/codec/tensor.hpp). A device decodes it with a launch
+// for each part (model/codec/kernel.hpp).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/codec/kernel.hpp"
+#include "slip/device.hpp"
+#include "slip/runner.hpp"
+#include "store/reader.hpp"
+
+namespace slip::flow {
+
+// Some blocks of a compressed tensor, which decode to one part of a weight group.
+struct PackedPart {
+  std::string what = {};            // names the file and the tensor in errors
+  std::uint64_t at = 0, bytes = 0;  // of the decoded weights: where in the group, and how many
+  model::DecompressSizes sizes = {};
+  std::vector<std::uint64_t> checks = {};  // by block
+  std::vector<std::uint32_t> ends = {};
+  const store::File* file = nullptr;  // has the blocks; null: PackedGroup::image has them
+  std::uint64_t file_offset = 0;
+  std::uint64_t offset = 0;  // in the packed group, a multiple of 16
+
+  std::uint64_t ends_offset() const { return offset + 8 * checks.size(); }
+  std::uint64_t blocks_offset() const { return (offset + 12 * checks.size() + 15) / 16 * 16; }
+  std::uint64_t blocks_bytes() const {
+    return ends.empty() ? 0 : std::uint64_t{ends.back()} * model::kBlockAlignment - sizes.base;
+  }
+};
+
+struct PackedGroup {
+  std::vector<PackedPart> parts;
+  std::uint64_t bytes = 0;
+  std::uint64_t decoded_bytes = 0;  // of the group
+  Range image;                      // the packed group in pinned memory; empty: it is in files
+};
+
+// Writes a packed group of files to `into`, and verifies the check of every block. Throws kIo, and kParse with the
+// file, the tensor and the block.
+void read_packed(const PackedGroup& group, store::BlockReader& reader, std::byte* into);
+// Decodes a packed group on the host. Bytes between the parts are left alone.
+void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, Here here);
+
+// The packed groups of a source, by weight group; null: the group is not compressed.
+class PackedGroups {
+ public:
+  using Group = std::shared_ptr<const PackedGroup>;
+  // Writes the bytes of a part of a group.
+  using Fill = std::function<void(std::uint32_t group, const WeightGroup::Part& part, std::span<std::byte> into)>;
+
+  // Compresses all groups into pinned memory of the device, on all cores.
+  PackedGroups(const Device& device, const std::vector<WeightGroup>& groups, std::span<const GraphValue> values,
+               const Fill& fill, Here here);
+  const std::vector<Group>& groups() const { return groups_; }
+
+  // Of a source that is compressed, in memory or in files. In files a group must be whole blocks. Throws kInvalidValue
+  // if the source was compressed for another graph.
+  static std::vector<Group> of(const WeightSource& source, const std::vector<WeightGroup>& groups,
+                               std::span<const GraphValue> values, Here here);
+  // One group of a source of files; null: it is not compressed, or not whole blocks.
+  static Group in_files(const WeightSource& source, const WeightGroup& group, std::span<const GraphValue> values,
+                        Here here);
+  // Writes the source's bytes of one part, not compressed. The source is not one of compressed().
+  static void fill_part(const WeightSource& source, const GraphValue& weight, const WeightGroup::Part& part,
+                        std::span<std::byte> into, Here here);
+
+ private:
+  std::vector<Buffer> memory_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace slip::flow

@@ -1,0 +1,329 @@
+// Plans with compressed weights: they are chosen where they make steps shorter, and change no bit of any output.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "flow/stacks.hpp"
+#include "flow/weights/packed_groups.hpp"
+#include "model/compressed_files.hpp"
+#include "slip/runner.hpp"
+#include "slip/weight_streamer.hpp"
+
+namespace slip::test_compressed_weights {
+namespace {
+
+using test::Chain;
+using test::Weights;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kBytes = 1'200'000;  // of a weight: more than join_bytes, so that each is a group
+
+// The bits of f32 weights from a normal distribution: a chain's weights are words.
+Weights normal_weights(const Chain& chain, std::uint64_t seed) {
+  Weights weights = test::random_weights(chain, seed);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0, 0.02F);
+  for (std::vector<std::uint32_t>& one : weights) {
+    for (std::uint32_t& word : one) {
+      const float value = normal(random);
+      std::memcpy(&word, &value, 4);
+    }
+  }
+  return weights;
+}
+
+// A chain with weights of f32, which can be compressed.
+Chain f32_chain(std::size_t layers, std::uint64_t bytes, Picos time) {
+  std::vector<test::Layer> sizes(layers, {bytes, time});
+  Chain chain = test::make_chain(sizes, 1e9, DataType::kF32);
+  chain.costs.decode = {50e9, 1000};
+  chain.costs.read = {0.5e9, 1000};
+  return chain;
+}
+
+std::size_t number_of(const GraphValue& weight) { return std::stoul(weight.name.substr(1)); }
+std::span<const std::byte> bytes_of(const std::vector<std::uint32_t>& words) { return std::as_bytes(std::span(words)); }
+
+WeightSource from_memory(const Weights& weights) {
+  return WeightSource::memory([&weights](const GraphValue& weight) { return bytes_of(weights[number_of(weight)]); });
+}
+
+void expect_right(Runner& runner, const Chain& chain, const Weights& weights, const std::string& what) {
+  const Value x = *chain.graph.find("x"), y = *chain.graph.find(fmt::format("y{}", weights.size() - 1));
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    std::vector<std::uint32_t> input(64);
+    for (std::uint32_t i = 0; i < 64; ++i) input[i] = i * 7 + step * 1000;
+    std::ranges::copy(input, runner.input<std::uint32_t>(x).begin());
+    runner.step();
+    ASSERT_TRUE(std::ranges::equal(runner.output<std::uint32_t>(y), test::expected(weights, input)))
+        << what << ", step " << step;
+  }
+}
+
+WeightsOptions with_budget(const Chain& chain, double share) {
+  WeightsOptions options{.search_effort = 20'000};
+  options.budget = static_cast<std::uint64_t>(share * static_cast<double>(chain.graph.bytes_of(ValueRole::kWeight))) +
+                   std::uint64_t{7} * kMiB;
+  return options;
+}
+
+// A folder with the weights of a chain, removed with this object.
+struct Folder {
+  std::string path;
+  Folder(const Chain& chain, const Weights& weights)
+      : path(fmt::format("{}/slip-compressed-{}-{}", testing::TempDir(), ::getpid(), made++)) {
+    std::filesystem::create_directories(path + "/plain");
+    std::vector<TensorData> tensors;
+    for (const GraphValue& value : chain.graph.values()) {
+      if (value.role == ValueRole::kWeight)
+        tensors.push_back({value.name, value.type, value.shape, bytes_of(weights[number_of(value)])});
+    }
+    write_tensors(path + "/plain/model.safetensors", tensors);
+    model::compress_files(path + "/plain", path + "/small", {}, {});
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string small() const { return path + "/small"; }
+  static inline int made = 0;
+};
+
+bool any_streamed(const WeightsPlan& plan) {
+  return std::ranges::any_of(plan.units, [](const WeightGroup& g) { return g.compressed_bytes > 0 && !g.resident; });
+}
+bool any_resident(const WeightsPlan& plan) {
+  return std::ranges::any_of(plan.units, [](const WeightGroup& g) { return g.compressed_bytes > 0 && g.resident; });
+}
+
+TEST(CompressedWeights, OutputsKeepTheirBitsWithEveryBudgetAndForm) {
+  const Chain chain = f32_chain(24, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 1);
+  const Device device = Device::open("cpu");
+  const WeightSource source = WeightSource::compressed(device, chain.graph, from_memory(weights));
+  bool streamed = false, resident = false;
+  for (const char* on : {"cpu", "a GPU"}) {  // where the plan was made for: with slots, or without
+    Costs costs = chain.costs;
+    costs.device = on;
+    for (const double share : {0.05, 0.3, 0.5, 0.8, 1.1}) {
+      WeightsOptions options = with_budget(chain, share);
+      options.compressed = source.compressed_bytes(chain.graph);
+      const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+      EXPECT_LE(plan.device_bytes(), *plan.budget);
+      const std::string what = fmt::format("{}, share {}, {} loads", on, share, plan.loads.size());
+      EXPECT_TRUE(verify_weights(plan, chain.graph).proven()) << what;
+      EXPECT_TRUE(verify_weights(plan, chain.graph, device, source).proven()) << what;
+      Runner runner(device, chain.graph, plan, source);
+      expect_right(runner, chain, weights, what);
+      streamed = streamed || any_streamed(plan);
+      resident = resident || any_resident(plan);
+    }
+  }
+  EXPECT_TRUE(streamed);
+  EXPECT_TRUE(resident);
+}
+
+TEST(CompressedWeights, FewerBytesOnTheLinkMakeLoadBoundStepsShorter) {
+  const Chain chain = f32_chain(32, kBytes, 1'000'000);  // a load takes 1.2 ms, an op 1 us
+  const Weights weights = normal_weights(chain, 2);
+  const Device device = Device::open("cpu");
+  const WeightSource source = WeightSource::compressed(device, chain.graph, from_memory(weights));
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  WeightsOptions options{.ring = 4 * (kBytes + 256), .stream_all = true};
+  const Picos plain = plan_weights(chain.graph, costs, options).step;
+  options.compressed = source.compressed_bytes(chain.graph);
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  EXPECT_TRUE(any_streamed(plan));
+  EXPECT_EQ(plan.streamed_bytes, 32 * kBytes);
+  const double ratio = static_cast<double>(plan.streamed_bytes) / static_cast<double>(plan.link_bytes);
+  EXPECT_GT(ratio, 1.15);  // f32: 27.2 of 32 bits
+  EXPECT_GT(static_cast<double>(plain) / static_cast<double>(plan.step), 0.97 * ratio);
+  // The simulation with the ops of the loader agrees with the planner.
+  const Prediction prediction = predict_weights(plan, chain.graph, costs);
+  EXPECT_NEAR(static_cast<double>(prediction.step), static_cast<double>(plan.step),
+              0.02 * static_cast<double>(plan.step));
+  EXPECT_NE(describe(plan, chain.graph, costs).find("compressed"), std::string::npos);
+}
+
+TEST(CompressedWeights, ResidentGroupsStayCompressedWhereMoreOfThemFit) {
+  const Chain chain = f32_chain(64, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  WeightsOptions options{.budget = chain.graph.bytes_of(ValueRole::kWeight) / 2, .search_effort = 20'000};
+  const Picos plain = plan_weights(chain.graph, costs, options).step;
+  // As bf16 weights would be: 1.43 times smaller.
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  EXPECT_TRUE(any_resident(plan));
+  EXPECT_LE(plan.device_bytes(), *plan.budget);
+  EXPECT_GT(static_cast<double>(plain) / static_cast<double>(plan.step), 1.8);
+  const Prediction prediction = predict_weights(plan, chain.graph, costs);
+  EXPECT_NEAR(static_cast<double>(prediction.step), static_cast<double>(plan.step),
+              0.03 * static_cast<double>(plan.step));
+}
+
+TEST(CompressedWeights, NothingIsCompressedWhereComputeHidesTheLoads) {
+  const Chain chain = f32_chain(32, kBytes, 6'000'000'000);  // an op takes 6 ms, a load 1.2
+  Costs costs = chain.costs;
+  WeightsOptions options{.budget = chain.graph.bytes_of(ValueRole::kWeight) / 4, .search_effort = 20'000};
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  EXPECT_FALSE(any_streamed(plan) || any_resident(plan));
+}
+
+TEST(CompressedWeights, WithoutTheCostOfDecodingNothingIsCompressed) {
+  Chain chain = f32_chain(32, kBytes, 1'000'000);
+  chain.costs.decode = {};
+  WeightsOptions options{.budget = chain.graph.bytes_of(ValueRole::kWeight) / 4, .search_effort = 20'000};
+  options.compressed = [](const WeightGroup& group) { return group.bytes / 2 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, options);
+  EXPECT_FALSE(any_streamed(plan) || any_resident(plan));
+}
+
+TEST(CompressedWeights, CompressedFilesRunFromMemoryAndFromDisk) {
+  const Chain chain = f32_chain(20, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 3);
+  const Folder folder(chain, weights);
+  const Device device = Device::open("cpu");
+  const WeightSource source = WeightSource::files(folder.small());
+  ASSERT_TRUE(source.compressed_bytes(chain.graph));
+  for (const std::uint64_t host_memory : {UINT64_MAX, 10 * kBytes, std::uint64_t{0}}) {
+    for (const bool compressed : {true, false}) {  // false: the host decodes
+      for (const char* on : {"cpu", "a GPU"}) {
+        Costs costs = chain.costs;
+        costs.device = on;
+        WeightsOptions options = with_budget(chain, 0.3);
+        options.host_memory = host_memory;
+        if (compressed) options.compressed = source.compressed_bytes(chain.graph);
+        const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+        EXPECT_EQ(any_streamed(plan), compressed);
+        EXPECT_TRUE(verify_weights(plan, chain.graph, device, source).proven());
+        Runner runner(device, chain.graph, plan, source);
+        expect_right(runner, chain, weights, fmt::format("{} in memory, {}", host_memory, on));
+      }
+    }
+  }
+}
+
+TEST(CompressedWeights, ADamagedBlockIsFoundBeforeAnyOutput) {
+  const Chain chain = f32_chain(30, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 4);
+  const Folder folder(chain, weights);
+  const std::string file = folder.small() + "/model.safetensors";
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(-1000, std::ios::end);
+    const char old = static_cast<char>(bytes.get());
+    bytes.seekp(-1000, std::ios::end);
+    bytes.put(static_cast<char>(old ^ 4));
+  }
+  const Device device = Device::open("cpu");
+  const WeightSource source = WeightSource::files(folder.small());
+  for (const std::uint64_t host_memory : {UINT64_MAX, std::uint64_t{0}}) {
+    WeightsOptions options = with_budget(chain, 0);
+    options.host_memory = host_memory;
+    options.compressed = source.compressed_bytes(chain.graph);
+    const WeightsPlan plan = plan_weights(chain.graph, chain.costs, options);
+    ASSERT_TRUE(any_streamed(plan));
+    try {
+      Runner runner(device, chain.graph, plan, source);
+      runner.step();
+      static_cast<void>(runner.output<std::byte>(*chain.graph.find("y29")));
+      ADD_FAILURE() << "an output in spite of the damage";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("model.safetensors"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("block"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(CompressedWeights, APlanIsWrittenAndReadWithItsForms) {
+  const Chain chain = f32_chain(32, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  WeightsOptions options{.budget = chain.graph.bytes_of(ValueRole::kWeight) / 2, .search_effort = 20'000};
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  const std::string path = fmt::format("{}/slip-compressed-plan-{}.json", testing::TempDir(), ::getpid());
+  write_weights_plan(plan, chain.graph, path);
+  const WeightsPlan again = read_weights_plan(chain.graph, path);
+  std::filesystem::remove(path);
+  EXPECT_EQ(again.slot_bytes, plan.slot_bytes);
+  EXPECT_EQ(again.link_bytes, plan.link_bytes);
+  EXPECT_EQ(again.streamed_bytes, plan.streamed_bytes);
+  EXPECT_EQ(again.decoding, plan.decoding);
+  for (std::size_t i = 0; i < plan.units.size(); ++i)
+    EXPECT_EQ(again.units[i].compressed_bytes, plan.units[i].compressed_bytes) << i;
+}
+
+TEST(CompressedWeights, APlanForOtherSizesIsRefused) {
+  const Chain chain = f32_chain(16, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 5);
+  const Device device = Device::open("cpu");
+  WeightsOptions options = with_budget(chain, 0.2);
+  options.compressed = [](const WeightGroup& group) { return group.bytes / 2 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  const WeightSource source = WeightSource::compressed(device, chain.graph, from_memory(weights));
+  EXPECT_THROW(Runner(device, chain.graph, plan, source), Error);
+  EXPECT_THROW(Runner(device, chain.graph, plan, from_memory(weights)), Error);
+  WeightsPlan cut = plan;
+  cut.slot_bytes = 256;
+  EXPECT_NO_THROW(static_cast<void>(verify_weights(plan, chain.graph)));
+  EXPECT_THROW(static_cast<void>(verify_weights(cut, chain.graph)), Error);
+}
+
+TEST(CompressedWeights, AStreamerCompressesItsGroups) {
+  constexpr std::size_t kGroups = 32, kWords = 600'000;
+  std::mt19937_64 random(6);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<std::vector<std::uint16_t>> weights(kGroups, std::vector<std::uint16_t>(kWords));
+  for (std::vector<std::uint16_t>& one : weights)
+    std::ranges::generate(
+        one, [&] { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16); });
+  const Device device = Device::open("cpu");
+  for (const double share : {0.2, 0.5}) {
+    std::vector<StreamedGroup> groups;
+    std::vector<GroupUse> uses;
+    for (std::size_t i = 0; i < kGroups; ++i) {
+      groups.push_back(
+          {fmt::format("g{}", i), GroupSource::memory(std::as_bytes(std::span(weights[i])), DataType::kBF16)});
+      uses.push_back({fmt::format("g{}", i), 1000});
+    }
+    WeightStreamer streamer(device, groups,
+                            {.budget = static_cast<std::uint64_t>(share * kGroups * kWords * 2) + 5 * kMiB,
+                             .compress = true,
+                             .load = {1e9, 0},
+                             .decode = {50e9, 0}});
+    const WeightPass pass = streamer.add_pass("pass", uses);
+    streamer.plan();
+    EXPECT_TRUE(any_streamed(streamer.plan_of(pass)));
+    EXPECT_TRUE(streamer.verify(pass).proven());
+    EXPECT_GT(streamer.predict(pass).step, 0);
+    const Stream stream = device.stream();
+    for (int step = 0; step < 3; ++step) {
+      streamer.begin(pass);
+      for (std::size_t i = 0; i < kGroups; ++i) {
+        const std::string name = fmt::format("g{}", step == 2 ? kGroups - 1 - i : i);  // the last step: another order
+        const Range range = streamer.acquire(name, stream);
+        stream.sync();
+        const auto* const found = static_cast<const std::uint16_t*>(WeightStreamer::address(range));
+        ASSERT_TRUE(std::equal(found, found + kWords, weights[step == 2 ? kGroups - 1 - i : i].begin())) << name;
+        streamer.release(name, stream);
+      }
+    }
+    streamer.sync();
+  }
+}
+
+TEST(CompressedWeights, AGroupOfHalfAWeightIsRefused) {
+  std::vector<std::byte> bytes(7);
+  EXPECT_THROW(static_cast<void>(GroupSource::memory(bytes, DataType::kF32)), Error);
+}
+
+}  // namespace
+}  // namespace slip::test_compressed_weights
