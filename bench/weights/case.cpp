@@ -1,14 +1,38 @@
 #include "case.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 
 #include "support/timing.hpp"
 
 namespace slip::bench {
 
-StackWeights::StackWeights(const Device& device, const model::StackOptions& options) {
+namespace {
+
+// A table of values, read from places that depend on `key`.
+void fill_normal(std::span<std::byte> into, std::uint64_t key) {
+  static const std::vector<std::uint16_t> kTable = [] {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.02F);
+    std::vector<std::uint16_t> table(std::size_t{1} << 22);
+    for (std::uint16_t& word : table)
+      word = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+    return table;
+  }();
+  std::mt19937_64 random(key);
+  constexpr std::size_t kRun = 4096;
+  for (std::size_t at = 0; at < into.size(); at += 2 * kRun) {
+    const std::size_t bytes = std::min(2 * kRun, into.size() - at);
+    std::memcpy(&into[at], &kTable[random() % (kTable.size() - kRun)], bytes);
+  }
+}
+
+}  // namespace
+
+StackWeights::StackWeights(const Device& device, const model::StackOptions& options, Values values) {
   const Graph graph = model::stack_graph(options);
   std::vector<std::pair<Value, std::uint64_t>> places;
   constexpr std::uint64_t kAlign = 4096;
@@ -21,7 +45,8 @@ StackWeights::StackWeights(const Device& device, const model::StackOptions& opti
   const HostView<std::byte> view = memory_.host_write<std::byte>();
   for (const auto& [value, at] : places) {
     const std::span<std::byte> bytes = view.span().subspan(at, graph[value].bytes);
-    model::fill_stack_weight(graph, options, value, 0, bytes);
+    if (values == Values::kNormal) fill_normal(bytes, value.index);
+    else model::fill_stack_weight(graph, options, value, 0, bytes);
     by_name_.emplace_back(graph[value].name, bytes);
   }
   std::ranges::sort(by_name_, {}, [](const auto& one) { return one.first; });

@@ -14,7 +14,9 @@ namespace slip::bench {
 // Weights of a stack in pinned memory, one after the other; the same for every number of tokens.
 class StackWeights {
  public:
-  StackWeights(const Device& device, const model::StackOptions& options);
+  // kNormal: bf16 from a normal distribution with a standard deviation of 0.02, as trained weights have.
+  enum class Values { kStack, kNormal };
+  StackWeights(const Device& device, const model::StackOptions& options, Values values = Values::kStack);
   WeightSource source() const;
   const Buffer& memory() const { return memory_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -51,5 +53,8 @@ int profile_gpu(const std::string& costs_file);
 // Weight streaming on a GPU: the shapes of a 7B decoder, 32 blocks of 405 MB, compared with raw copies, resident
 // execution, PyTorch with two hand-written slots, and accelerate. A bar whose file is empty or missing is skipped.
 void add_gpu_bars(Harness& harness, std::string costs_file, std::string torch_file);
+// The same shapes with compressed weights.
+void add_compressed_bars(Harness& harness, std::string costs_file);
+model::StackOptions gpu_stack(std::uint64_t tokens, bool uneven = false);
 
 }  // namespace slip::bench

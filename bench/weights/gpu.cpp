@@ -8,22 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "case.hpp"
-#if SLIP_HAS_CUDA
 #include "raw_link.hpp"
-#else
-namespace slip::bench {
-inline bool has_gpu() { return false; }
-inline double raw_upload_rate(const void*, std::size_t, std::size_t, std::size_t) { return 0; }
-}  // namespace slip::bench
-#endif
 
 namespace slip::bench {
-namespace {
 
-constexpr const char* kDevice = "cuda:0";
-constexpr std::uint64_t kPiece = std::uint64_t{32} << 20;
-
-model::StackOptions stack_of(std::uint64_t tokens, bool uneven) {
+model::StackOptions gpu_stack(std::uint64_t tokens, bool uneven) {
   model::StackOptions options;
   options.blocks = uneven ? 8 : 32;
   options.hidden = 4096;
@@ -33,6 +22,11 @@ model::StackOptions stack_of(std::uint64_t tokens, bool uneven) {
   options.uneven = uneven;
   return options;
 }
+
+namespace {
+
+constexpr const char* kDevice = "cuda:0";
+constexpr std::uint64_t kPiece = std::uint64_t{32} << 20;
 
 struct Case {
   std::string name;
@@ -84,7 +78,7 @@ class Grid {
     const Costs costs = read_costs(costs_file_);
     const Device host = Device::open(kDevice);
     for (const bool uneven : {false, true}) {
-      const StackWeights weights(host, stack_of(1, uneven));
+      const StackWeights weights(host, gpu_stack(1, uneven));
       for (const Case& one : cases()) {
         if (one.uneven == uneven) done_[one.name] = measure(one, weights, costs);
       }
@@ -92,7 +86,7 @@ class Grid {
   }
 
   static Measured measure(const Case& one, const StackWeights& weights, const Costs& costs) {
-    const Graph graph = model::stack_graph(stack_of(one.tokens, one.uneven));
+    const Graph graph = model::stack_graph(gpu_stack(one.tokens, one.uneven));
     Measured result;
     result.weights = graph.bytes_of(ValueRole::kWeight);
     WeightsOptions wanted;
@@ -297,7 +291,7 @@ int profile_gpu(const std::string& costs_file) {
   std::optional<Costs> costs;
   for (const Case& one : cases()) {
     if (one.tokens == kHeldOut || one.budget_share == 0.25 || one.budget_share == 0.75) continue;
-    model::StackOptions options = stack_of(one.tokens, one.uneven);
+    model::StackOptions options = gpu_stack(one.tokens, one.uneven);
     options.blocks = 2;  // the ops of all blocks, or of both kinds of blocks
     Costs more = measure_costs(model::stack_graph(options), device);
     const double slowdown = more.kernel_slowdown;
@@ -309,6 +303,8 @@ int profile_gpu(const std::string& costs_file) {
     fmt::print("profile: {} tokens{}: kernels {:.1f} % slower beside loads\n", one.tokens, one.uneven ? ", uneven" : "",
                100 * slowdown);
   }
+  costs->decode = measure_decode(device);
+  fmt::print("profile: decodes {:.0f} GB/s\n", costs->decode.bytes_per_second / 1e9);
   write_costs(*costs, costs_file);
   return 0;
 }

@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
   slip::bench::Harness harness;
   slip::bench::add_cpu_bars(harness);
   slip::bench::add_gpu_bars(harness, from_environment("SLIP_BENCH_COSTS"), from_environment("SLIP_BENCH_TORCH"));
+  slip::bench::add_compressed_bars(harness, from_environment("SLIP_BENCH_COSTS"));
   return harness.run(argc, argv);
 }
