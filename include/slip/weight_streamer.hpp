@@ -53,6 +53,14 @@ class GroupSource {
   using Fill = std::function<void(std::uint64_t offset, std::span<std::byte> into)>;
   static GroupSource callback(std::uint64_t bytes, Fill fill, Here here = Here::at());
   static GroupSource callback(std::uint64_t bytes, DataType type, Fill fill, Here here = Here::at());
+  // The bytes of `from`, compressed without loss into pinned memory of the device. `from` is needed for this call only.
+  // The streamer uses them compressed where that makes steps shorter.
+  static GroupSource compressed(const Device& device, const GroupSource& from, Here here = Here::at());
+
+  std::uint64_t bytes() const;             // of the group
+  std::uint64_t compressed_bytes() const;  // 0: not compressed
+  // Writes the bytes of the group, decoded.
+  void read(std::span<std::byte> into, Here here = Here::at()) const;
 
  private:
   friend class flow::GroupCatalog;

@@ -56,7 +56,7 @@ def free_memory(model: torch.nn.Module, device: torch.device) -> int:
 
 def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any = None, host_memory: Optional[Size] = None,
             slowdown: Optional[float] = None, *, ring: Optional[Size] = None, stream_all: bool = False,
-            weights: Any = None, names: Any = None) -> torch.nn.Module:
+            weights: Any = None, names: Any = None, compress: bool = False) -> torch.nn.Module:
     """See slipstream.offload."""
     check_model(model)
     if budget is not None and slowdown is not None:
@@ -81,7 +81,7 @@ def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any =
         for path, param in model.named_parameters():
             if param.device.type == "meta":
                 raise InvalidValue(f"'{path}' is on the meta device, without values: give the files, weights='folder'")
-    options = {"budget": room, "slowdown": slowdown, "stream_all": stream_all,
+    options = {"budget": room, "slowdown": slowdown, "stream_all": stream_all, "compress": bool(compress),
                "host_memory": None if host_memory is None else bytes_of(host_memory, "host_memory", whole),
                "ring": None if ring is None else bytes_of(ring, "ring", whole)}
     if room is not None:

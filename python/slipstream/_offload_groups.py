@@ -26,6 +26,7 @@ FILE_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32", "I16": "int16",
     "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }
+FILE_NAMES = {getattr(torch, name): kind for kind, name in FILE_TYPES.items() if hasattr(torch, name)}
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
          "tib": 1 << 40}
 
@@ -70,7 +71,7 @@ class Group:
 
     __slots__ = ("name", "index", "places", "params", "shape", "stride", "dtype", "nbytes", "origin", "original", "host",
                  "tensor", "idle_view", "open", "views", "requires_grad", "rows", "rows_shown", "has_rows", "stream",
-                 "versions")
+                 "versions", "packed")
 
     def __init__(self, name: str, param: torch.nn.Parameter) -> None:
         self.name = name
@@ -83,6 +84,7 @@ class Group:
         self.origin = param.device
         self.original: Optional[torch.Tensor] = None     # the parameter's own memory, while it is kept
         self.host: Optional[torch.Tensor] = None         # the bytes on the host, as a tensor; None: only in a file
+        self.packed: Optional[_core.CompressedWeights] = None  # the bytes on the host, compressed
         self.tensor: Optional[str] = None                # the name in the files
         self.idle_view: Optional[torch.Tensor] = None    # what the parameters show otherwise
         self.open = False                                # the parameters show the bytes

@@ -11,7 +11,7 @@ import torch
 
 from . import _core
 from ._errors import InvalidValue, OutOfMemory
-from ._offload_groups import (Group, PinnedBlocks, Progress, Weights, check_cast, check_unused, contiguous_stride, file_dtype,
+from ._offload_groups import (FILE_NAMES, Group, PinnedBlocks, Progress, Weights, check_cast, check_unused, contiguous_stride, file_dtype,
                               idle_view_for, in_files, read_tensor, text_of)
 
 
@@ -30,8 +30,8 @@ class HostWeights:
     """The bytes of the weights on the host, as sources for a WeightStreamer."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device, slip_device: _core.Device, weights: Weights,
-                 files: Optional[_core.WeightFiles], host_memory: Optional[int]) -> None:
-        self.model, self.device, self.slip_device = model, device, slip_device
+                 files: Optional[_core.WeightFiles], host_memory: Optional[int], compress: bool) -> None:
+        self.model, self.device, self.slip_device, self.compress = model, device, slip_device, compress
         self.weights, self.files, self.host_memory = weights, files, host_memory
         self.on_host = device.type == "cpu"
         self.sources: list[Any] = []                # by group
@@ -47,12 +47,16 @@ class HostWeights:
         self.sources.clear()
         for group in self.weights.groups:
             group.views.clear()
-            group.host = group.original = group.rows = None
+            group.host = group.original = group.rows = group.packed = None
 
     def read(self, group: Group) -> torch.Tensor:
         """The weight, in host memory."""
         if group.host is not None:
             return group.host
+        if group.packed is not None:
+            memory = torch.empty(group.nbytes, dtype=torch.uint8)
+            group.packed.read(memory.data_ptr())
+            return group.view_of(memory)
         assert self.files is not None and group.tensor is not None
         return read_tensor(self.files, group.tensor, *self.files.tensors()[group.tensor][:2])
 
@@ -75,7 +79,7 @@ class HostWeights:
         """The weight with its rows `ids`, readable on the device. None: there is no way but to load it."""
         if group.rows is not None:
             return group.rows
-        if group.host is not None or not self.on_host:
+        if group.host is not None or group.packed is not None or not self.on_host:
             return None
         # Only the pages of these rows become memory. Other numbers are an error of the lookup itself.
         assert self.files is not None and group.tensor is not None
@@ -88,7 +92,8 @@ class HostWeights:
     def prepare(self, names: Any) -> None:
         """Moves the weights. After an exception the caller calls _undo_all()."""
         weights = self.weights
-        progress = Progress("reading weights" if self.files else "pinning weights", weights.total)
+        progress = Progress("compressing weights" if self.compress else "reading weights" if self.files else "pinning weights",
+                            weights.total)
         try:
             if self.files:
                 self._read_files(names, progress)
@@ -139,10 +144,13 @@ class HostWeights:
             if id(buffer) not in moved:
                 moved[id(buffer)] = buffer.to(self.device)
             self._keep_buffer(module, name, buffer, moved[id(buffer)])
-        blocks = PinnedBlocks(self.slip_device, [group.nbytes for group in self.weights.groups])
+        sizes = [] if self.compress else [group.nbytes for group in self.weights.groups]
+        blocks = PinnedBlocks(self.slip_device, sizes)
         for group in self.weights.groups:
             source = group.params[0].data
-            if self.on_host and source.stride() == tuple(group.stride) and source.device.type == "cpu":
+            if self.compress:
+                self._pack(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(source))
+            elif self.on_host and source.stride() == tuple(group.stride) and source.device.type == "cpu":
                 group.original = group.host = source
                 flat = source.as_strided((source.numel(),), (1,)).view(torch.uint8)
                 self.sources.append(flat.numpy())
@@ -157,7 +165,14 @@ class HostWeights:
                 self.sources.append(pinned)
             self._replace(group)
             progress.add(group.nbytes)
-        self.pinned_bytes = blocks.bytes
+        self.pinned_bytes += blocks.bytes
+
+    def _pack(self, group: Group, data: torch.Tensor) -> None:
+        """Compresses the bytes of a group into pinned memory; its own memory is not needed any more."""
+        flat = data.as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()
+        group.packed = _core.CompressedWeights(self.slip_device, flat, FILE_NAMES.get(group.dtype, "U8"))
+        self.pinned_bytes += group.packed.compressed_nbytes
+        self.sources.append(group.packed)
 
     def _read_files(self, names: Any, progress: Progress) -> None:
         """Weights in files: on a GPU they are read to pinned memory, as many as host_memory allows; on cpu they stay there."""
@@ -197,11 +212,15 @@ class HostWeights:
         check_unused(tensors, {each for place in places for each in names(*place)},
                      getattr(self.model, "_keys_to_ignore_on_load_unexpected", None) or ())
         kept = self._kept(tensors)
-        sizes = [group.nbytes for group, keep in zip(weights.groups, kept) if keep]
+        sizes = [group.nbytes for group, keep in zip(weights.groups, kept) if keep and not self.compress]
         blocks = PinnedBlocks(self.slip_device, sizes)
         for group, keep in zip(weights.groups, kept):
             if not keep:
                 self.sources.append((files, [group.tensor]))
+            elif self.compress:
+                kind, shape = tensors[group.tensor][:2]
+                self._pack(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(
+                    read_tensor(files, group.tensor, kind, shape)))
             else:
                 pinned, memory = blocks.take()
                 group.host = group.view_of(memory)
@@ -213,7 +232,7 @@ class HostWeights:
                 self.sources.append(pinned)
             self._replace(group)
             progress.add(group.nbytes)
-        self.pinned_bytes = blocks.bytes
+        self.pinned_bytes += blocks.bytes
 
     def _kept(self, tensors: dict[str, Any]) -> list[bool]:
         """By group: whether it is kept in host memory. The others are read from the files at each load, as they are there."""

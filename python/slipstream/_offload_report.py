@@ -23,6 +23,7 @@ class OffloadPlan:
     small_bytes: int
     resident_bytes: int
     ring_bytes: int
+    slot_bytes: int  # for compressed weights on their way
     weight_bytes: int
     pinned_bytes: int
     resident: list[str]
@@ -34,7 +35,7 @@ class OffloadPlan:
     @property
     def device_bytes(self) -> int:
         """Of all weights and the ring; without activations."""
-        return self.small_bytes + self.resident_bytes + self.ring_bytes
+        return self.small_bytes + self.resident_bytes + self.ring_bytes + self.slot_bytes
 
     def __str__(self) -> str:
         return self.text
@@ -55,10 +56,17 @@ class OffloadPlan:
                  f"  resident     {text_of(kept)}: {len(resident)} weights",
                  f"  ring         {text_of(ring)}, for {len(streamed)} streamed weights",
                  f"link           {text_of(rate)}/s"]
+        packed = [group for group in weights.groups if group.packed is not None]
+        if packed:
+            whole, stored = sum(group.nbytes for group in packed), sum(group.packed.compressed_nbytes for group in packed)
+            used = [each for each in sizes["groups"] if each["compressed_bytes"]]
+            lines.append(f"compressed     {text_of(whole)} of weights in {text_of(stored)} of pinned memory ({whole / stored:.2f}x); "
+                         f"{sum(each['resident'] for each in used)} stay so on the device, "
+                         f"{sum(not each['resident'] for each in used)} are streamed so")
         if not session._settled:
             lines.append("not final      what stays is chosen after the first calls of the model, by their order and times")
         lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
-        return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring, weights.total,
+        return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring, sizes["slot_bytes"], weights.total,
                            session._host.pinned_bytes, resident, streamed, passes, rate, "\n".join(lines) + "\n")
 
 

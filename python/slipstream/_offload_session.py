@@ -42,11 +42,13 @@ class Offloaded:
         self._streams: dict[int, _core.Stream] = {}
         self._streamer: Optional[_core.WeightStreamer] = None
         self._memory: Optional[torch.Tensor] = None
-        self._host = HostWeights(model, device, self._slip_device, weights, files, options["host_memory"])
+        self._host = HostWeights(model, device, self._slip_device, weights, files, options["host_memory"],
+                                 options["compress"])
         self._modules: list[str] = []       # names of the wrapped modules, by number
         self._subtree: list[list[Group]] = []
         self._settled = False               # what stays on the device is chosen, from observed calls
         self._link: Optional[tuple[float, int]] = None
+        self._decode: Optional[tuple[float, int]] = None  # of compressed weights
         self._passes: dict[tuple[int, int], Pass] = {}
         self._last: Optional[Pass] = None
         self._known: dict[tuple[int, int], list[Use]] = {}  # observed before that choice
@@ -212,11 +214,13 @@ class Offloaded:
         streamer = _core.WeightStreamer(
             self._slip_device, [(group.name, source) for group, source in zip(self._weights.groups, self._host.sources)],
             memory=memory, budget=budget, slowdown=slowdown, ring=ring, stream_all=stream_all, load=self._link,
+            decode=self._decode,
             host_memory=0 if self._files and not self._on_host else None)
         for name, uses in orders:
             streamer.add_pass(name, for_streamer(uses))
         streamer.plan()
-        self._link = streamer.plan_of(0)["load"]
+        planned = streamer.plan_of(0)
+        self._link, self._decode = planned["load"], planned["decode"]
         return streamer
 
     def _measure_files(self) -> None:
@@ -271,14 +275,14 @@ class Offloaded:
             trial = self._make_streamer(orders, slowdown=options["slowdown"], ring=options["ring"])
             sizes = trial.plan_of(0)
             trial.close()
-            budget = sizes["resident_bytes"] + sizes["ring_bytes"]
+            budget = sizes["resident_bytes"] + sizes["ring_bytes"] + sizes["slot_bytes"]
         assert budget is not None
         # Where weights are held while others are used, any weight may come at that place, in a ring with gaps.
         held = max(held_bytes(uses) for _, uses in orders)
         floor = held + 2 * aligned(self._weights.largest.nbytes) if held else 0
         budget = min(max(budget, floor if options["slowdown"] is not None else 0), total)
         ring = options["ring"]
-        if ring is None and options["stream_all"]:
+        if ring is None and options["stream_all"] and not options["compress"]:
             ring = budget  # nothing else needs the memory
         self._streamer = self._make_streamer(orders, budget=budget, ring=ring, stream_all=options["stream_all"])
         if ring is None and 0 < self._streamer.plan_of(0)["ring_bytes"] < min(floor, budget):

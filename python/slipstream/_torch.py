@@ -19,31 +19,33 @@ def _need_torch(what: str) -> None:
 
 def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any = None, host_memory: Optional[Size] = None,
             slowdown: Optional[float] = None, *, ring: Optional[Size] = None, stream_all: bool = False,
-            weights: Any = None) -> torch.nn.Module:
+            weights: Any = None, compress: bool = False) -> torch.nn.Module:
     """Runs a model whose weights do not fit the device. Returns the model, which is used as before.
 
     `budget`: device memory for weights: bytes, "6GiB", or "50%" of the weights. Without it, 75 % of the free memory of a
     GPU. `slowdown` instead: 0.05 takes the smallest budget with which a call is at most 5 % slower. `device`: "cuda:0", or
     "cpu" for a model larger than the main memory. `weights`: safetensors files with the weights, for a model made under
     empty_weights(); `host_memory` limits how many of them are kept in host memory. `stream_all`: no weight stays on the
-    device. `ring`: bytes for weights that are loaded ahead.
+    device. `ring`: bytes for weights that are loaded ahead. `compress`: the weights in host memory are compressed without
+    loss (bfloat16 to 70 %), and decoded on the device where that makes calls faster; the results keep every bit.
 
     `model.slip` has plan(), predict(), report(), verify(), timeline("x.html") and restore().
     """
     _need_torch("offload")
     from . import _offload
-    return _offload.offload(model, budget, device, host_memory, slowdown, ring=ring, stream_all=stream_all, weights=weights)
+    return _offload.offload(model, budget, device, host_memory, slowdown, ring=ring, stream_all=stream_all, weights=weights,
+                            compress=compress)
 
 
 def from_pretrained(cls: Any, path: Any, budget: Optional[Size] = None, device: Any = None, host_memory: Optional[Size] = None,
                     slowdown: Optional[float] = None, *, dtype: Any = None, ring: Optional[Size] = None,
-                    stream_all: bool = False) -> torch.nn.Module:
+                    stream_all: bool = False, compress: bool = False) -> torch.nn.Module:
     """Loads a folder of Hugging Face (config.json and *.safetensors) as an offloaded model, without a copy of all weights
     in memory. `cls`: a class of transformers, its name, or None for the one that config.json names."""
     _need_torch("from_pretrained")
     from . import _offload_models
     return _offload_models.from_pretrained(cls, path, budget, device, host_memory, slowdown, dtype=dtype, ring=ring,
-                                           stream_all=stream_all)
+                                           stream_all=stream_all, compress=compress)
 
 
 def empty_weights() -> ContextManager[None]:

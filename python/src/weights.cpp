@@ -45,10 +45,22 @@ struct StreamerObject {
   }
 };
 
-// A group's source: a Buffer or Range of pinned memory, (WeightFiles, names of tensors), or an object with the buffer
-// protocol.
+struct CompressedObject {
+  GroupSource source;
+};
+
+// Memory of an object with the buffer protocol.
+std::span<const std::byte> bytes_of(const py::memoryview& view) {
+  const Py_buffer* const bytes = PyMemoryView_GET_BUFFER(view.ptr());
+  if (!PyBuffer_IsContiguous(bytes, 'C')) throw py::buffer_error("the memory of a group must be contiguous");
+  return {static_cast<const std::byte*>(bytes->buf), static_cast<std::size_t>(bytes->len)};
+}
+
+// A group's source: a Buffer or Range of pinned memory, CompressedWeights, (WeightFiles, names of tensors), or an
+// object with the buffer protocol.
 GroupSource source_of(StreamerObject& self, py::handle given) {
   const Here here = caller();
+  if (py::isinstance<CompressedObject>(given)) return given.cast<const CompressedObject&>().source;
   if (py::isinstance<BufferObject>(given) || py::isinstance<RangeObject>(given)) {
     const RangeObject range = to_range(given);
     self.buffers.push_back(range.buffer);
@@ -62,10 +74,20 @@ GroupSource source_of(StreamerObject& self, py::handle given) {
                                 here);
   }
   const auto view = py::memoryview(py::reinterpret_borrow<py::object>(given));
-  const Py_buffer* const bytes = PyMemoryView_GET_BUFFER(view.ptr());
-  if (!PyBuffer_IsContiguous(bytes, 'C')) throw py::buffer_error("the memory of a group must be contiguous");
   self.kept.push_back(view);
-  return GroupSource::memory({static_cast<const std::byte*>(bytes->buf), static_cast<std::size_t>(bytes->len)}, here);
+  return GroupSource::memory(bytes_of(view), here);
+}
+
+CompressedObject compress(const std::shared_ptr<DeviceObject>& device, const py::object& data,
+                          const std::string& type) {
+  const Here here = caller();
+  const std::optional<DataType> found = data_type_of(type);
+  if (!found) throw Error(Code::kInvalidValue, "no data type '" + type + "'", here);
+  const auto view = py::memoryview(data);
+  const std::span<const std::byte> bytes = bytes_of(view);
+  const Device& on = device->get();
+  return unlocked(
+      [&] { return CompressedObject{GroupSource::compressed(on, GroupSource::memory(bytes, *found, here), here)}; });
 }
 
 StreamerOptions options_of(StreamerObject& self, const py::kwargs& given) {
@@ -83,6 +105,9 @@ StreamerOptions options_of(StreamerObject& self, const py::kwargs& given) {
     else if (name == "load") {
       const auto [rate, latency] = value.cast<std::pair<double, Picos>>();
       options.load = {.bytes_per_second = rate, .latency = latency};
+    } else if (name == "decode") {
+      const auto [rate, latency] = value.cast<std::pair<double, Picos>>();
+      options.decode = {.bytes_per_second = rate, .latency = latency};
     } else if (name == "memory") {
       const RangeObject range = to_range(value);
       self.buffers.push_back(range.buffer);
@@ -151,6 +176,7 @@ py::dict plan_of(const StreamerObject& self, std::uint32_t pass) {
     each["bytes"] = unit.bytes;
     each["resident"] = unit.resident;
     each["from_disk"] = unit.from_disk;
+    each["compressed_bytes"] = unit.compressed_bytes;
     groups.append(each);
   }
   py::dict result;
@@ -158,11 +184,14 @@ py::dict plan_of(const StreamerObject& self, std::uint32_t pass) {
   result["loads"] = plan.loads.size();
   result["resident_bytes"] = plan.resident_bytes;
   result["ring_bytes"] = plan.ring_bytes;
+  result["slot_bytes"] = plan.slot_bytes;
   result["streamed_bytes"] = plan.streamed_bytes;
+  result["link_bytes"] = plan.link_bytes;
   result["step_ps"] = plan.step;
   result["compute_ps"] = plan.compute;
   result["loading_ps"] = plan.loading;
   result["load"] = py::make_tuple(costs.load.bytes_per_second, costs.load.latency);
+  result["decode"] = py::make_tuple(costs.decode.bytes_per_second, costs.decode.latency);
   return result;
 }
 
@@ -280,6 +309,20 @@ void bind_files(py::module_& module) {
 
 void bind_weights(py::module_& module) {
   bind_files(module);
+  py::class_<CompressedObject>(module, "CompressedWeights",
+                               "The bytes of one group of weights, compressed without loss in pinned memory.")
+      .def(py::init(&compress), py::arg("device"), py::arg("data"), py::arg("dtype"),
+           "`data`: an object with the buffer protocol. `dtype`: as in safetensors files, \"BF16\".")
+      .def_property_readonly("nbytes", [](const CompressedObject& self) { return self.source.bytes(); })
+      .def_property_readonly("compressed_nbytes",
+                             [](const CompressedObject& self) { return self.source.compressed_bytes(); })
+      .def(
+          "read",
+          [](const CompressedObject& self, std::uintptr_t address) {
+            const Here here = caller();
+            unlocked([&] { self.source.read({reinterpret_cast<std::byte*>(address), self.source.bytes()}, here); });
+          },
+          py::arg("address"), "Decodes the bytes into host memory at an address.");
   module.def("_wrap_address", wrap_address, py::arg("device"), py::arg("address"), py::arg("nbytes"), py::arg("kind"),
              py::arg("owner"));
   py::class_<StreamerObject, std::shared_ptr<StreamerObject>>(
@@ -288,7 +331,7 @@ void bind_weights(py::module_& module) {
       "PyTorch modules.")
       .def(py::init(&make), py::arg("device"), py::arg("groups"),
            "`groups`: (name, source) pairs. Options: budget, slowdown, host_memory, ring, stream_all, memory, load, "
-           "learn, search_effort, as in slip::StreamerOptions.")
+           "decode, learn, search_effort, as in slip::StreamerOptions.")
       .def("add_pass", add_pass, py::arg("name"), py::arg("uses") = py::tuple(),
            "`uses`: names of groups, or (name, time_ps, held), in order; held: later uses that begin before its end.")
       .def(

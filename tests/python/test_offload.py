@@ -30,6 +30,28 @@ class Outputs(Case):
         for kind in (torch.float32, torch.float64, *LOWER):
             self.check(make().to(kind))
 
+    def test_compressed_weights_give_the_same_output(self):
+        """Layers large enough that the planner streams them compressed; every bit of outputs and weights comes back."""
+        torch.manual_seed(3)
+        for kind in (torch.bfloat16, torch.float32):
+            model = nn.Sequential(*(nn.Linear(768, 768, bias=False) for _ in range(12))).to(kind).eval()
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            x = torch.randn(2, 768).to(kind)
+            wanted = run(model, x)
+            for options in ({"stream_all": True}, {}):
+                slip.offload(model, "50%", "cpu", compress=True, **options)
+                for _ in range(4):
+                    self.assertTrue(torch.equal(model(x), wanted))
+                plan = model.slip.plan()
+                self.assertIn("compressed", str(plan))
+                self.assertLess(plan.pinned_bytes, (0.75 if kind == torch.bfloat16 else 0.9) * plan.weight_bytes)
+                self.assertLessEqual(plan.device_bytes, plan.budget)
+                self.assertTrue(model.slip.verify())
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(value, before[name]), name)
+                model.slip.restore()
+                self.assertTrue(torch.equal(run(model, x), wanted))
+
     def test_nothing_stays(self):
         model = self.check(make(), stream_all=True)
         self.assertEqual(model.slip.plan().resident, [])

@@ -128,7 +128,9 @@ TEST(AgentChannels, HostileBodiesAreRefused) {
     std::string changed = body;
     for (int k = 0; k < 3; ++k) changed[random() % changed.size()] = static_cast<char>(random());
     const std::optional<AgentJob> job = AgentJob::parse(changed);  // must neither crash nor take long
-    if (job) EXPECT_TRUE(!job->command.empty() && !job->ranks.empty() && job->body().size() <= changed.size());
+    if (job) {
+      EXPECT_TRUE(!job->command.empty() && !job->ranks.empty() && job->body().size() <= changed.size());
+    }
     refused += job ? 0 : 1;
   }
   EXPECT_GT(refused, 10'000);

@@ -175,7 +175,7 @@ TEST(Clusters, AHostThatIsCutOffIsGivenUpByBothSides) {
   HeldFifo held(hosts.folder());
   const std::string list = hosts.address(0) + "," + hosts.address(1) + "," + hosts.address(2);
   const auto job =
-      hosts.launch(0, list, {"-n", "3", "--host-timeout", "3", "--", "sh", "-c", held.hold() + "exec sleep 600"});
+      hosts.launch(0, list, {"-n", "3", "--host-timeout", "10", "--", "sh", "-c", held.hold() + "exec sleep 600"});
   ASSERT_TRUE(held.held_by(3)) << job->err.all();
   hosts.hosts().cut(2);
   EXPECT_EQ(job->status(), 1);
@@ -191,7 +191,7 @@ TEST(Clusters, AHostThatHangsIsGivenUp) {
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   HeldFifo held(hosts.folder());
   const auto job = hosts.launch(0, hosts.address(0) + "," + hosts.address(1),
-                                {"-n", "2", "--host-timeout", "3", "--", "sh", "-c",
+                                {"-n", "2", "--host-timeout", "10", "--", "sh", "-c",
                                  "echo processes $PPID $$ of rank $SLIP_RANK.; " + held.hold() + "exec sleep 600"});
   ASSERT_TRUE(held.held_by(2)) << job->err.all();
   const std::string prefix = "[rank 1 host " + hosts.address(1) + "] processes ";

@@ -193,6 +193,7 @@ class HeldPipe {
     ::close(ends[1]);
     std::string said;
     while (said.size() < 6) said += next();  // all three run
+    EXPECT_EQ(said, "x\nx\nx\n");
   }
   ~HeldPipe() {
     if (launcher_ > 0) ::kill(launcher_, SIGKILL);

@@ -6,6 +6,17 @@
 
 namespace slip::flow {
 
+WeightGroup group_of(const std::vector<GraphValue>& parts, std::size_t first_value) {
+  WeightGroup group;
+  for (const GraphValue& part : parts) {
+    const Value value{static_cast<std::uint32_t>(first_value + group.parts.size())};
+    const std::uint64_t offset = aligned(group.bytes);
+    group.parts.push_back({{value, 0, part.bytes}, offset});
+    group.bytes = offset + part.bytes;
+  }
+  return group;
+}
+
 GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) {
   if (groups.empty()) throw Error(Code::kInvalidValue, "a streamer without groups of weights", here);
   for (const StreamedGroup& group : groups) {
@@ -13,12 +24,8 @@ GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) 
     if (group.name.empty()) base::fail(Code::kInvalidValue, here, "group {} of the streamer has no name", index);
     if (!by_name_.emplace(group.name, index).second)
       base::fail(Code::kInvalidValue, here, "two groups of the streamer have the name '{}'", group.name);
-    WeightGroup& made = groups_.emplace_back();
+    const WeightGroup& made = groups_.emplace_back(group_of(group.source.parts_, values_.size()));
     for (const GraphValue& part : group.source.parts_) {
-      const Value value{static_cast<std::uint32_t>(values_.size())};
-      const std::uint64_t offset = aligned(made.bytes);
-      made.parts.push_back({{value, 0, part.bytes}, offset});
-      made.bytes = offset + part.bytes;
       values_.push_back(part);
       if (part.name.empty()) values_.back().name = group.name;
     }
@@ -26,7 +33,7 @@ GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) 
     names_.push_back(group.name);
     sources_.push_back(group.source.source_);
     pinned_.push_back(group.source.pinned_);
-    of_files_.push_back(!group.source.parts_.front().name.empty());
+    of_files_.push_back(PackedGroups::has_files(group.source.source_));
   }
   packed_.resize(groups_.size());
 }
@@ -34,7 +41,8 @@ GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) 
 void GroupCatalog::compress(const Device& device, bool all, Here here) {
   std::vector<std::uint32_t> others;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
-    packed_[i] = PackedGroups::in_files(sources_[i], groups_[i], values_, here);
+    packed_[i] = PackedGroups::in_memory(sources_[i]);
+    if (!packed_[i]) packed_[i] = PackedGroups::in_files(sources_[i], groups_[i], values_, here);
     if (!packed_[i] && all) others.push_back(i);
   }
   if (others.empty()) return;
@@ -125,6 +133,37 @@ GroupSource GroupSource::callback(std::uint64_t bytes, DataType type, Fill fill,
                                                                    std::span<std::byte> into) { fill(offset, into); });
   source.parts_ = {nameless(type, bytes, here)};
   return source;
+}
+
+GroupSource GroupSource::compressed(const Device& device, const GroupSource& from, Here here) {
+  if (from.compressed_bytes() > 0) return from;
+  GroupSource made;
+  made.parts_ = from.parts_;
+  made.source_ = flow::PackedGroups::source_of(std::make_shared<const flow::PackedGroups>(
+      device, std::vector<WeightGroup>{flow::group_of(from.parts_, 0)}, from.parts_,
+      [&](std::uint32_t, const WeightGroup::Part& part, std::span<std::byte> into) {
+        flow::PackedGroups::fill_part(from.source_, from.parts_[part.bytes.value.index], part, into, here);
+      },
+      here));
+  return made;
+}
+
+std::uint64_t GroupSource::bytes() const { return flow::group_of(parts_, 0).bytes; }
+
+std::uint64_t GroupSource::compressed_bytes() const {
+  const flow::PackedGroups::Group packed = flow::PackedGroups::in_memory(source_);
+  return packed ? packed->bytes : 0;
+}
+
+void GroupSource::read(std::span<std::byte> into, Here here) const {
+  const WeightGroup group = flow::group_of(parts_, 0);
+  if (into.size() != group.bytes)
+    base::fail(Code::kInvalidValue, here, "{} bytes for a group of {}", into.size(), group.bytes);
+  if (const flow::PackedGroups::Group packed = flow::PackedGroups::in_memory(source_))
+    return flow::unpack(*packed, runtime::address(packed->image), into.data(), here);
+  for (const WeightGroup::Part& part : group.parts)
+    flow::PackedGroups::fill_part(source_, parts_[part.bytes.value.index], part,
+                                  into.subspan(part.offset, part.bytes.bytes), here);
 }
 
 }  // namespace slip

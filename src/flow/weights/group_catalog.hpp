@@ -13,6 +13,9 @@
 
 namespace slip::flow {
 
+// A group of these parts, one after the other. Their values have numbers from `first_value` on.
+WeightGroup group_of(const std::vector<GraphValue>& parts, std::size_t first_value);
+
 class GroupCatalog {
  public:
   // Throws kInvalidValue for groups without a name, with the same name or without bytes.

@@ -56,15 +56,16 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
   keep_in_pinned_memory(here);
   prepare_decoding(here);
   if (largest_read > 0) {
-    read_memory_ = device.alloc(load_slots_bytes(largest_read), MemoryKind::kPinned, "read slots", here);
-    read_slots_ = std::make_unique<LoadSlots>(device, "reads from disk", read_memory_.range(), largest_read, here);
+    read_memory_ = device.alloc(slots_bytes(kReadSlots, largest_read), MemoryKind::kPinned, "read slots", here);
+    read_slots_ =
+        std::make_unique<LoadSlots>(device, "reads from disk", read_memory_.range(), kReadSlots, largest_read, here);
   }
   if (largest_copy > 0 && memory_.slots.bytes > 0 && !options.direct_reads) {
-    if (memory_.slots.bytes < load_slots_bytes(largest_copy))
+    if (memory_.slots.bytes < slots_bytes(kDecodeSlots, largest_copy))
       base::fail(Code::kInvalidValue, here, "the plan has {} bytes of slots for compressed groups, and needs {}",
-                 memory_.slots.bytes, load_slots_bytes(largest_copy));
-    device_slots_ =
-        std::make_unique<LoadSlots>(device, "copies of compressed weights", memory_.slots, largest_copy, here);
+                 memory_.slots.bytes, slots_bytes(kDecodeSlots, largest_copy));
+    device_slots_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory_.slots, kDecodeSlots,
+                                                largest_copy, here);
   }
   if (reads_into_ring) read_ahead_ = std::make_unique<ReadAhead>(device, here);
 }

@@ -24,17 +24,18 @@ namespace slip::flow {
 // While one slot is emptied the others are filled.
 class LoadSlots {
  public:
-  // `memory` has load_slots_bytes(max_bytes), or `max_bytes` in a simulation that moves no bytes: all slots share it
+  // `memory` has slots_bytes(slots, max_bytes), or `max_bytes` in a simulation that moves no bytes: all slots share it
   // then.
-  LoadSlots(const Device& device, Name stream, Range memory, std::uint64_t max_bytes, Here here)
+  LoadSlots(const Device& device, Name stream, Range memory, std::size_t slots, std::uint64_t max_bytes, Here here)
       : memory_(memory),
-        stride_(memory.bytes >= load_slots_bytes(max_bytes) ? aligned(max_bytes) : 0),
-        stream_(device.stream(stream, StreamFlags::kNonBlocking, 0, here)) {}
+        stride_(memory.bytes >= slots_bytes(slots, max_bytes) ? aligned(max_bytes) : 0),
+        stream_(device.stream(stream, StreamFlags::kNonBlocking, 0, here)),
+        slots_(slots) {}
 
   // `fill(stream, slot)` issues what fills `bytes` bytes of a slot, and `empty(slot)` issues to `to` what reads them.
   template <class Fill, class Empty>
   void issue(StreamRef to, std::uint64_t bytes, const Fill& fill, const Empty& empty) {
-    const std::size_t turn = next_++ % kLoadSlots;
+    const std::size_t turn = next_++ % slots_.size();
     Slot& slot = slots_[turn];
     const Range range = memory_.slice(turn * stride_, bytes);
     stream_.wait(slot.emptied);
@@ -54,7 +55,7 @@ class LoadSlots {
   const Range memory_;
   const std::uint64_t stride_;  // bytes; 0: shared
   Stream stream_;
-  std::array<Slot, kLoadSlots> slots_;
+  std::vector<Slot> slots_;
   std::size_t next_ = 0;
 };
 

@@ -63,9 +63,20 @@ class PackedGroups {
   // if the source was compressed for another graph.
   static std::vector<Group> of(const WeightSource& source, const std::vector<WeightGroup>& groups,
                                std::span<const GraphValue> values, Here here);
+  // The group of GroupSource::compressed(); null: the source is another one.
+  static Group in_memory(const WeightSource& source) {
+    return source.packed_ ? source.packed_->groups().front() : nullptr;
+  }
+  static bool has_files(const WeightSource& source) { return source.files_ != nullptr; }
   // One group of a source of files; null: it is not compressed, or not whole blocks.
   static Group in_files(const WeightSource& source, const WeightGroup& group, std::span<const GraphValue> values,
                         Here here);
+  // A source of these groups.
+  static WeightSource source_of(std::shared_ptr<const PackedGroups> groups) {
+    WeightSource source;
+    source.packed_ = std::move(groups);
+    return source;
+  }
   // Writes the source's bytes of one part, not compressed. The source is not one of compressed().
   static void fill_part(const WeightSource& source, const GraphValue& weight, const WeightGroup::Part& part,
                         std::span<std::byte> into, Here here);

@@ -169,6 +169,7 @@ class WeightsPlanner {
       group.compressed_bytes = bytes;
       group.room = 0;
     }
+    keep_slots_small(groups);
     leave_on_disk(groups, options_.host_memory);
     if (std::ranges::none_of(groups, [](const WeightGroup& group) { return group.compressed_bytes > 0; })) return;
     for (const double share : kPackedShares) {
@@ -179,6 +180,16 @@ class WeightsPlanner {
     if (in_memory == 0 || in_memory == static_cast<std::int64_t>(groups.size())) return;
     for (WeightGroup& group : groups) group.compressed_bytes = group.from_disk ? group.compressed_bytes : 0;
     add_form(groups, 0, costs);
+  }
+  // The slots have the size of the largest compressed group. A few groups that are much larger than the others, such as
+  // an embedding, would take memory from all of them: they stay as they are.
+  static void keep_slots_small(std::vector<WeightGroup>& groups) {
+    constexpr std::uint64_t kTimesTheMean = 4;
+    std::uint64_t sum = 0, count = 0;
+    for (const WeightGroup& group : groups) sum += group.compressed_bytes, count += group.compressed_bytes > 0 ? 1 : 0;
+    for (WeightGroup& group : groups) {
+      if (count > 0 && group.compressed_bytes > kTimesTheMean * (sum / count)) group.compressed_bytes = 0;
+    }
   }
   void add_form(const std::vector<WeightGroup>& groups, double packed_share, const Costs& costs) {
     GroupForms forms{groups, {}, step_costs_of(graph_, costs, groups)};
@@ -191,7 +202,7 @@ class WeightsPlanner {
       if (packed) owed -= 1;
       forms.packed.push_back(packed ? 1 : 0);
     }
-    forms.slots = costs.device == "cpu" ? 0 : load_slots_bytes(largest);
+    forms.slots = costs.device == "cpu" ? 0 : slots_bytes(kDecodeSlots, largest);
     forms_.push_back(std::move(forms));
   }
 

@@ -45,9 +45,9 @@ class SimulatedLoader final : public GroupLoader {
     }
     weights_ = device.alloc(largest, MemoryKind::kPinned, "weights");
     if (costs.read.bytes_per_second > 0)
-      reads_ = std::make_unique<LoadSlots>(device, "reads from disk", weights_.range(), largest, here);
+      reads_ = std::make_unique<LoadSlots>(device, "reads from disk", weights_.range(), kReadSlots, largest, here);
     if (plan.slot_bytes > 0 && largest_packed > 0)
-      copies_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory.slots.range(),
+      copies_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory.slots.range(), kDecodeSlots,
                                             largest_packed, here);
   }
 

@@ -56,7 +56,7 @@ class TwoServers {
         continue;
       }
       const bool decoded = std::exchange(decoding_, false);
-      if (decoded) op_left_ = 0, ++loads_done_;
+      if (decoded) finish_decoding();
       else finish_op();
       if (decoded || op_.index != 0) continue;
       const SteadyStep step{now - began, exposed};
@@ -76,6 +76,8 @@ class TwoServers {
 
   const WeightLoad& load_at(std::size_t number) const { return loads_[number % loads_.size()]; }
   double decode_time(std::size_t number) const { return step_costs_.decodes[load_at(number).unit]; }
+  // A resident group is decoded from where it is.
+  bool takes_slot(std::size_t number) const { return decode_time(number) > 0 && !stays(load_at(number).unit); }
   bool stays(std::uint32_t group) const { return !resident_.empty() && resident_[group]; }
   // The op that used its place in the ring before has ended. Loads are numbered over all steps.
   bool place_is_free(std::size_t number) const {
@@ -107,7 +109,7 @@ class TwoServers {
   }
   bool load_may_start() const {
     if (load_.step >= kMaxSteps) return false;
-    if (decode_time(copied_) > 0) return copied_ - loads_done_ < kLoadSlots;
+    if (decode_time(copied_) > 0) return !takes_slot(copied_) || in_slots_ < kDecodeSlots;
     return place_is_free(copied_);
   }
   void note_ready(double now) {
@@ -126,6 +128,11 @@ class TwoServers {
     load_left_ =
         std::max(input_runs_ ? step_costs_.inputs[input_.index] : (stays(group) ? 0 : step_costs_.loads[group]), kMin);
   }
+  void finish_decoding() {
+    op_left_ = 0;
+    if (takes_slot(loads_done_)) --in_slots_;
+    ++loads_done_;
+  }
   void finish_op() {
     op_left_ = 0;
     op_.advance(step_costs_.ops.size());
@@ -135,6 +142,7 @@ class TwoServers {
     load_ended_ = true;
     if (input_runs_) return input_.advance(step_costs_.inputs.size());
     if (decode_time(copied_) <= 0 && loads_done_ == copied_) ++loads_done_;
+    if (takes_slot(copied_)) ++in_slots_;
     ++copied_;
     load_.advance(loads_.size());
   }
@@ -145,6 +153,7 @@ class TwoServers {
   std::vector<std::size_t> loads_before_;    // by op: number of a step's loads that the ops before it need
   JobPosition op_, load_, input_;            // those that run, or run next
   std::size_t copied_ = 0, loads_done_ = 0;  // loads that are in a slot or in the ring, and loads that are in the ring
+  std::size_t in_slots_ = 0;                 // compressed loads that are copied and not decoded
   bool decoding_ = false;                    // op_left_ is of a decoding, not of an op
   bool input_runs_ = false;                  // the copy that runs, or ran last, is an input
   bool load_ended_ = false;                  // a copy ended at this instant

@@ -28,9 +28,10 @@ inline constexpr std::uint32_t kNearOps = 8;  // uses this close share a load, a
 // group that are at most `near` ops apart share a load.
 std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups, std::uint32_t near = kNearOps);
 
-// Slots between two streams of a load (LoadSlots in loader.hpp), each for up to `max_bytes` bytes.
-inline constexpr std::size_t kLoadSlots = 3;
-constexpr std::uint64_t load_slots_bytes(std::uint64_t max_bytes) { return kLoadSlots * aligned(max_bytes); }
+// Slots between two streams of a load (LoadSlots in loader.hpp), each for up to `max_bytes` bytes. Decoding takes far
+// less time than a copy, so two slots keep the link busy.
+inline constexpr std::size_t kReadSlots = 3, kDecodeSlots = 2;
+constexpr std::uint64_t slots_bytes(std::size_t slots, std::uint64_t max_bytes) { return slots * aligned(max_bytes); }
 
 // The part of the group that holds these bytes of a weight; null if no part does.
 const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes);

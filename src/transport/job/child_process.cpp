@@ -56,6 +56,7 @@ struct ChildSetup {
   int failure;  // write end of a pipe: the child sends the errno if exec fails
   pid_t parent;
   sigset_t mask;
+  const JobGuard* guard;
 };
 
 [[noreturn]] void give_up(const ChildSetup& setup) {
@@ -68,6 +69,7 @@ struct ChildSetup {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != setup.parent) ::_exit(kNotRun);  // the parent was killed before prctl()
+  if (setup.guard) setup.guard->add(::getpid());
   ::dup2(setup.in, STDIN_FILENO);
   if (setup.out >= 0) ::dup2(setup.out, STDOUT_FILENO);
   if (setup.err >= 0) ::dup2(setup.err, STDERR_FILENO);
@@ -92,7 +94,8 @@ StartedChild start_child(const ChildProgram& program, const std::string& name) {
                          .err = program.err,
                          .failure = failure.write.number(),
                          .parent = ::getpid(),
-                         .mask = program.mask};
+                         .mask = program.mask,
+                         .guard = program.guard};
   StartedChild child;
   child.pid = ::fork();
   if (child.pid == 0) become(setup);

@@ -10,6 +10,8 @@
 
 namespace slip::transport {
 
+class JobGuard;
+
 struct ChildProgram {
   std::vector<std::string> command = {};      // the program, searched in the PATH of `environment`, and its arguments
   std::vector<std::string> environment = {};  // "NAME=value"
@@ -17,6 +19,9 @@ struct ChildProgram {
   int in = -1;                                // -1: /dev/null
   int out = -1, err = -1;                     // -1: that of this process
   sigset_t mask{};                            // blocked signals
+  // Gets the child's process group before the program runs. If this process were killed between the two, nothing would
+  // know the processes that the program starts.
+  const JobGuard* guard = nullptr;
 };
 
 struct StartedChild {

@@ -61,9 +61,9 @@ int RankProcesses::start(int rank, const RankProgram& program) {
                                           .directory = program.directory,
                                           .out = program.out,
                                           .err = program.err,
-                                          .mask = mask_},
+                                          .mask = mask_,
+                                          .guard = &guard_},
                                          fmt::format("rank {}", rank));
-  guard_.add(child.pid);
   processes_.push_back({rank, child.pid, true});
   return child.error;
 }
