@@ -90,7 +90,7 @@ void note(Context& context, const Compared& found) {
       "streamed and {} resident ones compressed; {:.2f} GB of weights a step in {:.2f} GB",
       step / 1e6, static_cast<double>(found.predicted) / 1e9, median(found.plain) / 1e6, median(found.resident) / 1e6,
       found.plan.units.size(), streamed, resident, static_cast<double>(found.plan.streamed_bytes) / 1e9,
-      static_cast<double>(found.plan.link_bytes) / 1e9));
+      static_cast<double>(found.plan.link_bytes()) / 1e9));
 }
 
 using Measure = std::function<Recorded(Context&, CompressedCases&)>;

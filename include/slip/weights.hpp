@@ -86,7 +86,6 @@ struct WeightsPlan {
   std::uint64_t activation_bytes = 0;  // inputs, states, outputs and activations
   std::uint64_t activation_bound = 0;  // no placement of these values needs less
   std::uint64_t streamed_bytes = 0;    // of weights that are loaded in each step
-  std::uint64_t link_bytes = 0;        // moved for them: fewer if groups are compressed
   std::optional<std::uint64_t> budget;
 
   // The planner's estimates for a step in the steady state.
@@ -96,6 +95,7 @@ struct WeightsPlan {
   Picos loading = 0;   // the sum of all loads over the link
   Picos decoding = 0;  // the sum of all decoding, which runs where the ops run
 
+  std::uint64_t link_bytes() const;  // moved for streamed_bytes: fewer if groups are compressed
   std::uint64_t device_bytes() const { return resident_bytes + ring_bytes + slot_bytes + activation_bytes; }
 };
 

@@ -60,7 +60,8 @@ class OffloadPlan:
         if packed:
             whole, stored = sum(group.nbytes for group in packed), sum(group.packed.compressed_nbytes for group in packed)
             used = [each for each in sizes["groups"] if each["compressed_bytes"]]
-            lines.append(f"compressed     {text_of(whole)} of weights in {text_of(stored)} of pinned memory ({whole / stored:.2f}x); "
+            lines.append(f"compressed     {text_of(whole)} of weights in {text_of(stored)} of pinned memory "
+                         f"({whole / stored:.2f}x); "
                          f"{sum(each['resident'] for each in used)} stay so on the device, "
                          f"{sum(not each['resident'] for each in used)} are streamed so")
         if not session._settled:

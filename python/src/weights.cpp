@@ -186,7 +186,7 @@ py::dict plan_of(const StreamerObject& self, std::uint32_t pass) {
   result["ring_bytes"] = plan.ring_bytes;
   result["slot_bytes"] = plan.slot_bytes;
   result["streamed_bytes"] = plan.streamed_bytes;
-  result["link_bytes"] = plan.link_bytes;
+  result["link_bytes"] = plan.link_bytes();
   result["step_ps"] = plan.step;
   result["compute_ps"] = plan.compute;
   result["loading_ps"] = plan.loading;

@@ -120,7 +120,7 @@ TEST_F(CudaCompressedWeights, AStreamerDecodesIntoTheRing) {
   WeightStreamer streamer(device, groups, {.budget = kGroups * kWeights, .compress = true});
   const WeightPass pass = streamer.add_pass("pass", uses);
   streamer.plan();
-  EXPECT_LT(streamer.plan_of(pass).link_bytes, streamer.plan_of(pass).streamed_bytes);
+  EXPECT_LT(streamer.plan_of(pass).link_bytes(), streamer.plan_of(pass).streamed_bytes);
   const Stream stream = device.stream();
   Buffer back = device.alloc(kWeights * 2, MemoryKind::kPinned);
   for (int step = 0; step < 3; ++step) {

@@ -20,7 +20,7 @@ Json json_of(const WeightsPlan& plan, const WeightsProof& proof, const Predictio
           {"ring_bytes", plan.ring_bytes},
           {"activation_bytes", plan.activation_bytes},
           {"streamed_bytes", plan.streamed_bytes},
-          {"link_bytes", plan.link_bytes},
+          {"link_bytes", plan.link_bytes()},
           {"decoding_ps", plan.decoding},
           {"loads", plan.loads.size()},
           {"step_ps", prediction.step},

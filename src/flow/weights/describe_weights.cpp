@@ -48,7 +48,7 @@ std::string compression_line(const WeightsPlan& plan, const Costs& costs) {
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
   const std::string amounts = fmt::format(
-      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.link_bytes),
+      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.link_bytes()),
       base::format_rate(costs.load.bytes_per_second), base::format_time(plan.loading), base::format_time(plan.compute));
   if (plan.loading <= plan.compute) {
     const Picos extra = plan.step - plan.compute;

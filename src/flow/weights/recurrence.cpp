@@ -48,14 +48,14 @@ class TwoServers {
       const double load_ends = load_runs ? load_left_ / load_speed : kInfinite;
       const double passed = std::min(op_ends, load_ends);
       now += passed;
-      if (!op_runs || decoding_) exposed += passed;
+      if (!op_runs || passed_.decoding) exposed += passed;
       if (load_ends <= op_ends) finish_load();
       else load_left_ -= load_runs ? passed * load_speed : 0;
       if (op_ends > load_ends) {
         op_left_ -= op_runs ? passed * op_speed : 0;
         continue;
       }
-      const bool decoded = std::exchange(decoding_, false);
+      const bool decoded = std::exchange(passed_.decoding, false);
       if (decoded) finish_decoding();
       else finish_op();
       if (decoded || op_.index != 0) continue;
@@ -88,18 +88,18 @@ class TwoServers {
   }
   // True if the next load is in its slot, and its place is free, but it is not decoded.
   bool must_decode() {
-    while (loads_done_ < copied_ && decode_time(loads_done_) <= 0) ++loads_done_;
-    return loads_done_ < copied_ && place_is_free(loads_done_);
+    while (passed_.done < passed_.copied && decode_time(passed_.done) <= 0) ++passed_.done;
+    return passed_.done < passed_.copied && place_is_free(passed_.done);
   }
   void start_op() {
     if (must_decode()) {
-      decoding_ = true;
-      op_left_ = std::max(decode_time(loads_done_), kMin);
+      passed_.decoding = true;
+      op_left_ = std::max(decode_time(passed_.done), kMin);
       return;
     }
     if (op_.index == 0 && !step_costs_.inputs.empty() && input_.step <= op_.step) return;
     const std::size_t needed = static_cast<std::size_t>(op_.step) * loads_.size() + loads_before_[op_.index + 1];
-    if (loads_done_ >= needed) op_left_ = std::max(step_costs_.ops[op_.index], kMin);
+    if (passed_.done >= needed) op_left_ = std::max(step_costs_.ops[op_.index], kMin);
   }
   // The next step's input may be copied when the last op that reads this step's input has run.
   bool input_may_start() const {
@@ -109,8 +109,8 @@ class TwoServers {
   }
   bool load_may_start() const {
     if (load_.step >= kMaxSteps) return false;
-    if (decode_time(copied_) > 0) return !takes_slot(copied_) || in_slots_ < kDecodeSlots;
-    return place_is_free(copied_);
+    if (decode_time(passed_.copied) > 0) return !takes_slot(passed_.copied) || passed_.in_slots < kDecodeSlots;
+    return place_is_free(passed_.copied);
   }
   void note_ready(double now) {
     if (input_ready_ == kInfinite && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
@@ -130,8 +130,8 @@ class TwoServers {
   }
   void finish_decoding() {
     op_left_ = 0;
-    if (takes_slot(loads_done_)) --in_slots_;
-    ++loads_done_;
+    if (takes_slot(passed_.done)) --passed_.in_slots;
+    ++passed_.done;
   }
   void finish_op() {
     op_left_ = 0;
@@ -141,22 +141,25 @@ class TwoServers {
     load_left_ = 0;
     load_ended_ = true;
     if (input_runs_) return input_.advance(step_costs_.inputs.size());
-    if (decode_time(copied_) <= 0 && loads_done_ == copied_) ++loads_done_;
-    if (takes_slot(copied_)) ++in_slots_;
-    ++copied_;
+    if (decode_time(passed_.copied) <= 0 && passed_.done == passed_.copied) ++passed_.done;
+    if (takes_slot(passed_.copied)) ++passed_.in_slots;
+    ++passed_.copied;
     load_.advance(loads_.size());
   }
 
   const StepCosts& step_costs_;
   std::span<const WeightLoad> loads_;
-  std::span<const char> resident_;           // by group; empty: none
-  std::vector<std::size_t> loads_before_;    // by op: number of a step's loads that the ops before it need
-  JobPosition op_, load_, input_;            // those that run, or run next
-  std::size_t copied_ = 0, loads_done_ = 0;  // loads that are in a slot or in the ring, and loads that are in the ring
-  std::size_t in_slots_ = 0;                 // compressed loads that are copied and not decoded
-  bool decoding_ = false;                    // op_left_ is of a decoding, not of an op
-  bool input_runs_ = false;                  // the copy that runs, or ran last, is an input
-  bool load_ended_ = false;                  // a copy ended at this instant
+  std::span<const char> resident_;         // by group; empty: none
+  std::vector<std::size_t> loads_before_;  // by op: number of a step's loads that the ops before it need
+  JobPosition op_, load_, input_;          // those that run, or run next
+  // Loads, numbered over all steps.
+  struct {
+    std::size_t copied = 0, done = 0;  // in a slot or in the ring; in the ring
+    std::size_t in_slots = 0;          // compressed ones that are copied and not decoded
+    bool decoding = false;             // op_left_ is of a decoding, not of an op
+  } passed_;
+  bool input_runs_ = false;                                  // the copy that runs, or ran last, is an input
+  bool load_ended_ = false;                                  // a copy ended at this instant
   double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits; kInfinite: it does not
   double op_left_ = 0, load_left_ = 0;
 };
@@ -216,7 +219,6 @@ void set_times(WeightsPlan& plan, const StepCosts& step_costs) {
     decoding += step_costs.decodes[load.unit];
     if (group.resident) continue;
     plan.streamed_bytes += group.bytes;
-    plan.link_bytes += group.stored_bytes();
     loading += step_costs.loads[load.unit];
   }
   plan.step = plan.bound = step_costs.ops.empty() ? 0 : rounded(steady_step_of(step_costs, plan.loads, resident).step);
@@ -238,3 +240,13 @@ double min_steady_step(const StepCosts& step_costs, double compute, double loadi
 }
 
 }  // namespace slip::flow
+
+namespace slip {
+
+std::uint64_t WeightsPlan::link_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const WeightLoad& load : loads) bytes += units[load.unit].resident ? 0 : units[load.unit].stored_bytes();
+  return bytes;
+}
+
+}  // namespace slip

@@ -77,10 +77,7 @@ void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan)
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.boolean("step_before", false);
-    if (!plan.units[load.unit].resident) {
-      plan.streamed_bytes += plan.units[load.unit].bytes;
-      plan.link_bytes += plan.units[load.unit].stored_bytes();
-    }
+    if (!plan.units[load.unit].resident) plan.streamed_bytes += plan.units[load.unit].bytes;
     plan.loads.push_back(load);
   }
 }
