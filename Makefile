@@ -24,8 +24,11 @@ help:
 setup:
 	@scripts/setup.sh
 
+# Whether the benchmarks are built. Tests do not need them.
+BENCH ?= OFF
+
 configure: setup
-	@cmake --preset release --log-level=NOTICE
+	@cmake --preset release --log-level=NOTICE -DSLIP_BUILD_BENCH=$(BENCH)
 
 build: configure
 	@cmake --build --preset release
@@ -39,7 +42,8 @@ test:
 	@$(MAKE) --no-print-directory build
 	@ctest --preset release --output-on-failure
 
-bench: build
+bench:
+	@$(MAKE) --no-print-directory build BENCH=ON
 	@scripts/bench.sh $(ONLY)
 
 package: setup
