@@ -68,7 +68,8 @@ class OffloadPlan:
             lines.append("not final      what stays is chosen after the first calls of the model, by their order and times")
         lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
         return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring,
-                           sizes["slot_bytes"], weights.total, session._host.pinned_bytes, resident, streamed, passes, rate, "\n".join(lines) + "\n")
+                           sizes["slot_bytes"], weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
+                           "\n".join(lines) + "\n")
 
 
 @dataclass(frozen=True)

@@ -72,20 +72,44 @@ TEST_F(CompressedFiles, TheOriginalFilesComeBack) {
 
 TEST_F(CompressedFiles, EveryReaderOpensThem) {
   compress();
-  const TensorFiles files = TensorFiles::open(path("small/a.safetensors"));
-  ASSERT_EQ(files.tensors().size(), 5U);
-  const TensorInfo& tensor = files.at("a.w");
+  const store::File file = store::File::open(path("small/a.safetensors"), {});
+  const model::SafetensorsHeader header = model::read_header(file, {});
+  ASSERT_EQ(header.tensors.size(), 5U);
+  const TensorInfo& tensor = *std::ranges::find(header.tensors, "a.w", &TensorInfo::name);
   EXPECT_EQ(tensor.type, DataType::kU8);
   EXPECT_EQ(tensor.offset % 16, 0U);
   Bytes bytes(tensor.bytes);
-  files.read(tensor, bytes.data());
+  file.read(tensor.offset, bytes.data(), bytes.size(), {});
   EXPECT_EQ(model::decompress_tensor(bytes, "w"), test::normal_weights(DataType::kBF16, 20'000, 1));
   const auto has = [&](const char* key, const char* value) {
-    return std::ranges::count(files.metadata(), std::pair<std::string, std::string>(key, value)) == 1;
+    return std::ranges::count(header.metadata, std::pair<std::string, std::string>(key, value)) == 1;
   };
   EXPECT_TRUE(has("slip.codec", "slip weights"));
   EXPECT_TRUE(has("slip.version", "1"));
   EXPECT_TRUE(has("format", "pt"));
+}
+
+TEST_F(CompressedFiles, TensorFilesDecodesThem) {
+  compress();
+  const TensorFiles files = TensorFiles::open(path("small/a.safetensors"));
+  ASSERT_EQ(files.tensors().size(), 5U);
+  const TensorInfo& tensor = files.at("a.w");
+  EXPECT_EQ(tensor.type, DataType::kBF16);
+  const Bytes wanted = test::normal_weights(DataType::kBF16, 20'000, 1);
+  ASSERT_EQ(tensor.bytes, wanted.size());
+  // Whole, and from and to places within blocks of 16,384 bytes.
+  for (const auto& [from, bytes] : {std::pair<std::size_t, std::size_t>{0, wanted.size()},
+                                    {1, 5},
+                                    {16'380, 8},
+                                    {16'384, 16'384},
+                                    {100, 39'000},
+                                    {39'999, 1},
+                                    {40'000, 0}}) {
+    Bytes read(bytes);
+    files.read(tensor, from, read.data(), bytes);
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), wanted.begin() + static_cast<std::ptrdiff_t>(from))) << from;
+  }
+  EXPECT_EQ(std::ranges::count(files.metadata(), std::pair<std::string, std::string>("format", "pt")), 1);
 }
 
 TEST_F(CompressedFiles, NothingIsReplaced) {
@@ -192,8 +216,8 @@ TEST_F(CompressedFiles, AnyFlippedBitOfAFileIsFound) {
 
 TEST_F(CompressedFiles, FaultsNameFileTensorAndBlock) {
   compress();
-  const TensorFiles files = TensorFiles::open(path("small/b.safetensors"));
-  const TensorInfo tensor = files.at("b.w");
+  const model::SafetensorsHeader header = model::read_header(store::File::open(path("small/b.safetensors"), {}), {});
+  const TensorInfo tensor = *std::ranges::find(header.tensors, "b.w", &TensorInfo::name);
   std::string bad = bytes_in("small/b.safetensors");
   bad[tensor.offset + tensor.bytes - 20] = static_cast<char>(bad[tensor.offset + tensor.bytes - 20] ^ 8);
   write_raw("small/b.safetensors", bad);

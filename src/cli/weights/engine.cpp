@@ -103,8 +103,7 @@ void EngineOptions::add_model_to(CLI::App& command, bool runs) {
   command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
   add_named_output(command, "--save-costs", save_costs, "Write the costs to this file");
   command.add_flag("--compress", compress,
-                   "Compress the weights in host memory without loss, and use them so where it makes a step shorter; "
-                   "folders that slip compress wrote need no flag");
+                   "Compress the weights in host memory, without loss, where it makes steps shorter");
 }
 
 void EngineOptions::add_to(CLI::App& command, bool runs) {
