@@ -59,7 +59,9 @@ class NvSwitchAdder {
     int changed = 0;
     if (is_gpu_slot(element)) {
       if (element.children.empty()) element.children.push_back(new_gpu(element.line));
-      for (XmlElement& child : element.children) changed += child.name == "gpu" && add(child) ? 1 : 0;
+      const std::string* const bus_id = element.find("busid");
+      for (XmlElement& child : element.children)
+        changed += child.name == "gpu" && add(child, bus_id ? *bus_id : "") ? 1 : 0;
       return changed;
     }
     for (XmlElement& child : element.children) changed += run(child);
@@ -73,8 +75,13 @@ class NvSwitchAdder {
     gpu.set("dev", std::to_string(next_++));
     return gpu;
   }
-  bool add(XmlElement& gpu) const {
-    const auto linked = [](const XmlElement& child) { return child.name == "nvlink" || child.name == "xgmi"; };
+  // Published files have links of a GPU to itself, which count for nothing.
+  bool add(XmlElement& gpu, const std::string& bus_id) const {
+    const auto linked = [&](const XmlElement& child) {
+      const std::string* const target = child.find("target");
+      const bool itself = target && lower_case(*target) == lower_case(bus_id);
+      return (child.name == "nvlink" || child.name == "xgmi") && !itself;
+    };
     if (std::ranges::any_of(gpu.children, linked)) return false;
     if (!gpu.find("sm")) gpu.set("sm", std::to_string(sm_));
     XmlElement nvlink{"nvlink", {}, {}, gpu.line};

@@ -72,7 +72,9 @@ class MachineRoutes {
 
 Route route_between(const RingMembers& members, int from, int to) {
   TopoPath path = members.paths->between(from, to);
-  return {path.type, to_rate(path.gbps), std::move(path.links)};
+  // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
+  const bool through_gpu = path.type == PathType::kNvl && path.proxy >= 0;
+  return {through_gpu ? PathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
 }
 
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }

@@ -230,6 +230,8 @@ TEST(TopoFiles, AnNvSwitchCanBeAdded) {
   EXPECT_EQ(device(added, 3).sm, 90);
   EXPECT_EQ(TopoPaths(added).type(added.devices[0], added.devices[7]), PathType::kNvl);
   EXPECT_TRUE(topo::machine_warnings(added).empty());
+  const TopoSystem to_itself = topo::with_nvswitch(data_system("azure_ncv4-topo.xml"), 12, 80);
+  EXPECT_EQ(TopoPaths(to_itself).type(to_itself.devices[0], to_itself.devices[3]), PathType::kNvl);
   EXPECT_TRUE(test::fails([&] { topo::with_nvswitch(added, 18, 90); }, Code::kInvalidValue, {"has NVLinks"}));
 }
 
