@@ -8,6 +8,9 @@
 
 #include "base/env.hpp"
 #include "store/file.hpp"
+#include "store/topologies.hpp"
+#include "topo/document.hpp"
+#include "topo/facts.hpp"
 #include "topo/probe.hpp"
 
 namespace slip::store {
@@ -60,6 +63,11 @@ int numa_node_of(const base::CoreSet& cores, const std::string& root) {
     if ((cores & ~own).none()) return static_cast<int>(node);
   }
   return -1;
+}
+
+TopologyFile read_topology_file(const std::string& path, Here here) {
+  const std::string text = read_text(path, kMaxBytes, "a topology file", here);
+  return {topo::parse_topologies(text, path, here), topo::document_warnings(text, path, here)};
 }
 
 }  // namespace slip::store

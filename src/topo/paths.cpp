@@ -56,6 +56,25 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
   for (const TopoLink& link : system.links) from_.push_back(link.from);
   const std::vector<std::vector<int>> links_of = topo::links_from(system);
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
+  // If no NVLink connects two GPUs, a third with links to both forwards their data, if that is faster. NCCL calls such
+  // a path NVB. Only paths of one link are joined, so that none is joined twice.
+  std::vector<std::pair<int, int>> pairs;
+  for (const int a : system.devices) {
+    for (const int b : system.devices) {
+      if (a != b && node_at(system, a).kind == TopoKind::kGpu && at(a, b).type == PathType::kNvl)
+        pairs.emplace_back(a, b);
+    }
+  }
+  for (const auto& [from, middle] : pairs) {
+    for (const int to : system.devices) {
+      Entry& entry = at(from, to);
+      const Entry &hop = at(from, middle), &rest = at(middle, to);
+      const bool direct = entry.type <= PathType::kNvl && entry.proxy < 0;
+      const bool joins = !direct && hop.proxy < 0 && rest.proxy < 0 && rest.type == PathType::kNvl;
+      const double gbps = std::min(hop.gbps, rest.gbps);
+      if (joins && gbps > entry.gbps) entry = {gbps, rest.last_link, middle, PathType::kNvl};
+    }
+  }
   if (relayed) pass_over_nvlink(system);
   pass_through_memory(system);
 }

@@ -20,8 +20,9 @@ inline std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   if (!link_speed.empty() && link_speed != "Unknown") {
     const auto [end, error] = std::from_chars(link_speed.data(), link_speed.data() + link_speed.size(), transfers);
     const std::string_view unit = link_speed.substr(static_cast<std::size_t>(end - link_speed.data()));
-    if (error != std::errc() || (unit != " GT/s" && unit != " GT/s PCIe") || !(transfers >= 0.1 && transfers <= 512))
-      return std::nullopt;
+    // What follows the unit is a remark: " PCIe" of the Linux kernel, " PCIe/s" in files of cloud providers.
+    const bool known = unit.starts_with(" GT/s") || unit.starts_with("GT/s");
+    if (error != std::errc() || !known || !(transfers >= 0.1 && transfers <= 512)) return std::nullopt;
   }
   // In large transfers three quarters of the bits are payload: 12 GB/s for generation 3 with 16 lanes, 24 GB/s for
   // generation 4. The line code and packet headers take the rest.
@@ -35,6 +36,13 @@ inline double nvlink_gbps(int sm) {
   if (sm == 86) return 12;  // GA102, bridges only
   if (sm >= 70) return 20;
   return 18;  // sm 60
+}
+
+// The rate of one xGMI link, by the architecture of the GPU ("gfx942").
+inline double xgmi_gbps(std::string_view arch) {
+  if (arch.starts_with("gfx94") || arch.starts_with("gfx95")) return 48;  // MI300
+  if (arch.starts_with("gfx90")) return 36;                               // MI200; gfx906 and gfx908 reach 24 to 36
+  return 24;
 }
 
 // The model of a machine's CPUs. numa_gbps(): the rate of the link between two of its NUMA nodes.

@@ -34,6 +34,14 @@ class MachineRoutes {
   const std::vector<int>& after(int member) const { return after_[static_cast<std::size_t>(member)]; }
   const std::vector<int>& beside(int port) const { return beside_[static_cast<std::size_t>(port)]; }
 
+  // The rate of the slowest link that connects two members directly; 0: there is none.
+  std::int64_t pair_rate() const {
+    std::int64_t slowest = 0;
+    for (const Route& each : between_) {
+      if (each.links.size() == 1 && (slowest == 0 || each.rate < slowest)) slowest = each.rate;
+    }
+    return slowest;
+  }
   // Whether paths up to this type connect all members and, if needed, a port.
   bool joined(PathType limit) const;
   // An upper bound for the number of channels of this rate; at most `limit_channels`.
@@ -64,7 +72,9 @@ class MachineRoutes {
 
 Route route_between(const RingMembers& members, int from, int to) {
   TopoPath path = members.paths->between(from, to);
-  return {path.type, to_rate(path.gbps), std::move(path.links)};
+  // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
+  const bool through_gpu = path.type == PathType::kNvl && path.proxy >= 0;
+  return {through_gpu ? PathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
 }
 
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
@@ -258,12 +268,25 @@ class RingPacker {
     used_ = std::move(outer_used);
   }
 
+  // Whether a member that the ring has not visited could be its last one: it must reach the port. If none is left, the
+  // rest of the ring need not be searched.
+  bool can_close() const {
+    if (now_.net < 0 || now_.order.size() == routes_.count()) return true;
+    for (std::size_t member = 0; member < used_.size(); ++member) {
+      const Route& route = routes_.out(static_cast<int>(member), now_.net);
+      const auto free = [&](int link) { return free_[static_cast<std::size_t>(link)] >= rate_; };
+      if (!used_[member] && route.type <= limit_ && std::ranges::all_of(route.links, free)) return true;
+    }
+    return false;
+  }
+
   void visit(int member) {
     now_.order.push_back(member);
     used_[static_cast<std::size_t>(member)] = 1;
     if (now_.order.size() == routes_.count()) close(member);
+    const bool open = can_close();
     for (const int next : routes_.after(member)) {
-      if (stop()) break;
+      if (stop() || !open) break;
       if (used_[static_cast<std::size_t>(next)]) continue;
       const Route& route = routes_.between(member, next);
       if (route.type > limit_) break;  // the members are sorted by type
@@ -299,7 +322,10 @@ class RingPacker {
 // several times: with each hop, and on its way from and to the port.
 std::vector<std::int64_t> candidate_rates(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
-  const std::int64_t max_rate = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
+  std::int64_t max_rate = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
+  // A channel may fill the link between two GPUs, even if that is a bit more: links cannot be split among rings well.
+  for (const MachineRoutes& routes : kinds)
+    max_rate = std::max(max_rate, std::min(routes.pair_rate(), max_rate * 5 / 4));
   rates.insert(max_rate);
   for (const MachineRoutes& routes : kinds) {
     const int max_shares = std::max(limits.max_channels, static_cast<int>(routes.count()) + 2);
@@ -359,11 +385,7 @@ class RingSearch {
     std::vector<std::vector<RingSegment>> found;
     for (const MachineRoutes& routes : kinds_) {
       if (wanted * rate <= best_sum_) return false;
-      const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
-      const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));
-      RingPacker packer(routes, rate, limit, wanted, effort);
-      found.push_back(packer.run());
-      effort_ -= effort - packer.effort_left();
+      found.push_back(pack(routes, rate, limit, wanted));
       wanted = static_cast<int>(found.back().size());
     }
     if (wanted * rate <= best_sum_) return false;
@@ -371,6 +393,24 @@ class RingSearch {
     best_sum_ = wanted * rate;
     best_ = std::move(found);
     return true;
+  }
+
+  // Rings on one kind of machine. If there are several kinds, one may need longer paths than another. So nearer paths
+  // are tried first, if they may be enough: with them fewer rings get in each other's way.
+  std::vector<RingSegment> pack(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted) {
+    std::vector<RingSegment> rings;
+    for (int type = kinds_.size() > 1 ? 0 : static_cast<int>(limit); type <= static_cast<int>(limit); ++type) {
+      const auto near_limit = static_cast<PathType>(type);
+      if (!routes.joined(near_limit) || routes.max_channels(rate, near_limit, wanted) < wanted) continue;
+      const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
+      const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));
+      RingPacker packer(routes, rate, near_limit, wanted, effort);
+      std::vector<RingSegment> found = packer.run();
+      effort_ -= effort - packer.effort_left();
+      if (found.size() > rings.size()) rings = std::move(found);
+      if (rings.size() >= static_cast<std::size_t>(wanted)) break;
+    }
+    return rings;
   }
 
   const std::vector<MachineRoutes>& kinds_;

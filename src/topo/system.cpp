@@ -1,12 +1,15 @@
 // parse_topology(): builds the graph that a topology document describes. A probed machine is written as a document
-// first, so documents are the only input. Unknown elements are kept in the document and ignored in the graph.
+// first, so documents are the only input. Unknown elements are kept in the document, and ignored in the graph;
+// facts.cpp warns of them.
 
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/fail.hpp"
 #include "slip/topology.hpp"
+#include "topo/document.hpp"
 #include "topo/rates.hpp"
 #include "topo/xml.hpp"
 
@@ -27,8 +30,8 @@ struct Nesting {
   const char *child, *parents;
 };
 constexpr Nesting kNesting[] = {
-    {"cpu", " system "},  {"pci", " cpu pci "}, {"gpu", " pci "},   {"nvlink", " gpu "},
-    {"nic", " cpu pci "}, {"net", " nic "},     {"cache", " cpu "}, {"core", " cpu cache "},
+    {"cpu", " system "}, {"pci", " cpu pci "}, {"gpu", " pci "},        {"nvlink", " gpu "}, {"nic", " cpu pci "},
+    {"net", " nic "},    {"cache", " cpu "},   {"core", " cpu cache "}, {"xgmi", " gpu "},
 };
 
 class GraphBuilder {
@@ -40,7 +43,8 @@ class GraphBuilder {
       fail(root, fmt::format("<{}> is not a topology: it must begin with <system>", root.name));
     of(root).number_or("version", 1, 0, 1 << 16);
     check_nesting(root);
-    for (const XmlElement& child : root.children) {
+    const XmlElement flat = topo::flattened(root);
+    for (const XmlElement& child : flat.children) {
       if (child.name == "cpu") add_cpu(child);
     }
     if (cpus_.empty()) fail(root, "<system> has no <cpu>");
@@ -140,7 +144,7 @@ class GraphBuilder {
     const XmlAttributes values = of(pci);
     const std::string bus_id = topo::lower_case(values.text("busid"));
     if (!topo::is_bus_id(bus_id)) values.refuse("busid", "must be a PCI address such as 0000:10:1c.0");
-    claim(pci, "busid", bus_id);
+    if (!buses_.insert(bus_id).second) shared_.insert(bus_id);
     const std::int64_t device_class = values.number_or("class", 0, 0, 0xFFFFFF) >> 8;
     const auto lanes = static_cast<int>(values.number_or("link_width", 0, 0, 64));
     const std::string speed = values.text_or("link_speed", "");
@@ -172,25 +176,37 @@ class GraphBuilder {
     }
   }
 
+  // A slot may hold several GPUs, which share its link.
   void add_gpu(const XmlElement& pci, int parent, double gbps, const std::string& bus_id) {
-    const XmlElement* gpu = nullptr;
+    std::vector<const XmlElement*> gpus;
     for (const XmlElement& child : pci.children) {
-      if (child.name != "gpu") continue;
-      if (gpu) fail(child, fmt::format("<pci> {} holds a second <gpu>; the first is in line {}", bus_id, gpu->line));
-      gpu = &child;
+      if (child.name == "gpu") gpus.push_back(&child);
     }
-    TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
-    if (gpu) {
-      const XmlAttributes values = of(*gpu);
-      node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
-      node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
-      values.number_or("rank", -1, -1, kMaxIndex);
-      values.number_or("gdr", 0, 0, 1);
-      claim(*gpu, "dev", std::to_string(node.index));
+    if (gpus.size() > 1) {
+      shared_.insert(bus_id);
+      const int slot = add_node(pci, {.kind = TopoKind::kPci,
+                                      .index = switches_++,
+                                      .parent = parent,
+                                      .name = fmt::format("PCI {}", bus_id),
+                                      .bus_id = bus_id});
+      connect(slot, parent, LinkKind::kPci, gbps);
+      parent = slot;
     }
-    const int id = add_node(pci, std::move(node));
-    gpus_.push_back({id, gpu});
-    connect(id, parent, LinkKind::kPci, gbps);
+    if (gpus.empty()) gpus.push_back(nullptr);
+    for (const XmlElement* const gpu : gpus) {
+      TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
+      if (gpu) {
+        const XmlAttributes values = of(*gpu);
+        node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
+        node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
+        values.number_or("rank", -1, -1, kMaxIndex);
+        values.number_or("gdr", 0, 0, 1);
+        claim(*gpu, "dev", std::to_string(node.index));
+      }
+      const int id = add_node(pci, std::move(node));
+      gpus_.push_back({id, gpu});
+      connect(id, parent, LinkKind::kPci, gbps);
+    }
   }
 
   void add_nics(const XmlElement& pci, int parent, double gbps, const std::string& bus_id) {
@@ -222,8 +238,8 @@ class GraphBuilder {
       auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
       if (mbps <= 0) mbps = topo::kAssumedNetMbps;
       values.number_or("port", 0, 0, kMaxIndex);
-      values.real_or("latency", 0, 0, 1e9);
       values.number_or("maxconn", 1, 0, INT64_MAX);
+      values.real_or("latency", 0, 0, 1e9);
       TopoNode node{.kind = TopoKind::kNet, .index = dev, .parent = nic, .name = {}};
       node.gdr = values.number_or("gdr", 1, 0, 1) != 0;
       node.name = values.text_or("name", "");
@@ -244,15 +260,17 @@ class GraphBuilder {
     }
   }
 
-  // The NVLinks that the file lists: how many lead from a GPU to another GPU, or to a switch (kHub).
+  // The NVLinks and xGMI links that the file lists: how many lead from a GPU to another GPU, or to a switch (kHub).
   struct LinkCount {
     int count = 0;
     const XmlElement* element = nullptr;
+    std::string_view arch = {};  // of the GPU where it begins
   };
   using NvLinks = std::map<std::pair<int, int>, LinkCount>;
   static constexpr int kHub = -1;
 
-  void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
+  void read_nvlink(int gpu, const XmlElement& nvlink, std::string_view arch, const std::map<std::string, int>& gpu_at,
+                   NvLinks& into) const {
     const XmlAttributes values = of(nvlink);
     const std::string target = topo::lower_case(values.text("target"));
     if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
@@ -264,37 +282,54 @@ class GraphBuilder {
     else if (values.number("tclass", 0, 0xFFFFFF) >> 8 != kNvSwitchClass) return;
     if (known && found->second == gpu) return;  // published files have links of a GPU to itself
     LinkCount& links = into[{gpu, known ? found->second : kHub}];
-    links = {links.count + count, &nvlink};
+    links = {links.count + count, &nvlink, arch};
+  }
+
+  // The link of a GPU to the memory of its CPU. `bw` is in MB/s, of each of `count` links.
+  void connect_c2c(int gpu, const XmlElement& c2c) {
+    const XmlAttributes values = of(c2c);
+    const auto count = static_cast<double>(values.number("count", 1, 1024));
+    const auto mbps = static_cast<double>(values.number("bw", 1, 10'000'000));
+    int cpu = gpu;
+    while (system_.nodes[static_cast<std::size_t>(cpu)].kind != TopoKind::kCpu)
+      cpu = system_.nodes[static_cast<std::size_t>(cpu)].parent;
+    connect(gpu, cpu, LinkKind::kMemory, count * mbps / 1e3);
   }
 
   void connect_nvlinks() {
-    std::map<std::string, int> gpu_at;
-    for (const auto& [node, gpu] : gpus_) gpu_at[bus_id_of(node)] = node;
+    std::map<std::string, int> gpu_at;  // if GPUs share an address, the first of them
+    for (const auto& [node, gpu] : gpus_) gpu_at.emplace(bus_id_of(node), node);
     NvLinks found;
     for (const auto& [node, gpu] : gpus_) {
       if (!gpu) continue;
       for (const XmlElement& child : gpu->children) {
-        if (child.name == "nvlink") read_nvlink(node, child, gpu_at, found);
+        const std::string* const arch = gpu->find("gcn");
+        if (child.name == "nvlink" || child.name == "xgmi")
+          read_nvlink(node, child, arch ? *arch : std::string_view(), gpu_at, found);
+        if (child.name == "c2c") connect_c2c(node, child);
       }
     }
     for (const auto& [ends, links] : found) {
       if (ends.second == kHub) continue;
       const auto back = found.find({ends.second, ends.first});
       const int links_back = back == found.end() ? 0 : back->second.count;
-      if (links_back != links.count)
+      const bool shared = shared_.contains(bus_id_of(ends.first)) || shared_.contains(bus_id_of(ends.second));
+      if (links_back != links.count && !shared)
         of(*links.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
-      if (ends.first < ends.second) connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, links.count));
+      if (ends.first < ends.second || links_back == 0)
+        connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, links));
     }
     int hub = -1;
     for (const auto& [ends, links] : found) {
       if (ends.second != kHub) continue;
       if (hub < 0) hub = add_node(*links.element, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
-      connect(ends.first, hub, LinkKind::kNvLink, rate(ends.first, links.count));
+      connect(ends.first, hub, LinkKind::kNvLink, rate(ends.first, links));
     }
   }
 
-  double rate(int gpu, int links) const {
-    return links * topo::nvlink_gbps(system_.nodes[static_cast<std::size_t>(gpu)].sm);
+  double rate(int gpu, const LinkCount& links) const {
+    const TopoNode& node = system_.nodes[static_cast<std::size_t>(gpu)];
+    return links.count * (links.element->name == "xgmi" ? topo::xgmi_gbps(links.arch) : topo::nvlink_gbps(node.sm));
   }
   const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
 
@@ -330,6 +365,8 @@ class GraphBuilder {
   Here here_;
   TopoSystem system_;
   std::map<std::string, int> claimed_;  // "element attribute value", and the line of the element
+  std::set<std::string> buses_;         // of all <pci>
+  std::set<std::string> shared_;        // bus ids of several GPUs
   std::vector<int> cpus_, cores_;
   std::vector<std::pair<int, const XmlElement*>> gpus_;  // the node, and the element: null if the file leaves it out
   std::string host_;
@@ -342,6 +379,23 @@ class GraphBuilder {
 TopoSystem parse_topology(std::string_view xml, const std::string& name, Here here) {
   const XmlElement root = topo::parse_xml(xml, name, here);
   return GraphBuilder(name, here).build(root);
+}
+
+std::vector<TopoSystem> topo::parse_topologies(std::string_view xml, const std::string& name, Here here) {
+  const std::vector<XmlElement> hosts = hosts_of(parse_xml(xml, name, here));
+  std::vector<TopoSystem> result;
+  for (const XmlElement& host : hosts) {
+    result.push_back(GraphBuilder(name, here).build(host));
+    if (hosts.size() > 1) result.back().name += fmt::format(", host {}", result.size() - 1);
+  }
+  return result;
+}
+
+TopoSystem topo::with_nvswitch(const TopoSystem& system, int links, int sm, Here here) {
+  XmlElement root = parse_xml(system.xml, system.name, here);
+  if (add_nvswitch(root, links, sm) == 0)
+    base::fail(Code::kInvalidValue, here, "'{}' has NVLinks or no GPUs: no NVSwitch can be added", system.name);
+  return GraphBuilder(system.name, here).build(root);
 }
 
 }  // namespace slip

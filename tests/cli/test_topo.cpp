@@ -70,10 +70,75 @@ TEST(CliTopo, Predicts) {
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
   EXPECT_NE(read_file(html).find("all_reduce of 4194304 bytes, 16 ranks, direct"), std::string::npos);
   EXPECT_NE(read_file(trace).find("15 to 0"), std::string::npos) << "the message between these";
+  EXPECT_NE(read_file(trace).find("link rank 15 to 0, NIC 3 to 0"), std::string::npos) << "tracks have names";
   const Outcome one = run("topo --file " + data("nvswitch8.xml") +
                           " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");
   ASSERT_EQ(one.status, 0) << one.err;
   EXPECT_EQ(one.out.find("ring"), std::string::npos) << one.out;
+}
+
+std::string machine(const std::string& name) { return SLIP_SOURCE_DIR "/bench/predict/machines/" + name; }
+
+TEST(CliTopo, PredictsByTheModelOfGpuCosts) {
+  const std::string json = scratch("model.json");
+  const Outcome outcome = run("topo --nodes 2 --file " + machine("a100x8_4x100g_efa.xml") +
+                              " --predict all_reduce --begin 1K --end 1G --factor 1024 --json " + json);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"16 ranks on 2 machines", "Ampere", "network efa", "Simple", "would choose (*): tree LL to"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  int chosen = 0;
+  for (const auto& row : nlohmann::json::parse(read_file(json))) chosen += row.at("chosen").get<bool>() ? 1 : 0;
+  EXPECT_EQ(chosen, 3) << "one of each size";
+  const Outcome best = run("topo --nodes 12500 --file " + machine("h100x8_8x400g.xml") +
+                           " --predict all_reduce --begin 1G --end 1G --algorithm best");
+  ASSERT_EQ(best.status, 0) << best.err;
+  EXPECT_NE(best.out.find("100000 ranks on 12500 machines"), std::string::npos) << best.out;
+  const Outcome cloud = run("topo --nodes 2 --nvlink 18 --sm 90 --network tcpxo --net-latency 40 --file " +
+                            data("azure_ndv4-topo.xml") + " --predict all_reduce");
+  ASSERT_EQ(cloud.status, 0) << cloud.err;
+  EXPECT_NE(cloud.out.find("Hopper GPUs and network tcpxo of 40 us"), std::string::npos) << cloud.out;
+  EXPECT_EQ(cloud.err, "");
+  EXPECT_NE(run("topo --file " + data("azure_ndv4-topo.xml")).err.find("--nvlink 18"), std::string::npos);
+}
+
+TEST(CliTopo, FitsTheModelToATable) {
+  const std::string tables = SLIP_SOURCE_DIR "/bench/predict/tables.json";
+  const std::string command = "topo --file " + machine("mi300x8.xml") + " --fit " + tables;
+  const Outcome outcome = run(command + " --table mi300x8 --algorithm best");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"fitted to 22 rows", "left out of the fit", "LL128   latency x", "would choose"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  const Outcome several = run(command);
+  EXPECT_EQ(several.status, 1);
+  EXPECT_NE(several.err.find("--table"), std::string::npos) << several.err;
+}
+
+TEST(CliTopo, ComparesMachines) {
+  const std::string svg = scratch("compared.svg");
+  const Outcome outcome = run("topo --compare " + machine("a100x8_8x200g.xml") + " " + machine("h100x8_8x400g.xml") +
+                              " --predict all_reduce --nodes 1,2,4 --begin 1M --end 1G --factor 32 --svg " + svg);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"A: ", "B: ", "nvls Simple", "machines", "*"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  EXPECT_NE(read_file(svg).find("all_reduce of 1 GiB"), std::string::npos);
+}
+
+// The broken part is on one machine of several; a ring is as fast as its slowest machine.
+TEST(CliTopo, BrokenPartsCostTime) {
+  const std::string command = "topo --nodes 4 --file " + machine("h100x8_8x400g.xml") +
+                              " --predict all_reduce --algorithm ring --begin 1G --end 1G";
+  const auto us = [](const Outcome& outcome) {
+    std::istringstream words(outcome.out.substr(outcome.out.find("1073741824")));
+    std::string size, algorithm;
+    double channels = 0, result = 0;
+    words >> size >> algorithm >> channels >> result;
+    return result;
+  };
+  const double whole = us(run(command)), broken = us(run(command + " --fail nic:3")),
+               slow = us(run(command + " --slow nic:3=50%"));
+  EXPECT_GT(broken, 1.05 * whole);
+  EXPECT_GT(slow, 1.01 * whole);
+  EXPECT_LT(slow, broken);
 }
 
 // Messages share the links of a device, many at once: one after the other they would take longer than the run did.
@@ -125,7 +190,24 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
     const char *value, *words;
   };
   for (const Wrong& each :
-       {Wrong{"topo --nodes 0", 2, "--nodes 0", "1 to 512"}, Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},
+       {Wrong{"topo --nodes 0", 2, "--nodes 0", "1 to 512"},
+        Wrong{"topo --nodes 1,2", 2, "--nodes 1,2", "--compare"},
+        Wrong{"topo --nodes 1,,2 --compare a --predict all_reduce", 2, "--nodes 1,,2", "1 to 131072"},
+        Wrong{"topo --compare a.xml", 2, "--compare", "--predict"},
+        Wrong{"topo --nvlink 0", 2, "--nvlink", "0"},
+        Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
+        Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},
+        Wrong{"topo --fail nic:99 --file " + data("nvswitch8.xml"), 2, "nic:99", "no such part"},
+        Wrong{"topo --slow nic:0=150% --file " + data("nvswitch8.xml"), 2, "nic:0=150%", "PART=PERCENT%"},
+        Wrong{"topo --slow nic:0 --file " + data("nvswitch8.xml"), 2, "--slow nic:0", "link:PCI0=50%"},
+        Wrong{"topo --table a", 2, "--table a", "--fit"},
+        Wrong{"topo --fit /nowhere/t.txt --file " + data("nvswitch8.xml"), 1, "/nowhere/t.txt", "cannot open"},
+        Wrong{"topo --fit /nowhere/t.txt --simulate --file " + data("nvswitch8.xml"), 2, "--fit", "simulation"},
+        Wrong{"topo --predict all_reduce --network carrier-pigeon --file " + data("nvswitch8.xml"), 2, "carrier-pigeon",
+              "ib, efa"},
+        Wrong{"topo --predict all_reduce --algorithm magic --file " + data("nvswitch8.xml"), 2, "--algorithm magic",
+              "best or all"},
+        Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},
         Wrong{"topo --predict sort", 2, "--predict sort", "all_reduce, reduce"},
         Wrong{"topo --nodes 2 --predict all_reduce --algorithm magic", 2, "--algorithm magic", "ring, tree"},
         Wrong{"topo --nodes 2 --predict all_reduce --begin 1M --end 1K", 2, "--end 1K", "larger than the last"},

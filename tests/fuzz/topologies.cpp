@@ -12,6 +12,8 @@
 
 #include "fuzz/fuzz_loop.hpp"
 #include "slip/topology.hpp"
+#include "topo/document.hpp"
+#include "topo/facts.hpp"
 
 namespace slip {
 namespace {
@@ -41,6 +43,10 @@ const std::vector<std::string> kValues = {"",
                                           "<",
                                           "\xFF",
                                           "8 GT/s",
+                                          "32 GT/s PCIe/s",
+                                          "0x1000",
+                                          "0xc010",
+                                          "gfx942",
                                           "512 GT/s",
                                           "0.0001 GT/s",
                                           "0x068000",
@@ -57,6 +63,10 @@ const std::vector<std::string> kPieces = {"<pci busid=\"0000:77:00.0\" class=\"0
                                           "<!-- ",
                                           "-->",
                                           "<?x ",
+                                          "<xgmi target=\"0000:12:00.0\" count=\"1\" tclass=\"0x120000\"/>",
+                                          "<c2c bw=\"44712\" count=\"10\"/>",
+                                          "<cpu numaid=\"0\" host_hash=\"0x2\"><core dev=\"0\"/></cpu>",
+                                          "<pci busid=\"0000:78:00.0\" vendor=\"0x1000\" device=\"0xc010\">",
                                           "<a b='c'/>"};
 
 class Xml {
@@ -133,6 +143,8 @@ void use(const TopoSystem& system, int nodes) {
   }
   require(plan.ring_gbps > 0 && plan.tree_gbps > 0, "a plan without a rate");
   relieve_nics(system);
+  topo::document_warnings(system.xml, "again");
+  topo::facts_of(system);
   if (nodes > 1) rail_routes(cluster, 0);
 }
 
@@ -141,12 +153,16 @@ void use(const TopoSystem& system, int nodes) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> originals = {slip::text_of("azure_ncv4-topo.xml"),
-                                              slip::text_of("azure_ndv4-topo.xml"), slip::text_of("host_nic.xml"),
-                                              slip::text_of("nvswitch8.xml")};
+                                              slip::text_of("azure_ndv4-topo.xml"),
+                                              slip::text_of("host_nic.xml"),
+                                              slip::text_of("nvswitch8.xml"),
+                                              slip::text_of("../../../bench/predict/machines/mi300x8.xml"),
+                                              slip::text_of("../../../bench/predict/machines/a100x8_16x100g.xml")};
   return slip::fuzz_main(argc, argv, "fuzz_topologies", [&](std::uint64_t seed, std::string& input) {
     input = slip::Xml(seed, originals).make();
     try {
-      slip::use(slip::parse_topology(input, "mutated"), 1 + static_cast<int>(seed % 2));
+      for (const slip::TopoSystem& host : slip::topo::parse_topologies(input, "mutated"))
+        slip::use(host, 1 + static_cast<int>(seed % 2));
     } catch (const slip::Error& error) {
       if (error.code() != slip::Code::kParse) throw;
       return false;

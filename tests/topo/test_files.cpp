@@ -6,6 +6,9 @@
 #include <sstream>
 
 #include "support/errors.hpp"
+#include "topo/degrade.hpp"
+#include "topo/document.hpp"
+#include "topo/facts.hpp"
 #include "topo/made_system.hpp"
 #include "topo/rates.hpp"
 
@@ -116,8 +119,14 @@ const Hostile kHostile[] = {
      {"line 2", "link_speed", "warp"}},
     {"<system><cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\" link_speed=\"1e300 GT/s\"/></cpu></system>",
      {"line 2", "link_speed"}},
-    {"<system><cpu numaid=\"0\"><pci busid=\"0000:0A:00.0\"/>\n<pci busid=\"0000:0a:00.0\"/></cpu></system>",
-     {"line 2", "busid", "line 1"}},
+    {"<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\">\n<c2c "
+     "count=\"1\"/></gpu></pci></cpu></system>",
+     {"line 2", "<c2c>", "bw", "missing"}},
+    {"<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\">\n<c2c count=\"0\" "
+     "bw=\"1\"/></gpu></pci></cpu>"
+     "</system>",
+     {"line 2", "<c2c>", "count"}},
+    {"<system><cpu numaid=\"0\">\n<xgmi target=\"0000:01:00.0\"/></cpu></system>", {"line 2", "<xgmi>", "gpu"}},
     {"<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\">\n<gpu sm=\"80\"/></pci></cpu></system>",
      {"line 2", "<gpu>", "dev", "missing"}},
     {"<system><cpu numaid=\"0\"><nic><net dev=\"0\" speed=\"1e9\"/></nic></cpu></system>", {"<net>", "speed", "1e9"}},
@@ -154,6 +163,111 @@ TEST(TopoFiles, NvLinksMustAgree) {
   const std::string nowhere = R"(<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>)"
                               R"(<nvlink target="0000:77:00.0" count="1" tclass="0x030200"/>)";
   EXPECT_EQ(parse_topology(two_gpus(nowhere, ""), "x").links.size(), 4U);
+}
+
+bool contains(const std::vector<std::string>& texts, std::string_view words) {
+  return std::ranges::any_of(texts, [&](const std::string& text) { return text.find(words) != std::string::npos; });
+}
+
+TEST(TopoFiles, WhatIsIgnoredIsNamed) {
+  const std::string xml =
+      "<system><cpu numaid=\"0\"><pcilink/>\n<pcilink/><pci busid=\"0000:01:00.0\" class=\"0x060400\"/></cpu></system>";
+  EXPECT_TRUE(contains(topo::document_warnings(xml, "x"), "<pcilink> (line 1 and 1 more)"));
+  EXPECT_TRUE(contains(topo::machine_warnings(data_system("azure_ndv4-topo.xml")), "no NVLinks between its 8 GPUs"));
+  EXPECT_TRUE(topo::machine_warnings(data_system("nvswitch8.xml")).empty());
+  EXPECT_TRUE(topo::document_warnings(data_system("nvswitch8.xml").xml, "x").empty());
+}
+
+TEST(TopoFiles, SpeedsMayHaveARemark) {
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("32 GT/s PCIe/s", 16).value(), 48);
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("16GT/s", 16).value(), 24);
+  EXPECT_FALSE(topo::pci_gbps("16 GB/s", 8).has_value());
+}
+
+TEST(TopoFiles, SeveralHostsInOneFile) {
+  const std::string two =
+      "<system><cpu numaid=\"0\" host_hash=\"0x1\"><core dev=\"0\"/></cpu>\n"
+      "<cpu numaid=\"0\" host_hash=\"0x2\"><core dev=\"0\"/><core dev=\"1\"/></cpu></system>";
+  const std::vector<TopoSystem> hosts = topo::parse_topologies(two, "x");
+  ASSERT_EQ(hosts.size(), 2U);
+  EXPECT_EQ(hosts[0].devices.size(), 1U);
+  EXPECT_EQ(hosts[1].devices.size(), 2U);
+  EXPECT_NE(hosts[0].name, hosts[1].name);
+  EXPECT_EQ(topo::parse_topologies("<system><cpu numaid=\"0\"/></system>", "x").size(), 1U);
+}
+
+TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {
+  const TopoSystem slot = parse_topology(
+      "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" link_speed=\"16 GT/s\" link_width=\"16\"><gpu dev=\"0\" "
+      "sm=\"80\"/>"
+      "<gpu dev=\"1\" sm=\"80\"/></pci></cpu></system>",
+      "x");
+  ASSERT_EQ(slot.devices.size(), 2U);
+  EXPECT_EQ(TopoPaths(slot).type(slot.devices[0], slot.devices[1]), PathType::kPix);
+  const std::string twice =
+      "<system><cpu numaid=\"0\"><pci busid=\"0000:0A:00.0\"><gpu dev=\"0\"/></pci>\n"
+      "<pci busid=\"0000:0a:00.0\"><gpu dev=\"1\"/></pci></cpu></system>";
+  EXPECT_EQ(parse_topology(twice, "x").devices.size(), 2U);
+  EXPECT_TRUE(contains(topo::document_warnings(twice, "x"), "line 2: busid 0000:0a:00.0 is repeated, line 1 has it"));
+}
+
+TEST(TopoFiles, XgmiAndC2cAreLinks) {
+  const TopoSystem amd = read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/mi300x8.xml");
+  EXPECT_DOUBLE_EQ(link_rate(amd, amd.devices[0], amd.devices[7]), 48);
+  const ChannelPlan plan = plan_channels(cluster_of(amd, 1));
+  EXPECT_EQ(plan.within, PathType::kNvl);
+  EXPECT_NEAR(plan.ring_gbps, 7 * 48, 1) << "each GPU has seven links";
+  const TopoSystem grace = parse_topology(
+      "<system><cpu numaid=\"0\" arch=\"arm64\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\">"
+      "<c2c bw=\"44712\" count=\"10\"/></gpu></pci></cpu></system>",
+      "x");
+  EXPECT_NEAR(TopoPaths(grace).gbps(grace.devices[0], 0), 447.12, 1e-9);
+}
+
+TEST(TopoFiles, AnNvSwitchCanBeAdded) {
+  const TopoSystem bare = data_system("azure_ndv4-topo.xml"), added = topo::with_nvswitch(bare, 18, 90);
+  ASSERT_EQ(added.devices.size(), 8U);
+  EXPECT_EQ(device(added, 3).sm, 90);
+  EXPECT_EQ(TopoPaths(added).type(added.devices[0], added.devices[7]), PathType::kNvl);
+  EXPECT_TRUE(topo::machine_warnings(added).empty());
+  const TopoSystem to_itself = topo::with_nvswitch(data_system("azure_ncv4-topo.xml"), 12, 80);
+  EXPECT_EQ(TopoPaths(to_itself).type(to_itself.devices[0], to_itself.devices[3]), PathType::kNvl);
+  EXPECT_TRUE(test::fails([&] { topo::with_nvswitch(added, 18, 90); }, Code::kInvalidValue, {"has NVLinks"}));
+}
+
+// NCCL finds 16 channels on two of these machines.
+TEST(TopoFiles, BroadcomSwitchesAreFlattened) {
+  const TopoSystem system = read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/a100x8_16x100g.xml");
+  EXPECT_EQ(system.nets.size(), 16U);
+  EXPECT_EQ(TopoPaths(system).type(system.devices[0], system.nets[0]), PathType::kPix);
+  const ChannelPlan plan = plan_channels(cluster_of(system, 2));
+  EXPECT_EQ(plan.channels.size(), 16U);
+}
+
+// The slower machine limits the rings: eight NICs at the 24 GB/s of PCIe 4.
+TEST(TopoFiles, MixedMachinesReachTheRateOfTheSlower) {
+  Cluster cluster = cluster_of(read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/h100x8_8x400g.xml"), 1);
+  cluster.nodes.push_back(read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/a100x8_8x200g.xml"));
+  for (int device = 0; device < 8; ++device) cluster.ranks.push_back({1, device});
+  EXPECT_NEAR(plan_channels(cluster).ring_gbps, 192, 0.1);
+}
+
+TEST(TopoFiles, PartsCanFailOrSlowDown) {
+  const TopoSystem whole = read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/h100x8_8x400g.xml");
+  const double before = plan_channels(cluster_of(whole, 2)).ring_gbps;
+  const TopoSystem broken = topo::without_part(whole, "nic:3");
+  EXPECT_EQ(broken.nets.size(), 7U);
+  EXPECT_LT(plan_channels(cluster_of(broken, 2)).ring_gbps, before);
+  const TopoSystem slow = topo::with_slow_part(whole, "link:PCI0", 0.5);
+  EXPECT_NE(slow.xml, whole.xml) << "machines with equal XML are taken for equal";
+  EXPECT_DOUBLE_EQ(topo::with_slow_part(whole, "net:2", 0.5).nets.size(), 8U);
+  EXPECT_EQ(topo::without_part(whole, "link:GPU0-NVS").links.size(), whole.links.size() - 2);
+  for (const char* part : {"nic:99", "nic:", "link:GPU0-GPU1", "link:", "fan:1", "link:PCI99", ""}) {
+    EXPECT_TRUE(test::fails([&] { topo::without_part(whole, part); }, Code::kInvalidValue, {"no such part"})) << part;
+    EXPECT_TRUE(test::fails([&] { topo::with_slow_part(whole, part, 0.5); }, Code::kInvalidValue, {"no such part"}));
+  }
+  EXPECT_TRUE(
+      test::fails([&] { topo::with_slow_part(whole, "nic:0", 1.5); }, Code::kInvalidValue, {"between 0 and 1"}));
 }
 
 TEST(TopoFiles, DepthAndSizeAreBounded) {

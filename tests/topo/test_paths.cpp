@@ -134,6 +134,12 @@ TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
           EXPECT_GE(path.gbps, walk(system, a, b).gbps) << "seed " << seed;
           continue;
         }
+        if (path.type == PathType::kNvl && path.proxy >= 0) {  // a GPU between them forwards (NVB)
+          EXPECT_EQ(paths.type(a, path.proxy), PathType::kNvl);
+          EXPECT_EQ(paths.type(path.proxy, b), PathType::kNvl);
+          EXPECT_GT(path.gbps, walk(system, a, b).gbps) << "seed " << seed;
+          continue;
+        }
         const Best best = walk(system, a, b);
         ASSERT_EQ(path.links.size(), best.hops) << "seed " << seed << " from " << from << " to " << to;
         ASSERT_DOUBLE_EQ(path.gbps, best.gbps) << "seed " << seed << " from " << from << " to " << to;

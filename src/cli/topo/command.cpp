@@ -1,5 +1,6 @@
 // `slip topo`: prints the machine as a graph, and the rings and trees that collectives use on it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -100,57 +101,94 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
           {"channels", channels}};
 }
 
-constexpr int kMaxNodes = 512;
+constexpr int kMaxNodes = 512, kMaxFoldedNodes = 1 << 17;
 constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
 
 struct TopoOptions {
-  std::vector<std::string> files;
-  int nodes = 1, channels = ChannelLimits{}.max_channels;
+  MachineOptions machines;
+  std::vector<std::string> compared;
+  std::string counts = "1";  // of --nodes: "4", or "1,2,4" with --compare
+  int channels = ChannelLimits{}.max_channels;
   std::string svg, xml;
   PredictOptions predict;
 };
 
-Cluster cluster_asked(const TopoOptions& options) {
-  if (options.nodes < 1 || options.nodes > kMaxNodes)
-    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", options.nodes, kMaxNodes));
+std::vector<int> counts_asked(const std::string& text, int max_nodes) {
+  std::vector<int> counts;
+  std::string_view rest = text;
+  for (bool more = true; more;) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const auto count = base::parse_number<int>(rest.substr(0, comma), 1, max_nodes);
+    if (!count) throw UsageError(fmt::format("--nodes {}: must be 1 to {}", text, max_nodes));
+    counts.push_back(*count);
+    more = comma < rest.size();
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  std::ranges::sort(counts);
+  return counts;
+}
+
+// `max_copies`: of the machines; more are folded.
+topo::FoldedCluster cluster_for(const TopoOptions& options, const std::vector<TopoSystem>& machines, int max_nodes,
+                                int max_copies) {
+  const std::vector<int> counts = counts_asked(options.counts, max_nodes);
+  if (counts.size() > 1)
+    throw UsageError(fmt::format("--nodes {}: several numbers are compared by --compare only", options.counts));
   if (options.channels < 1 || options.channels > 64)
     throw UsageError(fmt::format("--channels {}: must be 1 to 64", options.channels));
-  std::vector<TopoSystem> systems;
-  for (const std::string& file : options.files) systems.push_back(read_topology(file, {}));
-  if (systems.empty()) systems.push_back(this_topology({}));
-  Cluster cluster;
-  for (int copy = 0; copy < options.nodes; ++copy) {
-    for (const TopoSystem& system : systems) {
-      const auto node = static_cast<int>(cluster.nodes.size());
-      for (std::size_t device = 0; device < system.devices.size(); ++device)
-        cluster.ranks.push_back({node, static_cast<int>(device)});
-      cluster.nodes.push_back(system);
-    }
-  }
-  if (cluster.ranks.size() > kMaxRanks)
-    throw UsageError(
-        fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes", cluster.ranks.size(), kMaxRanks));
+  topo::FoldedCluster cluster = cluster_asked(options.machines, machines, counts.front(), max_copies);
+  if (cluster.cluster.ranks.size() > kMaxRanks)
+    throw UsageError(fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes",
+                                 cluster.cluster.ranks.size(), kMaxRanks));
   return cluster;
 }
 
+// The prediction needs only a few of the machines, unless it simulates all messages.
+int predict(const TopoOptions& options, const std::vector<TopoSystem>& machines) {
+  const bool simulated = simulates(options.predict, machines.front());
+  if (simulated && !options.predict.fit.empty())
+    throw UsageError("--fit adapts the model of GPU costs, and a simulation does not use it: give one of them");
+  const topo::FoldedCluster cluster = simulated ? cluster_for(options, machines, kMaxNodes, kMaxNodes)
+                                                : cluster_for(options, machines, kMaxFoldedNodes, topo::kMaxCopies);
+  const ChannelPlan plan = plan_channels(cluster.cluster, {.max_channels = options.channels}, {});
+  if (simulated) print_simulation(options.predict, cluster.cluster, plan);
+  else print_model(options.predict, cluster, plan);
+  return kSuccess;
+}
+
+int compare(const TopoOptions& options) {
+  if (options.predict.kind.empty())
+    throw UsageError("--compare compares predictions: say of what, as in --predict all_reduce");
+  if (!options.machines.files.empty()) throw UsageError("--compare names the files itself: leave out --file");
+  MachineOptions machines = options.machines;
+  machines.files = options.compared;
+  print_comparison(options.predict, machines, counts_asked(options.counts, kMaxFoldedNodes), options.svg);
+  return kSuccess;
+}
+
 int run_topo(const TopoOptions& options) {
-  const Cluster cluster = cluster_asked(options);
+  if (!options.compared.empty()) return compare(options);
   const bool predicts = !options.predict.kind.empty();
   if (predicts && (!options.svg.empty() || !options.xml.empty()))
     throw UsageError("--svg and --xml show the machines, and --predict takes the place of that: give one of them");
   if (!predicts && (!options.predict.html.empty() || !options.predict.trace.empty()))
     throw UsageError("--html and --trace show a prediction: say what is predicted, as in --predict all_reduce");
-  if (!options.xml.empty() && options.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
+  if (options.predict.fit.empty() && !options.predict.table.empty())
+    throw UsageError(fmt::format("--table {}: it names a table of the file that --fit reads", options.predict.table));
+  const std::vector<TopoSystem> machines = machines_asked(options.machines);
+  if (predicts) return predict(options, machines);
+  const topo::FoldedCluster folded = cluster_for(options, machines, kMaxNodes, kMaxNodes);
+  const Cluster& cluster = folded.cluster;
+  if (!options.xml.empty() && folded.period > 1) throw UsageError("--xml writes one machine: give one --file");
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = options.channels}, {});
-  if (predicts) return print_prediction(options.predict, cluster, plan), kSuccess;
-  const std::size_t kinds = std::max<std::size_t>(options.files.size(), 1);
+  const auto kinds = static_cast<std::size_t>(folded.period);
   for (std::size_t i = 0; i < kinds; ++i) {
     const TopoSystem& system = cluster.nodes[i];
     fmt::print("{}: {}, {}\n\n{}\n{}\n", system.name, counted(system.devices.size(), device_word(system)),
                counted(system.nets.size(), "net"), draw_tree(system), draw_paths(system));
   }
   fmt::print("{}", draw_plan(cluster, plan));
-  const NetworkLine network = options.files.empty() ? find_network() : NetworkLine{};
+  const NetworkLine network = options.machines.files.empty() ? find_network() : NetworkLine{};
   if (!network.name.empty()) fmt::print("network to other hosts: {} ({})\n", network.name, network.why);
   const auto written = [](const char* what, const std::string& path, const std::string& text) {
     if (path.empty()) return;
@@ -167,56 +205,102 @@ int run_topo(const TopoOptions& options) {
   return kSuccess;
 }
 
+constexpr const char* kTopoFooter =
+    "\nWithout --file it shows this machine as hwloc sees it, or the file that SLIP_TOPO_FILE names. Files\n"
+    "are NCCL's or RCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and cloud providers publish it. If\n"
+    "they leave out NVLinks, --nvlink adds an NVSwitch. What is ignored or assumed is said in a warning.\n"
+    "\n"
+    "Paths, nearest first: LOC the same device, NVL NVLink or xGMI, NVB NVLink through a GPU between them, PIX one\n"
+    "PCI switch, PXB several, PXN NVLink to the GPU beside the NIC, PHB through the CPU or over C2C, SYS from CPU\n"
+    "to CPU, NET another machine.\n"
+    "\n"
+    "  slip topo                                  this machine\n"
+    "  slip topo --file p4d.xml --nodes 4         four of the described machines\n"
+    "  slip topo --file p4d.xml --svg p4d.svg     a picture\n"
+    "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file\n"
+    "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --end 64M\n"
+    "  slip topo --file p4d.xml --nodes 2 --predict all_to_all --rails      with and without relays\n"
+    "\n"
+    "  slip topo --file ndv5.xml --nvlink 18 --sm 90 --nodes 12500 --predict all_reduce --end 1G\n"
+    "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --fit all_reduce_perf.txt\n"
+    "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --fail nic:3          what a broken NIC costs\n"
+    "  slip topo --compare p4d.xml p5.xml --predict all_reduce --nodes 1,2,4 --svg compared.svg\n"
+    "\n"
+    "--predict prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s. On GPUs it is a model\n"
+    "with the costs of the GPU generation and the network; the line 'would choose' says what a tuning model\n"
+    "takes at each size. --fit adapts the model to times that all_reduce_perf measured. --simulate simulates the\n"
+    "programs of all ranks instead, message by message, on the links of the machines, which share their\n"
+    "bandwidth fairly; --html and --trace show that simulation.";
+
+void add_machine_options(CLI::App& topo, TopoOptions& options) {
+  MachineOptions& machines = options.machines;
+  topo.add_option("--file", machines.files, "Topology XML; several times: one machine of each");
+  topo.add_option("--nodes", options.counts,
+                  "Number of copies of the machine (1 to 512; --predict: to 131072); --compare: several, as 1,2,4");
+  topo.add_option("--compare", options.compared, "Compare the predictions for the machines of these files");
+  topo.add_option("--nvlink", machines.nvlinks, "Add an NVSwitch with this number of NVLinks to each GPU without any")
+      ->check(number_between(1, 64));
+  topo.add_option("--sm", machines.sm, "--nvlink: compute capability of the GPUs, as 90 for 9.0 (without it 80)")
+      ->check(number_between(10, 999));
+  topo.add_option("--fail", machines.failed, "Leave out a part of the first machine: nic:3, net:3 or link:GPU0-NVS");
+  topo.add_option("--slow", machines.slow, "Slow down a part of the first machine: link:PCI0=50% or nic:3=10%");
+  topo.add_option("--channels", options.channels, "Maximum number of channels (1 to 64)");
+  add_output(topo, "--svg", options.svg, "Write a picture");
+  add_output(topo, "--xml", options.xml, "Write the topology as NCCL's XML");
+  add_output(topo, "--json", options.predict.json,
+             "Write nodes, links, paths, rings and trees, or the prediction, as JSON");
+}
+
+void add_predict_options(CLI::App& topo, PredictOptions& predict) {
+  topo.option_defaults()->always_capture_default();
+  topo.add_option("--predict", predict.kind, "Print the predicted times of this collective instead of the drawings");
+  topo.add_option("--begin", predict.begin, "--predict: smallest size");
+  topo.add_option("--end", predict.end, "--predict: largest size");
+  topo.add_option("--factor", predict.factor, "--predict: factor from one size to the next")
+      ->check(number_between(1.0001, 1e9));
+  topo.add_option("--algorithm", predict.algorithms,
+                  "--predict: ring, tree, switch (one that reduces), nvls, nvls_tree, doubling, direct, relay, best "
+                  "(the choice of the model) or all");
+  topo.add_flag("--simulate", predict.simulate, "--predict: simulate all messages; cores are always simulated");
+  topo.add_option("--network", predict.network,
+                  "--predict: kind of network: ib (InfiniBand, RoCE), efa or tcpxo; without it by the NICs' vendor");
+  topo.add_option("--fit", predict.fit,
+                  "--predict: fit the model to measured times: text of all_reduce_perf, or JSON with [bytes, us]");
+  topo.add_option("--table", predict.table, "--fit: the name of the table, if the JSON file has several");
+  topo.add_flag("--rails", predict.rails,
+                "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
+  add_output(topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
+  add_output(topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");
+}
+
 }  // namespace
 
 std::function<int()> add_topo(CLI::App& app) {
   auto options = std::make_shared<TopoOptions>();
   CLI::App* topo = app.add_subcommand("topo", "Draw the machine and the rings and trees that collectives use on it");
-  topo->footer(
-      "\nWithout --file it shows this machine as hwloc sees it, or the file that SLIP_TOPO_FILE names. Files\n"
-      "are NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and cloud providers publish it; what they\n"
-      "leave out (NVLinks, often) is not guessed.\n"
-      "\n"
-      "Paths, nearest first: LOC the same device, NVL NVLink, PIX one PCI switch, PXB several, PXN NVLink to\n"
-      "the GPU beside the NIC, PHB through the CPU, SYS from CPU to CPU, NET another machine.\n"
-      "\n"
-      "  slip topo                                  this machine\n"
-      "  slip topo --file p4d.xml --nodes 4         four of the described machines\n"
-      "  slip topo --file p4d.xml --svg p4d.svg     a picture\n"
-      "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file\n"
-      "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --end 64M\n"
-      "  slip topo --file p4d.xml --nodes 2 --predict all_to_all --rails      with and without relays\n"
-      "\n"
-      "--predict simulates the programs of all ranks, message by message, on the links of the machines; a link's\n"
-      "bandwidth is shared fairly. It prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s.");
-  topo->add_option("--file", options->files, "Topology XML; several times: one machine of each");
-  topo->add_option("--nodes", options->nodes, "Number of copies of the machine (1 to 512)");
-  topo->add_option("--channels", options->channels, "Maximum number of channels (1 to 64)");
-  add_output(*topo, "--svg", options->svg, "Write a picture");
-  add_output(*topo, "--xml", options->xml, "Write the topology as NCCL's XML");
-  add_output(*topo, "--json", options->predict.json,
-             "Write nodes, links, paths, rings and trees, or the prediction, as JSON");
+  topo->footer(kTopoFooter);
+  add_machine_options(*topo, *options);
+  add_predict_options(*topo, options->predict);
   PredictOptions& predict = options->predict;
-  topo->option_defaults()->always_capture_default();
-  topo->add_option("--predict", predict.kind, "Print the predicted times of this collective instead of the drawings");
-  topo->add_option("--begin", predict.begin, "--predict: smallest size");
-  topo->add_option("--end", predict.end, "--predict: largest size");
-  topo->add_option("--factor", predict.factor, "--predict: factor from one size to the next")
-      ->check(number_between(1.0001, 1e9));
-  topo->add_option("--algorithm", predict.algorithms,
-                   "--predict: ring, tree, switch (one that reduces), doubling, direct, relay or all");
-  topo->add_flag("--rails", predict.rails,
-                 "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
-  topo->add_option("--latency", predict.latency_us, "--predict: latency of a message within a machine, in us")
-      ->check(number_between(0.0, 1e5));
-  topo->add_option("--net-latency", predict.net_latency_us, "--predict: latency of a message to another machine, in us")
-      ->check(number_between(0.0, 1e5));
-  topo->add_option("--memory", predict.memory_gbps,
-                   "--predict: memory bandwidth of a device in GB/s; 0: 2000 for a GPU, 20 for a core")
-      ->check(number_between(0.0, 1e6));
-  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
-  add_output(*topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");
-  return [options] { return run_topo(*options); };
+  CLI::Option* const latency =
+      topo->add_option("--latency", predict.latency_us, "--simulate: latency of a message within a machine, in us")
+          ->check(number_between(0.0, 1e5));
+  CLI::Option* const net_latency =
+      topo->add_option("--net-latency", predict.net_latency_us,
+                       "--predict: latency of a message to another machine, in us; without it by the network")
+          ->check(number_between(0.0, 1e5));
+  CLI::Option* const memory =
+      topo->add_option("--memory", predict.memory_gbps,
+                       "--simulate: memory bandwidth of a device in GB/s; 0: by GPU generation, 20 for a core")
+          ->check(number_between(0.0, 1e6));
+  return [=] {
+    PredictOptions& asked = options->predict;
+    asked.net_latency_given = net_latency->count() > 0;
+    if (!asked.fit.empty() && asked.kind.empty()) asked.kind = "all_reduce";  // what tables are of
+    // These are costs of the simulation only, so naming one asks for it.
+    asked.simulate = asked.simulate || latency->count() > 0 || memory->count() > 0;
+    return run_topo(*options);
+  };
 }
 
 }  // namespace slip::cli

@@ -117,6 +117,12 @@ void append_rings(std::string& out, const ChannelPlan& plan) {
   if (order.size() > kShownRings) out += fmt::format("  and {} more\n", order.size() - kShownRings);
 }
 
+// The name of the path's type; NVB, if a GPU between the two forwards over NVLink.
+const char* path_text(const TopoPaths& paths, int from, int to) {
+  const PathType type = paths.type(from, to);
+  return type == PathType::kNvl && paths.between(from, to).proxy >= 0 ? "NVB" : path_name(type);
+}
+
 }  // namespace
 
 std::string counted(std::size_t count, const std::string& what) {
@@ -144,24 +150,21 @@ std::string draw_paths(const TopoSystem& system) {
   const char letter = device_word(system)[0];
   for (const int id : system.devices) ends.emplace_back(fmt::format("{}{}", letter, node_at(system, id).index), id);
   for (const int id : system.nets) ends.emplace_back(fmt::format("N{}", node_at(system, id).index), id);
-  std::string out = "paths";
-  if (ends.size() > kMatrixColumns) {
-    std::map<PathType, std::size_t> count;
-    for (const int from : system.devices) {
-      for (const int to : system.devices) {
-        if (from < to) ++count[paths.type(from, to)];
-      }
-    }
-    out += " between devices:";
-    for (const auto& [type, pairs] : count) out += fmt::format(" {} {}", path_name(type), counted(pairs, "pair"));
-    return out + "\n";
-  }
-  for (const auto& [name, id] : ends) out += fmt::format("{:>4}", name);
-  out += '\n';
-  for (const int from : system.devices) {
-    out += fmt::format("{:>5}", fmt::format("{}{}", letter, node_at(system, from).index));
-    for (const auto& [name, to] : ends) out += fmt::format(" {:>3}", path_name(paths.type(from, to)));
+  // Tables of at most kMatrixColumns columns below each other.
+  std::string out;
+  for (std::size_t first = 0; first < ends.size(); first += kMatrixColumns) {
+    const std::size_t end = std::min(first + kMatrixColumns, ends.size());
+    std::size_t width = 3;
+    for (std::size_t i = first; i < end; ++i) width = std::max(width, ends[i].first.size());
+    out += "paths";
+    for (std::size_t i = first; i < end; ++i) out += fmt::format(" {:>{}}", ends[i].first, width);
     out += '\n';
+    for (const int from : system.devices) {
+      out += fmt::format("{:>5}", fmt::format("{}{}", letter, node_at(system, from).index));
+      for (std::size_t i = first; i < end; ++i)
+        out += fmt::format(" {:>{}}", path_text(paths, from, ends[i].second), width);
+      out += '\n';
+    }
   }
   return out;
 }

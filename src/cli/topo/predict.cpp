@@ -21,15 +21,6 @@ constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm:
                          {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
                          {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
-comm::Collective kind_asked(const PredictOptions& options) {
-  std::vector<const char*> known;
-  for (const comm::Collective kind : std::span(kCollectives).first<kCollectives.size() - 1>()) {
-    if (options.kind == comm::collective_name(kind)) return kind;
-    known.push_back(comm::collective_name(kind));
-  }
-  throw UsageError(fmt::format("--predict {}: one of {}", options.kind, fmt::join(known, ", ")));
-}
-
 std::vector<Way> ways_asked(const PredictOptions& options, comm::Collective kind, const ChannelPlan& plan) {
   std::vector<Way> result;
   std::vector<const char*> known;
@@ -46,15 +37,37 @@ std::vector<Way> ways_asked(const PredictOptions& options, comm::Collective kind
 
 }  // namespace
 
-void print_prediction(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan) {
-  const comm::Collective kind = kind_asked(options);
-  const std::vector<Way> ways = ways_asked(options, kind, plan);
+comm::Collective kind_asked(const PredictOptions& options) {
+  std::vector<const char*> known;
+  for (const comm::Collective kind : std::span(kCollectives).first<kCollectives.size() - 1>()) {
+    if (options.kind == comm::collective_name(kind)) return kind;
+    known.push_back(comm::collective_name(kind));
+  }
+  throw UsageError(fmt::format("--predict {}: one of {}", options.kind, fmt::join(known, ", ")));
+}
+
+std::vector<double> sizes_asked(const PredictOptions& options) {
   const auto begin = static_cast<double>(size_of(options.begin, "--begin"));
   const auto end = static_cast<double>(size_of(options.end, "--end"));
-  const auto nranks = static_cast<int>(cluster.ranks.size());
-  if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
   if (begin > end)
     throw UsageError(fmt::format("--begin {} --end {}: the first is larger than the last", options.begin, options.end));
+  std::vector<double> sizes;
+  for (double size = begin; size <= end; size = std::max(size * options.factor, size + 1)) sizes.push_back(size);
+  return sizes;
+}
+
+bool simulates(const PredictOptions& options, const TopoSystem& machine) {
+  const bool gpus = !machine.devices.empty() &&
+                    machine.nodes[static_cast<std::size_t>(machine.devices.front())].kind == TopoKind::kGpu;
+  return options.simulate || !options.html.empty() || !options.trace.empty() || !gpus;
+}
+
+void print_simulation(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan) {
+  const comm::Collective kind = kind_asked(options);
+  const std::vector<Way> ways = ways_asked(options, kind, plan);
+  const std::vector<double> sizes = sizes_asked(options);
+  const auto nranks = static_cast<int>(cluster.ranks.size());
+  if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
   fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n",
              comm::collective_name(kind), nranks, options.latency_us, options.net_latency_us);
   fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
@@ -68,7 +81,7 @@ void print_prediction(const PredictOptions& options, const Cluster& cluster, con
   std::optional<TraceData> timeline;
   Json rows = Json::array();
   std::string title;
-  for (double size = begin; size <= end; size = std::max(size * options.factor, size + 1)) {
+  for (const double size : sizes) {
     for (const Way& way : ways) {
       comm::PredictionRequest question;
       question.call = {.kind = kind, .type = DataType::kF32};

@@ -9,6 +9,7 @@
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
+#include "comm/sim/gpu_costs.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 #include "topo/fabric.hpp"
@@ -21,17 +22,19 @@ constexpr double kMaxSteps = 1e6;  // of predict(): they take some seconds and a
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
-// Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire has four streams.
-// So a rank has at most kMaxPipelined pipelined wires, or kMaxWires wires of one stream.
+// Queues of a sim device. Streams that share a queue would wait for each other. An eager wire has eight streams, a
+// pipelined one four. So a rank has at most kMaxEager eager wires, kMaxPipelined pipelined ones, or kMaxWires of one
+// stream.
 constexpr int kQueues = 128;
-constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
+constexpr std::size_t kMaxEager = 15, kMaxPipelined = 31, kMaxWires = 126;
 
 // The rate in bytes per second, rounded down to whole MB/s; at least 1 MB/s, the minimum of a sim link.
 std::uint64_t link_rate(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate; }
 Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
 
-WireKind wire_kind(std::size_t wires_of_rank) {
-  return wires_of_rank > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined;
+WireKind wire_kind(std::size_t wires_of_rank, WireKind wanted) {
+  if (wires_of_rank > kMaxPipelined) return WireKind::kRendezvous;
+  return wires_of_rank > kMaxEager ? WireKind::kPipelined : wanted;
 }
 
 // A sim machine of ranks: its links, and the routes over them.
@@ -103,7 +106,9 @@ class ClusterLinks {
     } else {
       const bool by_rail = rails_ && !channel;
       const std::size_t in = b.node == kInNetwork ? 0 : net_of(b, channel);
-      if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, by_rail ? in : net_of(a, channel)));
+      const std::size_t out = a.node == kInNetwork || by_rail ? in : net_of(a, channel);
+      notes_[{from, to, track}] = fmt::format(", NIC {} to {}", out, in);
+      if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, out));
       if (b.node != kInNetwork) cross(b.node, net(b.node, in), device(b));
     }
     if (names.empty()) {  // two ranks on one device, or a net that no link reaches
@@ -114,7 +119,12 @@ class ClusterLinks {
                       names);
   }
 
-  WireKind wires() const { return wire_kind(max_wires_); }
+  // The nets that a path between machines uses, for the timeline.
+  std::string note(int from, int to, int track) const {
+    const auto found = notes_.find({from, to, track});
+    return found == notes_.end() ? "" : found->second;
+  }
+  WireKind wires() const { return wire_kind(max_wires_, WireKind::kEager); }
   std::vector<Device> open(int ranks) {
     for (const auto& [name, gbps] : rates_) machine_.add_link(name, gbps);
     return machine_.open(ranks * tracks_, memory_gbps() / tracks_);
@@ -153,7 +163,7 @@ class ClusterLinks {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
     const TopoSystem& first = cluster_.nodes.front();
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
-    return gpus ? 2000 : 20;
+    return gpus ? gpu_costs(first).memory_gbps : 20;
   }
 
   const Cluster& cluster_;
@@ -163,7 +173,8 @@ class ClusterLinks {
   std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // equal machines share one
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
-  std::map<std::pair<int, int>, std::size_t> wires_;  // by rank and track: the number of wires on which it sends
+  std::map<std::tuple<int, int, int>, std::string> notes_;  // by sender, receiver and track
+  std::map<std::pair<int, int>, std::size_t> wires_;        // by rank and track: the number of wires on which it sends
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
   RankMachine machine_;
@@ -176,6 +187,17 @@ void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, co
         links.add(static_cast<int>(rank), static_cast<int>(step.peer), track, channel);
     }
   }
+}
+
+// The size of a chunk. A ring runs in loops of one chunk for each rank, and between two loops each link is idle for the
+// time of a hop. GPUs go on without that gap. So a large call has few loops, of large chunks.
+std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std::size_t tracks) {
+  if (request.chunk_bytes > 0) return request.chunk_bytes;
+  const std::uint64_t usual = choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
+  if (request.algorithm != Algorithm::kRing || request.call.kind != Collective::kAllReduce) return usual;
+  constexpr std::uint64_t kLoops = 4, kLine = 64;
+  const std::uint64_t slice = request.call.block_bytes() / (tracks * static_cast<std::uint64_t>(nranks) * kLoops);
+  return std::max(usual, (slice + kLine) / kLine * kLine);
 }
 
 // Throws if there are too many steps. Estimates them from the first piece of rank 0, because the programs of all ranks
@@ -209,9 +231,7 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const bool by_channels = request.algorithm == Algorithm::kRing || request.algorithm == Algorithm::kTree;
   const std::size_t most = by_channels ? plan.channels.size() : 1;
   const std::size_t tracks = std::min<std::size_t>(most, request.call.elements);
-  const std::uint64_t chunk =
-      request.chunk_bytes > 0 ? request.chunk_bytes
-                              : choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
+  const std::uint64_t chunk = simulated_chunk(request, nranks, tracks);
   ClusterLinks links(cluster, request.costs, static_cast<int>(tracks), request.rails);
   std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
@@ -232,6 +252,10 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   }
   const std::vector<Device> devices = links.open(nranks + (request.through_switch ? 1 : 0));
   ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));
+  constexpr std::uint64_t kSmallMessage = 64 << 10;  // its latency matters more than its bytes
+  const std::uint64_t message = std::min(chunk, request.call.block_bytes() / tracks / static_cast<unsigned>(nranks));
+  if (message <= kSmallMessage && links.wires() == WireKind::kEager) simulation.set_lanes(ProgramPlayer::kSlots);
+  simulation.set_wire_note([&](int from, int to, int track) { return links.note(from, to, track); });
   for (std::size_t track = 0; track < tracks; ++track) simulation.add(sequence[track], static_cast<int>(track));
   result.us = run(simulation, devices.front());
   return result;
@@ -329,7 +353,7 @@ double CallPredictor::us(const Call& call, bool reachable, int calls, Here here)
   }
   std::vector<Device> tracks;  // the channels of a rank share its device
   for (const Device& device : devices) tracks.insert(tracks.end(), static_cast<std::size_t>(channels), device);
-  ProgramSimulation simulation(tracks, wire_kind(static_cast<std::size_t>(nranks)), channels);
+  ProgramSimulation simulation(tracks, wire_kind(static_cast<std::size_t>(nranks), WireKind::kPipelined), channels);
   simulation.set_flag_latency(static_cast<Picos>(comm_.tuning.rates.latency_us * 1e6));
   for (const RankPrograms& programs : sequence) simulation.add(programs);
   return run(simulation, devices.front()) / calls;

@@ -14,7 +14,7 @@ namespace slip::comm {
 struct PredictedCosts {
   double latency_us = 1.5;    // of a message within a machine
   double net_latency_us = 6;  // of a message to another machine
-  double memory_gbps = 0;     // of a device, reads and writes together; 0: 2000 for a GPU, 20 for a core
+  double memory_gbps = 0;     // of a device, reads and writes together; 0: by GPU generation, 20 for a core
 };
 
 struct PredictionRequest {

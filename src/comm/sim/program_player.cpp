@@ -87,7 +87,7 @@ ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
 }
 
 std::vector<ProgramPlayer::StreamId>& ProgramPlayer::streams_of(Wire& wire) {
-  const std::size_t count = kind_ == WireKind::kBuffered ? 3 : kind_ == WireKind::kPipelined ? kLanes : 1;
+  const std::size_t count = kind_ == WireKind::kBuffered ? 3 : has_lanes() ? lanes_ : 1;
   while (wire.streams.size() < count) wire.streams.push_back(sink_.open_wire_stream(wire.from, wire.to, wire.track));
   return wire.streams;
 }
@@ -116,10 +116,9 @@ void ProgramPlayer::begin_message(const ProgramPart& part, const Primitive& step
 
 // The stream waits until the first `count` messages of the wire are done.
 void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream) {
-  if (kind_ != WireKind::kPipelined)
-    return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
-  for (std::uint64_t lane = 0; lane < std::min(kLanes, count); ++lane)
-    sink_.wait_flag(stream, flag_at(wire.flags, kLanesDone + lane), in_lane(count, lane, kLanes));
+  if (!has_lanes()) return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
+  for (std::uint64_t lane = 0; lane < std::min(lanes_, count); ++lane)
+    sink_.wait_flag(stream, flag_at(wire.flags, kLanesDone + lane), in_lane(count, lane, lanes_));
 }
 
 void ProgramPlayer::deliver() {
@@ -143,7 +142,8 @@ void ProgramPlayer::require_matching(const Wire& wire) const {
             fmt::format("message {} is sent as {} bytes, received as {}", i, wire.out[i].bytes, wire.in[i].bytes));
 }
 
-// `await_ranks`: the wire waits until the programs of both ranks have begun the message.
+// `await_ranks`: the wire waits until the programs of both ranks have begun the message; an eager wire waits for the
+// sender, and until the receiver has a free slot.
 void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
   const std::vector<StreamId>& streams = streams_of(wire);
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
@@ -151,11 +151,12 @@ void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
     const StreamId stream = streams[index % streams.size()];
     if (await_ranks) {
       sink_.wait_flag(stream, flag_at(wire.flags, kSendBegun), index + 1);
-      sink_.wait_flag(stream, flag_at(wire.flags, kReceiveBegun), index + 1);
+      const std::uint64_t ahead = kind_ == WireKind::kEager ? kSlots : 0;
+      if (index >= ahead) sink_.wait_flag(stream, flag_at(wire.flags, kReceiveBegun), index + 1 - ahead);
     }
     sink_.copy(stream, wire.in[i], wire.out[i]);
-    if (kind_ == WireKind::kPipelined) {
-      sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % kLanes), index / kLanes + 1);
+    if (has_lanes()) {
+      sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % lanes_), index / lanes_ + 1);
     } else {
       sink_.write_flag(stream, flag_at(wire.flags, kSendDone), index + 1);
       sink_.write_flag(stream, flag_at(wire.flags, kReceiveDone), index + 1);
@@ -201,10 +202,10 @@ std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Ran
 // relaxed: the thread that drives the sim world has written the flags, and the same thread calls this.
 bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
   const Wire& link = wires_.at({0, from, to});
-  for (std::uint64_t lane = 0; lane < std::min(kLanes, number); ++lane) {
+  for (std::uint64_t lane = 0; lane < std::min(lanes_, number); ++lane) {
     const auto* const done =
         reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(link.flags, kLanesDone + lane)));
-    if (__atomic_load_n(done, __ATOMIC_RELAXED) < in_lane(number, lane, kLanes)) return false;
+    if (__atomic_load_n(done, __ATOMIC_RELAXED) < in_lane(number, lane, lanes_)) return false;
   }
   return true;
 }

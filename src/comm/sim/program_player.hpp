@@ -25,7 +25,8 @@
 namespace slip::comm {
 
 // How a wire carries messages. Proofs use kRendezvous and kBuffered: a program that is correct on both is correct on
-// every real link. Predictions use kPipelined, or kRendezvous if a rank has many wires.
+// every real link. Predictions use kEager for GPUs and kPipelined for communicators, or kRendezvous if a rank has many
+// wires.
 //
 // kRendezvous: a message moves when both ranks have begun it, and both then see it done. Programs that deadlock on any
 // link deadlock on this one.
@@ -35,7 +36,10 @@ namespace slip::comm {
 // any link race on this one.
 //
 // kPipelined: as kRendezvous, but a few messages are under way at once, so that not each message adds the latency.
-enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined };
+//
+// kEager: as kPipelined, but a message moves when it is sent, if a slot at the receiver is free: the receiver must have
+// begun the message kSlots before it. So a message does not wait for the receiver's program, as on GPUs.
+enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined, kEager };
 
 // Receives the ops of a ProgramPlayer and enqueues them on streams.
 class OpSink {
@@ -74,6 +78,13 @@ class ProgramPlayer {
   using StreamId = OpSink::StreamId;
   ProgramPlayer(OpSink& sink, int nranks, WireKind kind) : sink_(sink), nranks_(nranks), kind_(kind) {}
 
+  // Messages that may be under way at once on a wire with lanes, at most kSlots. Small messages need many, so that they
+  // do not wait for the latency of those before them. Large ones share the link's rate, so the first of many would be
+  // late.
+  void set_lanes(std::uint64_t lanes) { lanes_ = lanes; }
+  static constexpr std::uint64_t kLanes = 4;  // unless set_lanes() is called
+  static constexpr std::uint64_t kSlots = 8;  // of an eager wire: messages that the receiver has room for
+
   // The time until a rank sees a flag that another rank of its host has written. Only predictions use it.
   void set_flag_latency(Picos time) { flag_latency_ = time; }
 
@@ -99,15 +110,15 @@ class ProgramPlayer {
     std::vector<Range> out, in;     // messages not issued yet: their bytes at the sender and at the receiver
     std::uint64_t begun(bool sends) const { return delivered + (sends ? out : in).size(); }
   };
-  static constexpr std::uint64_t kLanes = 4;  // messages under way at once on a pipelined wire
+  bool has_lanes() const { return kind_ == WireKind::kPipelined || kind_ == WireKind::kEager; }
   enum WireFlag : std::uint64_t {
     kSendBegun,
     kReceiveBegun,
     kGone,  // kBuffered: the wire holds the bytes
     kSendDone,
     kReceiveDone,
-    kLanesDone,  // kPipelined: the first of kLanes flags, one for each lane
-    kWireFlags = kLanesDone + kLanes
+    kLanesDone,  // with lanes: the first of kSlots flags, one for each lane
+    kWireFlags = kLanesDone + kSlots
   };
 
   Wire& wire(int from, int to, int track);
@@ -130,6 +141,7 @@ class ProgramPlayer {
   const int nranks_;
   const WireKind kind_;
   Picos flag_latency_ = 0;
+  std::uint64_t lanes_ = kLanes;
   std::map<std::tuple<int, int, int>, Wire> wires_;  // by track, sender and receiver
   Range rank_flags_;                                 // of host programs: kFlagsPerRank of each rank
   std::vector<Range> reads_, writes_;                // of the current step; kept to save allocations

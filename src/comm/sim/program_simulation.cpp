@@ -121,9 +121,10 @@ void ProgramSimulation::open_tracks() {
       }
     }
   }
-  for (const Device& device : devices_) {
-    const StreamId stream = open_stream(device);
-    tracks_.push_back({stream, device.alloc(scratch), device.alloc(addressed)});
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const auto number = static_cast<int>(i);
+    const StreamId stream = open_stream(devices_[i], Name(track_name(number / tracks_each_, number % tracks_each_)));
+    tracks_.push_back({stream, devices_[i].alloc(scratch), devices_[i].alloc(addressed)});
   }
   for (int rank = 0; stages && rank < nranks(); ++rank) {
     staging_.push_back(buffers_.emplace_back(device_of(rank, 0).alloc(StagingLayout::kRankBytes)));
@@ -191,10 +192,16 @@ void ProgramSimulation::overwrite(const RankBuffers& buffers, int rank, int trac
 // --- OpSink ---
 
 OpSink::StreamId ProgramSimulation::open_wire_stream(int from, int to, int track) {
-  const StreamId stream = open_stream(device_of(from, track));
-  streams_[stream].second = Name(fmt::format("{} to {}", from, to));
+  const std::string channel = tracks_each_ > 1 ? fmt::format(", channel {}", track) : "";
+  const std::string note = wire_note_ ? wire_note_(from, to, track) : "";
+  const Name name(fmt::format("link rank {} to {}{}{}", from, to, channel, note));
+  const StreamId stream = open_stream(device_of(from, track), name);
   streams_[stream].first.wait(begun_);
   return stream;
+}
+
+std::string ProgramSimulation::track_name(int rank, int track) const {
+  return tracks_each_ > 1 ? fmt::format("rank {}, channel {}", rank, track) : fmt::format("rank {}", rank);
 }
 
 }  // namespace slip::comm

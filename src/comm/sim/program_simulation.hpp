@@ -58,7 +58,11 @@ class ProgramSimulation final : private OpSink {
   // The call runs after the calls that were added to the same track before. Its channels use the tracks from `track`
   // on. When a call is done, the simulated user overwrites its buffers. All calls of a track share one scratch memory.
   void add(const RankPrograms& programs, int track = 0) { sequence_.emplace_back(programs, track); }
+  // What the timeline adds to the name of a wire: the NICs that it uses, for example.
+  using WireNote = std::function<std::string(int from, int to, int track)>;
+  void set_wire_note(WireNote note) { wire_note_ = std::move(note); }
   // See ProgramPlayer.
+  void set_lanes(std::uint64_t lanes) { player_.set_lanes(lanes); }
   void set_flag_latency(Picos time) { player_.set_flag_latency(time); }
   // May be called once. The plan uses memory of this object. Throws kMismatch if messages sent and received differ.
   Plan plan();
@@ -69,10 +73,12 @@ class ProgramSimulation final : private OpSink {
     Buffer scratch, addressed;
   };
 
-  StreamId open_stream(const Device& device) {
-    streams_.emplace_back(device.stream(StreamFlags::kNonBlocking), Name());
+  StreamId open_stream(const Device& device, Name name) {
+    streams_.emplace_back(device.stream(name, StreamFlags::kNonBlocking), name);
     return streams_.size() - 1;
   }
+  // "rank 3", and the channel, if there are several. The timeline shows it.
+  std::string track_name(int rank, int track) const;
   StreamId open_wire_stream(int from, int to, int track) override;
   Range add_flags(std::size_t count) override {
     return buffers_.emplace_back(devices_.front().alloc(count * sizeof(std::uint32_t), MemoryKind::kPinned, "flags"));
@@ -107,6 +113,7 @@ class ProgramSimulation final : private OpSink {
 
   std::vector<Device> devices_;
   const int tracks_each_;
+  WireNote wire_note_;
   ProgramPlayer player_;
   std::vector<std::pair<RankPrograms, int>> sequence_;  // with their tracks
   std::vector<Track> tracks_;

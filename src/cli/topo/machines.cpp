@@ -1,0 +1,75 @@
+// The machines that `slip topo` shows: those of files, with an NVSwitch added, or with a broken or slow part.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/fail.hpp"
+#include "base/quantity_text.hpp"
+#include "cli/commands.hpp"
+#include "cli/text.hpp"
+#include "cli/topo/topo.hpp"
+#include "store/topologies.hpp"
+#include "topo/degrade.hpp"
+#include "topo/document.hpp"
+#include "topo/facts.hpp"
+
+namespace slip::cli {
+namespace {
+
+// "link:PCI0=50%": the part and its share of the rate.
+std::pair<std::string, double> slow_part(const std::string& text) {
+  const std::size_t sign = text.rfind('=');
+  const bool percent = text.ends_with('%');
+  if (sign != std::string::npos && percent) {
+    const std::string_view digits = std::string_view(text).substr(sign + 1, text.size() - sign - 2);
+    if (const auto share = base::parse_number<double>(digits, 0, 100); share && *share > 0 && *share < 100)
+      return {text.substr(0, sign), *share / 100};
+  }
+  throw UsageError(fmt::format("--slow {}: PART=PERCENT% is expected, as in link:PCI0=50%; between 0 and 100", text));
+}
+
+// An unknown part is a wrong command line.
+TopoSystem changed(auto&& change) {
+  try {
+    return change();
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidValue) throw;
+    throw UsageError(base::bare_text(error));
+  }
+}
+
+}  // namespace
+
+std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
+  if (options.sm > 0 && options.nvlinks == 0)
+    throw UsageError(
+        fmt::format("--sm {}: it is the compute capability of GPUs to which --nvlink adds links", options.sm));
+  std::vector<TopoSystem> machines;
+  for (const std::string& file : options.files) {
+    store::TopologyFile found = store::read_topology_file(file, {});
+    for (const std::string& warning : found.warnings) fmt::print(stderr, "warning: {}\n", warning);
+    for (TopoSystem& one : found.machines) machines.push_back(std::move(one));
+  }
+  if (machines.empty()) machines.push_back(this_topology({}));
+  for (TopoSystem& one : machines) {
+    const bool linked =
+        std::ranges::any_of(one.links, [](const TopoLink& link) { return link.kind == LinkKind::kNvLink; });
+    if (options.nvlinks > 0 && (!linked || machines.size() == 1))
+      one = changed([&] { return topo::with_nvswitch(one, options.nvlinks, options.sm == 0 ? 80 : options.sm, {}); });
+    for (const std::string& warning : topo::machine_warnings(one)) fmt::print(stderr, "warning: {}\n", warning);
+  }
+  return machines;
+}
+
+topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
+                                  int max_copies) {
+  topo::FoldedCluster cluster = topo::folded(machines, copies, max_copies);
+  TopoSystem& first = cluster.cluster.nodes.front();
+  for (const std::string& part : options.failed) first = changed([&] { return topo::without_part(first, part, {}); });
+  for (const std::string& text : options.slow) {
+    const auto [part, share] = slow_part(text);
+    first = changed([&] { return topo::with_slow_part(first, part, share, {}); });
+  }
+  return cluster;
+}
+
+}  // namespace slip::cli

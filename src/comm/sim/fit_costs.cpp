@@ -1,0 +1,183 @@
+#include "comm/sim/fit_costs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/fail.hpp"
+
+namespace slip::comm {
+namespace {
+
+constexpr std::size_t kFactors = 2 * kProtocols;
+using Point = std::array<double, kFactors>;  // logarithms of the factors: latencies first, then rates
+
+// How much a factor of e costs, against a mean error of the rows. A larger value gives worse fits, a smaller one lets
+// constants drift that few rows depend on.
+constexpr double kPenalty = 0.003;
+constexpr int kSteps = 600, kRounds = 2;
+
+CostFactors factors_at(const Point& point) {
+  CostFactors factors;
+  for (std::size_t i = 0; i < kProtocols; ++i) {
+    factors.latency[i] = std::exp(point[i]);
+    factors.rate[i] = std::exp(point[kProtocols + i]);
+  }
+  return factors;
+}
+
+// The terms of each row, computed once: only the factors change during the search.
+class Rows {
+ public:
+  Rows(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows) {
+    for (const Measurement& row : rows) rows_.push_back({row.us, model.choice_terms(kind, row.bytes)});
+  }
+
+  // Small errors count by their square, large ones by their amount, so that one odd row does not decide.
+  double loss(const Point& point) const {
+    const CostFactors factors = factors_at(point);
+    double sum = 0, penalty = 0;
+    for (const auto& [measured, terms] : rows_) {
+      double us = terms.front().us(factors);
+      for (const CollectiveModel::Term& term : terms) us = std::min(us, term.us(factors));
+      const double error = std::abs(std::log(us / measured));
+      sum += std::min(error, 4 * error * error);
+    }
+    for (const double each : point) penalty += each * each;
+    return sum / static_cast<double>(rows_.size()) + kPenalty * penalty;
+  }
+
+ private:
+  std::vector<std::pair<double, std::vector<CollectiveModel::Term>>> rows_;
+};
+
+// The simplex search of Nelder and Mead (1965).
+class Simplex {
+ public:
+  Simplex(const Rows& rows, const Point& start, double size) : rows_(rows) {
+    for (std::size_t i = 0; i <= kFactors; ++i) {
+      Corner& corner = corners_[i];
+      corner.point = start;
+      if (i > 0) corner.point[i - 1] += size;
+      corner.loss = rows.loss(corner.point);
+    }
+  }
+
+  void step() {
+    std::ranges::stable_sort(corners_, {}, &Corner::loss);
+    Corner& worst = corners_.back();
+    const Corner away = toward(worst, -1);
+    if (away.loss < corners_.front().loss) {
+      const Corner further = toward(worst, -2);
+      worst = further.loss < away.loss ? further : away;
+    } else if (away.loss < corners_[kFactors - 1].loss) {
+      worst = away;
+    } else if (const Corner nearer = toward(worst, 0.5); nearer.loss < worst.loss) {
+      worst = nearer;
+    } else {
+      shrink();
+    }
+  }
+
+  const Point& best() const { return std::ranges::min_element(corners_, {}, &Corner::loss)->point; }
+  double loss() const { return std::ranges::min_element(corners_, {}, &Corner::loss)->loss; }
+
+ private:
+  struct Corner {
+    Point point{};
+    double loss = 0;
+  };
+
+  // From the middle of the other corners, `part` of the way to the worst one.
+  Corner toward(const Corner& worst, double part) const {
+    Corner result;
+    for (std::size_t axis = 0; axis < kFactors; ++axis) {
+      double middle = 0;
+      for (std::size_t i = 0; i < kFactors; ++i) middle += corners_[i].point[axis] / kFactors;
+      result.point[axis] = middle + part * (worst.point[axis] - middle);
+    }
+    result.loss = rows_.loss(result.point);
+    return result;
+  }
+  void shrink() {
+    for (std::size_t i = 1; i <= kFactors; ++i) {
+      for (std::size_t axis = 0; axis < kFactors; ++axis)
+        corners_[i].point[axis] = (corners_[0].point[axis] + corners_[i].point[axis]) / 2;
+      corners_[i].loss = rows_.loss(corners_[i].point);
+    }
+  }
+
+  const Rows& rows_;
+  std::array<Corner, kFactors + 1> corners_;
+};
+
+CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const Measurement> measured) {
+  const Rows rows(model, kind, measured);
+  // The search ends in the nearest valley. These starts differ in what the machine may do worse than the default: all
+  // latencies, or a slow network on which LL128 is not used.
+  constexpr Point kStarts[] = {
+      {0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {0.3, 0.3, 1.5, 0, -1.5, 0}, {1, 1, 2, 0, -1.5, 0}};
+  Point best{};
+  double least = rows.loss(best);
+  for (const Point& start : kStarts) {
+    Point at = start;
+    for (int round = 0; round < kRounds; ++round) {
+      Simplex simplex(rows, at, round == 0 ? 0.5 : 0.3);
+      for (int i = 0; i < kSteps; ++i) simplex.step();
+      at = simplex.best();
+      if (simplex.loss() < least) {
+        least = simplex.loss();
+        best = at;
+      }
+    }
+  }
+  return factors_at(best);
+}
+
+}  // namespace
+
+FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows) {
+  FitErrors errors;
+  for (const Measurement& row : rows) {
+    const double error = std::abs(model.choice(kind, row.bytes).us / row.us - 1);
+    errors.mean += error / static_cast<double>(rows.size());
+    if (error > errors.worst) {
+      errors.worst = error;
+      errors.worst_bytes = row.bytes;
+    }
+  }
+  return errors;
+}
+
+Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> rows, Here here) {
+  if (rows.size() < kMinFitRows)
+    base::fail(Code::kInvalidValue, here, "a fit needs at least {} rows with different sizes, there are {}",
+               kMinFitRows, rows.size());
+  if (inputs.ranks < 2)
+    base::fail(Code::kInvalidValue, here, "a fit needs at least 2 ranks, there is {}", inputs.ranks);
+  for (const Measurement& row : rows) {
+    if (!(row.bytes > 0) || !(row.us > 0) || !std::isfinite(row.bytes) || !std::isfinite(row.us))
+      base::fail(Code::kInvalidValue, here, "a row of {} bytes and {} us: both must be more than 0", row.bytes, row.us);
+  }
+  const CollectiveModel model(inputs);
+  Fit result;
+  result.before = errors_of(model, kind, rows);
+  // Each half is left out once, so the error does not depend on which half is.
+  for (const std::size_t odd : {0U, 1U}) {
+    std::vector<Measurement> used, left;
+    for (std::size_t i = 0; i < rows.size(); ++i) (i % 2 == odd ? left : used).push_back(rows[i]);
+    const FitErrors errors = errors_of(CollectiveModel(inputs, fit(model, kind, used)), kind, left);
+    result.left_out.mean += errors.mean * static_cast<double>(left.size()) / static_cast<double>(rows.size());
+    if (errors.worst > result.left_out.worst) {
+      result.left_out.worst = errors.worst;
+      result.left_out.worst_bytes = errors.worst_bytes;
+    }
+  }
+  result.rows_left_out = rows.size();
+  result.factors = fit(model, kind, rows);
+  result.after = errors_of(CollectiveModel(inputs, result.factors), kind, rows);
+  return result;
+}
+
+}  // namespace slip::comm

@@ -1,0 +1,44 @@
+// Fits the factors of the cost model to measured times of one machine, such as the rows of all_reduce_perf.
+//
+// The fit minimises the errors of the logarithms of the times, plus a small penalty for factors far from 1. So a
+// constant that no row depends on stays at its default. The search is deterministic.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/sim/cost_model.hpp"
+#include "slip/error.hpp"
+
+namespace slip::comm {
+
+struct Measurement {
+  double bytes = 0, us = 0;
+};
+
+// Errors are shares: 0.05 means that the predicted time is 5 % longer or shorter than the measured one.
+struct FitErrors {
+  double mean = 0, worst = 0, worst_bytes = 0;
+};
+FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows);
+
+struct Fit {
+  CostFactors factors;      // fitted to all rows
+  FitErrors before, after;  // on all rows, with the default constants and with the factors
+  FitErrors left_out;       // fitted to every second row, on the others; both halves take both parts
+  std::size_t rows_left_out = 0;
+};
+inline constexpr std::size_t kMinFitRows = 6;
+// Throws kInvalidValue for fewer than kMinFitRows rows, or for rows without bytes or time.
+Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> rows, Here here = Here::at());
+
+// Reads a table: the text that all_reduce_perf prints, or JSON. JSON is an array of rows, or an object with "rows", or
+// an array of objects with "name" and "rows"; `table` then chooses one. A row is [bytes, microseconds], or an object
+// with "bytes" and "time_us", as `slip topo --json` writes. Throws kParse with the name of the file and the line or
+// row.
+std::vector<Measurement> parse_measurements(std::string_view text, const std::string& file, std::string_view table,
+                                            Here here = Here::at());
+
+}  // namespace slip::comm

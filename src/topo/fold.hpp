@@ -1,0 +1,56 @@
+// FoldedCluster: many copies of a few machines, as a small cluster that has the same rates. Rings use each copy in the
+// same way. A machine in the middle of a tree has a parent and two children from a few machines on, whatever their
+// number is. So the plan for kMaxCopies copies has the rates of the plan for any larger number, and the memory and time
+// depend on the machines that differ, not on the ranks.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "slip/topology.hpp"
+
+namespace slip::topo {
+
+inline constexpr int kMaxCopies = 8;
+
+struct FoldedCluster {
+  Cluster cluster;   // with at most kMaxCopies copies
+  int further = 0;   // copies that are left out
+  int period = 1;    // machines of a copy: the last ones of `cluster` are one
+  int machines = 1;  // of the whole cluster
+  int ranks = 0;
+};
+
+// Copies of these machines with a rank on each device: the first copy of each, then the second of each.
+inline Cluster repeated(const std::vector<TopoSystem>& machines, int copies) {
+  Cluster cluster;
+  for (int copy = 0; copy < copies; ++copy) {
+    for (const TopoSystem& system : machines) {
+      const auto node = static_cast<int>(cluster.nodes.size());
+      for (std::size_t device = 0; device < system.devices.size(); ++device)
+        cluster.ranks.push_back({node, static_cast<int>(device)});
+      cluster.nodes.push_back(system);
+    }
+  }
+  return cluster;
+}
+
+inline FoldedCluster folded(const std::vector<TopoSystem>& machines, int copies, int max_copies = kMaxCopies) {
+  const int kept = std::min(copies, max_copies);
+  FoldedCluster result{.cluster = repeated(machines, kept), .further = copies - kept};
+  result.period = static_cast<int>(machines.size());
+  result.machines = copies * result.period;
+  for (const TopoSystem& system : machines) result.ranks += copies * static_cast<int>(system.devices.size());
+  return result;
+}
+
+// Without the last copy.
+inline Cluster shortened(const FoldedCluster& folded) {
+  Cluster cluster = folded.cluster;
+  const auto nodes = static_cast<int>(cluster.nodes.size()) - folded.period;
+  cluster.nodes.resize(static_cast<std::size_t>(nodes));
+  std::erase_if(cluster.ranks, [&](const RankPlace& place) { return place.node >= nodes; });
+  return cluster;
+}
+
+}  // namespace slip::topo

@@ -1,0 +1,187 @@
+// The model of GPU costs: its errors on published tables, fits, folding, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/sim/fit_costs.hpp"
+#include "comm/sim/predict.hpp"
+#include "support/errors.hpp"
+
+namespace slip::test_tables {
+namespace {
+
+using comm::Collective;
+using comm::CollectiveModel;
+using comm::GpuAlgorithm;
+using comm::ModelInputs;
+
+std::string machine(const std::string& name) { return SLIP_SOURCE_DIR "/bench/predict/machines/" + name; }
+
+ModelInputs inputs_for(const std::string& file, int copies, int max_copies = topo::kMaxCopies) {
+  const topo::FoldedCluster cluster = topo::folded({read_topology(machine(file))}, copies, max_copies);
+  return comm::model_inputs(cluster, plan_channels(cluster.cluster));
+}
+
+struct Table {
+  std::string name;
+  ModelInputs inputs;
+  std::vector<comm::Measurement> rows;
+};
+
+std::vector<Table> published() {
+  std::ifstream file(SLIP_SOURCE_DIR "/bench/predict/tables.json");
+  std::vector<Table> result;
+  for (const nlohmann::json& table : nlohmann::json::parse(file)) {
+    Table one{table.at("name"), inputs_for(table.at("file"), table.at("nodes")), {}};
+    one.rows = comm::parse_measurements(table.dump(), "tables.json", "");
+    if (table.contains("network")) one.inputs.network = *comm::find_network(table.at("network").get<std::string>());
+    result.push_back(std::move(one));
+  }
+  return result;
+}
+
+TEST(CostModel, DefaultConstantsAreNearPublishedTables) {
+  double mean = 0;
+  const std::vector<Table> tables = published();
+  for (const Table& table : tables) {
+    const double error = comm::errors_of(CollectiveModel(table.inputs), Collective::kAllReduce, table.rows).mean;
+    EXPECT_LT(error, 0.25) << table.name;
+    mean += error / static_cast<double>(tables.size());
+  }
+  EXPECT_LE(mean, 0.15);
+}
+
+TEST(CostModel, AFitPredictsTheSizesThatItHasNotSeen) {
+  double mean = 0;
+  const std::vector<Table> tables = published();
+  for (const Table& table : tables) {
+    const comm::Fit fit = comm::fit_costs(table.inputs, Collective::kAllReduce, table.rows);
+    EXPECT_LE(fit.left_out.mean, 0.15) << table.name;
+    EXPECT_LE(fit.after.mean, fit.before.mean + 1e-9) << table.name;
+    mean += fit.left_out.mean / static_cast<double>(tables.size());
+  }
+  EXPECT_LE(mean, 0.08);
+}
+
+// The times of a machine that is twice as slow in everything lead to factors of two.
+TEST(CostModel, AFitFindsTheFactorsOfATable) {
+  const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 2);
+  const comm::CostFactors slow{.latency = {2, 2, 2}, .rate = {0.5, 0.5, 0.5}};
+  const CollectiveModel real(inputs, slow);
+  std::vector<comm::Measurement> rows;
+  for (double bytes = 1024; bytes < 4e9; bytes *= 2)
+    rows.push_back({bytes, real.choice(Collective::kAllReduce, bytes).us});
+  const comm::Fit fit = comm::fit_costs(inputs, Collective::kAllReduce, rows);
+  EXPECT_LT(fit.left_out.mean, 0.03);
+  EXPECT_NEAR(fit.factors.latency[0], 2, 0.2);
+  EXPECT_NEAR(fit.factors.rate[2], 0.5, 0.05);
+}
+
+// Folded: 8 machines stand for all. Unfolded: every machine is planned.
+TEST(CostModel, FoldedAndUnfoldedAreEqual) {
+  for (const char* file : {"h100x8_8x400g.xml", "a100x8_4x100g_efa.xml", "a100x8_16x100g.xml"}) {
+    for (const int copies : {9, 10, 13, 16}) {
+      const CollectiveModel folded(inputs_for(file, copies)), whole(inputs_for(file, copies, copies));
+      for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                    Collective::kAllToAll, Collective::kBroadcast}) {
+        for (const GpuAlgorithm algorithm : comm::kGpuAlgorithms) {
+          for (const double bytes : {4096.0, 1048576.0, 1073741824.0}) {
+            const auto a = folded.estimate(algorithm, kind, bytes), b = whole.estimate(algorithm, kind, bytes);
+            ASSERT_EQ(a.has_value(), b.has_value());
+            if (!a) continue;
+            EXPECT_NEAR(a->us, b->us, 1e-6 * b->us) << file << " x" << copies << ", " << comm::collective_name(kind)
+                                                    << " by " << comm::gpu_algorithm_name(algorithm);
+            EXPECT_EQ(a->protocol, b->protocol);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where only links cost time, model and simulation take the same times.
+TEST(CostModel, AgreesWithTheSimulationWhereOnlyLinksCount) {
+  for (const int machines : {1, 2}) {
+    const Cluster cluster = cluster_of(read_topology(machine("a100x8_8x200g.xml")), machines);
+    const ChannelPlan plan = plan_channels(cluster);
+    ModelInputs inputs = inputs_for("a100x8_8x200g.xml", machines);
+    inputs.gpu.launch_us = inputs.gpu.hop_us[2] = inputs.network.latency_us = inputs.network.message_us = 0;
+    inputs.gpu.ring_share = inputs.network.rate_share = 1;
+    const double bytes = 1 << 30;
+    comm::PredictionRequest asked;
+    asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = (1 << 30) / 4};
+    asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};
+    const double simulated = comm::predict(cluster, plan, asked).us;
+    const double modelled = CollectiveModel(inputs).estimate(GpuAlgorithm::kRing, Collective::kAllReduce, bytes)->us;
+    EXPECT_NEAR(modelled, simulated, 0.03 * simulated) << machines;
+  }
+}
+
+TEST(CostModel, AHundredThousandRanks) {
+  double before = 0;
+  for (const int machines : {1, 16, 128, 2048, 12500}) {
+    const CollectiveModel model(inputs_for("h100x8_8x400g.xml", machines));
+    EXPECT_EQ(model.inputs().ranks, machines * 8);
+    const double us = model.choice(Collective::kAllReduce, 1 << 30).us;
+    EXPECT_GT(us, before);
+    before = us;
+  }
+  EXPECT_LT(before, 1e6);
+}
+
+// An NVSwitch that reduces wins for large data on Hopper, and does not exist on Ampere.
+TEST(CostModel, ChoosesAsATuningModelWould) {
+  const CollectiveModel hopper(inputs_for("h100x8_8x400g.xml", 1)), ampere(inputs_for("a100x8_8x200g.xml", 1));
+  EXPECT_EQ(hopper.choice(Collective::kAllReduce, 1 << 30).algorithm, GpuAlgorithm::kNvls);
+  EXPECT_EQ(hopper.choice(Collective::kAllReduce, 1024).protocol, comm::Protocol::kLl);
+  EXPECT_FALSE(ampere.estimate(GpuAlgorithm::kNvls, Collective::kAllReduce, 1024).has_value());
+  EXPECT_EQ(ampere.choice(Collective::kAllReduce, 1 << 30).protocol, comm::Protocol::kSimple);
+  // Two machines: data crosses the network once in a tree, and twice in a ring.
+  const CollectiveModel two(inputs_for("a100x8_4x100g_efa.xml", 2));
+  EXPECT_EQ(two.choice(Collective::kAllReduce, 1 << 30).algorithm, GpuAlgorithm::kTree);
+  EXPECT_STREQ(two.inputs().network.name, "efa");
+}
+
+TEST(CostModel, ReadsTextOfAllReducePerf) {
+  const std::string text =
+      "# nThread 1 nGpus 8 minBytes 8\n"
+      "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw\n"
+      "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+      "           8             2     float     sum      -1    36.47    0.00    0.00      0    36.11    0.00    0.00\n"
+      "node0: NCCL INFO something with many words in a line of its own\n"
+      "     1048576        262144     float     sum      -1    85.58   12.25   22.97      0    84.01   12.48   23.40\n";
+  const std::vector<comm::Measurement> rows = comm::parse_measurements(text, "t", "");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_DOUBLE_EQ(rows[1].bytes, 1048576);
+  EXPECT_DOUBLE_EQ(rows[1].us, 85.58);
+  // Old versions have no column for the root.
+  const std::string old =
+      "#  size  count  type  redop  time  algbw  busbw  error\n"
+      "  1024  256  float  sum  12.5  0.08  0.14  0e+00\n";
+  EXPECT_DOUBLE_EQ(comm::parse_measurements(old, "t", "").at(0).us, 12.5);
+}
+
+TEST(CostModel, WrongTablesAreNamed) {
+  const auto refused = [](const std::string& text, std::initializer_list<std::string_view> words) {
+    EXPECT_TRUE(test::fails([&] { comm::parse_measurements(text, "t.txt", "x"); }, Code::kParse, words)) << text;
+  };
+  refused("", {"t.txt", "no rows"});
+  refused("# only a heading\n", {"no rows"});
+  refused("8 2 float sum -1 fast 0.00 0.00 0\n", {"line 1", "column 6", "fast"});
+  refused("8 2 float sum -1 nan 0.00 0.00 0\n", {"line 1", "nan"});
+  refused("[[8, 1]", {"valid JSON"});
+  refused("[[8, \"1\"]]", {"row 1", "us"});
+  refused("[[8, 1], [16]]", {"row 2", "[bytes, us]"});
+  refused("[[8, -1]]", {"row 1", "more than 0"});
+  refused("{\"rows\": 3}", {"array"});
+  refused(R"([{"name": "a", "rows": [[1, 1]]}, {"name": "b", "rows": [[1, 1]]}])", {"--table", "a, b"});
+  refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"--table"});
+  const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);
+  const std::vector<comm::Measurement> few(3, {8, 1});
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, Code::kInvalidValue,
+                          {"at least 6 rows", "3"}));
+}
+
+}  // namespace
+}  // namespace slip::test_tables
