@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "case.hpp"
+#include "model/compressed_files.hpp"
 #include "model/folder.hpp"
 #include "store/reader.hpp"
+#include "support/process.hpp"
 
 namespace slip::bench {
 namespace {
@@ -36,11 +38,13 @@ class ModelFolder {
   ModelFolder& operator=(const ModelFolder&) = delete;
 
   // Removes the file from the page cache, or reads it into the cache.
-  void cool() const {
-    each_file([](int file) { static_cast<void>(::fsync(file), ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED)); });
+  void cool() const { cool(path); }
+  static void cool(const std::string& folder) {
+    each_file(folder,
+              [](int file) { static_cast<void>(::fsync(file), ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED)); });
   }
   void warm() const {
-    each_file([](int file) {
+    each_file(path, [](int file) {
       std::vector<char> block(kMiB);
       while (::read(file, block.data(), block.size()) > 0) {}
     });
@@ -49,8 +53,8 @@ class ModelFolder {
 
  private:
   template <class Act>
-  void each_file(const Act& act) const {
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+  static void each_file(const std::string& folder, const Act& act) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
       if (file < 0) throw std::runtime_error("cannot open " + entry.path().string());
       act(file);
@@ -144,24 +148,46 @@ double raw_read_rate(const std::string& folder) {
   return static_cast<double>(bytes) / timer.elapsed_ns() * 1e9;
 }
 
+nlohmann::json run_cold_process(const std::string& folder) {
+  Child child(
+      {std::filesystem::read_symlink("/proc/self/exe").string(), "--cold", folder, std::to_string(kColdBudget)});
+  const std::string text = child.read_all();
+  const int status = child.status();
+  if (status != 0 || text.empty()) throw std::runtime_error(fmt::format("--cold '{}': status {}", folder, status));
+  return nlohmann::json::parse(text);
+}
+
 Cold measure_cold(Context& context) {
   const ModelFolder model(stack_of(16, 1));  // 784 MiB
   Cold result;
   for (int round = 0; round < std::min(context.repeat(), 5); ++round) {
     model.cool();
     result.raw.push_back(raw_read_rate(model.path));
-    const std::string command = fmt::format(
-        "'{}' --cold '{}' {}", std::filesystem::read_symlink("/proc/self/exe").string(), model.path, kColdBudget);
-    FILE* pipe = ::popen(command.c_str(), "r");
-    if (!pipe) throw std::runtime_error("cannot start " + command);
-    char text[512] = {};
-    const std::size_t got = std::fread(text, 1, sizeof(text) - 1, pipe);
-    const int status = ::pclose(pipe);
-    if (status != 0 || got == 0) throw std::runtime_error(fmt::format("{}: status {}", command, status));
-    const nlohmann::json said = nlohmann::json::parse(text);
+    const nlohmann::json said = run_cold_process(model.path);
     result.rate.push_back(said.at("bytes_per_second").get<double>());
     result.rss.push_back(said.at("peak_rss").get<double>());
   }
+  return result;
+}
+
+// The same from a compressed folder. The rate of reads is that of the folder with the weights as they are.
+Cold measure_cold_compressed(Context& context) {
+  model::StackOptions options = stack_of(32, 1);  // 784 MiB
+  options.type = DataType::kBF16;
+  const ModelFolder model(options);
+  const std::string small = model.path + "-small";
+  std::filesystem::remove_all(small);
+  model::compress_files(model.path, small, {}, {});
+  Cold result;
+  for (int round = 0; round < std::min(context.repeat(), 5); ++round) {
+    model.cool();
+    result.raw.push_back(raw_read_rate(model.path));
+    ModelFolder::cool(small);
+    const nlohmann::json said = run_cold_process(small);
+    result.rate.push_back(said.at("bytes_per_second").get<double>());
+    result.rss.push_back(said.at("peak_rss").get<double>());
+  }
+  std::filesystem::remove_all(small);
   return result;
 }
 
@@ -178,6 +204,8 @@ int run_cold(const std::string& folder, std::uint64_t budget) {
   WeightsOptions options;
   options.budget = budget;
   options.host_memory = 0;
+  options.compressed = source.compressed_bytes(graph);
+  costs.decode = {20e9, 0};
   const WeightsPlan plan = plan_weights(graph, costs, options);
   RunningPlan running("cpu", graph, plan, source);
   const double step = running.step_ns(4);
@@ -237,6 +265,18 @@ void add_cpu_bars(Harness& harness) {
     return Recorded{series("ours", one.rate), {series("reads", one.raw)}};
   };
   harness.add(std::move(rate));
+
+  Bar compressed;
+  compressed.area = "weights", compressed.name = "cpu_cold_compressed_rate_vs_reads";
+  compressed.unit = Unit::kBytesPerSecond;
+  compressed.better = Better::kHigher;
+  compressed.target = 1.3;
+  compressed.record = [](Context& context) {
+    const Cold one = measure_cold_compressed(context);
+    context.note(fmt::format("peak memory of the process {:.0f} MB", median(one.rss) / 1e6));
+    return Recorded{series("ours", one.rate), {series("reads", one.raw)}};
+  };
+  harness.add(std::move(compressed));
 
   Bar memory;
   memory.area = "weights", memory.name = "cpu_cold_3x_memory_peak_rss", memory.unit = Unit::kBytes;
