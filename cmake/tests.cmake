@@ -18,7 +18,7 @@ set(slip_concurrent_areas base backend comm conformance flow nccl races runtime 
 string(CONCAT slip_one_thread_suites
   "^(comm\\.(Predict|MessagePlanOf|Rails|RelayChoice|RelayPlans|FormationPlans|SimTimesOf|By/SimTimes|"
   "All/Reduce(Types|Bytes)|Every/(Message|Shared)Plans)|"
-  "flow\\.(ClusterCost|BucketPlan|CompressedWeights|PlanLimits|PlanWeights|RandomGraphs)|"
+  "flow\\.(ClusterCost|BucketPlan|PlanLimits|PlanWeights|RandomGraphs)|"
   "transport\\.(Clusters|ClusterLaunch|SlipLaunch)|"
   "watch\\.(Fixes|TraceReader|TraceReaderFuzz|TraceFile|TimeOrder|Replay))$")
 # Areas that continuous integration leaves to the thread sanitizer, for lack of time; `ctest --preset dev` has them all.

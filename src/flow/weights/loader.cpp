@@ -244,7 +244,7 @@ void Loader::check_decoded(Here here) const {
   std::uint64_t next = 0;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part, ++next) {
-      // relaxed: the caller has waited for the decoding.
+      // relaxed: a caller that has waited for the decoding sees its report; another one sees what is there so far.
       const std::uint64_t word =
           std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(reports_.range()))[next])
               .load(std::memory_order_relaxed);

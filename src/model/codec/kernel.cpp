@@ -55,17 +55,16 @@ class Launch {
 
 void decompress(const Args& args) {
   const Launch launch(args);
-  std::uint64_t& report = args.out<std::uint64_t>(1)[0];
-  std::atomic<std::uint64_t> found{report};
+  // Atomic: the host may look at the report while the kernel runs.
+  const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
   base::for_each_index(launch.count(), [&](std::size_t i) {
     const BlockFault fault = launch.decode(i);
     if (fault == BlockFault::kNone) return;
     const std::uint64_t mine = report_of(launch.first() + i, fault);
-    // relaxed: the loop's end orders it before the read below.
-    for (std::uint64_t seen = found.load(std::memory_order_relaxed);
-         seen < mine && !found.compare_exchange_weak(seen, mine, std::memory_order_relaxed);) {}
+    // relaxed: no other data is published through the report.
+    for (std::uint64_t seen = report.load(std::memory_order_relaxed);
+         seen < mine && !report.compare_exchange_weak(seen, mine, std::memory_order_relaxed);) {}
   });
-  report = found.load(std::memory_order_relaxed);
 }
 
 }  // namespace cpu
