@@ -157,8 +157,8 @@ TEST(RandomGraphs, AreRightWithSlowLoads) {
     Reference reference(model.graph, weights);
     std::vector<Buffer> host;
     std::vector<flow::HostValue> inputs, outputs;
-    const auto mirror = [&](Value value) {
-      host.push_back(device.alloc(model.graph[value].bytes, MemoryKind::kPinned));
+    const auto mirror = [&, &graph = model.graph](Value value) {
+      host.push_back(device.alloc(graph[value].bytes, MemoryKind::kPinned));
       return flow::HostValue{value, host.back()};
     };
     for (const Value value : ends.inputs) inputs.push_back(mirror(value));

@@ -172,6 +172,7 @@ TEST(Runner, RunsInVirtualTime) {
 
 // From memory: for a read from a file the cpu device itself allocates, as for every host function.
 TEST(Runner, AStepAllocatesNothing) {
+  if (!test::kCountsAllocations) GTEST_SKIP() << "no count of allocations under a sanitizer";
   const Chain chain = small_chain(3, 30);
   const Weights weights = test::random_weights(chain, 3);
   const WeightsPlan plan = plan_with(chain, 0.2);

@@ -86,7 +86,9 @@ class Wire {
   bool held = false;     // what the connecting end sends is kept back
 };
 
-bool contains(const Bytes& all, std::span<const std::byte> part) { return !std::ranges::search(all, part).empty(); }
+bool contains(const Bytes& all, std::span<const std::byte> part) {
+  return std::search(all.begin(), all.end(), part.begin(), part.end()) != all.end();
+}
 
 TEST(Proofs, NeverSayTheSecret) {
   const transport::Secret secret = transport::random_secret();

@@ -82,7 +82,7 @@ std::vector<RailPath> LinkRails::paths(int rank, int channel, RailUse use) const
   if (all.empty()) return {};
   if (use == RailUse::kBound) return {all[path_of(all, channel)]};
   const auto first = static_cast<std::size_t>(rank_ + rank + channel) % all.size();
-  std::ranges::rotate(all, all.begin() + static_cast<std::ptrdiff_t>(first));
+  std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first), all.end());
   return all;
 }
 

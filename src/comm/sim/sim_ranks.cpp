@@ -96,7 +96,9 @@ void SimRun::finish(const runtime::Failure* cause) {
 SimRanks::SimRanks(Settings settings)
     : settings_(std::move(settings)), slots_(static_cast<std::size_t>(settings_.tuning.nranks)) {}
 
-// Rank 0 makes the object; the other ranks get its address, since all are in one process.
+// Rank 0 makes the object; the other ranks get its address, since all are in one process. The messages of the bootstrap
+// order what the ranks do in time, but not for the memory model: `order_` does that. A rank adds to it before a barrier
+// (release: what it wrote is visible to whoever reads the sum) and reads it afterwards (acquire).
 std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Settings settings,
                                          Here here) {
   const std::vector<std::uint64_t> worlds = bootstrap.all_gather(device.info().world);
@@ -111,12 +113,20 @@ std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const 
   }
   std::shared_ptr<SimRanks> ranks;
   if (bootstrap.rank() == 0) ranks = std::make_shared<SimRanks>(std::move(settings));
-  const std::vector<std::uint64_t> at = bootstrap.all_gather(std::uint64_t{reinterpret_cast<std::uintptr_t>(&ranks)});
-  if (bootstrap.rank() != 0) ranks = *reinterpret_cast<const std::shared_ptr<SimRanks>*>(at[0]);
+  std::atomic<const std::shared_ptr<SimRanks>*> own = nullptr;
+  own.store(&ranks, std::memory_order_release);  // release: with the object, if this is rank 0
+  const std::vector<std::uint64_t> at = bootstrap.all_gather(std::uint64_t{reinterpret_cast<std::uintptr_t>(&own)});
+  // acquire: with the object that rank 0 made
+  if (bootstrap.rank() != 0) ranks = *reinterpret_cast<decltype(own)*>(at[0])->load(std::memory_order_acquire);
+  const auto barrier = [&] {
+    ranks->order_.fetch_add(1, std::memory_order_acq_rel);
+    bootstrap.barrier();
+    static_cast<void>(ranks->order_.load(std::memory_order_acquire));
+  };
   ranks->slot(bootstrap.rank()).device = device;
-  bootstrap.barrier();
+  barrier();
   if (bootstrap.rank() == 0) ranks->begin();
-  bootstrap.barrier();
+  barrier();
   return ranks;
 }
 

@@ -9,6 +9,7 @@
 // Once all ranks have joined the communicator, only the thread that drives the sim world uses it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -119,6 +120,7 @@ class SimRanks {
   ScheduleChoice choice_of(const Call& call);
 
   Settings settings_;
+  std::atomic<int> order_ = 0;  // see meet()
   std::vector<RankSlot> slots_;
   std::optional<SimWires> wires_;
   std::map<std::pair<int, int>, PendingMessages> out_, in_;  // by sender and receiver: not matched yet
