@@ -208,7 +208,7 @@ int run_cold(const std::string& folder, std::uint64_t budget) {
   costs.decode = {20e9, 0};
   const WeightsPlan plan = plan_weights(graph, costs, options);
   RunningPlan running("cpu", graph, plan, source);
-  const double step = running.step_ns(4);
+  const double step = running.step_ns(8);
   std::ifstream status("/proc/self/status");
   std::string line;
   std::uint64_t peak_kib = 0;

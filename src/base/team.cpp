@@ -208,6 +208,8 @@ bool Team::run_between(const detail::Loop& loop) {
   between_.open(loop);
   wake(loop.count);
   while (between_.has_more()) {
+    // relaxed: only a hint. While a loop runs, its threads need the cores.
+    if (!loop_.is_open(std::memory_order_relaxed) && do_one_between()) continue;
     // acq_rel, as in wake_between(): one of the two exchanges comes first. If it is the other one, this thread sees
     // that no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes this
     // thread.

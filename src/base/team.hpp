@@ -43,8 +43,8 @@ void for_each_index(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), false);
 }
 
-// The same for small pieces of background work. The threads of a running loop do some pieces after each index; while no
-// loop runs, the helpers do them. The calling thread sleeps meanwhile.
+// The same for small pieces of background work. The threads of a running loop do some pieces after each index, and the
+// calling thread sleeps; while no loop runs, the helpers and the calling thread do them.
 template <class Body>
 void for_each_between(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), true);

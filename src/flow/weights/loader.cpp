@@ -11,7 +11,6 @@
 namespace slip::flow {
 namespace {
 
-const Name kFreePlaceName("free place");  // made once: a Name looks up its text, and that allocates
 constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large allocations
 
 std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
@@ -28,12 +27,11 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
     : device_(device), all_(std::move(groups)), memory_(memory), options_(options) {
   const auto from_files = [](const WeightSource& source) { return source.files_ != nullptr; };
   const bool any_files = std::ranges::any_of(all_.sources, from_files);
-  if (any_files && options.purpose == Purpose::kRun) {
-    store::ReaderOptions reads;
-    reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
-    reads.between_loops = options.direct_reads;
-    reader_ = std::make_unique<store::BlockReader>(reads, here);
-  }
+  store::ReaderOptions reads;
+  reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
+  reads.between_loops = options.direct_reads;
+  if (any_files && options.purpose == Purpose::kRun) reader_ = std::make_unique<store::BlockReader>(reads, here);
+  parts_.resize(all_.groups.size());
   const std::vector<Name> names = load_names(all_.groups, all_.values);
   std::uint64_t largest_read = 0, largest_copy = 0;
   bool reads_into_ring = false;
@@ -50,15 +48,28 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
     const LoadPath path = groups_.back().path;
     if (path == LoadPath::kDecode) largest_copy = std::max(largest_copy, all_.groups[i].compressed_bytes);
     if (path == LoadPath::kReadThenCopy || (path == LoadPath::kDecode && is_on_disk(i)))
-      largest_read = std::max(largest_read, all_.groups[i].stored_bytes());
+      largest_read = std::max(largest_read, slot_bytes(i));
     reads_into_ring = reads_into_ring || path == LoadPath::kReadIntoRing;
   }
   keep_in_pinned_memory(here);
   prepare_decoding(here);
+  keep_tables(here);
+  if (reads_into_ring)
+    ring_reads_ = std::make_unique<ReadAhead>(
+        device, parts_, reader_.get(),
+        ReadAhead::Options{.stream = "free places", .memory = memory_.ring, .exact_places = options.exact_places},
+        here);
   if (largest_read > 0) {
-    read_memory_ = device.alloc(slots_bytes(kReadSlots, largest_read), MemoryKind::kPinned, "read slots", here);
+    const std::size_t slots = read_slots(largest_read);
+    read_memory_ = device.alloc(slots_bytes(slots, largest_read), MemoryKind::kPinned, "read slots", here);
     read_slots_ =
-        std::make_unique<LoadSlots>(device, "reads from disk", read_memory_.range(), kReadSlots, largest_read, here);
+        std::make_unique<LoadSlots>(device, "reads from disk", read_memory_.range(), slots, largest_read, here);
+    if (reads_into_ring && reader_) slot_reader_ = std::make_unique<store::BlockReader>(reads, here);
+    slot_reads_ = std::make_unique<ReadAhead>(
+        device, parts_, slot_reader_ ? slot_reader_.get() : reader_.get(),
+        ReadAhead::Options{
+            .stream = "free read slots", .memory = read_memory_.range(), .exact_places = !options.direct_reads},
+        here);
   }
   if (largest_copy > 0 && memory_.slots.bytes > 0 && !options.direct_reads) {
     if (memory_.slots.bytes < slots_bytes(kDecodeSlots, largest_copy))
@@ -67,7 +78,6 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
     device_slots_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory_.slots, kDecodeSlots,
                                                 largest_copy, here);
   }
-  if (reads_into_ring) read_ahead_ = std::make_unique<ReadAhead>(device, here);
 }
 
 Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
@@ -81,13 +91,7 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
            source ? PackedGroups::of(*source, plan.units, graph.values(), here) : std::vector<PackedGroups::Group>()},
           memory, options, here) {}
 
-Loader::ReadAhead::ReadAhead(const Device& device, Here here)
-    : stream(device.stream("free places", StreamFlags::kNonBlocking, 0, here)),
-      free_places(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "free places", here)) {
-  *free_places.host_write<std::uint32_t>(here).begin() = 0;
-}
-
-Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
+Loader::Group Loader::make_group(std::uint32_t index, Here here) {
   const WeightGroup& planned = all_.groups[index];
   const WeightSource& source = all_.sources[index];
   Group group;
@@ -100,6 +104,18 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
                  value_of(planned.parts.front()).name, planned.compressed_bytes,
                  packed ? fmt::format("compressed to {}", packed->bytes) : "as it is");
     group.path = LoadPath::kDecode;
+    if (!packed || packed->image.block) return group;
+    std::uint64_t at = 0;
+    for (const PackedPart& part : packed->parts) {
+      const std::uint64_t bytes = part.blocks_bytes();
+      if (!reads_blocks(index)) {
+        parts_[index].push_back({part.file, part.file_offset, bytes, part.blocks_offset(), bytes});
+        continue;
+      }
+      const std::uint64_t room = aligned(bytes + kLandingRoom);
+      parts_[index].push_back({part.file, part.file_offset, bytes, at, room});
+      at += room;
+    }
     return group;
   }
   if (source.packed_) return group;  // copied; fill() decodes it on the host
@@ -114,11 +130,12 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
     for (const WeightGroup::Part& part : planned.parts) {
       const TensorInfo& tensor = source.files_->at(value_of(part).name, here);
       const bool last = &part == &planned.parts.back();
-      group.parts.push_back({.file = &file_of(*source.files_, tensor, here),
-                             .offset = tensor.offset + part.bytes.offset,
-                             .bytes = part.bytes.bytes,
-                             .at = part.offset,
-                             .room_bytes = (last ? planned.bytes + planned.room : (&part + 1)->offset) - part.offset});
+      parts_[index].push_back(
+          {.file = &file_of(*source.files_, tensor, here),
+           .offset = tensor.offset + part.bytes.offset,
+           .bytes = part.bytes.bytes,
+           .at = part.offset,
+           .room_bytes = (last ? planned.bytes + planned.room : (&part + 1)->offset) - part.offset});
     }
     if (options_.direct_reads) group.path = LoadPath::kReadIntoRing;
     else if (planned.from_disk) group.path = LoadPath::kReadThenCopy;
@@ -188,16 +205,22 @@ void Loader::fill_stored(std::uint32_t index, std::byte* into) {
   if (groups_[index].path != LoadPath::kDecode) fill(index, into);
   else if (all_.packed[index]->image.block)
     std::memcpy(into, runtime::address(all_.packed[index]->image), all_.packed[index]->bytes);
-  else read_packed(*all_.packed[index], *reader_, into);
+  else {
+    read_parts(index, into);
+    finish_packed(*all_.packed[index], into);
+  }
+}
+
+void Loader::read_parts(std::uint32_t index, std::byte* into) {
+  for (const FilePart& part : parts_[index])
+    reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
 }
 
 // Bytes between the parts of a group are not written.
 void Loader::fill(std::uint32_t index, std::byte* into) {
   if (!all_.packed.empty() && all_.packed[index] && all_.packed[index]->image.block)
     return unpack(*all_.packed[index], runtime::address(all_.packed[index]->image), into, {});
-  for (const FilePart& part : groups_[index].parts)
-    reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
-  if (!groups_[index].parts.empty()) return;
+  if (!parts_[index].empty()) return read_parts(index, into);
   for (const WeightGroup::Part& part : all_.groups[index].parts)
     PackedGroups::fill_part(all_.sources[index], value_of(part), part, {into + part.offset, part.bytes.bytes}, {});
 }
@@ -240,6 +263,35 @@ void Loader::prepare_decoding(Here here) {
   }
 }
 
+std::uint64_t Loader::slot_bytes(std::uint32_t index) const {
+  if (!reads_blocks(index)) return all_.groups[index].stored_bytes();
+  const FilePart& last = parts_[index].back();
+  return last.at + last.room_bytes;
+}
+
+void Loader::keep_tables(Here here) {
+  std::uint64_t bytes = 0;
+  const auto each = [&](const auto& act) {
+    for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].path != LoadPath::kDecode || !reads_blocks(i)) continue;
+      for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part)
+        act(groups_[i].decodings[part], all_.packed[i]->parts[part]);
+    }
+  };
+  each([&](const Decoding& one, const PackedPart&) { bytes += 16 * one.count; });
+  if (bytes == 0) return;
+  tables_ = device_.alloc(bytes, MemoryKind::kPinned, "tables of compressed weights", here);
+  std::uint64_t at = 0;
+  each([&](Decoding& one, const PackedPart& part) {
+    one.kept_checks = tables_.slice(at, 8 * one.count);
+    one.kept_ends = tables_.slice(at + 8 * one.count, 4 * one.count);
+    at += 16 * one.count;
+    if (options_.purpose == Purpose::kProve) return;
+    std::memcpy(runtime::address(one.kept_checks), part.checks.data(), one.kept_checks.bytes);
+    std::memcpy(runtime::address(one.kept_ends), part.ends.data(), one.kept_ends.bytes);
+  });
+}
+
 void Loader::check_decoded(Here here) const {
   std::uint64_t next = 0;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
@@ -255,30 +307,17 @@ void Loader::check_decoded(Here here) const {
   }
 }
 
-// A direct read writes whole pages, at the same offset in a page as in the file. If the part has room for these pages,
-// it is read there; otherwise the reader copies it to `place`.
-store::Landing Loader::landing_of(const FilePart& part, std::byte* place) const {
-  if (options_.exact_places) return {place, part.bytes};
-  const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(place) % part.file->direct_alignment();
-  if (skipped + store::BlockReader::room(*part.file, part.offset, part.bytes) > part.room_bytes)
-    return {place, part.bytes};
-  return {place + skipped, part.room_bytes - skipped};
-}
-
 std::uint64_t Loader::shift(Range to, std::uint32_t index, std::size_t part_index) const {
   if (groups_[index].path != LoadPath::kReadIntoRing) return 0;
-  const FilePart& part = groups_[index].parts[part_index];
-  std::byte* const place = runtime::address(to) + part.at;
-  const store::Landing landing = landing_of(part, place);
-  if (landing.capacity == part.bytes) return 0;
-  return static_cast<std::uint64_t>(landing.memory - place) + store::BlockReader::lead(*part.file, part.offset);
+  return parts_[index][part_index].shift(runtime::address(to), options_.exact_places);
 }
 
 std::vector<StreamRef> Loader::streams() const {
   std::vector<StreamRef> streams;
   if (read_slots_) streams.push_back(read_slots_->stream());
   if (device_slots_) streams.push_back(device_slots_->stream());
-  if (read_ahead_) streams.push_back(read_ahead_->stream);
+  for (const ReadAhead* reads : {ring_reads_.get(), slot_reads_.get()})
+    if (reads) streams.push_back(reads->stream());
   return streams;
 }
 
@@ -318,16 +357,16 @@ void Loader::fill_resident(Here here) {
   stream.sync(here);
 }
 
-// The lambda is at most two pointers large, so that std::function stores it without an allocation.
-void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name) {
-  const ReadTarget target = target_of(to, index);
-  const auto function = [this, target] {
-    if (groups_[target.group].path == LoadPath::kReadIntoRing) read_next_load(target);
-    else fill_stored(target.group, address_of(target));
-  };
-  static_assert(sizeof(function) <= 2 * sizeof(void*));
+// `used`: the place is free when it is complete. The lambda is at most two pointers large, so that std::function stores
+// it without an allocation.
+void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name, const Event* used) {
   // Where device memory is host memory the read is the load itself, so it runs on the engine of copies into the device.
   const bool loads = groups_[index].path == LoadPath::kReadIntoRing;
+  ReadAhead& reads = loads ? *ring_reads_ : *slot_reads_;
+  const ReadTarget target = reads.target_of(index, to);
+  if (!parts_[index].empty()) reads.issue(target, used);
+  const auto function = [this, target] { read(target); };
+  static_assert(sizeof(function) <= 2 * sizeof(void*));
   const Range writes[] = {to};
   std::function<void()> call = function;
   slip::runtime::issue(*stream.state(Here::at()), {.kind = OpKind::kHost,
@@ -339,64 +378,15 @@ void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name na
                                                    .host = &call});
 }
 
-void Loader::read_next_load(ReadTarget target) {
-  ReadAhead& ahead = *read_ahead_;
-  const std::uint64_t load = ahead.begun++;
-  const std::vector<FilePart>& parts = groups_[target.group].parts;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (ahead.next.load == load && ahead.next.part == i) pass_part(target.group);
-    const FilePart& part = parts[i];
-    reader_->read({part.file, part.offset, part.bytes, landing_of(part, address_of(target) + part.at)},
-                  [this] { return next_request(); });
-  }
-}
-
-// The next part for the reader to begin, if its place in the ring is free.
-std::optional<store::ReadRequest> Loader::next_request() {
-  ReadAhead& ahead = *read_ahead_;
-  // acquire: the counter is written after the op that used this place before has ended, so that op no longer reads it.
-  // It is also written after the slot of the load in ahead.loads.
-  const std::uint32_t free =
-      std::atomic_ref(*reinterpret_cast<std::uint32_t*>(runtime::address(ahead.free_places.range())))
-          .load(std::memory_order_acquire);
-  // The counter wraps around; the difference is never as large as half of its range.
-  if (static_cast<std::int32_t>(free - static_cast<std::uint32_t>(ahead.next.load)) <= 0) return std::nullopt;
-  const std::optional<ReadTarget> target = ahead.loads.take(ahead.next.load);
-  if (!target) return std::nullopt;
-  const FilePart& part = groups_[target->group].parts[ahead.next.part];
-  pass_part(target->group);
-  return store::ReadRequest{part.file, part.offset, part.bytes, landing_of(part, address_of(*target) + part.at)};
-}
-
-// Makes the part after ahead.next, a part of `group`, the next one to request.
-void Loader::pass_part(std::uint32_t group) {
-  LoadPart& next = read_ahead_->next;
-  const bool last = next.part + 1 == groups_[group].parts.size();
-  next = last ? LoadPart{next.load + 1, 0} : LoadPart{next.load, next.part + 1};
-}
-
-// A sequence lock: `number` is 0 while `target` changes. One thread writes.
-void Loader::IssuedLoads::put(std::uint64_t load, ReadTarget target) {
-  Slot& slot = slots_[load % kSlots];
-  slot.number.store(0, std::memory_order_relaxed);
-  // The fence orders the 0 before the new target: a reader that sees the target also sees that the number changed.
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.target.store(std::uint64_t{target.group} << 32 | target.at, std::memory_order_relaxed);
-  slot.number.store(load + 1, std::memory_order_release);  // release: a reader of this number gets this target
-}
-
-std::optional<Loader::ReadTarget> Loader::IssuedLoads::take(std::uint64_t load) const {
-  const Slot& slot = slots_[load % kSlots];
-  if (slot.number.load(std::memory_order_acquire) != load + 1) return std::nullopt;
-  const std::uint64_t target = slot.target.load(std::memory_order_relaxed);
-  // The fence orders both loads: if the target is a later one, the second load of the number sees its 0, or more.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (slot.number.load(std::memory_order_relaxed) != load + 1) return std::nullopt;
-  return ReadTarget{static_cast<std::uint32_t>(target >> 32), static_cast<std::uint32_t>(target)};
-}
-
-std::byte* Loader::address_of(ReadTarget target) const {
-  return runtime::address(whole_of(target.group)) + std::uint64_t{target.at} * kAlignment;
+// What a host function does.
+void Loader::read(ReadTarget target) {
+  const LoadPath path = groups_[target.group].path;
+  ReadAhead& reads = path == LoadPath::kReadIntoRing ? *ring_reads_ : *slot_reads_;
+  // Without parts in files, the group is compressed and the host decodes it.
+  if (parts_[target.group].empty()) return fill(target.group, reads.address_of(target));
+  reads.read(target);
+  if (path == LoadPath::kDecode && !reads_blocks(target.group))
+    finish_packed(*all_.packed[target.group], reads.address_of(target));
 }
 
 void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event* used) {
@@ -407,17 +397,13 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event*
       for (std::size_t i = 0; i < group.memory.size(); ++i)
         stream.copy(to.slice(all_.groups[index].parts[i].offset, group.memory[i].bytes), group.memory[i], group.name);
       break;
-    case LoadPath::kReadIntoRing:
-      if (used) read_ahead_->stream.wait(*used);
-      read_ahead_->loads.put(read_ahead_->issued, target_of(to, index));
-      read_ahead_->stream.write_value(read_ahead_->free_places, static_cast<std::uint32_t>(++read_ahead_->issued),
-                                      kFreePlaceName);
-      issue_read(stream, to, index, group.name);
-      break;
+    case LoadPath::kReadIntoRing: issue_read(stream, to, index, group.name, used); break;
     case LoadPath::kReadThenCopy:
       read_slots_->issue(
           stream, all_.groups[index].bytes,
-          [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); },
+          [&](StreamRef reads, Range slot, const Event& emptied) {
+            issue_read(reads, slot, index, group.read_name, &emptied);
+          },
           [&](Range slot) { stream.copy(to.slice(0, slot.bytes), slot, group.name); });
       break;
     case LoadPath::kDecode: issue_compressed(stream, to, index); break;
@@ -430,13 +416,16 @@ void Loader::issue_compressed(StreamRef stream, Range to, std::uint32_t index) {
   const WeightGroup& planned = all_.groups[index];
   const std::uint64_t bytes = planned.compressed_bytes;
   const auto decode = [&](Range packed) { issue_decode(stream, to, index, packed); };
-  const auto read = [&](StreamRef reads, Range slot) { issue_read(reads, slot, index, group.read_name); };
+  const auto read = [&](StreamRef reads, Range slot, const Event& emptied) {
+    issue_read(reads, slot, index, group.read_name, &emptied);
+  };
   if (planned.resident) return decode(memory_.resident.slice(planned.offset, bytes));
   const bool on_disk = is_on_disk(index);
-  if (!device_slots_) return on_disk ? read_slots_->issue(stream, bytes, read, decode) : decode(group.pinned);
+  if (!device_slots_)
+    return on_disk ? read_slots_->issue(stream, slot_bytes(index), read, decode) : decode(group.pinned);
   device_slots_->issue(
       stream, bytes,
-      [&](StreamRef copies, Range slot) {
+      [&](StreamRef copies, Range slot, const Event&) {
         const auto copy = [&](Range packed) { copies.copy(slot, packed, group.copy_name); };
         if (on_disk) read_slots_->issue(copies, bytes, read, copy);
         else copy(group.pinned);
@@ -444,11 +433,22 @@ void Loader::issue_compressed(StreamRef stream, Range to, std::uint32_t index) {
       decode);
 }
 
+// `packed`: the packed group or, if only blocks are read, the slot that they were read to.
 void Loader::issue_decode(StreamRef stream, Range to, std::uint32_t index, Range packed) {
-  for (const Decoding& one : groups_[index].decodings) {
-    stream.launch(model::decompress_kernel(),
-                  {.reads = {packed.slice(one.blocks, one.blocks_bytes), packed.slice(one.checks, 8 * one.count),
-                             packed.slice(one.ends, 4 * one.count)},
+  const std::vector<Decoding>& decodings = groups_[index].decodings;
+  for (std::size_t i = 0; i < decodings.size(); ++i) {
+    const Decoding& one = decodings[i];
+    Range blocks, checks, ends;
+    if (one.kept_checks.block) {
+      const FilePart& part = parts_[index][i];
+      blocks = packed.slice(part.at + part.shift(runtime::address(packed), false), one.blocks_bytes);
+      checks = one.kept_checks, ends = one.kept_ends;
+    } else {
+      blocks = packed.slice(one.blocks, one.blocks_bytes);
+      checks = packed.slice(one.checks, 8 * one.count), ends = packed.slice(one.ends, 4 * one.count);
+    }
+    stream.launch(model::decompress_or_fail_kernel(),
+                  {.reads = {blocks, checks, ends},
                    .writes = {to.slice(one.at, one.bytes), one.report},
                    .scalars = one.scalars,
                    .name = groups_[index].name},

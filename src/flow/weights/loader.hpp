@@ -7,13 +7,12 @@
 // is resident, or in memory that the device accesses directly, is decoded from where it is.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <memory>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "flow/weights/packed_groups.hpp"
+#include "flow/weights/read_ahead.hpp"
 #include "flow/weights/step.hpp"
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
@@ -32,14 +31,15 @@ class LoadSlots {
         stream_(device.stream(stream, StreamFlags::kNonBlocking, 0, here)),
         slots_(slots) {}
 
-  // `fill(stream, slot)` issues what fills `bytes` bytes of a slot, and `empty(slot)` issues to `to` what reads them.
+  // `fill(stream, slot, emptied)` issues what fills `bytes` bytes of a slot; the stream has waited for the event
+  // `emptied`. `empty(slot)` issues to `to` what reads them.
   template <class Fill, class Empty>
   void issue(StreamRef to, std::uint64_t bytes, const Fill& fill, const Empty& empty) {
     const std::size_t turn = next_++ % slots_.size();
     Slot& slot = slots_[turn];
     const Range range = memory_.slice(turn * stride_, bytes);
     stream_.wait(slot.emptied);
-    fill(StreamRef(stream_), range);
+    fill(StreamRef(stream_), range, std::as_const(slot.emptied));
     stream_.record(slot.filled);
     to.wait(slot.filled);
     empty(range);
@@ -101,12 +101,24 @@ class Loader final : public GroupLoader {
   void fill_resident(Here here);
   // Throws kParse if a device found a damaged block, with the weight and the block. Call it when loads are complete.
   void check_decoded(Here here) const;
+  // Waits for an event or a stream, and throws what check_decoded() throws. On the cpu device a damaged block also ends
+  // the stream, with an error that says less.
+  template <class Waited>
+  void sync(const Waited& waited, Here here) const {
+    try {
+      waited.sync(here);
+    } catch (const Error&) {
+      check_decoded(here);
+      throw;
+    }
+    check_decoded(here);
+  }
   // Allocates nothing.
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;
   // Direct reads put a part where the disk can write it without another copy.
   std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const override;
   void wait(const Event& event) override {
-    if (read_ahead_) read_ahead_->stream.wait(event);
+    if (ring_reads_) ring_reads_->stream().wait(event);
   }
   // The loader's own streams, beside the one that issue() gets.
   std::vector<StreamRef> streams() const;
@@ -119,17 +131,11 @@ class Loader final : public GroupLoader {
     kReadThenCopy,  // from the file to a pinned slot, then a copy
     kDecode,        // compressed
   };
-  struct FilePart {
-    const store::File* file = nullptr;
-    std::uint64_t offset = 0;  // in the file
-    std::uint64_t bytes = 0;
-    std::uint64_t at = 0;          // in the group
-    std::uint64_t room_bytes = 0;  // from `at` on, that no other part uses
-  };
   // One launch of the decompress kernel. Offsets are in the packed group and in the group.
   struct Decoding {
     std::uint64_t blocks = 0, blocks_bytes = 0, checks = 0, ends = 0, count = 0;
     std::uint64_t at = 0, bytes = 0;
+    Range kept_checks = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
     Range report;
     std::vector<Scalar> scalars;
   };
@@ -138,73 +144,29 @@ class Loader final : public GroupLoader {
     Name name, read_name;
     Range pinned;                     // kCopy
     std::vector<Range> memory;        // kCopyParts: by part
-    std::vector<FilePart> parts;      // kReadIntoRing, kReadThenCopy
     std::vector<Decoding> decodings;  // kDecode: launches, one for each part
     Name copy_name;                   // kDecode
   };
-  // A group, and the destination of its read, in 8 bytes: so the host function that captures it fits in two pointers.
-  struct ReadTarget {
-    std::uint32_t group = 0;
-    std::uint32_t at = 0;  // in the ring or in the slots (whole_of), in multiples of kAlignment
-  };
-  // A part of a load; loads are numbered from the first one on.
-  struct LoadPart {
-    std::uint64_t load = 0;
-    std::size_t part = 0;
-  };
-  // The issued loads that may be read ahead, in a table of fixed size. The issuing thread writes a slot before it
-  // issues the op that counts the load's place as free. A host function reads the slot after it has read that count.
-  // The issuing thread may be far ahead and overwrite the slot meanwhile; then take() returns nothing, and the load is
-  // read when its own host function runs.
-  class IssuedLoads {
-   public:
-    void put(std::uint64_t load, ReadTarget target);
-    std::optional<ReadTarget> take(std::uint64_t load) const;
-
-   private:
-    static constexpr std::size_t kSlots = 1024;
-    struct Slot {
-      std::atomic<std::uint64_t> number = 0;  // 1 + number of the load; 0 while it is written
-      std::atomic<std::uint64_t> target = 0;
-    };
-    std::array<Slot, kSlots> slots_;
-  };
-  // kReadIntoRing: while one load is read, the reader begins the next ones if their place in the ring is free. A
-  // separate stream, which waits for no load, counts the free places in pinned memory.
-  struct ReadAhead {
-    Stream stream;
-    Buffer free_places;        // a 32-bit counter: loads whose place in the ring is free
-    std::uint64_t issued = 0;  // issued loads: the counter has this value when all their places are free
-    IssuedLoads loads = {};
-    // Only the host functions that read use the members below, and they run one at a time.
-    std::uint64_t begun = 0;  // number of loads whose host function has begun
-    LoadPart next;            // the first part that was not requested from the reader yet
-
-    ReadAhead(const Device& device, Here here);
-  };
-
-  Group make_group(std::uint32_t index, Here here) const;
+  Group make_group(std::uint32_t index, Here here);  // and its parts_
   void keep_in_pinned_memory(Here here);
   void wrap_program_memory(std::uint32_t index, Here here);
   void fill(std::uint32_t group, std::byte* into);
+  void read_parts(std::uint32_t group, std::byte* into);
   void fill_stored(std::uint32_t group, std::byte* into);  // as it is copied: compressed if the plan says so
   void prepare_decoding(Here here);
   void issue_compressed(StreamRef stream, Range to, std::uint32_t group);
   void issue_decode(StreamRef stream, Range to, std::uint32_t group, Range packed);
   bool is_on_disk(std::uint32_t group) const;
-  void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name);
-  void read_next_load(ReadTarget target);
-  std::optional<store::ReadRequest> next_request();
-  void pass_part(std::uint32_t group);
-  // The memory that reads of this group go to.
-  Range whole_of(std::uint32_t group) const {
-    return groups_[group].path == LoadPath::kReadIntoRing ? memory_.ring : read_slots_->memory();
+  // Only the blocks of this compressed group are read from disk, each part with room for a direct read; the tables are
+  // kept in memory. Otherwise a compressed group is read as a packed group, because it is copied in one piece.
+  bool reads_blocks(std::uint32_t group) const {
+    return options_.direct_reads && all_.groups[group].compressed_bytes > 0 && !all_.groups[group].resident &&
+           is_on_disk(group) && !all_.packed.empty() && all_.packed[group];
   }
-  ReadTarget target_of(Range to, std::uint32_t group) const {
-    return {group, static_cast<std::uint32_t>((to.offset - whole_of(group).offset) / kAlignment)};
-  }
-  std::byte* address_of(ReadTarget target) const;
-  store::Landing landing_of(const FilePart& part, std::byte* place) const;
+  std::uint64_t slot_bytes(std::uint32_t group) const;  // to read it
+  void keep_tables(Here here);
+  void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name, const Event* used);
+  void read(ReadTarget target);
   const GraphValue& value_of(const WeightGroup::Part& part) const { return all_.values[part.bytes.value.index]; }
 
   const Device device_;
@@ -212,13 +174,16 @@ class Loader final : public GroupLoader {
   const LoadMemory memory_;
   const Options options_;
   std::vector<Group> groups_;
-  std::vector<Buffer> host_;  // pinned memory, or the program's wrapped
-  std::unique_ptr<store::BlockReader> reader_;
-  Buffer read_memory_;                       // pinned, of read_slots_
-  std::unique_ptr<LoadSlots> read_slots_;    // if groups are read from disk, and not into the ring
-  std::unique_ptr<LoadSlots> device_slots_;  // if compressed groups are copied
-  std::unique_ptr<ReadAhead> read_ahead_;    // if loads have the path kReadIntoRing
-  Buffer reports_;                           // pinned: 8 bytes for each decoding
+  std::vector<std::vector<FilePart>> parts_;  // by group; of a compressed group: its blocks, in the packed group
+  std::vector<Buffer> host_;                  // pinned memory, or the program's wrapped
+  std::unique_ptr<store::BlockReader> reader_, slot_reader_;  // slot_reader_: if groups are read both ways
+  Buffer read_memory_;                                        // pinned, of read_slots_
+  std::unique_ptr<LoadSlots> read_slots_;                     // if groups are read from disk, and not into the ring
+  std::unique_ptr<LoadSlots> device_slots_;                   // if compressed groups are copied
+  std::unique_ptr<ReadAhead> ring_reads_;                     // if loads have the path kReadIntoRing
+  std::unique_ptr<ReadAhead> slot_reads_;                     // beside read_slots_
+  Buffer reports_;                                            // pinned: 8 bytes for each decoding
+  Buffer tables_;                                             // pinned: of the groups of which only blocks are read
 };
 
 // True if device memory is memory of this process, so that a file read can write to it.

@@ -102,11 +102,8 @@ PackedGroups::Group PackedGroups::in_files(const WeightSource& source, const Wei
   return std::make_shared<const PackedGroup>(std::move(group));
 }
 
-void read_packed(const PackedGroup& group, store::BlockReader& reader, std::byte* into) {
-  for (const PackedPart& part : group.parts) {
-    write_tables(part, into);
-    reader.read(*part.file, part.file_offset, part.blocks_bytes(), {into + part.blocks_offset(), part.blocks_bytes()});
-  }
+void finish_packed(const PackedGroup& group, std::byte* into) {
+  for (const PackedPart& part : group.parts) write_tables(part, into);
   for_each_block(group, [&](const PackedPart& part, std::size_t block) {
     const std::span<const std::byte> bytes = block_of(part, block, into);
     const model::BlockId id = id_of(part, block);

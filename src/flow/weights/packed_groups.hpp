@@ -41,9 +41,9 @@ struct PackedGroup {
   Range image;                      // the packed group in pinned memory; empty: it is in files
 };
 
-// Writes a packed group of files to `into`, and verifies the check of every block. Throws kIo, and kParse with the
-// file, the tensor and the block.
-void read_packed(const PackedGroup& group, store::BlockReader& reader, std::byte* into);
+// Completes a packed group whose blocks have been read to their places after `into`: writes the tables, and verifies
+// the check of every block. Throws kParse with the file, the tensor and the block.
+void finish_packed(const PackedGroup& group, std::byte* into);
 // Decodes a packed group on the host. Bytes between the parts are left alone.
 void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, Here here);
 

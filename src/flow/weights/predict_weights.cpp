@@ -45,7 +45,8 @@ class SimulatedLoader final : public GroupLoader {
     }
     weights_ = device.alloc(largest, MemoryKind::kPinned, "weights");
     if (costs.read.bytes_per_second > 0)
-      reads_ = std::make_unique<LoadSlots>(device, "reads from disk", weights_.range(), kReadSlots, largest, here);
+      reads_ =
+          std::make_unique<LoadSlots>(device, "reads from disk", weights_.range(), read_slots(largest), largest, here);
     if (plan.slot_bytes > 0 && largest_packed > 0)
       copies_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory.slots.range(), kDecodeSlots,
                                             largest_packed, here);
@@ -61,9 +62,10 @@ class SimulatedLoader final : public GroupLoader {
     if (group.resident) return decode({});
     if (copies_) {
       return copies_->issue(
-          stream, group.compressed_bytes, [&](StreamRef copies, Range slot) { bring(copies, slot, index); }, decode);
+          stream, group.compressed_bytes,
+          [&](StreamRef copies, Range slot, const Event&) { bring(copies, slot, index); }, decode);
     }
-    const auto fill = [&](StreamRef reads, Range slot) { read(reads, slot, index); };
+    const auto fill = [&](StreamRef reads, Range slot, const Event&) { read(reads, slot, index); };
     if (is_read(group)) return reads_->issue(stream, group.compressed_bytes, fill, decode);
     decode({});
   }
@@ -79,7 +81,7 @@ class SimulatedLoader final : public GroupLoader {
   void bring(StreamRef stream, Range to, std::uint32_t index) {
     if (!is_read(plan_.units[index])) return stream.copy(to, weights_.slice(0, to.bytes), names_[index]);
     reads_->issue(
-        stream, to.bytes, [&](StreamRef reads, Range slot) { read(reads, slot, index); },
+        stream, to.bytes, [&](StreamRef reads, Range slot, const Event&) { read(reads, slot, index); },
         [&](Range slot) { stream.copy(to, slot, names_[index]); });
   }
 

@@ -107,15 +107,13 @@ std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
   State::Turn& turn = state_->turns[(state_->issued - 1) % 2];
   const flow::HostValue* output = State::find(turn.outputs, value);
   if (!output) state_->refuse(value, "output", here);
-  turn.there.sync(here);
-  state_->loader.check_decoded(here);
+  state_->loader.sync(turn.there, here);
   return {runtime::address(output->host), output->host.bytes};
 }
 
 void Runner::sync(Here here) {
-  state_->steps.compute().sync(here);
-  for (const StreamRef stream : state_->steps.others()) stream.sync(here);
-  state_->loader.check_decoded(here);
+  state_->loader.sync(state_->steps.compute(), here);
+  for (const StreamRef stream : state_->steps.others()) state_->loader.sync(stream, here);
 }
 
 std::uint64_t Runner::compute_stream() const { return state_->steps.compute().id(); }

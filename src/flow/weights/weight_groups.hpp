@@ -2,6 +2,7 @@
 // for them can run. The planner, the runner and the reader of plan files use these functions.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -29,8 +30,12 @@ inline constexpr std::uint32_t kNearOps = 8;  // uses this close share a load, a
 std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups, std::uint32_t near = kNearOps);
 
 // Slots between two streams of a load (LoadSlots in loader.hpp), each for up to `max_bytes` bytes. Decoding takes far
-// less time than a copy, so two slots keep the link busy.
-inline constexpr std::size_t kReadSlots = 3, kDecodeSlots = 2;
+// less time than a copy, so two slots keep the link busy. The disk needs several megabytes of reads in flight.
+inline constexpr std::size_t kDecodeSlots = 2;
+constexpr std::size_t read_slots(std::uint64_t max_bytes) {
+  constexpr std::uint64_t kInFlight = std::uint64_t{16} << 20;
+  return static_cast<std::size_t>(std::clamp<std::uint64_t>(kInFlight / std::max<std::uint64_t>(max_bytes, 1), 3, 16));
+}
 constexpr std::uint64_t slots_bytes(std::size_t slots, std::uint64_t max_bytes) { return slots * aligned(max_bytes); }
 
 // The part of the group that holds these bytes of a weight; null if no part does.

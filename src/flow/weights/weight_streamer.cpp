@@ -177,8 +177,8 @@ void WeightStreamer::State::end_step() {
 void WeightStreamer::State::begin(WeightPass next, Here here) {
   pass(next, here);
   if (!groups) plan(here);
-  groups->last_load().query(here);  // throws the error of a load; does not wait
   loader->check_decoded(here);
+  groups->last_load().query(here);  // throws the error of a load; does not wait
   end_step();
   if (current) histories[*current].follower = next.index;
   flow::StreamedPass& one = *passes[next.index];
@@ -356,9 +356,8 @@ void* WeightStreamer::address(Range range) { return runtime::address(range); }
 void WeightStreamer::sync(Here here) {
   const OneThread call(state_->busy, here);
   if (!state_->groups) return;
-  state_->groups->stream().sync(here);
-  for (const StreamRef stream : state_->loader->streams()) stream.sync(here);
-  state_->loader->check_decoded(here);
+  state_->loader->sync(state_->groups->stream(), here);
+  for (const StreamRef stream : state_->loader->streams()) state_->loader->sync(stream, here);
 }
 
 StreamerReport WeightStreamer::report() const {

@@ -19,7 +19,9 @@ std::uint64_t portable_sum(const std::byte* block, std::size_t bytes) {
 }
 
 std::uint32_t portable_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
-  return list_escapes(codes, lanes, positions);
+  EscapeMasks masks;
+  find_masks(codes, 0, lanes, masks);
+  return list_escapes(masks, lanes, positions);
 }
 
 constexpr LoopSet kPortableLoops{.sum = portable_sum, .find_escapes = portable_escapes};

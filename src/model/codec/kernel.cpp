@@ -12,6 +12,19 @@ const Kernel& decompress_kernel() {
   return kKernel;
 }
 
+const Kernel& decompress_or_fail_kernel() {
+  static const Kernel kKernel{"decompress",
+                              [](const Args& args) {
+                                cpu::decompress(args);
+                                // relaxed: this thread has waited for those that write it.
+                                const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
+                                if (report.load(std::memory_order_relaxed) != 0)
+                                  throw Error(Code::kParse, "a block of compressed weights is damaged", Here::at());
+                              },
+                              cuda::decompress};
+  return kKernel;
+}
+
 namespace cpu {
 namespace {
 
@@ -57,13 +70,19 @@ void decompress(const Args& args) {
   const Launch launch(args);
   // Atomic: the host may look at the report while the kernel runs.
   const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
-  base::for_each_index(launch.count(), [&](std::size_t i) {
-    const BlockFault fault = launch.decode(i);
-    if (fault == BlockFault::kNone) return;
-    const std::uint64_t mine = report_of(launch.first() + i, fault);
-    // relaxed: no other data is published through the report.
-    for (std::uint64_t seen = report.load(std::memory_order_relaxed);
-         seen < mine && !report.compare_exchange_weak(seen, mine, std::memory_order_relaxed);) {}
+  // Some blocks at a time, between the parts of the loops of other kernels: a loop of its own would take the cores from
+  // them, or would have to do with one core while they run.
+  constexpr std::size_t kPieceBlocks = 4;  // about 10 us
+  base::for_each_between((launch.count() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
+    const std::size_t end = std::min(launch.count(), (piece + 1) * kPieceBlocks);
+    for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
+      const BlockFault fault = launch.decode(i);
+      if (fault == BlockFault::kNone) continue;
+      const std::uint64_t mine = report_of(launch.first() + i, fault);
+      // relaxed: no other data is published through the report.
+      for (std::uint64_t seen = report.load(std::memory_order_relaxed);
+           seen < mine && !report.compare_exchange_weak(seen, mine, std::memory_order_relaxed);) {}
+    }
   });
 }
 

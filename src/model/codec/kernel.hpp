@@ -18,6 +18,8 @@ namespace slip::model {
 // in(0): bytes of the blocks, at a multiple of 16. in(1): 8 bytes for each. in(2): 4 bytes for each.
 // out(0): room for exactly the weights of these blocks; fastest at a multiple of 16. out(1): the report, 8 bytes.
 const Kernel& decompress_kernel();
+// The same. On the cpu device, a damaged block also fails the launch: ops that wait for it do not run.
+const Kernel& decompress_or_fail_kernel();
 
 struct DecompressSizes {
   Split split = Split::kBytes;

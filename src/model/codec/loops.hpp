@@ -36,19 +36,25 @@ SLIP_CODEC_LOOP std::uint32_t word_at(const std::byte* at) {
   return word;
 }
 
+// The masks of all lanes (escape_mask).
+struct EscapeMasks {
+  std::uint32_t of[kMaxLanes + 1];
+};
+SLIP_CODEC_LOOP void find_masks(const std::byte* codes, std::uint32_t first, std::uint32_t lanes, EscapeMasks& masks) {
+  for (std::uint32_t lane = first; lane < lanes; ++lane) {
+    const std::byte* const at = codes + 4 * lane;
+    masks.of[lane] = escape_mask(word_at(at), word_at(at + 4 * lanes), word_at(at + 8 * lanes));
+  }
+}
+
 // Two lanes at a time. Most of them have at most four escapes: those are written without a branch on their number,
 // because the processor cannot predict it.
-SLIP_CODEC_LOOP std::uint32_t list_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
-  std::uint32_t masks[kMaxLanes + 1];
-  for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-    const std::byte* const at = codes + 4 * lane;
-    masks[lane] = escape_mask(word_at(at), word_at(at + 4 * lanes), word_at(at + 8 * lanes));
-  }
-  masks[lanes] = 0;
+SLIP_CODEC_LOOP std::uint32_t list_escapes(EscapeMasks& masks, std::uint32_t lanes, EscapePositions& positions) {
+  masks.of[lanes] = 0;
   std::uint32_t count = 0;
   const std::uint32_t quarter = 8 * lanes;
   for (std::uint32_t lane = 0; lane < lanes; lane += 2) {
-    std::uint64_t mask = masks[lane] | std::uint64_t{masks[lane + 1]} << 32;
+    std::uint64_t mask = masks.of[lane] | std::uint64_t{masks.of[lane + 1]} << 32;
     const auto found = static_cast<std::uint32_t>(std::popcount(mask));
     std::uint16_t* at = positions.at + count;
     const auto next = [&]() __attribute__((always_inline)) {

@@ -47,8 +47,27 @@ SLIP_AVX2 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
   return result;
 }
 
+// Bit 4 * i is set if the low 3 bits of digit i are; other bits are undefined.
+SLIP_AVX2_INLINE __m256i sevens(__m256i digits) {
+  return _mm256_and_si256(_mm256_and_si256(digits, _mm256_srli_epi32(digits, 1)), _mm256_srli_epi32(digits, 2));
+}
+
 SLIP_AVX2 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
-  return list_escapes(codes, lanes, positions);
+  EscapeMasks masks;
+  std::uint32_t lane = 0;
+  const __m256i ones = every(0x11);
+  for (; lane + 8 <= lanes; lane += 8) {
+    const std::byte* const at = codes + 4 * lane;
+    const __m256i p0 = load(at), p1 = load(at + 4 * lanes), p2 = load(at + 8 * lanes);
+    const __m256i x0 = sevens(p0), x1 = sevens(p1), x2 = sevens(p2);
+    const __m256i x3 = _mm256_srli_epi32(_mm256_and_si256(_mm256_and_si256(p0, p1), p2), 3);
+    const __m256i low = _mm256_or_si256(_mm256_and_si256(x0, ones), _mm256_slli_epi32(_mm256_and_si256(x1, ones), 1));
+    const __m256i high = _mm256_or_si256(_mm256_slli_epi32(_mm256_and_si256(x2, ones), 2),
+                                         _mm256_slli_epi32(_mm256_and_si256(x3, ones), 3));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(masks.of + lane), _mm256_or_si256(low, high));
+  }
+  find_masks(codes, lane, lanes, masks);
+  return list_escapes(masks, lanes, positions);
 }
 
 // The 3-bit values of 32 weights in bytes: low and high digits of `digits`. Lane 0 of each 128-bit half has weights in

@@ -29,7 +29,21 @@ std::uint64_t sum(const std::byte* block, std::size_t bytes) {
 }
 
 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
-  return list_escapes(codes, lanes, positions);
+  EscapeMasks masks;
+  std::uint32_t lane = 0;
+  const uint32x4_t ones = vdupq_n_u32(0x11111111);
+  for (; lane + 4 <= lanes; lane += 4) {
+    const auto word = [&](std::uint32_t q) { return vreinterpretq_u32_u8(load(codes + 4 * (q * lanes + lane))); };
+    const auto sevens = [&](uint32x4_t p) {
+      return vandq_u32(vandq_u32(p, vshrq_n_u32(p, 1)), vandq_u32(vshrq_n_u32(p, 2), ones));
+    };
+    const uint32x4_t p0 = word(0), p1 = word(1), p2 = word(2);
+    const uint32x4_t x3 = vandq_u32(vshrq_n_u32(vandq_u32(vandq_u32(p0, p1), p2), 3), ones);
+    const uint32x4_t low = vorrq_u32(sevens(p0), vshlq_n_u32(sevens(p1), 1));
+    vst1q_u32(masks.of + lane, vorrq_u32(low, vorrq_u32(vshlq_n_u32(sevens(p2), 2), vshlq_n_u32(x3, 3))));
+  }
+  find_masks(codes, lane, lanes, masks);
+  return list_escapes(masks, lanes, positions);
 }
 
 // The digits of all four quarters for four lanes.
