@@ -23,9 +23,9 @@ std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t by
 }  // namespace
 
 ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes)
-    : offset_(std::max(range.offset, (range.offset / block_bytes + index) * block_bytes)),
-      bytes_(static_cast<std::size_t>(std::min(range.offset + range.bytes, (offset_ / block_bytes + 1) * block_bytes) -
-                                      offset_)),
+    : offset_(std::max(range.offset, range.first_byte() + index * block_bytes)),
+      bytes_(static_cast<std::size_t>(
+          std::min(range.offset + range.bytes, range.first_byte() + (index + 1) * block_bytes) - offset_)),
       target_(range.target + (offset_ - range.offset)) {}
 
 void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {

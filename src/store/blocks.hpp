@@ -73,8 +73,10 @@ struct ReadRange : ReadRequest {
   std::byte* target = nullptr;
 
   bool direct() const { return descriptor != file->descriptor(); }
+  // Blocks begin here, at the first aligned byte, so that the range has as few of them as possible.
+  std::uint64_t first_byte() const { return offset / alignment * alignment; }
   std::uint64_t blocks(std::size_t block_bytes) const {
-    return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
+    return bytes == 0 ? 0 : (offset + bytes - first_byte() + block_bytes - 1) / block_bytes;
   }
 };
 

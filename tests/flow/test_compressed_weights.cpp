@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -99,6 +100,15 @@ bool any_streamed(const WeightsPlan& plan) {
 }
 bool any_resident(const WeightsPlan& plan) {
   return std::ranges::any_of(plan.units, [](const WeightGroup& g) { return g.compressed_bytes > 0 && g.resident; });
+}
+
+// Near the end: in the blocks of the last weight.
+void flip_bit(const std::string& file) {
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(-1000, std::ios::end);
+  const char old = static_cast<char>(bytes.get());
+  bytes.seekp(-1000, std::ios::end);
+  bytes.put(static_cast<char>(old ^ 4));
 }
 
 TEST(CompressedWeights, OutputsKeepTheirBitsWithEveryBudgetAndForm) {
@@ -215,14 +225,7 @@ TEST(CompressedWeights, ADamagedBlockIsFoundBeforeAnyOutput) {
   const Chain chain = f32_chain(30, kBytes, 1'000'000);
   const Weights weights = normal_weights(chain, 4);
   const Folder folder(chain, weights);
-  const std::string file = folder.small() + "/model.safetensors";
-  {
-    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekg(-1000, std::ios::end);
-    const char old = static_cast<char>(bytes.get());
-    bytes.seekp(-1000, std::ios::end);
-    bytes.put(static_cast<char>(old ^ 4));
-  }
+  flip_bit(folder.small() + "/model.safetensors");
   const Device device = Device::open("cpu");
   const WeightSource source = WeightSource::files(folder.small());
   for (const std::uint64_t host_memory : {UINT64_MAX, std::uint64_t{0}}) {
@@ -241,6 +244,26 @@ TEST(CompressedWeights, ADamagedBlockIsFoundBeforeAnyOutput) {
       EXPECT_NE(std::string(error.what()).find("block"), std::string::npos) << error.what();
     }
   }
+}
+
+// Groups that the device decodes and groups that the host decodes are read by the same stream.
+TEST(CompressedWeights, SomeGroupsOfACompressedFolderAreDecodedByTheHost) {
+  const Chain chain = f32_chain(20, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 6);
+  const Folder folder(chain, weights);
+  const WeightSource source = WeightSource::files(folder.small());
+  const Device device = Device::open("cpu");
+  WeightsOptions options = with_budget(chain, 0);
+  options.host_memory = 0;
+  options.compressed = [all = source.compressed_bytes(chain.graph)](const WeightGroup& group) {
+    return group.parts.front().bytes.value.index % 3 == 0 ? std::uint64_t{0} : all(group);
+  };
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, options);
+  const auto packed = [](const WeightGroup& group) { return group.compressed_bytes > 0; };
+  ASSERT_TRUE(std::ranges::any_of(plan.units, packed));
+  ASSERT_FALSE(std::ranges::all_of(plan.units, packed));
+  Runner runner(device, chain.graph, plan, source);
+  expect_right(runner, chain, weights, "every third group by the host");
 }
 
 TEST(CompressedWeights, APlanIsWrittenAndReadWithItsForms) {
@@ -283,10 +306,14 @@ TEST(CompressedWeights, AStreamerCompressesItsGroups) {
   constexpr std::size_t kGroups = 32, kWords = 600'000;
   std::mt19937_64 random(6);
   std::normal_distribution<float> normal(0, 0.02F);
-  std::vector<std::vector<std::uint16_t>> weights(kGroups, std::vector<std::uint16_t>(kWords));
-  for (std::vector<std::uint16_t>& one : weights)
-    std::ranges::generate(
-        one, [&] { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16); });
+  std::vector<std::uint16_t> words(kWords);
+  for (std::uint16_t& word : words)
+    word = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+  std::vector<std::vector<std::uint16_t>> weights;
+  while (weights.size() < kGroups) {  // the same numbers, each time in another order
+    std::rotate(words.begin(), words.begin() + 1009, words.end());
+    weights.push_back(words);
+  }
   const Device device = Device::open("cpu");
   for (const double share : {0.2, 0.5}) {
     std::vector<StreamedGroup> groups;
@@ -320,6 +347,45 @@ TEST(CompressedWeights, AStreamerCompressesItsGroups) {
     }
     streamer.sync();
   }
+}
+
+// An op that needs damaged weights does not run, though nobody has waited for the load.
+TEST(CompressedWeights, AStreamerRunsNothingWithADamagedGroup) {
+  const Chain chain = f32_chain(12, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 7);
+  const Folder folder(chain, weights);
+  flip_bit(folder.small() + "/model.safetensors");
+  const WeightSource files = WeightSource::files(folder.small());
+  const Device device = Device::open("cpu");
+  std::vector<StreamedGroup> groups;
+  std::vector<GroupUse> uses;
+  for (const GraphValue& value : chain.graph.values()) {
+    if (value.role != ValueRole::kWeight) continue;
+    groups.push_back({value.name, GroupSource::tensors(files, {value.name})});
+    uses.push_back({value.name, 1000});
+  }
+  WeightStreamer streamer(
+      device, groups,
+      {.budget = 5 * kBytes, .host_memory = 0, .compress = true, .load = {1e9, 0}, .decode = {50e9, 0}});
+  const WeightPass pass = streamer.add_pass("pass", uses);
+  const Stream stream = device.stream();
+  std::atomic<std::size_t> ran = 0;
+  try {
+    streamer.begin(pass);
+    EXPECT_TRUE(any_streamed(streamer.plan_of(pass)));
+    for (const StreamedGroup& group : groups) {
+      static_cast<void>(streamer.acquire(group.name, stream));
+      stream.host([&ran] { ran.fetch_add(1, std::memory_order_relaxed); });
+      streamer.release(group.name, stream);
+    }
+    streamer.sync();
+    ADD_FAILURE() << "the damage was not found";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("model.safetensors"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("block"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(stream.sync(), Error);
+  EXPECT_LT(ran.load(), groups.size());
 }
 
 TEST(CompressedWeights, AGroupOfHalfAWeightIsRefused) {
