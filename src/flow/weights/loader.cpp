@@ -234,10 +234,13 @@ void Loader::prepare_decoding(Here here) {
     launches += packed ? packed->parts.size() : 1;
   }
   if (launches == 0) return;
-  reports_ = device_.alloc(launches * sizeof(std::uint64_t), MemoryKind::kPinned, "reports of decoding", here);
-  if (options_.purpose == Purpose::kRun) std::ranges::fill(reports_.host_write<std::uint64_t>(here), 0);
+  decode_memory_.reports =
+      device_.alloc(launches * sizeof(std::uint64_t), MemoryKind::kPinned, "reports of decoding", here);
+  if (options_.purpose == Purpose::kRun) std::ranges::fill(decode_memory_.reports.host_write<std::uint64_t>(here), 0);
   std::uint64_t next = 0;
-  const auto report = [&] { return reports_.slice(sizeof(std::uint64_t) * next++, sizeof(std::uint64_t)); };
+  const auto report = [&] {
+    return decode_memory_.reports.slice(sizeof(std::uint64_t) * next++, sizeof(std::uint64_t));
+  };
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].path != LoadPath::kDecode) continue;
     const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[i].get();
@@ -280,11 +283,11 @@ void Loader::keep_tables(Here here) {
   };
   each([&](const Decoding& one, const PackedPart&) { bytes += 16 * one.count; });
   if (bytes == 0) return;
-  tables_ = device_.alloc(bytes, MemoryKind::kPinned, "tables of compressed weights", here);
+  decode_memory_.tables = device_.alloc(bytes, MemoryKind::kPinned, "tables of compressed weights", here);
   std::uint64_t at = 0;
   each([&](Decoding& one, const PackedPart& part) {
-    one.kept_checks = tables_.slice(at, 8 * one.count);
-    one.kept_ends = tables_.slice(at + 8 * one.count, 4 * one.count);
+    one.kept_checks = decode_memory_.tables.slice(at, 8 * one.count);
+    one.kept_ends = decode_memory_.tables.slice(at + 8 * one.count, 4 * one.count);
     at += 16 * one.count;
     if (options_.purpose == Purpose::kProve) return;
     std::memcpy(runtime::address(one.kept_checks), part.checks.data(), one.kept_checks.bytes);
@@ -298,7 +301,7 @@ void Loader::check_decoded(Here here) const {
     for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part, ++next) {
       // relaxed: a caller that has waited for the decoding sees its report; another one sees what is there so far.
       const std::uint64_t word =
-          std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(reports_.range()))[next])
+          std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(decode_memory_.reports.range()))[next])
               .load(std::memory_order_relaxed);
       if (const std::optional<model::BlockReport> report = model::read_report(word))
         base::fail(Code::kParse, here, "{}: block {}: {}", all_.packed[i]->parts[part].what, report->block,

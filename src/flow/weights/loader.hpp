@@ -182,8 +182,10 @@ class Loader final : public GroupLoader {
   std::unique_ptr<LoadSlots> device_slots_;                   // if compressed groups are copied
   std::unique_ptr<ReadAhead> ring_reads_;                     // if loads have the path kReadIntoRing
   std::unique_ptr<ReadAhead> slot_reads_;                     // beside read_slots_
-  Buffer reports_;                                            // pinned: 8 bytes for each decoding
-  Buffer tables_;                                             // pinned: of the groups of which only blocks are read
+  struct DecodeMemory {
+    Buffer reports;  // pinned: 8 bytes for each decoding
+    Buffer tables;   // pinned: of the groups of which only blocks are read
+  } decode_memory_;
 };
 
 // True if device memory is memory of this process, so that a file read can write to it.
