@@ -50,7 +50,7 @@ test_packages=(
   'libtorch-dev|hdr:torch/csrc/distributed/c10d/Work.hpp|want|builds that backend'
 )
 tidy_packages=(
-  'clang|cmd:clang++|need|the compiler with thread-safety analysis'
+  'clang|cmd:clang++|need|the compiler with thread-safety analysis, and of the builds with sanitizers'
   'clang-tidy|cmd:clang-tidy|need|naming and bug-pattern checks'
 )
 bench_packages=(

@@ -176,12 +176,14 @@ class Loader final : public GroupLoader {
   std::vector<Group> groups_;
   std::vector<std::vector<FilePart>> parts_;  // by group; of a compressed group: its blocks, in the packed group
   std::vector<Buffer> host_;                  // pinned memory, or the program's wrapped
-  std::unique_ptr<store::BlockReader> reader_, slot_reader_;  // slot_reader_: if groups are read both ways
-  Buffer read_memory_;                                        // pinned, of read_slots_
-  std::unique_ptr<LoadSlots> read_slots_;                     // if groups are read from disk, and not into the ring
-  std::unique_ptr<LoadSlots> device_slots_;                   // if compressed groups are copied
-  std::unique_ptr<ReadAhead> ring_reads_;                     // if loads have the path kReadIntoRing
-  std::unique_ptr<ReadAhead> slot_reads_;                     // beside read_slots_
+  Buffer read_memory_;                        // pinned, of read_slots_
+  // After the memory: their destructors wait for reads in flight, which write to it. slot_reader_: if groups are read
+  // both ways.
+  std::unique_ptr<store::BlockReader> reader_, slot_reader_;
+  std::unique_ptr<LoadSlots> read_slots_;    // if groups are read from disk, and not into the ring
+  std::unique_ptr<LoadSlots> device_slots_;  // if compressed groups are copied
+  std::unique_ptr<ReadAhead> ring_reads_;    // if loads have the path kReadIntoRing
+  std::unique_ptr<ReadAhead> slot_reads_;    // beside read_slots_
   struct DecodeMemory {
     Buffer reports;  // pinned: 8 bytes for each decoding
     Buffer tables;   // pinned: of the groups of which only blocks are read
