@@ -107,19 +107,12 @@ if(SLIP_LIBURING)
 endif()
 message(STATUS "liburing: ${SLIP_LIBURING_FOUND}")
 
-# OpenBLAS multiplies matrices in src/model/cpu; without it dot products over tiles stand in (SLIP_HAS_OPENBLAS unset).
-option(SLIP_OPENBLAS "Use OpenBLAS where it is found" ON)
+# OpenBLAS multiplies matrices in src/model/cpu, which loads it at run time; without it dot products over tiles stand in.
+option(SLIP_OPENBLAS "Use OpenBLAS where the machine has it" ON)
 file(GLOB slip_cpu_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/cpu/*.cpp")
-set(SLIP_OPENBLAS_FOUND OFF)
 if(SLIP_OPENBLAS)
-  find_package(openblas QUIET MODULE)
-  if(openblas_FOUND)
-    set(SLIP_OPENBLAS_FOUND ON)
-    target_link_libraries(slip PRIVATE openblas::openblas)
-    set_property(SOURCE ${slip_cpu_kernels} APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_OPENBLAS=1)
-  endif()
+  set_property(SOURCE ${slip_cpu_kernels} APPEND PROPERTY COMPILE_DEFINITIONS SLIP_USES_OPENBLAS=1)
 endif()
-message(STATUS "OpenBLAS: ${SLIP_OPENBLAS_FOUND}")
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   # -O2 of g++ 12 vectorises next to no loop of the kernels.
   file(GLOB slip_codec CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/codec/*.cpp")

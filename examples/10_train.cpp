@@ -5,14 +5,9 @@
 //   ./10_train --micro-batches 4 --steps 300       one rank computes the same micro-batches: the same result, to the
 //   bit
 //
-// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. If the build found OpenBLAS, it multiplies the matrices, on one
-// thread, so that equal matrices give equal bits. Otherwise loops do. With --checkpoint FILE the training saves its
-// state every 20 steps, and continues from FILE if it exists. --kill R@S kills rank R in step S, to show the errors of
-// the other ranks.
-#if SLIP_HAS_OPENBLAS
-#include <cblas.h>
-#endif
-
+// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. With --checkpoint FILE the training saves its state every 20
+// steps, and continues from FILE if it exists. --kill R@S kills rank R in step S, to show the errors of the other
+// ranks.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -72,17 +67,6 @@ struct Matrix {
 };
 
 // c = a * b. `a` has `inner` columns; c is contiguous in row-major order.
-#if SLIP_HAS_OPENBLAS
-constexpr const char* kMultipliedBy = "OpenBLAS";
-void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
-  const auto how = [](As as) { return as == As::kIs ? CblasNoTrans : CblasTrans; };
-  const auto number = [](std::size_t value) { return static_cast<blasint>(value); };
-  cblas_sgemm(CblasRowMajor, how(a.as), how(b.as), number(rows), number(columns), number(inner), 1.0F, a.data,
-              number(a.stride), b.data, number(b.stride), 0.0F, c, number(columns));
-}
-void use_one_thread() { openblas_set_num_threads(1); }
-#else
-constexpr const char* kMultipliedBy = "loops, for want of OpenBLAS";
 void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
   const auto at = [](const Matrix& of, std::size_t row, std::size_t column) {
     return of.data[of.as == As::kIs ? row * of.stride + column : column * of.stride + row];
@@ -95,8 +79,6 @@ void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a
     }
   }
 }
-void use_one_thread() {}
-#endif
 
 // y = tanh(x W^T + b), without tanh in the last layer. Scalars: number of inputs, number of outputs, whether it is the
 // last layer.
@@ -192,8 +174,7 @@ class Training {
 
   void run() {
     if (comm_.rank() == 0)
-      std::printf("%d ranks, %d micro-batches a step, matrices multiplied by %s\n", comm_.nranks(), micro_batches_,
-                  kMultipliedBy);
+      std::printf("%d ranks, %d micro-batches a step\n", comm_.nranks(), micro_batches_);
     for (int step = first_step_; step < asked_.steps; ++step) {
       if (comm_.rank() == asked_.kill_rank && step == asked_.kill_step) std::raise(SIGKILL);
       const float loss = run_step(step);
@@ -349,7 +330,6 @@ int main(int argc, char** argv) try {
   // If a rank fails, the launcher sends SIGTERM to the others. They ignore it: their next call fails anyway, and they
   // print the error.
   std::signal(SIGTERM, SIG_IGN);
-  use_one_thread();
   Training(read_arguments(argc, argv)).run();
   return 0;
 } catch (const std::exception& error) {

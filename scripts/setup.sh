@@ -27,7 +27,7 @@ build_packages=(
   'libucx-dev|hdr:ucp/api/ucp.h|want|networks faster than TCP between hosts'
   'zlib1g-dev|hdr:zlib.h|want|traces compressed with gzip'
   'liburing-dev|hdr:liburing.h|want|many reads of weight files in flight'
-  'libopenblas-serial-dev|hdr:openblas_config.h|want|matrix products on the cpu'
+  'libopenblas0-pthread|lib:libopenblas.so.0|want|matrix products on the cpu'
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
@@ -89,6 +89,7 @@ installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == i
 usable() {
   case "$1" in
     cmd:* | any:*) command -v "${1#*:}" >/dev/null ;;
+    lib:*) [[ -n $(g++ -print-file-name="${1#lib:}" | grep /) ]] ;;
     py:*) /usr/bin/python3 -c "import ${1#py:}" >/dev/null 2>&1 ;;
     hdr:*) echo "#include <${1#hdr:}>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
   esac

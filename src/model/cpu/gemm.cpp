@@ -1,19 +1,14 @@
 #include "model/cpu/gemm.hpp"
 
-#if SLIP_HAS_OPENBLAS
-#include <cblas.h>
-#endif
+#include <dlfcn.h>
 
 #include <atomic>
 #include <cstdlib>
 
 #include "base/sync.hpp"
 #include "base/thread.hpp"
-#include "slip/error.hpp"
 
 namespace slip::model::cpu {
-
-#if SLIP_HAS_OPENBLAS
 
 namespace {
 
@@ -53,18 +48,47 @@ void in_child() {  // other threads do not exist in the child
   g_forks.store(0, std::memory_order_relaxed);
 }
 
-void at_first_use() {
-  [[maybe_unused]] static const bool kDone = [] {
+// OpenBLAS, loaded with dlopen when it is first used. If it were linked, every process would start its threads, one per
+// core, which spin for some 30 ms before they sleep. It is never closed.
+struct OpenBlas {
+  // cblas_sgemm of a build with 32-bit integers. The first three arguments are enumerations of C.
+  using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                         int a_stride, const float* b, int b_stride, float beta, float* c, int c_stride);
+  static constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
+
+  Sgemm sgemm = nullptr;  // nullptr: there is no OpenBLAS that several threads may call
+};
+
+OpenBlas open_blas() {
+#if SLIP_USES_OPENBLAS
+  // Fedora's build with threads, then the usual name.
+  for (const char* const name : {"libopenblasp.so.0", "libopenblas.so.0"}) {
+    void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) continue;
+    const auto parallel = reinterpret_cast<int (*)()>(::dlsym(library, "openblas_get_parallel"));
+    const auto set_threads = reinterpret_cast<void (*)(int)>(::dlsym(library, "openblas_set_num_threads"));
+    const auto sgemm = reinterpret_cast<OpenBlas::Sgemm>(::dlsym(library, "cblas_sgemm"));
+    if (!parallel || parallel() == 0 || !set_threads || !sgemm) {
+      ::dlclose(library);
+      continue;
+    }
     // for_each_index distributes the work over the cores: with BLAS threads each core would start threads for all
     // cores.
-    if (openblas_get_parallel() != 0) openblas_set_num_threads(1);
+    set_threads(1);
     base::at_fork(before_fork, in_parent, in_child);
     std::atexit([] {
       g_gone.store(true, std::memory_order_seq_cst);
       await_calls();
     });
-    return true;
-  }();
+    return {sgemm};
+  }
+#endif
+  return {};
+}
+
+const OpenBlas& open_blas_once() {
+  static const OpenBlas kBlas = open_blas();
+  return kBlas;
 }
 
 // Plain loops, for work that still runs while the process exits.
@@ -81,22 +105,16 @@ void multiply_plainly(const GemmSizes& sizes, Rows<const float> x, Rows<const fl
 
 }  // namespace
 
+bool has_blas() { return open_blas_once().sgemm != nullptr; }
+
 void gemm(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum) {
-  at_first_use();
+  const OpenBlas& blas = open_blas_once();
   if (!enter()) return multiply_plainly(sizes, x, w, y, sum);
-  const auto number = [](std::size_t value) { return static_cast<blasint>(value); };
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, number(sizes.tokens), number(sizes.rows), number(sizes.in), 1.0F,
-              x.data, number(x.stride), w.data, number(w.stride), sum == Sum::kAdd ? 1.0F : 0.0F, y.data,
-              number(y.stride));
+  const auto number = [](std::size_t value) { return static_cast<int>(value); };
+  blas.sgemm(OpenBlas::kRowMajor, OpenBlas::kNoTranspose, OpenBlas::kTranspose, number(sizes.tokens),
+             number(sizes.rows), number(sizes.in), 1.0F, x.data, number(x.stride), w.data, number(w.stride),
+             sum == Sum::kAdd ? 1.0F : 0.0F, y.data, number(y.stride));
   leave();
 }
-
-#else
-
-void gemm(const GemmSizes&, Rows<const float>, Rows<const float>, Rows<float>, Sum) {
-  throw Error(Code::kUnsupported, "this build has no BLAS", {});
-}
-
-#endif
 
 }  // namespace slip::model::cpu

@@ -14,7 +14,7 @@ namespace slip::model::cpu {
 namespace {
 
 // A product y = x * w^T by dot products. They are used for few tokens, when the memory bandwidth for the weight limits
-// the time, and for every tile in a build without BLAS.
+// the time, and for every tile on a machine without a BLAS.
 template <class T>
 struct Product {
   const float* x = nullptr;
@@ -146,7 +146,7 @@ void linear_of(const Args& args, const model::LinearSizes& sizes) {
   const float* const x = as_floats(args.in<T>(0).data(), sizes.tokens * sizes.in);
   const T* const w = args.in<T>(1).data();
   T* const y = args.out<T>(0).data() + sizes.first;
-  if (sizes.tokens <= kFewTokens || !kHasBlas || std::max(sizes.in, sizes.out) > kMaxBlas) {
+  if (sizes.tokens <= kFewTokens || !has_blas() || std::max(sizes.in, sizes.out) > kMaxBlas) {
     const Product<T> product{x, w, y, sizes.in, sizes.out};
     const std::size_t rows =
         sizes.tokens <= kFewTokens
