@@ -173,8 +173,7 @@ class Training {
   }
 
   void run() {
-    if (comm_.rank() == 0)
-      std::printf("%d ranks, %d micro-batches a step\n", comm_.nranks(), micro_batches_);
+    if (comm_.rank() == 0) std::printf("%d ranks, %d micro-batches a step\n", comm_.nranks(), micro_batches_);
     for (int step = first_step_; step < asked_.steps; ++step) {
       if (comm_.rank() == asked_.kill_rank && step == asked_.kill_step) std::raise(SIGKILL);
       const float loss = run_step(step);
