@@ -3,6 +3,7 @@
 // stream that reuses the slot of an earlier one has other positions, which could hide a defect of the checker.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "slip/slip.hpp"
@@ -28,6 +29,21 @@ struct Setting {
 inline void work(StreamRef stream, Name name, std::vector<Range> reads, std::vector<Range> writes,
                  Here here = Here::at()) {
   stream.launch(test::idle_kernel(), {.reads = reads, .writes = writes, .name = name}, {}, here);
+}
+
+// A stream of its own writes the data, records the event and is closed. Waits until it has ended, without a sync.
+inline void write_and_close(Setting& s, const Buffer& data, Event& written) {
+  std::atomic<bool> ended{false};
+  {
+    const Stream stream = s.device.stream(StreamFlags::kNonBlocking);
+    work(stream, "writer", {}, {data});
+    stream.record(written);
+    stream.host([&ended] { ended.store(true); }, "end");
+  }
+  while (!ended.load()) {  // time goes on, also simulated time
+    s.a.host([] {}, "other");
+    s.a.sync();
+  }
 }
 
 struct Scenario {

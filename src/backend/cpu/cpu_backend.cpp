@@ -294,6 +294,13 @@ PackedOp& reserve(Lane& lane, std::uint64_t cells) {
   return op_at(lane, lane.tail);
 }
 
+// True: the lane already orders what the wait asks for, but an observer does not know it, because the point belongs to a
+// stream of another id: one that had this lane before, or one of another kind of device. Then the wait takes a position,
+// so that a record after it can be told from one before it.
+bool is_wait_for_former(const Lane& lane, const Op& op) {
+  return op.point.stream == &lane && op.point_stream != lane.last_id && runtime::observed();
+}
+
 // Keeps the wait, so that the next op carries it. REQUIRES: submit_lock, room, fewer than kMaxWaits pending waits.
 std::uint64_t keep_wait(Lane& lane, const Op& op) {
   if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
@@ -344,7 +351,9 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
     // The point belongs to another kind of device. No lane can wait for it, so the host thread waits here.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
-    return lane.published.load(std::memory_order_relaxed);
+    Op reached = op;
+    reached.point = {&lane, lane.published.load(std::memory_order_relaxed)};
+    return submit(lane, reached);
   }
   if (lane.legacy) return runtime::is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
   if (runtime::is_bookkeeping(op)) {
@@ -356,7 +365,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
-  if (op.kind == OpKind::kWait && merge_waits_ && !op.name) {
+  if (op.kind == OpKind::kWait && merge_waits_ && !op.name && !is_wait_for_former(lane, op)) {
     lane.submit_lock.lock();
     // make_room() also checks the cells that settle_pending() needs if no op follows that carries the waits.
     if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, wait_cells(lane.pending.count + 1)))
@@ -482,6 +491,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
 // REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
+    if (is_wait_for_former(lane, op)) return write(lane, kLoneWait);
     if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
     // legacy: the wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the allocator.
     if (!merge_waits_ || lane.legacy || op.name) {
