@@ -53,9 +53,10 @@ class MadeTrace {
     runs_.push_back(record);
   }
   // A stream memory operation on the only flag. It takes no time, as on the sim device.
-  void word(OpKind kind, std::uint64_t stream, Picos queued) {
+  void word(OpKind kind, std::uint64_t stream, Picos queued, std::uint32_t value = 1) {
     TraceRecord record = base(RecordKind::kSubmit, stream, 1);
     record.op = kind;
+    record.value = value;
     record.position = ++positions_[stream];
     record.queued = queued;
     record.first_range = data_.ranges.size();

@@ -223,6 +223,67 @@ TEST(Analysis, AWaitForAWordFollowsWhoWritesIt) {
   expect_start(run, 3, Cause::kDependency, 0, 50);
 }
 
+// A program may submit the waits for a counter before the writes. Each wait follows the first write that ends it.
+TEST(Analysis, AWaitFollowsAWriteThatIsSubmittedLater) {
+  MadeTrace made;
+  for (std::uint32_t turn = 1; turn <= 3; ++turn) {
+    made.word(OpKind::kWaitValue, 2, 0, turn);
+    made.op({.stream = 2, .queued = 0, .started = 40 * turn, .ended = 40 * turn + 10});  // spans 1, 3, 5
+  }
+  for (std::uint32_t turn = 1; turn <= 3; ++turn) {
+    made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 1, .started = 40 * turn - 40, .ended = 40 * turn});
+    made.word(OpKind::kWriteValue, 1, 1, turn);
+  }
+  const Analysed run(made);
+  expect_start(run, 1, Cause::kDependency, 6, 40);
+  expect_start(run, 3, Cause::kDependency, 8, 80);
+  expect_start(run, 5, Cause::kDependency, 10, 120);
+  EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{6, 8, 10, 5}));
+  EXPECT_EQ(run.result.slack.at(1), 60) << "the next op of its stream takes 10, and the one behind starts at 120";
+  EXPECT_EQ(run.result.slack.at(6), 0);
+}
+
+// The flag is set back and counts again.
+TEST(Analysis, AWaitDoesNotFollowAWriteOfAnEarlierCount) {
+  MadeTrace made;
+  made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 50});  // 0
+  made.word(OpKind::kWriteValue, 1, 0, 7);
+  made.word(OpKind::kWriteValue, 1, 0, 0);
+  made.word(OpKind::kWaitValue, 2, 0, 3);
+  made.op({.stream = 2, .queued = 0, .started = 90, .ended = 95});                             // 4
+  made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 1, .started = 50, .ended = 90});  // 5
+  made.word(OpKind::kWriteValue, 1, 1, 3);
+  const Analysed run(made);
+  expect_start(run, 4, Cause::kDependency, 5, 90);
+}
+
+// Each stream waits for a flag that the other writes behind its wait, and an op of it is said to have run: a damaged
+// file. The analysis must end.
+TEST(Analysis, WaitsInACircleEnd) {
+  TraceData data;
+  {
+    MadeTrace made;
+    made.word(OpKind::kWaitValue, 1, 0, 1);
+    made.op({.stream = 1, .queued = 0, .started = 5, .ended = 10});
+    made.word(OpKind::kWriteValue, 1, 0, 2);
+    made.word(OpKind::kWaitValue, 2, 0, 2);
+    made.op({.stream = 2, .queued = 0, .started = 5, .ended = 20});
+    made.word(OpKind::kWriteValue, 2, 0, 1);
+    data = made.data();
+  }
+  const Analysed run(std::move(data));
+  EXPECT_EQ(run.result.critical.back(), 4U);
+  watch::OpGraph graph = watch::op_graph(run.data, run.spans);
+  ASSERT_EQ(graph.order.size(), graph.nodes.size());
+  std::vector<bool> visited(graph.nodes.size());
+  for (const std::uint32_t node : graph.order) {
+    for (const std::uint32_t before : {graph.nodes[node].prev, graph.nodes[node].other}) {
+      EXPECT_TRUE(before == watch::kNoNode || visited[before]);
+    }
+    visited[node] = true;
+  }
+}
+
 TEST(Analysis, ASecondRunOfAnOpComesBetweenItAndTheNext) {
   MadeTrace made;
   made.op({.engine = Engine::kCopyOut, .queued = 0, .started = 0, .ended = 10});

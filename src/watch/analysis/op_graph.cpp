@@ -56,6 +56,8 @@ class GraphBuilder {
         default: break;
       }
     }
+    find_flag_writers();
+    sort();
     return std::move(graph_);
   }
 
@@ -144,22 +146,16 @@ class GraphBuilder {
   }
 
   void submit(std::uint32_t span, std::uint32_t record) {
-    const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
-    if (waits) {
-      for (const TraceRange& flag : spans_[span].reads) {
-        const auto writer = flag_writers_.find({flag.buffer, flag.offset});
-        if (writer == flag_writers_.end()) continue;
-        StreamNodes& stream = streams_[spans_[span].stream];
-        const std::uint32_t node =
-            add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kWait});
-        append(stream, spans_[span].device, stream.known + 1, node);
-      }
+    const TraceSpan& op = spans_[span];
+    if (op.kind == OpKind::kWaitValue && !op.reads.empty()) {
+      StreamNodes& stream = streams_[op.stream];
+      const std::uint32_t node = add({.record = record, .prev = stream.last(), .kind = NodeKind::kWait, .flag = true});
+      append(stream, op.device, stream.known + 1, node);
+      flags_[{op.reads[0].buffer, op.reads[0].offset}].waits.push_back({node, op.submit->value});
     }
     add_op(span, record, &thread_of(records_[record]));
-    if (writes) {
-      for (const TraceRange& flag : spans_[span].writes)
-        flag_writers_[{flag.buffer, flag.offset}] = graph_.node_of[span];
-    }
+    if (op.kind == OpKind::kWriteValue && !op.writes.empty())
+      flags_[{op.writes[0].buffer, op.writes[0].offset}].writes.push_back({graph_.node_of[span], op.submit->value});
     if (further_.empty()) return;
     const auto further = further_.find({spans_[span].stream, spans_[span].position});
     if (further == further_.end()) return;
@@ -198,6 +194,73 @@ class GraphBuilder {
         add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
   }
 
+  // Values count up. A lower value begins a new count; a write of an earlier count does not end a wait that was
+  // submitted later.
+  void find_flag_writers() {
+    for (const auto& [address, flag] : flags_) {
+      std::size_t passed = 0, count = 0;  // writes submitted before the wait; the first one of the present count
+      for (const FlagUse& wait : flag.waits) {
+        for (; passed < flag.writes.size() && flag.writes[passed].node < wait.node; ++passed) {
+          if (passed > 0 && !ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value)) count = passed;
+        }
+        // The values of a count rise, so the first write that ends the wait is found by halving.
+        const auto reaches = [&](const FlagUse& write) { return ends_wait(write.value, wait.value); };
+        const auto first = flag.writes.begin() + static_cast<std::ptrdiff_t>(count),
+                   now = flag.writes.begin() + static_cast<std::ptrdiff_t>(passed);
+        auto found = std::partition_point(first, now, [&](const FlagUse& write) { return !reaches(write); });
+        if (found == now) found = std::find_if(now, flag.writes.end(), reaches);
+        if (found != flag.writes.end()) graph_.nodes[wait.node].other = found->node;
+      }
+    }
+  }
+
+  // Visits the nodes in the order of the records, and the predecessors of each before it. Of a cycle, which only a
+  // damaged file or a program that never ended has, the edge of a flag is removed.
+  void sort() {
+    std::vector<Visit> visits(graph_.nodes.size(), Visit::kNew);
+    std::vector<std::uint32_t> open;  // each is a predecessor of the one before it
+    graph_.order.reserve(graph_.nodes.size());
+    for (std::uint32_t n = 0; n < visits.size(); ++n) {
+      if (visits[n] == Visit::kNew) open.push_back(n);
+      while (!open.empty()) {
+        const std::uint32_t node = open.back();
+        visits[node] = Visit::kOpen;
+        const std::uint32_t before = unvisited(graph_.nodes[node], visits);
+        if (before == kNoNode) {
+          visits[node] = Visit::kDone;
+          graph_.order.push_back(node);
+          open.pop_back();
+        } else if (visits[before] == Visit::kNew) {
+          open.push_back(before);
+        } else {
+          cut_cycle(before, open, visits);
+        }
+      }
+    }
+  }
+  enum class Visit : std::uint8_t { kNew, kOpen, kDone };
+  static std::uint32_t unvisited(const OpNode& node, const std::vector<Visit>& visits) {
+    for (const std::uint32_t before : {node.prev, node.other}) {
+      if (before != kNoNode && visits[before] != Visit::kDone) return before;
+    }
+    return kNoNode;
+  }
+  // The last open node is behind `first`, which is open, too. Removes the edge of a flag on the way between them. There
+  // is one, because all other edges lead to earlier records.
+  void cut_cycle(std::uint32_t first, std::vector<std::uint32_t>& open, std::vector<Visit>& visits) {
+    std::uint32_t behind = first;
+    while (!open.empty()) {
+      const std::uint32_t node = open.back();
+      if (graph_.nodes[node].flag && graph_.nodes[node].prev != behind) {
+        graph_.nodes[node].other = kNoNode;
+        return;
+      }
+      visits[node] = Visit::kNew;
+      open.pop_back();
+      behind = node;
+    }
+  }
+
   std::uint32_t record_of_run(std::uint32_t span) const {
     return static_cast<std::uint32_t>(spans_[span].run - records_.data());
   }
@@ -209,8 +272,14 @@ class GraphBuilder {
   CachedMap<StreamNodes> streams_;
   CachedMap<HostThread> threads_;
   CachedMap<DeviceJoin> devices_;
-  // The last submitted op that writes a flag, by buffer and offset of the flag.
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> flag_writers_;
+  struct FlagUse {
+    std::uint32_t node = kNoNode;
+    std::uint32_t value = 0;
+  };
+  struct Flag {
+    std::vector<FlagUse> waits, writes;  // in the order of the records
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Flag> flags_;  // by buffer and offset
   // Additional runs of a submitted op, by stream and position of the op. Example: the second half of a copy through
   // host memory.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
@@ -231,7 +300,7 @@ std::vector<std::uint32_t> OpGraph::predecessors(std::uint32_t span) const {
     open.pop_back();
     for (; node != kNoNode && nodes[node].kind != NodeKind::kOp; node = nodes[node].prev) {
       if (!visited.insert(node).second) break;
-      open.push_back(nodes[node].other);
+      if (!nodes[node].flag) open.push_back(nodes[node].other);
     }
     if (node != kNoNode && nodes[node].kind == NodeKind::kOp) result.push_back(nodes[node].span);
   }

@@ -1,12 +1,15 @@
 // OpGraph: the ops of a trace and all waits between them. The analysis of starts, the replay and the deadlock search
 // traverse it.
 //
-// Nodes are ops and waits. A node has at most two predecessors, which come before it in the list. So one pass forward
-// or backward over the list is enough:
+// Nodes are ops and waits, in the order of the records. A node has at most two predecessors. They come before it in the
+// list, with one exception: the write of a flag may be submitted after the wait for it. OpGraph::order has every node
+// behind its predecessors, so one pass forward or backward over it is enough:
 //
 //   op               prev: the node before it in its stream;  other: the host's last wait before the submission
 //   event, barrier   prev: the node before it in its stream;  other: the point that it waits for
-//   flag             the same for a stream memory operation that waits for a flag; its op comes behind it
+//   flag             the same for a stream memory operation that waits for a flag; its op comes behind it. `other` is
+//   the
+//                    first write that ends the wait; none if no op of the trace writes it
 //   sync             prev: the host thread's wait before;     other: the point that it waited for
 //   device           prev: the device's join before;          other: a stream's end (for waits for a whole device)
 //
@@ -27,6 +30,11 @@ inline OpPlace place_of(const TraceSpan& span) {
   return {span.stream, span.position, span.name.empty() ? kind_name(span.kind) : span.name, span.file, span.line};
 }
 
+// Whether a flag with the value `written` ends a wait for `awaited`. Values count up and may wrap around.
+constexpr bool ends_wait(std::uint32_t written, std::uint32_t awaited) {
+  return static_cast<std::int32_t>(written - awaited) >= 0;
+}
+
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
 
 // kWait: an event, a barrier, a flag or the join of a device.
@@ -40,15 +48,17 @@ struct OpNode {
   std::uint32_t before = kNoNode;  // kOp: the previous op that its host thread submitted
   std::uint32_t thread = 0;        // kOp, kSync: index into OpGraph::thread_last
   NodeKind kind = NodeKind::kOp;
+  bool flag = false;  // kWait: for a flag
 };
 
 struct OpGraph {
   std::vector<OpNode> nodes;
+  std::vector<std::uint32_t> order;        // all nodes, each behind its predecessors
   std::vector<std::uint32_t> node_of;      // by span
   std::vector<std::uint32_t> thread_last;  // by host thread: the op that it submitted last, or kNoNode
 
-  // The direct predecessors (spans) of the span by its stream's order and by waits of streams, not by waits of the
-  // host.
+  // The direct predecessors (spans) of the span by its stream's order and by waits of streams for points, not by waits
+  // for flags or waits of the host.
   std::vector<std::uint32_t> predecessors(std::uint32_t span) const;
 };
 

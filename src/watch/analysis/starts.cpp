@@ -48,12 +48,13 @@ class StartFinder {
   };
 
   void follow_dependencies() {
-    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+    for (const std::uint32_t n : graph_.order) {
       const OpNode& node = graph_.nodes[n];
       Picos end = node.prev == kNoNode ? kBeforeEverything : run_.node_end[node.prev];
       std::uint32_t last = node.prev == kNoNode ? kNoSpan : node_last_[node.prev];
       if (node.kind != NodeKind::kOp) {
-        if (run_.node_end[node.other] > end) end = run_.node_end[node.other], last = node_last_[node.other];
+        if (node.other != kNoNode && run_.node_end[node.other] > end)
+          end = run_.node_end[node.other], last = node_last_[node.other];
       } else {
         const TraceSpan& span = spans_[node.span];
         StartFacts& facts = run_.facts[node.span];
@@ -188,15 +189,18 @@ void find_engine_waits(RunModel& run) {
 // Sorts the nodes by time: ops by their start, waits by the end of the work that they wait for.
 std::vector<std::uint32_t> time_order(const RunModel& run) {
   const std::vector<OpNode>& nodes = run.graph.nodes;
-  std::vector<TimeKey> keys(nodes.size());
-  for (std::uint32_t n = 0; n < keys.size(); ++n) {
+  std::vector<Picos> times(nodes.size());
+  std::vector<TimeKey> keys;
+  keys.reserve(nodes.size());
+  for (const std::uint32_t n : run.graph.order) {
     const OpNode& node = nodes[n];
     Picos at = run.node_end[n];
     if (node.kind == NodeKind::kOp && run.spans[node.span].run) at = run.spans[node.span].started;
     // The clocks of devices may differ a little. The order of the graph always holds.
-    if (node.prev != kNoNode) at = std::max(at, keys[node.prev].at);
-    if (node.other != kNoNode) at = std::max(at, keys[node.other].at);
-    keys[n] = {at, n};
+    if (node.prev != kNoNode) at = std::max(at, times[node.prev]);
+    if (node.other != kNoNode) at = std::max(at, times[node.other]);
+    times[n] = at;
+    keys.push_back({at, n});
   }
   return indices_by_time(std::move(keys));  // stable: nodes at the same time keep the order of the graph
 }

@@ -16,14 +16,10 @@
 #include <vector>
 
 #include "slip/trace.hpp"
+#include "watch/analysis/op_graph.hpp"
 #include "watch/race/program_order.hpp"
 
 namespace slip::watch {
-
-// Whether a flag with the value `written` ends a wait for `awaited`. Values count up and may wrap around.
-constexpr bool ends_wait(std::uint32_t written, std::uint32_t awaited) {
-  return static_cast<std::int32_t>(written - awaited) >= 0;
-}
 
 using FlagAddress = std::pair<std::uint64_t, std::uint64_t>;  // buffer and offset
 
