@@ -307,10 +307,8 @@ TEST(LabsOnSim, TraceIsValidAndHasTheOps) {
             6U * (2 + 6) * 4U);  // six cases: two steps to warm, six measured; the predicted ones are no part of it
 }
 
-// Under a sanitizer fewer: what is simulated of a thousand takes minutes there.
-TEST(LabsOnSim, GradientsOfAThousandDevices) {
-  const std::string more = std::string("--nodes ") + (test::kShare > 1 ? "2" : "128") +
-                           " --topology " SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml";
+TEST(LabsOnSim, GradientsOfAHundredThousandDevices) {
+  const std::string more = "--nodes 12500 --topology " SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml";
   const json rows = lab_tables("gradients", "sim:h200", more).at(0).at("rows");
   ASSERT_EQ(rows.size(), 5U);
   EXPECT_GT(rows.at(3).at("exposed_ps").get<Picos>(), 0);

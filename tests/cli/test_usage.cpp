@@ -57,7 +57,7 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
       {"lab overlap --chunks 1000", "1000", "2 to 64"},
       {"lab overlap --chunks 0", "--chunks 0", "2 to 64"},
       {"lab weights --layers 0", "--layers 0", "2 to 64"},
-      {"lab gradients --nodes 0", "--nodes 0", "1 to 1024"},
+      {"lab gradients --nodes 0", "--nodes 0", "1 to 131072"},
       {"lab overlap --chunks many", "many", "whole number"},
       {"lab gradients --ranks 5", "5", "2 to 4"},
       {"lab gradients --device sim:h200 --ranks 2", "--ranks", "--nodes"},

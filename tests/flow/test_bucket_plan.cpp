@@ -282,8 +282,14 @@ TEST(ClusterCost, GoesOnFromFewerMachines) {
 TEST(ClusterCost, MoreBytesCostMore) {
   const flow::ClusterCost few = flow::cluster_cost(machine(), 1);
   EXPECT_EQ(few.ranks, 8);
-  EXPECT_FALSE(few.extended);
   EXPECT_GT(few.cost.points.back().time, few.cost.points.front().time);
+  // 100,000 ranks: a larger latency, at rates that the NICs limit.
+  const flow::ClusterCost many = flow::cluster_cost(machine(), 12'500);
+  EXPECT_EQ(many.ranks, 100'000);
+  for (std::size_t i = 0; i < few.cost.points.size(); ++i) {
+    EXPECT_EQ(many.cost.points[i].bytes, few.cost.points[i].bytes);
+    EXPECT_GT(many.cost.points[i].time, few.cost.points[i].time) << few.cost.points[i].bytes;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Lab gradients: a training step with the reduction of its gradients, in five ways. They are: in the compute stream, on
 // a separate stream, the same with one hardware queue, with the buckets of PyTorch's DDP, and planned.
 //
-// In virtual time the duration of a reduction is given, or simulated on the machines of a topology file. On cpu and on
+// In virtual time the duration of a reduction is given, or predicted for the machines of a topology file. On cpu and on
 // a GPU, ranks that are threads with a device each reduce real gradients. On a GPU the ranks of the case with one
 // hardware queue are processes (one_queue.hpp).
 #include "slip/gradients.hpp"
@@ -252,8 +252,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
     cost = found.cost;
     unit =
         std::max<Picos>(static_cast<Picos>(static_cast<double>(unit) * ratio(cost.time(bytes), compute_of(unit))), 2);
-    network = fmt::format("{} devices of {}, by rings or trees{}", found.ranks, bench.options().topology,
-                          found.extended ? " (times go on from those of fewer machines)" : "");
+    network = fmt::format("{} devices of {}, {}", found.ranks, bench.options().topology, found.how);
   }
   const GradientProfile profile = profile_of(layers, unit);
   const Picos compute = compute_of(unit);

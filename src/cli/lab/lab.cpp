@@ -94,7 +94,7 @@ void check(LabCommand& wanted) {
   };
   limit("--chunks", wanted.options.chunks, 2, 64);
   limit("--layers", wanted.options.layers, 2, 64);
-  limit("--nodes", wanted.options.nodes, 1, 1024);
+  limit("--nodes", wanted.options.nodes, 1, 1 << 17);
   limit("--ranks", wanted.options.ranks, 2, 4);
   // Without this check `slip lab --json weights` would run all labs and write a file named weights.
   for (const std::string& file : {wanted.json, wanted.html, wanted.trace}) {

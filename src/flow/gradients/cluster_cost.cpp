@@ -1,7 +1,8 @@
-// The cost of reducing gradients on a cluster, by simulation.
+// The cost of reducing gradients on a cluster: by the cost model of GPUs, or by simulation if the machines have none.
 #include <algorithm>
 #include <cmath>
 
+#include "comm/sim/cost_model.hpp"
 #include "comm/sim/predict.hpp"
 #include "flow/gradients/predict_step.hpp"
 
@@ -13,6 +14,13 @@ namespace {
 constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};
+// The model costs nothing, and its choice of algorithm and protocol changes with the size.
+constexpr std::uint64_t kMinModelled = std::uint64_t{1} << 12, kMaxModelled = std::uint64_t{1} << 32;
+
+bool has_gpus(const TopoSystem& machine) {
+  return !machine.devices.empty() &&
+         machine.nodes[static_cast<std::size_t>(machine.devices.front())].kind == TopoKind::kGpu;
+}
 
 double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
   const Cluster cluster = cluster_of(machine, machines);
@@ -39,14 +47,24 @@ double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t byte
 ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
   ClusterCost result;
   result.ranks = machines * static_cast<int>(machine.devices.size());
-  result.extended = machines > kSimulatedRing;
-  for (const std::uint64_t bytes : kSizes) {
-    const double us = std::min(all_reduce_us(machine, machines, bytes, false, kSimulatedRing, here),
-                               all_reduce_us(machine, machines, bytes, true, kSimulatedTree, here));
+  const auto add = [&](std::uint64_t bytes, double us) {
     auto time = static_cast<Picos>(us * 1e6);
     if (result.cost.known()) time = std::max(time, result.cost.points.back().time);  // more bytes never cost less
     result.cost.points.push_back({bytes, time});
+  };
+  if (has_gpus(machine)) {
+    const topo::FoldedCluster cluster = topo::folded({machine}, machines);
+    const comm::CollectiveModel model(comm::model_inputs(cluster, plan_channels(cluster.cluster, {}, {})));
+    for (std::uint64_t bytes = kMinModelled; bytes <= kMaxModelled; bytes *= 2)
+      add(bytes, model.choice(comm::Collective::kAllReduce, static_cast<double>(bytes)).us);
+    result.how = "by the cost model of GPUs";
+    return result;
   }
+  for (const std::uint64_t bytes : kSizes)
+    add(bytes, std::min(all_reduce_us(machine, machines, bytes, false, kSimulatedRing, here),
+                        all_reduce_us(machine, machines, bytes, true, kSimulatedTree, here)));
+  result.how = machines > kSimulatedRing ? "by rings or trees (times go on from those of fewer machines)"
+                                         : "by rings or trees, simulated";
   return result;
 }
 

@@ -23,12 +23,13 @@ StepPrediction simulate_step(const Device& device, const GradientProfile& profil
 struct ClusterCost {
   ReduceCost cost;
   int ranks = 0;
-  bool extended = false;  // extrapolated from fewer machines
+  const char* how = "";  // how the cost was computed, for people
 };
 
-// The cost of all_reduce on `machines` of these machines, by rings or trees, whichever is faster, for a few sizes. A
-// few machines are simulated message by message. More machines are extrapolated from two simulated numbers: a ring's
-// time grows linearly with the machines, and a tree's with their logarithm.
+// The cost of all_reduce on `machines` of these machines, for several sizes. Of machines with GPUs: by the cost model,
+// for any number. Of others: by rings or trees, whichever is faster; a few machines are simulated message by message,
+// and more are extrapolated from two simulated numbers: a ring's time grows linearly with the machines, and a tree's
+// with their logarithm.
 ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = Here::at());
 
 // The time of one all_reduce by a ring or a tree, in microseconds. Up to `max_simulated` machines are simulated.
