@@ -115,6 +115,9 @@ TEST(CostModel, AgreesWithTheSimulationWhereOnlyLinksCount) {
     const double simulated = comm::predict(cluster, plan, asked).us;
     const double modelled = CollectiveModel(inputs).estimate(GpuAlgorithm::kRing, Collective::kAllReduce, bytes)->us;
     EXPECT_NEAR(modelled, simulated, 0.03 * simulated) << machines;
+    asked.algorithm = Algorithm::kTree;
+    const double by_tree = comm::predict(cluster, plan, asked).us, planned = bytes / plan.tree_gbps / 1e3;
+    EXPECT_NEAR(planned, by_tree, 0.1 * by_tree) << machines;
   }
 }
 

@@ -62,6 +62,13 @@ void Relays::set_arrival(int to, int relay) {
   arrival_[static_cast<std::size_t>(to)] = relay;
 }
 
+LeveledTree::LeveledTree(CommTree tree) : CommTree(std::move(tree)) {
+  for (std::size_t at = 0; at < parent.size(); ++at) {
+    level.push_back(topo::depth_of(parent, at));
+    depth = std::max(depth, level.back());
+  }
+}
+
 CommGraph CommGraph::of(std::vector<int> order) {
   CommGraph result;
   const auto count = static_cast<int>(order.size());
@@ -69,8 +76,8 @@ CommGraph CommGraph::of(std::vector<int> order) {
   for (int i = 0; i < count; ++i) result.position[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
   result.order = std::move(order);
   for (std::vector<int>& parents : topo::double_binary_parents(count))
-    result.trees.push_back(topo::tree_of(std::move(parents)));
-  result.rooted = topo::tree_of(topo::heap_parents(count));
+    result.trees.emplace_back(topo::tree_of(std::move(parents)));
+  result.rooted = LeveledTree(topo::tree_of(topo::heap_parents(count)));
   return result;
 }
 
@@ -104,7 +111,7 @@ CommGraph comm_graph(const Channel& channel) {
   graph.nets = channel.nets;
   if (channel.trees.empty()) return graph;
   graph.trees.clear();
-  for (const CommTree& tree : channel.trees) graph.trees.push_back(in_positions(tree, graph.position));
+  for (const CommTree& tree : channel.trees) graph.trees.emplace_back(in_positions(tree, graph.position));
   return graph;
 }
 
@@ -121,7 +128,7 @@ CommGraph switch_comm_graph(const Channel& channel) {
     tree.children.back().push_back(static_cast<int>(rank));
   }
   tree.parent.push_back(kNoRank);
-  graph.trees = {in_positions(tree, graph.position)};
+  graph.trees = {LeveledTree(in_positions(tree, graph.position))};
   return graph;
 }
 

@@ -52,12 +52,19 @@ class Relays {
   std::vector<int> arrival_;               // by receiver; empty: each rank itself
 };
 
+struct LeveledTree : CommTree {
+  LeveledTree() = default;
+  explicit LeveledTree(CommTree tree);
+  std::vector<int> level;  // by position: the number of edges to the top
+  int depth = 0;           // the maximum of all levels
+};
+
 // The neighbours of all ranks on one channel; the same on all ranks.
 struct CommGraph {
-  std::vector<int> order;       // ranks in the order of the ring; the ranks of a host are next to each other
-  std::vector<int> position;    // of each rank in `order`
-  std::vector<CommTree> trees;  // of positions; chunks use them in turn
-  CommTree rooted;              // for collectives with a root: of positions relative to the root's position
+  std::vector<int> order;          // ranks in the order of the ring; the ranks of a host are next to each other
+  std::vector<int> position;       // of each rank in `order`
+  std::vector<LeveledTree> trees;  // of positions; chunks use them in turn
+  LeveledTree rooted;              // for collectives with a root: of positions relative to the root's position
   Relays relays;
   std::vector<int> nets;  // by node of the cluster: the net of this channel, see Channel; empty: not known
   static CommGraph of(std::vector<int> order);

@@ -1,101 +1,199 @@
 // The tree algorithm: each rank reduces a chunk with those of its children and sends it to its parent; the result is
 // sent down the same tree. all_reduce alternates between two trees, and each rank is a leaf in at least one of them.
-// Collectives with a root use one tree with the same root. One chunk goes down while later chunks go up.
+// Collectives with a root use one tree with the same root.
+//
+// Several chunks are under way at once. The pieces of the programs are steps that all ranks make in the same order, and
+// a message sent in step s is awaited in step s + kHop. So a rank at level l of a tree with d levels below the top (the
+// top is level 0) sends the partial sum of chunk c up in step c + kHop (d - l), and the result down in step
+// c + kHop (d + l). A rank begins to receive a message in the step in which it is sent. Two ranks may be parent and
+// child in one tree, and the reverse in the other: their messages are sent and received in the same order, too.
 #include <algorithm>
+#include <optional>
 
 #include "comm/plan/algorithm.hpp"
 
 namespace slip::comm {
 namespace {
 
-// This rank's neighbours in the tree of a chunk.
-struct Node {
-  int parent = kNoRank;
-  std::vector<int> children;
-};
+// With 1, a rank would wait for each message while it crosses the link. With 2, another one crosses meanwhile.
+constexpr std::uint64_t kHop = 2;
 
-Node node_of(const Task& task, std::uint64_t chunk) {
-  const CommGraph& graph = *task.graph;
-  const bool rooted = has_root(task.call.kind);
-  const int root = rooted ? task.root_position() : 0;
-  const CommTree& tree = rooted ? graph.rooted : graph.trees[chunk % graph.trees.size()];
-  const std::size_t own = task.wrapped(task.position() - root);
-  Node node;
-  if (tree.parent[own] != kNoRank) node.parent = task.at(root + tree.parent[own]);
-  for (const int child : tree.children[own]) node.children.push_back(task.at(root + child));
-  return node;
-}
-
-std::uint64_t trees_of(const Task& task) { return has_root(task.call.kind) ? 1 : task.graph->trees.size(); }
 bool goes_up(const Task& task) { return reduces(task.call.kind); }
 bool goes_down(const Task& task) { return task.call.kind != Collective::kReduce; }
+std::uint64_t trees_of(const Task& task) { return has_root(task.call.kind) ? 1 : task.graph->trees.size(); }
 
-// The number of chunks that a rank sends up before it receives the first result.
-std::uint64_t delay(const Task& task) {
-  if (!goes_up(task) || !goes_down(task)) return 0;
-  std::uint64_t levels = 1;
-  while ((1U << levels) < static_cast<unsigned>(task.nranks)) ++levels;
-  return std::min(levels, task.chunks());
+// This rank's neighbours in a tree, and the steps in which it sends.
+class Node {
+ public:
+  Node(const Task& task, std::uint64_t tree) : task_(task) {
+    const bool rooted = has_root(task.call.kind);
+    root_ = rooted ? task.root_position() : 0;
+    tree_ = rooted ? &task.graph->rooted : &task.graph->trees[tree];
+    own_ = task.wrapped(task.position() - root_);
+  }
+  bool is_top() const { return tree_->parent[own_] == kNoRank; }
+  int parent() const { return is_top() ? kNoRank : task_.at(root_ + tree_->parent[own_]); }
+  std::size_t children() const { return tree_->children[own_].size(); }
+  int child(std::size_t index) const { return task_.at(root_ + tree_->children[own_][index]); }
+  bool has_child(int rank) const {
+    for (std::size_t i = 0; i < children(); ++i) {
+      if (child(i) == rank) return true;
+    }
+    return false;
+  }
+  // Chunk c goes up in step c + up_delay(), and down in step c + down_delay().
+  std::uint64_t up_delay() const { return kHop * static_cast<std::uint64_t>(tree_->depth - tree_->level[own_]); }
+  std::uint64_t down_delay() const {
+    return kHop * static_cast<std::uint64_t>((goes_up(task_) ? tree_->depth : 0) + tree_->level[own_]);
+  }
+
+ private:
+  const Task& task_;
+  const LeveledTree* tree_ = nullptr;
+  int root_ = 0;
+  std::size_t own_ = 0;
+};
+
+// The messages of a step, in the order in which all ranks send them and begin to receive them: first up, then down; in
+// each direction tree by tree.
+struct Move {
+  bool up = false;
+  std::uint64_t tree = 0, chunk = 0;
+  std::uint64_t number(const Task& task) const { return (up ? 0 : trees_of(task)) + tree; }  // in the step
+};
+template <class Function>
+void for_each_move(const Task& task, std::uint64_t step, std::uint64_t ahead, Function function) {
+  const std::uint64_t trees = trees_of(task), chunks = task.chunks();
+  for (const bool up : {true, false}) {
+    if (up ? !goes_up(task) : !goes_down(task)) continue;
+    for (std::uint64_t tree = 0; tree < trees; ++tree) {
+      const Node node(task, tree);
+      const std::uint64_t delay = up ? node.up_delay() : node.down_delay();
+      if (step + ahead < delay) continue;
+      const std::uint64_t chunk = step + ahead - delay;
+      if (chunk < chunks && chunk % trees == tree) function(Move{up, tree, chunk}, node);
+    }
+  }
 }
 
-void up(const Task& task, std::uint64_t index, Program& program) {
-  const Node node = node_of(task, index);
-  const Task::Span chunk = task.chunk(index);
-  const bool is_top = node.parent == kNoRank;
+// Whether this rank sends a message of the move to the peer, or receives one from it before.
+bool sends(const Move& move, const Node& node, int peer) {
+  return move.up ? node.parent() == peer : node.has_child(peer);
+}
+bool receives(const Move& move, const Node& node, int peer) {
+  return move.up ? node.has_child(peer) : node.parent() == peer;
+}
+
+// The number of messages to the peer in `step` from message `first` on.
+std::uint64_t sent_in(const Task& task, std::uint64_t step, int peer, std::uint64_t first) {
+  std::uint64_t count = 0;
+  for_each_move(task, step, 0, [&](const Move& move, const Node& node) {
+    count += move.number(task) >= first && sends(move, node, peer) ? 1 : 0;
+  });
+  return count;
+}
+// The number of messages from the peer that this rank begins to receive in `step`, from message `first` on.
+std::uint64_t begun_in(const Task& task, std::uint64_t step, int peer, std::uint64_t first) {
+  std::uint64_t count = 0;
+  for_each_move(task, step, kHop, [&](const Move& move, const Node& node) {
+    count += move.number(task) >= first && receives(move, node, peer) ? 1 : 0;
+  });
+  return count;
+}
+
+// Waits for a message that this rank began to receive kHop steps before, and not for later ones.
+void await(const Task& task, std::uint64_t step, const Move& move, int peer, Program& program) {
+  std::uint64_t later = begun_in(task, step - kHop, peer, move.number(task) + 1);
+  for (std::uint64_t after = step - kHop + 1; after <= step; ++after) later += begun_in(task, after, peer, 0);
+  program.received(peer, later);
+}
+
+// Memory for the partial sums of the children. The first two slots of the scratch memory are for own ones, of a reduce.
+std::uint64_t slots_of(const Task& task) { return kHop / trees_of(task) + 1; }  // by tree and child
+BufferLocation slot_of(const Task& task, const Move& move, const Node& node, std::size_t child) {
+  std::uint64_t before = 2;
+  for (std::uint64_t tree = 0; tree < move.tree; ++tree) before += Node(task, tree).children() * slots_of(task);
+  const std::uint64_t turn = move.chunk / trees_of(task) % slots_of(task);
+  return scratch_at((before + turn * node.children() + child) * task.chunk_bytes);
+}
+
+void begin_to_receive(const Task& task, std::uint64_t step, const Move& move, const Node& node, Program& program) {
+  const Task::Span chunk = task.chunk(move.chunk);
+  if (move.up) {
+    for (std::size_t i = 0; i < node.children(); ++i)
+      program.receive(node.child(i), slot_of(task, move, node, i), chunk.bytes);
+    return;
+  }
+  if (node.is_top()) return;
+  const int parent = node.parent();
+  if (goes_up(task)) {  // the result overwrites the partial sum that was sent up
+    const std::uint64_t then = move.chunk + node.up_delay();
+    std::uint64_t later = sent_in(task, then, parent, Move{true, move.tree, 0}.number(task) + 1);
+    for (std::uint64_t after = then + 1; after < step; ++after) later += sent_in(task, after, parent, 0);
+    program.sent(parent, later);
+  }
+  program.receive(parent, output_at(chunk.begin), chunk.bytes);
+}
+
+void go_up(const Task& task, std::uint64_t step, const Move& move, const Node& node, Program& program) {
+  const Task::Span chunk = task.chunk(move.chunk);
+  const bool is_top = node.is_top();
   // In a reduce only the root has an output. The other ranks keep partial sums in two slots of scratch memory: one
   // chunk may still be sent while the next is reduced.
   const bool to_output = task.call.kind == Collective::kAllReduce || is_top;
-  const BufferLocation sum = to_output ? output_at(chunk.begin) : scratch_at((index % 2) * task.chunk_bytes);
-  if (!to_output && index >= 2) program.sent(node.parent, 1);
-  if (node.children.empty()) {
+  const BufferLocation sum = to_output ? output_at(chunk.begin) : scratch_at((move.chunk % 2) * task.chunk_bytes);
+  if (!to_output && move.chunk >= 2) program.sent(node.parent(), 1);
+  if (node.children() == 0) {
     if (task.scales()) program.copy(sum, input_at(chunk.begin), chunk.bytes);
-    return program.send(node.parent, task.scales() ? sum : input_at(chunk.begin), chunk.bytes);
+    return program.send(node.parent(), task.scales() ? sum : input_at(chunk.begin), chunk.bytes);
   }
-  for (std::size_t i = 0; i < node.children.size(); ++i)
-    program.receive(node.children[i], scratch_at((2 + i) * task.chunk_bytes), chunk.bytes);
-  for (const int child : node.children) program.received(child);
+  for (std::size_t i = 0; i < node.children(); ++i) await(task, step, move, node.child(i), program);
   const std::span<BufferLocation> places =
-      program.reduce(1, static_cast<int>(node.children.size()) + 1, chunk.bytes, is_top);
+      program.reduce(1, static_cast<int>(node.children()) + 1, chunk.bytes, is_top);
   places[0] = sum;
   places[1] = input_at(chunk.begin);
-  for (std::size_t i = 2; i < places.size(); ++i) places[i] = scratch_at(i * task.chunk_bytes);
-  if (!is_top) program.send(node.parent, sum, chunk.bytes);
+  for (std::size_t i = 0; i < node.children(); ++i) places[2 + i] = slot_of(task, move, node, i);
+  if (!is_top) program.send(node.parent(), sum, chunk.bytes);
 }
 
-void down(const Task& task, std::uint64_t index, Program& program) {
-  const Node node = node_of(task, index);
-  const Task::Span chunk = task.chunk(index);
-  if (node.parent != kNoRank) {
-    if (goes_up(task)) program.sent(node.parent);  // the result overwrites the partial sum that was sent up
-    program.receive(node.parent, output_at(chunk.begin), chunk.bytes);
-    program.received(node.parent);
-  } else if (!goes_up(task) && !task.in_place) {
-    program.copy(output_at(chunk.begin), input_at(chunk.begin), chunk.bytes);
+void go_down(const Task& task, std::uint64_t step, const Move& move, const Node& node, Program& program) {
+  const Task::Span chunk = task.chunk(move.chunk);
+  if (!node.is_top()) await(task, step, move, node.parent(), program);
+  else if (!goes_up(task) && !task.in_place) program.copy(output_at(chunk.begin), input_at(chunk.begin), chunk.bytes);
+  const bool from_input = node.is_top() && !goes_up(task);
+  for (std::size_t i = 0; i < node.children(); ++i)
+    program.send(node.child(i), from_input ? input_at(chunk.begin) : output_at(chunk.begin), chunk.bytes);
+}
+
+std::uint64_t pieces(const Task& task) {
+  std::uint64_t more = 0;
+  for (std::uint64_t tree = 0; tree < std::min(trees_of(task), task.chunks()); ++tree) {
+    const Node node(task, tree);
+    more = std::max(more, goes_down(task) ? node.down_delay() : node.up_delay());
   }
-  const bool from_input = node.parent == kNoRank && !goes_up(task);
-  for (const int child : node.children)
-    program.send(child, from_input ? input_at(chunk.begin) : output_at(chunk.begin), chunk.bytes);
+  return task.chunks() + more;
 }
-
-std::uint64_t pieces(const Task& task) { return task.chunks() + delay(task); }
 
 std::uint64_t scratch(const Task& task) {
   if (!goes_up(task)) return 0;
-  std::size_t children = 0;
-  for (std::uint64_t tree = 0; tree < trees_of(task); ++tree)
-    children = std::max(children, node_of(task, tree).children.size());
-  return (2 + children) * task.chunk_bytes;
+  std::uint64_t slots = 2;
+  for (std::uint64_t tree = 0; tree < trees_of(task); ++tree) slots += Node(task, tree).children() * slots_of(task);
+  return slots * task.chunk_bytes;
 }
 
-void write(const Task& task, std::uint64_t piece, Program& program) {
-  if (goes_up(task) && piece < task.chunks()) up(task, piece, program);
-  if (goes_down(task) && piece >= delay(task)) down(task, piece - delay(task), program);
-  if (piece + 1 < pieces(task)) return;
+void write(const Task& task, std::uint64_t step, Program& program) {
+  for_each_move(task, step, kHop,
+                [&](const Move& move, const Node& node) { begin_to_receive(task, step, move, node, program); });
+  for_each_move(task, step, 0, [&](const Move& move, const Node& node) {
+    if (move.up) go_up(task, step, move, node, program);
+    else go_down(task, step, move, node, program);
+  });
+  if (step + 1 < pieces(task)) return;
   for (std::uint64_t tree = 0; tree < std::min(trees_of(task), task.chunks()); ++tree) {
-    const Node node = node_of(task, tree);
-    if (goes_up(task) && node.parent != kNoRank) program.sent(node.parent);
+    const Node node(task, tree);
+    if (goes_up(task) && !node.is_top()) program.sent(node.parent());
     if (goes_down(task)) {
-      for (const int child : node.children) program.sent(child);
+      for (std::size_t i = 0; i < node.children(); ++i) program.sent(node.child(i));
     }
   }
 }

@@ -190,14 +190,18 @@ void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, co
 }
 
 // The size of a chunk. A ring runs in loops of one chunk for each rank, and between two loops each link is idle for the
-// time of a hop. GPUs go on without that gap. So a large call has few loops, of large chunks.
+// time of a hop. GPUs go on without that gap. So a large call has few loops, of large chunks. A tree is idle until its
+// first chunks have gone up and down, so a call has many small chunks.
 std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std::size_t tracks) {
   if (request.chunk_bytes > 0) return request.chunk_bytes;
+  constexpr std::uint64_t kLoops = 4, kTreeChunks = 128, kMinTreeChunk = 16 << 10, kLine = 64;
   const std::uint64_t usual = choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
+  const auto whole_lines = [](std::uint64_t bytes) { return (bytes + kLine) / kLine * kLine; };
+  const std::uint64_t share = request.call.block_bytes() / tracks;
+  if (request.algorithm == Algorithm::kTree)
+    return std::clamp(whole_lines(share / kTreeChunks), std::min(kMinTreeChunk, usual), usual);
   if (request.algorithm != Algorithm::kRing || request.call.kind != Collective::kAllReduce) return usual;
-  constexpr std::uint64_t kLoops = 4, kLine = 64;
-  const std::uint64_t slice = request.call.block_bytes() / (tracks * static_cast<std::uint64_t>(nranks) * kLoops);
-  return std::max(usual, (slice + kLine) / kLine * kLine);
+  return std::max(usual, whole_lines(share / (static_cast<std::uint64_t>(nranks) * kLoops)));
 }
 
 // Throws if there are too many steps. Estimates them from the first piece of rank 0, because the programs of all ranks
