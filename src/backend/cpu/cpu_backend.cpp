@@ -294,9 +294,9 @@ PackedOp& reserve(Lane& lane, std::uint64_t cells) {
   return op_at(lane, lane.tail);
 }
 
-// True: the lane already orders what the wait asks for, but an observer does not know it, because the point belongs to a
-// stream of another id: one that had this lane before, or one of another kind of device. Then the wait takes a position,
-// so that a record after it can be told from one before it.
+// True: the lane already orders what the wait asks for, but an observer does not know it, because the point belongs to
+// a stream of another id: one that had this lane before, or one of another kind of device. Then the wait takes a
+// position, so that a record after it can be told from one before it.
 bool is_wait_for_former(const Lane& lane, const Op& op) {
   return op.point.stream == &lane && op.point_stream != lane.last_id && runtime::observed();
 }
