@@ -72,7 +72,7 @@ class Bench {
   std::uint64_t bytes(std::uint64_t otherwise) const { return options_.bytes ? options_.bytes : otherwise; }
 
   // Reduction costs of the machines in --topology, in virtual time. They are computed before the lab runs. Otherwise
-  // its timeline would contain the messages of a thousand devices, which take minutes to record.
+  // its timeline would contain the messages of the machines that are simulated.
   const std::optional<flow::ClusterCost>& cluster() const { return cluster_; }
 
   Device open(const DeviceOptions& options = {}) const { return Device::open(options_.device, options); }
