@@ -66,8 +66,8 @@ topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vect
   TopoSystem& first = cluster.cluster.nodes.front();
   for (const std::string& part : options.failed) first = changed([&] { return topo::without_part(first, part, {}); });
   for (const std::string& text : options.slow) {
-    const auto [part, share] = slow_part(text);
-    first = changed([&] { return topo::with_slow_part(first, part, share, {}); });
+    const std::pair<std::string, double> slow = slow_part(text);
+    first = changed([&] { return topo::with_slow_part(first, slow.first, slow.second, {}); });
   }
   return cluster;
 }
