@@ -52,6 +52,7 @@ class Relays {
   std::vector<int> arrival_;               // by receiver; empty: each rank itself
 };
 
+// A tree of positions with the level of each; the steps of the tree algorithm depend on it.
 struct LeveledTree : CommTree {
   LeveledTree() = default;
   explicit LeveledTree(CommTree tree);

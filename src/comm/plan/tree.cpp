@@ -8,7 +8,6 @@
 // c + kHop (d + l). A rank begins to receive a message in the step in which it is sent. Two ranks may be parent and
 // child in one tree, and the reverse in the other: their messages are sent and received in the same order, too.
 #include <algorithm>
-#include <optional>
 
 #include "comm/plan/algorithm.hpp"
 
