@@ -65,6 +65,27 @@ TEST(Devices, PingPongAcross) {
   }
 }
 
+// The event outlives its device. The device finished its work when it closed, so the wait is for nothing.
+TEST(Devices, AWaitForAClosedDeviceOfAnotherKindWaitsForNothing) {
+  for (const auto& [from, to] : {std::pair("sim:h200", "cpu"), std::pair("cpu", "sim:h200")}) {
+    Event event;
+    {
+      const Device source = Device::open(from);
+      const Stream stream = source.stream();
+      const Buffer buffer = source.alloc(64);
+      stream.fill(buffer, 1);
+      event = stream.record();
+    }
+    const Device sink = Device::open(to);
+    const Stream stream = sink.stream();
+    stream.wait(event);
+    std::atomic<bool> ran{false};
+    stream.host([&] { ran = true; });
+    ASSERT_TRUE(test::finishes(stream)) << "from " << from << " to " << to;
+    EXPECT_TRUE(ran);
+  }
+}
+
 // The thread that ends the source's last op must not take the sink's work along when the source closes.
 TEST(Devices, ClosingTheSourceLeavesTheSinkItsWork) {
   for (int round = 0; round < test::rounds(300); ++round) {

@@ -235,8 +235,9 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   if (op.point.stream == &stream) return;  // the stream's own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here.
-    op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
+    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here. If the
+    // core is null, that device was closed: it finished its work before.
+    if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }
   CudaStream& target = static_cast<CudaStream&>(*op.point.stream);
