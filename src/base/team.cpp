@@ -51,10 +51,10 @@ class SharedLoop {
     return std::exchange(error_, nullptr);
   }
 
-  // True: a loop is open, and its number is not `but`.
-  bool is_open(std::memory_order order, std::uint64_t but = 0) const {
+  // True: a loop is open, and its number is not `except`.
+  bool is_open(std::memory_order order, std::uint64_t except = 0) const {
     const std::uint64_t state = state_.load(order);
-    return (state & kOpen) != 0 && state / kNumber != but;
+    return (state & kOpen) != 0 && state / kNumber != except;
   }
   // True: this thread has joined and must call leave(). `last`: the number of the loop that it joined last, which it
   // does not join again.
@@ -107,9 +107,9 @@ class Team {
  public:
   // False: another loop uses the helpers, and nothing was run.
   bool run(const detail::Loop& loop);
-  // Runs small background work (for_each_between) between the indices of loops: see team.hpp. False: other background
-  // work has not ended, or there are no helpers; nothing was run.
-  bool run_between(const detail::Loop& loop);
+  // Runs small background work (for_each_background_piece) between the indices of loops: see team.hpp. False: other
+  // background work has not ended, or there are no helpers; nothing was run.
+  bool run_background(const detail::Loop& loop);
   bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
   // In a forked child: the unused team of the parent, kept reachable for leak checkers.
@@ -121,8 +121,8 @@ class Team {
   void help(Helper& helper);
   void await_loop(Helper& helper, std::uint64_t last);
   void work();
-  bool do_one_between();
-  void wake_between();
+  bool do_background_piece();
+  void wake_background_caller();
 
   Mutex start_mutex_;
   std::atomic<bool> started_{false};
@@ -131,10 +131,10 @@ class Team {
   SpinLock busy_;  // held by the thread whose loop runs
   SharedLoop loop_;
 
-  SpinLock between_busy_;  // held by the thread whose background work runs
-  SharedLoop between_;
-  Parker between_parker_;
-  std::atomic<bool> between_sleeps_{false};
+  SpinLock background_busy_;  // held by the thread whose background work runs
+  SharedLoop background_;
+  Parker background_parker_;
+  std::atomic<bool> background_caller_sleeps_{false};
 };
 
 void Team::start_helpers() {
@@ -164,7 +164,7 @@ bool Team::run(const detail::Loop& loop) {
   work();
   loop_.close();
   while (loop_.has_others()) {
-    if (!do_one_between()) loop_.await_others();
+    if (!do_background_piece()) loop_.await_others();
   }
   const std::exception_ptr error = loop_.take_error();
   busy_.unlock();
@@ -186,48 +186,49 @@ void Team::wake(std::size_t wanted) {
 void Team::work() {
   for (std::uint64_t begun = ticks(); loop_.do_one(); begun = ticks()) {
     const std::uint64_t ended = ticks();
-    while (loop_.has_more() && ticks() - ended < ended - begun && do_one_between()) {}
+    while (loop_.has_more() && ticks() - ended < ended - begun && do_background_piece()) {}
   }
 }
 
 // Does one piece of background work. False: there is none.
-bool Team::do_one_between() {
-  if (!between_.is_open(std::memory_order_relaxed) || !between_.has_more()) return false;  // relaxed: join() acquires
+bool Team::do_background_piece() {
+  if (!background_.is_open(std::memory_order_relaxed) || !background_.has_more())
+    return false;  // relaxed: join() acquires
   std::uint64_t none = 0;
-  if (!between_.join(none)) return false;
-  const bool done = between_.do_one();
-  const bool last = !between_.has_more();
-  between_.leave();
-  if (last) wake_between();
+  if (!background_.join(none)) return false;
+  const bool done = background_.do_one();
+  const bool last = !background_.has_more();
+  background_.leave();
+  if (last) wake_background_caller();
   return done;
 }
 
-bool Team::run_between(const detail::Loop& loop) {
+bool Team::run_background(const detail::Loop& loop) {
   start_helpers();
-  if (helpers_.empty() || !between_busy_.try_lock()) return false;
-  between_.open(loop);
+  if (helpers_.empty() || !background_busy_.try_lock()) return false;
+  background_.open(loop);
   wake(loop.count);
-  while (between_.has_more()) {
+  while (background_.has_more()) {
     // relaxed: only a hint. While a loop runs, its threads need the cores.
-    if (!loop_.is_open(std::memory_order_relaxed) && do_one_between()) continue;
-    // acq_rel, as in wake_between(): one of the two exchanges comes first. If it is the other one, this thread sees
-    // that no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes this
-    // thread.
-    between_sleeps_.exchange(true, std::memory_order_acq_rel);
-    if (between_.has_more()) between_parker_.park();
-    between_sleeps_.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
+    if (!loop_.is_open(std::memory_order_relaxed) && do_background_piece()) continue;
+    // acq_rel, as in wake_background_caller(): one of the two exchanges comes first. If it is the other one, this
+    // thread sees that no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes
+    // this thread.
+    background_caller_sleeps_.exchange(true, std::memory_order_acq_rel);
+    if (background_.has_more()) background_parker_.park();
+    background_caller_sleeps_.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
   }
-  between_.close();
-  between_.await_others();
-  const std::exception_ptr error = between_.take_error();
-  between_busy_.unlock();
+  background_.close();
+  background_.await_others();
+  const std::exception_ptr error = background_.take_error();
+  background_busy_.unlock();
   if (error) std::rethrow_exception(error);
   return true;
 }
 
-void Team::wake_between() {
-  // acq_rel: see run_between(). An exchange, not a load: a load could miss a flag that is being set.
-  if (between_sleeps_.exchange(false, std::memory_order_acq_rel)) between_parker_.unpark();
+void Team::wake_background_caller() {
+  // acq_rel: see run_background(). An exchange, not a load: a load could miss a flag that is being set.
+  if (background_caller_sleeps_.exchange(false, std::memory_order_acq_rel)) background_parker_.unpark();
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
@@ -235,13 +236,14 @@ void Team::await_loop(Helper& helper, std::uint64_t last) {
   const auto limit = static_cast<std::uint64_t>(kSpinMicros * ticks_per_us());
   for (Backoff backoff; ticks() - begun < limit;) {
     if (loop_.is_open(std::memory_order_relaxed, last)) return;  // relaxed: join() acquires
-    if (do_one_between()) begun = ticks();
+    if (do_background_piece()) begun = ticks();
     else backoff.pause();
   }
-  // seq_cst: this helper sets `asleep` and then checks for loops; run() and run_between() open first and then read it.
+  // seq_cst: this helper sets `asleep` and then checks for loops; run() and run_background() open first and then read
+  // it.
   helper.asleep.store(true, std::memory_order_seq_cst);
-  const bool between = between_.is_open(std::memory_order_seq_cst) && between_.has_more();
-  if (!between && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
+  const bool has_background = background_.is_open(std::memory_order_seq_cst) && background_.has_more();
+  if (!has_background && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
   helper.asleep.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
 }
 
@@ -290,8 +292,8 @@ bool team_is_busy() {
   return found && found->is_busy();
 }
 
-void detail::run_loop(const Loop& loop, bool between) {
-  if (loop.count > 1 && (between ? team().run_between(loop) : team().run(loop))) return;
+void detail::run_loop(const Loop& loop, bool background) {
+  if (loop.count > 1 && (background ? team().run_background(loop) : team().run(loop))) return;
   for (std::size_t index = 0; index < loop.count; ++index) loop.call(loop.body, index);
 }
 

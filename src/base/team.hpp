@@ -5,9 +5,9 @@
 // loop at a time has the helpers; a second loop, from another thread or nested in the first, runs on its calling thread
 // alone. Between loops the helpers spin for some microseconds and then sleep.
 //
-// Small background work (for_each_between) is done by the threads of a running loop between two indices. A separate
-// thread would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait for that
-// index.
+// Small background work (for_each_background_piece) is done by the threads of a running loop between two indices. A
+// separate thread would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait
+// for that index.
 //
 // After fork() the child starts its own helpers. The team is never destroyed: the helpers end with the process.
 #pragma once
@@ -25,7 +25,7 @@ struct Loop {
   void* body = nullptr;
   void (*call)(void* body, std::size_t index) = nullptr;
 };
-void run_loop(const Loop& loop, bool between);
+void run_loop(const Loop& loop, bool background);
 
 template <class Body>
 Loop loop_of(std::size_t count, Body&& body) {
@@ -46,7 +46,7 @@ void for_each_index(std::size_t count, Body&& body) {
 // The same for small pieces of background work. The threads of a running loop do some pieces after each index, and the
 // calling thread sleeps; while no loop runs, the helpers and the calling thread do them.
 template <class Body>
-void for_each_between(std::size_t count, Body&& body) {
+void for_each_background_piece(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), true);
 }
 

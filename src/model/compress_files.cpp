@@ -110,7 +110,7 @@ class FileCompressor {
       at += sizes.back();
     }
     source_.require_unchanged(here_);
-    out.cut(at);
+    out.truncate(at);
     std::string json = header_without_check(header_, text_, source_.size(), sizes, 0);
     if (room > kMaxHeaderBytes)
       base::fail(Code::kInvalidValue, here_, "'{}': its header would have {} bytes, and at most {} are allowed", path_,
@@ -187,7 +187,7 @@ class FileCompressor {
   }
 
   std::uint64_t compress(store::PartialFile& out, const TensorInfo& tensor, std::uint64_t at) {
-    out.cut(std::min(out.size(), at));
+    out.truncate(std::min(out.size(), at));
     const Split split = split_of(tensor.type);
     BlockTable table(split, tensor.bytes / weight_bytes(split), here_);
     for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
@@ -218,7 +218,7 @@ class FileDecompressor {
   void write(FilesResult& result) {
     store::PartialFile out(path_, here_);
     try {
-      out.cut(std::min(out.size(), header_.original_bytes));
+      out.truncate(std::min(out.size(), header_.original_bytes));
       put(out, 0, as_bytes(length_text(header_.original_text.size()) + header_.original_text));
       for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
         put(out, tensor.offset + offset, weights);

@@ -11,13 +11,14 @@
 namespace slip::store {
 namespace {
 
-// Returns the address for the first byte in a landing. It has the same alignment as in the file if the range fits that
-// way; otherwise it is the start of the landing.
-std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(landing.memory);
+// Returns the address for the first byte in a destination. It has the same alignment as in the file if the range fits
+// that way; otherwise it is the start of the destination.
+std::byte* place_in(const Destination& destination, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(destination.memory);
   // The subtraction may wrap around, which is harmless, because the alignment is a power of two.
   const std::size_t shift = (offset - begin) % alignment;
-  return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
+  return shift <= destination.capacity && bytes <= destination.capacity - shift ? destination.memory + shift
+                                                                                : destination.memory;
 }
 
 }  // namespace
@@ -28,15 +29,15 @@ ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t bl
           std::min(range.offset + range.bytes, range.first_byte() + (index + 1) * block_bytes) - offset_)),
       target_(range.target + (offset_ - range.offset)) {}
 
-void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {
+void ReadBlock::prepare_disk_read(const ReadRange& range, std::byte* bounce) {
   const std::uint64_t mask = range.alignment - 1;
   from_ = offset_ & ~mask;
   span_ = static_cast<std::size_t>(((offset_ + bytes_ + mask) & ~mask) - from_);
   got_ = 0;
   const std::size_t before = offset_ - from_, behind = span_ - before - bytes_;
-  const Landing& room = range.landing;
-  const bool fits = static_cast<std::size_t>(target_ - room.memory) >= before &&
-                    static_cast<std::size_t>(room.memory + room.capacity - (target_ + bytes_)) >= behind;
+  const auto& [memory, capacity] = range.destination;
+  const bool fits = static_cast<std::size_t>(target_ - memory) >= before &&
+                    static_cast<std::size_t>(memory + capacity - (target_ + bytes_)) >= behind;
   const bool aligned = (reinterpret_cast<std::uintptr_t>(target_) - before) % range.alignment == 0;
   into_ = fits && aligned ? target_ - before : bounce;
 }
@@ -69,14 +70,14 @@ BlockIo::BlockIo(const ReaderOptions& options, ReadLimit limit, Here here)
     : options_(options), limit_(std::move(limit)) {
   const std::size_t bytes = options_.in_flight * options_.block_bytes;
   bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
-  if (!bounces_) base::fail(Code::kOutOfMemory, here, "no {} bytes to read blocks into", bytes);
+  if (!bounces_) base::fail(Code::kOutOfMemory, here, "no memory for bounce buffers of {} bytes", bytes);
 }
 
 ReadRange BlockIo::range_of(const ReadRequest& request) const {
   const File& file = *request.file;
   const bool direct = options_.disk != ReaderOptions::Disk::kBuffered && file.direct_descriptor() >= 0;
   return {request, direct ? file.direct_descriptor() : file.descriptor(), direct ? file.direct_alignment() : 1,
-          place_in(request.landing, request.offset, request.bytes, file.direct_alignment())};
+          place_in(request.destination, request.offset, request.bytes, file.direct_alignment())};
 }
 
 bool BlockIo::all_cached(const ReadRequest& request) const {
@@ -92,15 +93,15 @@ bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
   if (options_.cache == ReaderOptions::Cache::kNever) return false;
   const std::size_t got = read_cached(*range.file, block.offset(), block.target(), block.bytes());
   took_cached(got);
-  block.have(got);
+  block.mark_read(got);
   return block.bytes() == 0;
 }
 
 std::int64_t BlockIo::allowed(const ReadRange& range, const ReadBlock& block) const {
-  const auto most = static_cast<std::int64_t>(block.next_bytes());
-  if (!limit_) return most;
+  const auto max = static_cast<std::int64_t>(block.next_bytes());
+  if (!limit_) return max;
   const std::int64_t allowed = limit_(block.next_offset(), block.next_bytes());
-  return allowed < 0 ? allowed : std::min(most, allowed - allowed % static_cast<std::int64_t>(range.alignment));
+  return allowed < 0 ? allowed : std::min(max, allowed - allowed % static_cast<std::int64_t>(range.alignment));
 }
 
 void BlockIo::count(const ReadRange& range, const ReadBlock& block) {

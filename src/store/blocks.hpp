@@ -1,8 +1,8 @@
-// What the two ways to read blocks share: io_uring (DiskQueue) and threads (BlockReader).
+// Types shared by the two ways to read blocks: io_uring (DiskQueue) and threads (BlockReader).
 //
 // ReadBlock: one block of a range of a file, and the arguments of the system calls that read it. Direct I/O needs
 // aligned offsets, so it reads more than was requested. A system call may return fewer bytes than it was asked for.
-// BlockIo: reads from the page cache, the limit of reads, bounce buffers for blocks that are not aligned, and counters.
+// BlockIo: reads from the page cache, the limit that tests inject, bounce buffers for unaligned blocks, and counters.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ struct ReaderOptions {
   unsigned in_flight = 16;
   unsigned threads = 4;  // including the caller
   // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
-  // additional threads compete with them for cores.
-  bool between_loops = false;
+  // other threads compete with them for cores.
+  bool by_team = false;
 };
 
 // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the maximum
@@ -46,7 +46,7 @@ struct ReadCounts {
 };
 
 // The destination of a range, and the memory available there.
-struct Landing {
+struct Destination {
   std::byte* memory = nullptr;
   std::size_t capacity = 0;  // bytes
 };
@@ -63,7 +63,7 @@ struct ReadRequest {
   const File* file = nullptr;
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
-  Landing landing;
+  Destination destination;
 };
 
 // The same with the descriptor to read through, and the address of the first byte.
@@ -89,15 +89,15 @@ class ReadBlock {
   std::uint64_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
   std::byte* target() const { return target_; }
-  void have(std::size_t bytes) {  // marks the first `bytes` of them as read: they came from the page cache
+  void mark_read(std::size_t bytes) {  // the first `bytes` of them came from the page cache
     offset_ += bytes;
     bytes_ -= bytes;
     target_ += bytes;
   }
 
-  // Prepares reading the rest from the disk: directly to the target if the landing has room for the alignment,
+  // Prepares reading the rest from the disk: directly to the target if the destination has room for the alignment,
   // otherwise through the buffer `bounce`.
-  void aim(const ReadRange& range, std::byte* bounce);
+  void prepare_disk_read(const ReadRange& range, std::byte* bounce);
   bool bounces() const { return into_ != target_ - (offset_ - from_); }
 
   // Arguments of the next system call.

@@ -161,7 +161,7 @@ void DiskQueue::begin_blocks_of(Entry& entry) {
     if (!entry.cold && io_.take_cached(entry.range, block)) continue;
     const std::size_t slot = free_slots_.back();
     free_slots_.pop_back();
-    block.aim(entry.range, io_.bounce(slot));
+    block.prepare_disk_read(entry.range, io_.bounce(slot));
     slots_[slot] = {block, &entry};
     ++entry.in_flight;
     submit(slot);

@@ -19,7 +19,7 @@ namespace {
 struct stat status_of(int descriptor, const std::string& path, Here here) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0)
-    base::fail(Code::kIo, here, "cannot look at '{}': {}", path, std::strerror(errno));
+    base::fail(Code::kIo, here, "cannot read the status of '{}': {}", path, std::strerror(errno));
   return status;
 }
 
@@ -146,8 +146,8 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
   if (error != 0)
     base::fail(Code::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(error));
   if (got < bytes)
-    base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_, got,
-               bytes, offset, size());
+    base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {} bytes)", path_,
+               got, bytes, offset, size());
 }
 
 void File::require_unchanged(Here here) const {
@@ -155,7 +155,7 @@ void File::require_unchanged(Here here) const {
   if (same_bytes(status, state_)) return;
   if (status.st_size == state_.st_size)
     base::fail(Code::kIo, here,
-               "'{}' was changed while it was being used: it has the same {} bytes of size, but was "
+               "'{}' was changed while it was being used: it still has {} bytes, but was "
                "written to, renamed or given other permissions since it was opened",
                path_, size());
   base::fail(Code::kIo, here, "'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,

@@ -28,7 +28,7 @@ PartialFile::PartialFile(const std::string& path, Here here) : path_(path), part
   if (::fstat(file_, &status) != 0) {
     const int error = errno;
     ::close(file_);
-    fail("cannot look at", error);
+    fail("cannot read the status of", error);
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
@@ -64,8 +64,8 @@ void PartialFile::write(std::uint64_t offset, std::span<const std::byte> bytes) 
   size_ = std::max(size_, offset);
 }
 
-void PartialFile::cut(std::uint64_t size) {
-  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) fail("cannot cut", errno);
+void PartialFile::truncate(std::uint64_t size) {
+  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) fail("cannot truncate", errno);
   size_ = size;
 }
 

@@ -1,5 +1,5 @@
-// PartialFile: a large file that is written over a long time. It has the name PATH.partial until finish() gives it its
-// own. A process that ends before leaves the partial file behind, and a later one continues it. Two processes cannot
+// PartialFile: a large file that is written over a long time. It has the name PATH.partial until finish() renames it to
+// PATH. If the process ends earlier, the partial file stays, and a later process continues it. Two processes cannot
 // write the same one. finish() never replaces a file.
 #pragma once
 
@@ -22,11 +22,11 @@ class PartialFile {
 
   static std::string partial_path(const std::string& path) { return path + ".partial"; }
 
-  std::uint64_t size() const { return size_; }  // of what is there
-  // Reads exactly these bytes, or returns false: the file ends before.
+  std::uint64_t size() const { return size_; }  // of the bytes written so far, by an earlier process, too
+  // Reads exactly these bytes. False: the file ends before their end.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
-  void cut(std::uint64_t size);
+  void truncate(std::uint64_t size);
   // Waits until all bytes are on the disk, then renames the file. Throws kIo if a file of that name exists.
   void finish();
   // Removes the partial file.

@@ -17,7 +17,7 @@ namespace {
 using Disk = ReaderOptions::Disk;
 
 constexpr std::uint64_t kFewBlocks = 2;  // one thread copies these faster than the others wake up
-// Size of the pieces of copy_between_loops(). Copying one takes about 20 us. A parallel loop waits for at most one
+// Size of the pieces of copy_by_team(). Copying one takes about 20 us. A parallel loop waits for at most one
 // piece of each thread, so this is its maximum delay.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
@@ -36,15 +36,15 @@ ReaderOptions checked(ReaderOptions options, Here here) {
 
 bool fits(const ReadRequest& request) {
   return request.offset <= request.file->size() && request.bytes <= request.file->size() - request.offset &&
-         request.bytes <= request.landing.capacity;
+         request.bytes <= request.destination.capacity;
 }
 
 void require_fit(const ReadRequest& request, Here here) {
   if (fits(request)) return;
-  const auto& [file, offset, bytes, landing] = request;
-  if (bytes > landing.capacity)
+  const auto& [file, offset, bytes, destination] = request;
+  if (bytes > destination.capacity)
     base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes, offset,
-               file->path(), landing.capacity);
+               file->path(), destination.capacity);
   base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
              file->path(), file->size());
 }
@@ -125,7 +125,7 @@ BlockReader::BlockReader(const ReaderOptions& asked, Here here, ReadLimit limit)
                 "io_uring is not available: this was built without liburing, the kernel is older than Linux 5.6, or a "
                 "seccomp filter forbids it; use Disk::kThreads",
                 here);
-  threads_ = std::make_unique<ThreadGroup>(io_.options().threads, [this](unsigned member) { work_off(member); });
+  threads_ = std::make_unique<ThreadGroup>(io_.options().threads, [this](unsigned member) { read_blocks(member); });
 }
 
 void BlockReader::throw_fault(Here here) const {
@@ -146,7 +146,7 @@ std::int64_t BlockReader::read_once(const ReadBlock& block) const {
 }
 
 // Runs on each thread: claims and reads blocks until none is left.
-void BlockReader::work_off(unsigned member) {
+void BlockReader::read_blocks(unsigned member) {
   const std::uint64_t blocks = range_.blocks(io_.options().block_bytes);
   while (!failed()) {
     // relaxed: only uniqueness counts; the mutex of ThreadGroup publishes the range.
@@ -154,7 +154,7 @@ void BlockReader::work_off(unsigned member) {
     if (index >= blocks) return;
     ReadBlock block(range_, index, io_.options().block_bytes);
     if (io_.take_cached(range_, block)) continue;
-    block.aim(range_, io_.bounce(member));
+    block.prepare_disk_read(range_, io_.bounce(member));
     ReadFault fault;
     ReadBlock::Step step = ReadBlock::Step::kAgain;
     while (step == ReadBlock::Step::kAgain) step = block.advance(range_, read_once(block), fault);
@@ -165,15 +165,15 @@ void BlockReader::work_off(unsigned member) {
 
 void BlockReader::read_by_threads() {
   next_block_.store(0, std::memory_order_relaxed);  // relaxed: the mutex of ThreadGroup publishes it
-  if (range_.blocks(io_.options().block_bytes) <= kFewBlocks) work_off(0);
+  if (range_.blocks(io_.options().block_bytes) <= kFewBlocks) read_blocks(0);
   else threads_->run();
 }
 
 // False: a part of the range has left the page cache meanwhile.
-bool BlockReader::copy_between_loops() {
+bool BlockReader::copy_by_team() {
   const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<bool> whole{true};
-  base::for_each_between(pieces, [&](std::size_t index) {
+  base::for_each_background_piece(pieces, [&](std::size_t index) {
     const std::size_t at = index * kPieceBytes, bytes = std::min(kPieceBytes, range_.bytes - at);
     const std::size_t got = read_cached(*range_.file, range_.offset + at, range_.target + at, bytes);
     io_.took_cached(got);
@@ -207,7 +207,7 @@ std::size_t BlockReader::room(const File& file, std::uint64_t offset, std::size_
 
 std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here here) {
   require_fit(request, here);
-  const base::LockGuard turn(reading_);
+  const base::LockGuard lock(reading_);
   range_ = io_.range_of(request);
   failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
   const bool begun = queue_ && queue_->expects(range_);
@@ -216,7 +216,7 @@ std::byte* BlockReader::read(const ReadRequest& request, const Next& next, Here 
     queue_->end_all(here);  // even if this range is cached: the ranges that were read ahead are no longer the next ones
   // Threads copy from the page cache; the disk needs many blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
-  if (!(copies && io_.options().between_loops && copy_between_loops())) {
+  if (!(copies && io_.options().by_team && copy_by_team())) {
     if (queue_ && range_.direct() && !copies) read_by_queue(next, here);
     else read_by_threads();
   }

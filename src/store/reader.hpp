@@ -27,17 +27,18 @@ class BlockReader {
   static std::size_t lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
-  // Returns where the first requested byte is: as above if it fits, otherwise at the start of the landing. With a
+  // Returns where the first requested byte is: as above if it fits, otherwise at the start of the destination. With a
   // capacity of exactly `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the
-  // landing too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
-  // since it was opened; the bytes of the landing are then undefined, and are not written any more.
-  std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at()) {
-    return read({&file, offset, bytes, landing}, {}, here);
+  // destination too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
+  // since it was opened; the bytes of the destination are then undefined, and are not written any more.
+  std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Destination destination,
+                  Here here = Here::at()) {
+    return read({&file, offset, bytes, destination}, {}, here);
   }
   // The same with read-ahead. When more blocks can be in flight, the reader calls `next`, which returns the request
   // after the last one. The caller must then read these requests with this function, in the same order. From the call
-  // of `next` on, the reader may write to the request's landing. It stops when that request has been read, when another
-  // request is read instead, or when the reader is destroyed.
+  // of `next` on, the reader may write to the request's destination. It stops when that request has been read, when
+  // another request is read instead, or when the reader is destroyed.
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
@@ -49,8 +50,8 @@ class BlockReader {
 
   void read_by_queue(const Next& next, Here here);
   void read_by_threads();
-  bool copy_between_loops();
-  void work_off(unsigned member);
+  bool copy_by_team();
+  void read_blocks(unsigned member);
   std::int64_t read_once(const ReadBlock& block) const;
   void fail(const ReadFault& found) {
     const base::LockGuard lock(fault_mutex_);

@@ -91,7 +91,7 @@ TEST(Team, AChildOfForkHasItsOwn) {
 
 TEST(Team, WorkBetweenLoopsIsDoneOnceWithAndWithoutLoops) {
   std::vector<int> alone(1000, 0);
-  base::for_each_between(alone.size(), [&](std::size_t index) { ++alone[index]; });
+  base::for_each_background_piece(alone.size(), [&](std::size_t index) { ++alone[index]; });
   EXPECT_EQ(alone, std::vector<int>(1000, 1));
   std::atomic<bool> stop{false};
   std::thread loops([&] {
@@ -99,7 +99,7 @@ TEST(Team, WorkBetweenLoopsIsDoneOnceWithAndWithoutLoops) {
   });
   for (int round = 0; round < 300; ++round) {
     std::vector<int> calls(50, 0);
-    base::for_each_between(calls.size(), [&](std::size_t index) { ++calls[index]; });
+    base::for_each_background_piece(calls.size(), [&](std::size_t index) { ++calls[index]; });
     EXPECT_EQ(calls, std::vector<int>(50, 1));
   }
   stop.store(true);
@@ -121,7 +121,7 @@ TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
   });
   while (!runs.load()) std::this_thread::yield();
   const std::thread::id self = std::this_thread::get_id();
-  base::for_each_between(20, [&](std::size_t) {
+  base::for_each_background_piece(20, [&](std::size_t) {
     if (std::this_thread::get_id() != self) by_others.fetch_add(1);
   });
   done.store(true);
@@ -130,10 +130,10 @@ TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
 }
 
 TEST(Team, WorkBetweenLoopsThatThrowsIsToldToItsCaller) {
-  EXPECT_THROW(base::for_each_between(10,
-                                      [](std::size_t index) {
-                                        if (index == 3) throw std::runtime_error("no");
-                                      }),
+  EXPECT_THROW(base::for_each_background_piece(10,
+                                               [](std::size_t index) {
+                                                 if (index == 3) throw std::runtime_error("no");
+                                               }),
                std::runtime_error);
   EXPECT_EQ(calls_of(10), std::vector<int>(10, 1));
 }

@@ -46,13 +46,13 @@ class Ways : public testing::TestWithParam<Way> {
   static void read_and_look(store::BlockReader& reader, const store::File& file, std::uint64_t offset,
                             std::size_t bytes, std::size_t shift, std::size_t slack) {
     std::vector<std::byte> memory(shift + bytes + slack + 64, kGuard);
-    const store::Landing landing{memory.data() + shift, bytes + slack};
-    const std::byte* found = reader.read(file, offset, bytes, landing);
-    ASSERT_GE(found, landing.memory);
-    ASSERT_LE(found + bytes, landing.memory + landing.capacity);
+    const store::Destination destination{memory.data() + shift, bytes + slack};
+    const std::byte* found = reader.read(file, offset, bytes, destination);
+    ASSERT_GE(found, destination.memory);
+    ASSERT_LE(found + bytes, destination.memory + destination.capacity);
     ASSERT_EQ(wrong_place(found, offset, bytes), "right")
         << bytes << " at " << offset << ", " << shift << ", " << slack;
-    for (std::size_t i = 0; i < shift; ++i) ASSERT_EQ(memory[i], kGuard) << "before the landing";
+    for (std::size_t i = 0; i < shift; ++i) ASSERT_EQ(memory[i], kGuard) << "before the destination";
     for (std::size_t i = shift + bytes + slack; i < memory.size(); ++i) ASSERT_EQ(memory[i], kGuard) << "behind it";
   }
 };

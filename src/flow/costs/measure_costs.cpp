@@ -286,7 +286,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
   const bool direct_reads = is_host_memory(device);
   store::ReaderOptions options;
   options.threads = direct_reads ? 1 : 4;
-  options.between_loops = direct_reads;
+  options.by_team = direct_reads;
   if (direct_reads) {
     const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
     if (!cached->tensors.empty()) {

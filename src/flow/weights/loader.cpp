@@ -29,7 +29,7 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
   const bool any_files = std::ranges::any_of(all_.sources, from_files);
   store::ReaderOptions reads;
   reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
-  reads.between_loops = options.direct_reads;
+  reads.by_team = options.direct_reads;
   if (any_files && options.purpose == Purpose::kRun) reader_ = std::make_unique<store::BlockReader>(reads, here);
   parts_.resize(all_.groups.size());
   const std::vector<Name> names = load_names(all_.groups, all_.values);

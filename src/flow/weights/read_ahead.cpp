@@ -9,7 +9,7 @@ const Name kFreePlaceName("free place");  // made once: a Name looks up its text
 
 }  // namespace
 
-store::Landing FilePart::landing(std::byte* place, bool exact) const {
+store::Destination FilePart::destination(std::byte* place, bool exact) const {
   if (exact) return {place, bytes};
   const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(place) % file->direct_alignment();
   if (skipped + store::BlockReader::room(*file, offset, bytes) > room_bytes) return {place, bytes};
@@ -18,7 +18,7 @@ store::Landing FilePart::landing(std::byte* place, bool exact) const {
 
 std::uint64_t FilePart::shift(std::byte* group, bool exact) const {
   std::byte* const place = group + at;
-  const store::Landing to = landing(place, exact);
+  const store::Destination to = destination(place, exact);
   if (to.capacity == bytes) return 0;
   return static_cast<std::uint64_t>(to.memory - place) + store::BlockReader::lead(*file, offset);
 }

@@ -24,7 +24,7 @@ struct FilePart {
   // Where a read of this part may write, if its planned place is `place`. A direct read writes whole pages, at the same
   // offset in a page as in the file. If the part has room for these pages, it is read there, unless `exact`; otherwise
   // the reader copies it to `place`.
-  store::Landing landing(std::byte* place, bool exact) const;
+  store::Destination destination(std::byte* place, bool exact) const;
   // How far after its planned place the part will be, in a group at `group`.
   std::uint64_t shift(std::byte* group, bool exact) const;
 };
@@ -87,7 +87,7 @@ class ReadAhead {
   std::optional<store::ReadRequest> next_request();
   void pass_part(std::uint32_t group);
   store::ReadRequest request(const FilePart& part, ReadTarget target) const {
-    return {part.file, part.offset, part.bytes, part.landing(address_of(target) + part.at, options_.exact_places)};
+    return {part.file, part.offset, part.bytes, part.destination(address_of(target) + part.at, options_.exact_places)};
   }
 
   const std::vector<std::vector<FilePart>>& parts_;

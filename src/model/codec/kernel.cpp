@@ -73,7 +73,7 @@ void decompress(const Args& args) {
   // Some blocks at a time, between the parts of the loops of other kernels: a loop of its own would take the cores from
   // them, or would have to do with one core while they run.
   constexpr std::size_t kPieceBlocks = 4;  // about 10 us
-  base::for_each_between((launch.count() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
+  base::for_each_background_piece((launch.count() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
     const std::size_t end = std::min(launch.count(), (piece + 1) * kPieceBlocks);
     for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
       const BlockFault fault = launch.decode(i);
