@@ -58,8 +58,9 @@ class ExchangeSource {
   virtual void require(const DeviceCore& core, Ranges reads, Ranges writes, Here here) const = 0;
   // Enqueues the op with a new exchange, and returns its position.
   virtual std::uint64_t enqueue(StreamState& stream, const Op& op) const = 0;
-  // Exchanges with the same line run one after the other in the order of issue, even if they are in different streams.
-  virtual const void* line() const = 0;
+  // Exchanges with the same key run one after the other in the order of issue, even if they are in different streams.
+  // The key identifies their communicator, which may be destroyed already: do not dereference it.
+  virtual const void* order_key() const = 0;
 };
 
 }  // namespace slip::runtime

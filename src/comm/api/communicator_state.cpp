@@ -451,7 +451,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
  public:
   CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const comm::Call& call,
                std::vector<comm::UserMessage> messages)
-      : comm_(comm), line_(comm.get()), name_(op.name), call_(call), messages_(std::move(messages)) {
+      : comm_(comm), order_key_(comm.get()), name_(op.name), call_(call), messages_(std::move(messages)) {
     for (const Range& range : op.reads) reads_.push_back(range.bytes);
     for (const Range& range : op.writes) writes_.push_back(range.bytes);
   }
@@ -480,7 +480,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
     return comm->start_messages(run, own, stream, slip::runtime::enqueue);
   }
 
-  const void* line() const override { return line_; }
+  const void* order_key() const override { return order_key_; }
 
  private:
   std::shared_ptr<State> communicator(Here here) const {
@@ -489,7 +489,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
   }
 
   const std::weak_ptr<State> comm_;
-  const void* const line_;
+  const void* const order_key_;
   const Name name_;
   const comm::Call call_;
   const std::vector<comm::UserMessage> messages_;  // of a call of sends and receives

@@ -81,14 +81,14 @@ std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t
   }
   std::vector<watch::OpWaits> result(plan.nodes().size());
   std::vector<std::uint32_t> last(plan.streams(), ~std::uint32_t{0});
-  std::map<const void*, std::uint32_t> last_in_line;
+  std::map<const void*, std::uint32_t> last_exchange;
   for (std::uint32_t op = 0; op < result.size(); ++op) {
     const PlanNode& node = plan.nodes()[op];
     result[op].all = node.waits;
     if (last[node.stream] != ~std::uint32_t{0}) result[op].all.push_back(last[node.stream]);
     last[node.stream] = op;
     if (node.exchange) {  // exchanges of one communicator run one after another
-      const auto [place, first] = last_in_line.try_emplace(node.exchange->line(), op);
+      const auto [place, first] = last_exchange.try_emplace(node.exchange->order_key(), op);
       if (!first) result[op].all.push_back(std::exchange(place->second, op));
     }
     if (node.kind != OpKind::kWaitValue) continue;
