@@ -9,7 +9,7 @@ namespace {
 
 // Order of the heap of waiting kernels. The top has the highest priority; among equal priorities it became ready first.
 bool less_urgent(const WaitingKernel& a, const WaitingKernel& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.order > b.order;
+  return a.priority != b.priority ? a.priority > b.priority : a.order > b.order;
 }
 
 // The share of the compute engine that the first command of the stream occupies.
@@ -60,7 +60,7 @@ void Engines::queue_compute(SimStream& stream) {
   if (stream.is_wire && stream.commands.front().direction == CopyDirection::kNone) return start_wire_kernel(stream);
   SimDevice& device = *stream.at;
   stream.stage = Stage::kWaiting;
-  device.waiting.push_back({stream.rank, ++ready_order_, &stream});
+  device.waiting.push_back({stream.priority, ++ready_order_, &stream});
   std::push_heap(device.waiting.begin(), device.waiting.end(), less_urgent);
   mark_dirty(device);
 }

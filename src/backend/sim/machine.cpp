@@ -124,7 +124,7 @@ SimStream& Machine::open_stream(SimDevice& device, const runtime::StreamSpec& sp
   stream->is_blocking = spec.flags == StreamFlags::kBlocking && !spec.legacy;
   stream->is_wire = spec.wire;
   stream->closing = stream->closed = stream->foreign_reached = false;
-  stream->rank = spec.priority;
+  stream->priority = spec.priority;  // here, too, because SimWires opens streams without the runtime
   stream->queue = spec.wire ? -1 : static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
   stream->last_fifo = Fifo::kCompute;
   stream->notified_epoch = 0;  // the first command is ordered after all legacy commands issued so far

@@ -84,7 +84,6 @@ struct SimStream : runtime::StreamState {
   bool is_legacy = false, is_blocking = false, closing = false;
   bool closed = true;    // submissions are refused
   bool is_wire = false;  // see StreamSpec
-  int rank = 0;          // priority: lower numbers first
   std::int32_t queue = 0;
   Fifo last_fifo = Fifo::kCompute;
 
@@ -132,7 +131,7 @@ struct SerialEngine {
 };
 
 struct WaitingKernel {
-  int rank;             // priority: lower numbers first
+  int priority;         // lower numbers first
   std::uint64_t order;  // order in which the kernels became ready
   SimStream* stream;
 };

@@ -28,8 +28,8 @@ constexpr int kStepsPerCheck = 4096;  // machine steps between two readings of t
 bool is_plain_record(const Op& op, const SimStream& stream) {
   if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
   const SimDevice& device = *stream.device;
-  const bool is_untold = runtime::observed() && stream.notified_epoch != device.legacy_issued;
-  const bool behind_legacy = stream.is_blocking && (device.legacy_done < device.legacy_issued || is_untold);
+  const bool is_unreported = runtime::observed() && stream.notified_epoch != device.legacy_issued;
+  const bool behind_legacy = stream.is_blocking && (device.legacy_done < device.legacy_issued || is_unreported);
   return !behind_legacy || runtime::is_bookkeeping(op);
 }
 
@@ -243,24 +243,24 @@ bool World::poll_exchanges() {
 // to query other Worlds and backends, which have their own locks.
 bool World::poll() {
   bool any = poll_exchanges();
-  struct Asked {
+  struct AwaitedPoint {
     SimStream* stream;
     Point point;
     bool reached;
   };
-  std::vector<Asked> asked;
+  std::vector<AwaitedPoint> awaited;
   for (SimStream* stream : machine_.held_by(OpKind::kWait)) {
     const Command& command = stream->commands.front();
-    asked.push_back({stream, {command.target, command.amount}, false});
+    awaited.push_back({stream, {command.target, command.amount}, false});
   }
-  if (asked.empty()) return any;
+  if (awaited.empty()) return any;
   mutex_.unlock();
-  for (Asked& each : asked) {
+  for (AwaitedPoint& each : awaited) {
     runtime::DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
     each.reached = !core || core->backend->reached(each.point.stream, each.point.position);
   }
   mutex_.lock();
-  for (const Asked& each : asked) {
+  for (const AwaitedPoint& each : awaited) {
     if (!each.reached) continue;
     machine_.release(*each.stream);
     any = true;
