@@ -81,8 +81,8 @@ std::vector<Interval> union_of_two(const std::vector<Interval>& a, const std::ve
 
 // A device may have one copy engine for both directions. Then copies of the two directions never overlap, and one may
 // start at the instant when the other ends.
-void find_copy_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
-                     std::vector<std::uint32_t>& result) {
+void find_waits_for_other_direction(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
+                                    std::vector<std::uint32_t>& result) {
   if (!in.serial || !out.serial || overlap_time(in.busy, out.busy) > 0) return;
   const auto look = [&](const EngineUse& use, const EngineUse& other) {
     std::size_t next = 0;
@@ -157,7 +157,7 @@ std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans,
     const EngineUse& in = engines[i - 1];
     const EngineUse& out = engines[i];
     if (in.device == out.device && in.engine == Engine::kCopyIn && out.engine == Engine::kCopyOut)
-      find_copy_turns(spans, in, out, result);
+      find_waits_for_other_direction(spans, in, out, result);
   }
   return result;
 }

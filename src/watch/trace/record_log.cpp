@@ -145,7 +145,7 @@ unsigned forks() {
 
 RecordLog::RecordLog(std::size_t max_bytes) : max_bytes_(max_bytes), forks_(forks()) {}
 
-std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
+std::byte* RecordLog::allocate(Shard& shard, std::size_t bytes) noexcept {
   if (static_cast<std::size_t>(shard.end - shard.at) < bytes) [[unlikely]] {
     const std::size_t size = std::max(bytes, kChunkBytes);
     // relaxed: a count that publishes no data.
@@ -176,7 +176,7 @@ void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   const runtime::Block* block = range.block;
   std::uint64_t& described = shard.described[range.id % kDescribed];
   if (!block || described == range.id) return;
-  std::byte* at = room(shard, sizeof(Entry) + sizeof(Name));
+  std::byte* at = allocate(shard, sizeof(Entry) + sizeof(Name));
   if (!at) return;
   described = range.id;
   Packer packer(at);
@@ -201,7 +201,7 @@ void RecordLog::add(const Record& record) noexcept {
     for (const Range& range : record.op->reads) describe(shard, range);
     for (const Range& range : record.op->writes) describe(shard, range);
   }
-  std::byte* at = room(shard, bytes_of(record, parts));
+  std::byte* at = allocate(shard, bytes_of(record, parts));
   if (!at) {
     dropped_.fetch_add(1, std::memory_order_relaxed);
     return;

@@ -43,7 +43,7 @@ class RecordLog {
     std::array<std::uint64_t, kDescribed> described SLIP_GUARDED_BY(lock){};
   };
 
-  std::byte* room(Shard& shard, std::size_t bytes) noexcept SLIP_REQUIRES(shard.lock);
+  std::byte* allocate(Shard& shard, std::size_t bytes) noexcept SLIP_REQUIRES(shard.lock);
   void describe(Shard& shard, const Range& range) noexcept SLIP_REQUIRES(shard.lock);
 
   const std::size_t max_bytes_;
