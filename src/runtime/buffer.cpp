@@ -29,8 +29,8 @@ void Buffer::release() noexcept {
   if (core_->forked) return;  // memory of the parent: the child leaks its copy
   if (runtime::detail::inside_op != 0) {
     base::log_line(
-        fmt::format("buffer '{}' ({} bytes) was freed inside a kernel or host function: it is never freed, a "
-                    "thread cannot wait for itself",
+        fmt::format("buffer '{}' ({} bytes) was destroyed inside a kernel or host function: its memory is leaked, "
+                    "because this thread cannot wait for the op that it runs",
                     block->name.text(), block->bytes));
     return;
   }
@@ -87,7 +87,7 @@ Range Buffer::host_range(std::size_t offset, std::size_t bytes, std::size_t alig
   runtime::require_range(part, "host view", here);
   if (reinterpret_cast<std::uintptr_t>(runtime::address(part)) % alignment != 0)
     base::fail(Code::kInvalidValue, here,
-               "host view at byte {} of buffer '{}': elements of this type stand at multiples of {}", offset,
+               "host view at byte {} of buffer '{}': elements of this type must be aligned to {} bytes", offset,
                range_.block->name.text(), alignment);
   return part;
 }
@@ -96,7 +96,7 @@ HostAccess::HostAccess(Range range, bool writes, Here here)
     : range_(range), data_(nullptr), writes_(writes), here_(here) {
   runtime::require_range(range, writes ? "host_write" : "host_read", here);
   if (range.block->kind == MemoryKind::kDevice)
-    base::fail(Code::kInvalidValue, here, "the host cannot touch device buffer '{}': copy it to pinned memory",
+    base::fail(Code::kInvalidValue, here, "the host cannot access device buffer '{}': copy it to pinned memory",
                range.block->name.text());
   data_ = runtime::address(range);
   if (runtime::observed_by(range.block->audience))

@@ -29,7 +29,7 @@ Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origi
 void Capture::begin(StreamState& origin, Here here) {
   if (origin.legacy) throw Error(Code::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
   if (origin.capture.load(std::memory_order_acquire))
-    base::fail(Code::kInvalidValue, here, "stream {} is capturing already", origin.id.load());
+    base::fail(Code::kInvalidValue, here, "stream {} captures already", origin.id.load());
   Registry& all = registry();
   const base::LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
@@ -176,8 +176,8 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
     base::fail(Code::kCaptureUnmatched, here, "stream {} joined a capture that began on stream {}: end it there",
                origin.id.load(), capture->origin_.id.load());
   if (capture->thread_ != base::thread_index())
-    base::fail(Code::kCaptureWrongThread, here, "begun on thread {}, ended on thread {}", capture->thread_,
-               base::thread_index());
+    base::fail(Code::kCaptureWrongThread, here, "thread {} began the capture and must end it; thread {} tried",
+               capture->thread_, base::thread_index());
   {
     const base::LockGuard lock(registry().mutex);
     registry().captures.erase(capture->id_);
@@ -187,7 +187,10 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
   if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
   Frontier ends = capture->branches_.at(&origin).last;
   if (!capture->joined(ends))
-    throw Error(Code::kCaptureUnjoined, "a forked stream has work that the origin did not wait for", here);
+    throw Error(Code::kCaptureUnjoined,
+                "a forked stream has work that the origin stream did not wait for: record an event there, and let the "
+                "origin wait",
+                here);
   return {std::move(capture->nodes_), std::move(capture->stream_devices_), std::move(ends)};
 }
 

@@ -88,7 +88,7 @@ void refuse_capture(const StreamState& stream, const char* what, Here here) {
 
 // Both ends are host memory: the host copies (rule 36).
 void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
-  refuse_capture(stream, "a copy between host buffers, which the host does,", here);
+  refuse_capture(stream, "a copy between host buffers (the host makes it)", here);
   // The record gives the copy a position in the stream, ordered after work of the legacy stream. A wait for the stream
   // alone would miss that work.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
@@ -114,7 +114,7 @@ void require_copy(const Range& to, const Range& from, Here here) {
   require_range(to, "copy destination", here);
   require_range(from, "copy source", here);
   if (to.bytes != from.bytes)
-    base::fail(Code::kInvalidValue, here, "copy of {} bytes into {} bytes", from.bytes, to.bytes);
+    base::fail(Code::kInvalidValue, here, "copy of {} bytes into a range of {} bytes", from.bytes, to.bytes);
   const std::byte* a = address(to);
   const std::byte* b = address(from);
   if (a < b + from.bytes && b < a + to.bytes)
@@ -160,7 +160,7 @@ void copy_sync(StreamState& stream, Range to, Range from, Here here) {
 
 void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here) {
   require_range(to, "fill", here);
-  if (pageable(to)) throw Error(Code::kInvalidValue, "fill of pageable memory: the host can do that itself", here);
+  if (pageable(to)) throw Error(Code::kInvalidValue, "fill of pageable memory: use memset instead", here);
   if (stream.core->options.legacy_implicit_sync) wait_for(*stream.core, nullptr, kEverything, 0, here);
   const Range writes[] = {to};
   issue(stream, {.kind = OpKind::kFill,

@@ -23,10 +23,11 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
   options.strict |= from.strict;
   if (from.max_connections > 0 && options.max_connections == 0) options.max_connections = from.max_connections;
   if (options.max_connections < 0 || options.max_connections > 32)
-    base::fail(Code::kInvalidValue, here, "max_connections {} is not 0 (default) to 32", options.max_connections);
+    base::fail(Code::kInvalidValue, here, "max_connections is {}: must be 0 (the default) to 32",
+               options.max_connections);
   if (options.compute_workers < 0 || options.compute_workers > kMaxWorkers)
-    base::fail(Code::kInvalidValue, here, "compute_workers {} is not 0 (default) to {}", options.compute_workers,
-               kMaxWorkers);
+    base::fail(Code::kInvalidValue, here, "compute_workers is {}: must be 0 (the default) to {}",
+               options.compute_workers, kMaxWorkers);
   if (from.policy.empty()) return options;
   if (from.policy == "concurrent") {
     options.policy = Policy::kConcurrent;
@@ -37,9 +38,9 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
     const std::string seed = from.policy.size() > 7 && from.policy[6] == ':' ? from.policy.substr(7) : "";
     const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.seed);
     if (from.policy != "random" && (error != std::errc() || end != seed.data() + seed.size()))
-      base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: write random or random:SEED", from.policy);
+      base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: must be random or random:SEED", from.policy);
   } else {
-    base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: concurrent, single or random[:SEED]", from.policy);
+    base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: must be concurrent, single or random[:SEED]", from.policy);
   }
   return options;
 }
@@ -50,7 +51,7 @@ const runtime::BackendEntry& entry_for(std::string_view prefix, std::string_view
     if (entry.prefix == prefix) return entry;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.prefix);
   }
-  base::fail(Code::kInvalidDevice, here, "no device '{}': this build knows {}", name, known);
+  base::fail(Code::kInvalidDevice, here, "no device '{}': this build has {}", name, known);
 }
 
 // The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
@@ -95,7 +96,8 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   if (detail::inside_op != 0)
     throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
   start_observers();  // first: exit handlers run in reverse order, and the observers must end last
-  if (count < 1 || count > 4096) base::fail(Code::kInvalidValue, here, "{} devices: 1 to 4096", count);
+  if (count < 1 || count > 4096)
+    base::fail(Code::kInvalidValue, here, "{} devices were requested: must be 1 to 4096", count);
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
@@ -136,7 +138,7 @@ Stream Device::stream(const StreamOptions& options, Here here) const {
   const auto& [name, flags, priority] = options;
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
-    base::fail(Code::kInvalidValue, here, "stream flags {} (rule 17)", static_cast<int>(flags));
+    base::fail(Code::kInvalidValue, here, "unknown stream flags {} (rule 17)", static_cast<int>(flags));
   const int clamped = std::clamp(priority, core_->info.max_priority, core_->info.min_priority);
   StreamState* state = open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
@@ -202,7 +204,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
 }
 
 Buffer Device::wrap(void* data, std::size_t bytes, MemoryKind kind, Name name, Here here) const {
-  if (!data || bytes == 0) base::fail(Code::kInvalidValue, here, "wrap of {} bytes at {}", bytes, data);
+  if (!data || bytes == 0) base::fail(Code::kInvalidValue, here, "cannot wrap {} bytes at address {}", bytes, data);
   Block* block = take_block(core_.get(), kind, data, bytes, name);
   block->owned = false;
   return Buffer(core_, block);
@@ -235,7 +237,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
     base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
   const base::LockGuard lock(core_->mutex);
   if (std::ranges::find(core_->peers, peer.id()) != core_->peers.end())
-    base::fail(Code::kPeerAccessAlreadyEnabled, here, "device {} to device {}", id(), peer.id());
+    base::fail(Code::kPeerAccessAlreadyEnabled, here, "from device {} to device {}", id(), peer.id());
   core_->peers.push_back(peer.id());
 }
 
@@ -243,7 +245,7 @@ void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   const base::LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
-    base::fail(Code::kPeerAccessNotEnabled, here, "device {} to device {}", id(), peer.id());
+    base::fail(Code::kPeerAccessNotEnabled, here, "from device {} to device {}", id(), peer.id());
 }
 
 MemoryInfo Device::memory() const { return core_->memory.info(); }

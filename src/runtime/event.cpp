@@ -58,8 +58,8 @@ std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& star
   if (!end.recorded() || !start.recorded())
     throw Error(Code::kInvalidHandle, "elapsed time of an event that was never recorded (rule 61)", {});
   if (end.device_ != start.device_)
-    base::fail(Code::kInvalidHandle, {}, "elapsed time between events of devices {} and {} (rule 69)", start.device_,
-               end.device_);
+    base::fail(Code::kInvalidHandle, {}, "elapsed time between events of two devices, {} and {} (rule 69)",
+               start.device_, end.device_);
   if (!end.handle_.get() || !start.handle_.get())
     throw Error(Code::kInvalidHandle, "elapsed time of an event that was recorded without its time (rule 63)", {});
   if (!start.query() || !end.query())

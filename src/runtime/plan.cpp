@@ -13,16 +13,16 @@ namespace slip {
 
 // The streams of forked branches, opened by the first launch and kept. One launch at a time (rule 100).
 struct Plan::Launches {
-  struct Side {
+  struct ForkedStream {
     std::shared_ptr<runtime::DeviceCore> core;
     runtime::StreamState* stream = nullptr;
   };
   base::Mutex mutex;
   // Devices of the captured streams; empty for plans built by hand, which use the launching device.
   std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
-  std::vector<Side> sides;        // index 0, the origin, stays empty
-  Point last;                     // the end of the previous launch
-  std::uint64_t last_stream = 0;  // the id of its stream, which may be closed by now
+  std::vector<ForkedStream> forked;  // by number of the stream; entry 0, the origin, stays empty
+  Point last;                        // the end of the previous launch
+  std::uint64_t last_stream = 0;     // the id of its stream, which may be closed by now
 
   std::shared_ptr<void> compiled;  // the plan as compiled by a device that compiles plans
   std::uint32_t compiled_by = 0;   // id of that device
@@ -34,26 +34,26 @@ struct Plan::Launches {
   void wait_for_last(runtime::StreamState& main, Here here) const;
 
   ~Launches() {
-    for (const Side& side : sides) {
-      if (side.stream) runtime::close_stream(*side.stream);
+    for (const ForkedStream& each : forked) {
+      if (each.stream) runtime::close_stream(*each.stream);
     }
   }
 };
 
 // The streams of a launch in `main`.
 std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& main, std::uint32_t count, Here here) {
-  sides.resize(count);
+  forked.resize(count);
   std::vector<runtime::StreamState*> streams(count, &main);
   for (std::uint32_t i = 1; i < count; ++i) {
-    Side& side = sides[i];
+    ForkedStream& own = forked[i];
     const std::shared_ptr<runtime::DeviceCore> core =
         i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
     if (!core) base::fail(Code::kInvalidDevice, here, "the device of the plan's stream {} was closed", i);
-    if (!side.stream || side.core != core || side.stream->failure.set()) {
-      if (side.stream) runtime::close_stream(*side.stream);
-      side = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
+    if (!own.stream || own.core != core || own.stream->failure.set()) {
+      if (own.stream) runtime::close_stream(*own.stream);
+      own = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
     }
-    streams[i] = side.stream;
+    streams[i] = own.stream;
   }
   return streams;
 }
@@ -81,26 +81,36 @@ namespace {
 constexpr std::uint32_t kMaxStreams = 4096;
 const Name kPlanName("plan"), kLaunchName("launch edge");
 
-// Throws if the op lacks something that its kind needs. Records and waits are not ops of a plan: `waits` express them.
-void require_node(const PlanNode& node) {
+// Returns what an op of this kind needs and the node lacks; null: nothing. Records and waits are not ops of a plan:
+// `waits` express them.
+const char* lacks(const PlanNode& node) {
   const auto lists = [&](std::size_t reads, std::size_t writes) {
     return node.reads.size() == reads && node.writes.size() == writes;
   };
-  bool good = node.stream < kMaxStreams;
+  const auto unless = [](bool good, const char* needed) { return good ? nullptr : needed; };
   switch (node.kind) {
-    case OpKind::kKernel: good = good && node.kernel; break;
-    case OpKind::kCopy: good = good && lists(1, 1) && node.reads[0].bytes == node.writes[0].bytes; break;
-    case OpKind::kFill: good = good && lists(0, 1); break;
-    case OpKind::kHost: good = good && node.host; break;
-    case OpKind::kWaitValue: good = good && lists(1, 0) && node.reads[0].bytes == sizeof(std::uint32_t); break;
-    case OpKind::kWriteValue: good = good && lists(0, 1) && node.writes[0].bytes == sizeof(std::uint32_t); break;
-    case OpKind::kExchange: good = good && node.exchange; break;
-    default: good = false;
+    case OpKind::kKernel: return unless(node.kernel, "needs a kernel");
+    case OpKind::kCopy:
+      return unless(lists(1, 1) && node.reads[0].bytes == node.writes[0].bytes, "needs two ranges of the same size");
+    case OpKind::kFill: return unless(lists(0, 1), "needs one range that it writes");
+    case OpKind::kHost: return unless(node.host != nullptr, "needs a function");
+    case OpKind::kWaitValue:
+      return unless(lists(1, 0) && node.reads[0].bytes == sizeof(std::uint32_t), "needs one range of 4 bytes to read");
+    case OpKind::kWriteValue:
+      return unless(lists(0, 1) && node.writes[0].bytes == sizeof(std::uint32_t),
+                    "needs one range of 4 bytes to write");
+    case OpKind::kExchange: return unless(node.exchange != nullptr, "needs a call of a communicator");
+    default: return "cannot be an op of a plan";
   }
-  if (!good)
-    base::fail(Code::kInvalidValue, node.here,
-               "plan op '{}', a {} in stream {}: its function, ranges or stream cannot be right", node.name.text(),
-               kind_name(node.kind), node.stream);
+}
+
+void require_node(const PlanNode& node) {
+  if (node.stream >= kMaxStreams)
+    base::fail(Code::kInvalidValue, node.here, "plan op '{}': stream {} is not below {}", node.name.text(), node.stream,
+               kMaxStreams);
+  if (const char* needed = lacks(node))
+    base::fail(Code::kInvalidValue, node.here, "plan op '{}': a {} {}; it reads {} and writes {} ranges",
+               node.name.text(), kind_name(node.kind), needed, node.reads.size(), node.writes.size());
 }
 
 // The ranges of an op, with the buffers of this launch instead of the captured ones.

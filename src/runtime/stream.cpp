@@ -46,8 +46,8 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
   const base::LockGuard lock(core.mutex);
   if (std::ranges::find(core.peers, block.core->id) != core.peers.end()) return;
   base::fail(Code::kPeerAccessNotEnabled, here,
-             "kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first", kernel.text(), core.id,
-             block.name.text(), block.core->id);
+             "kernel '{}' on device {} uses buffer '{}' of device {}: call enable_peer_access first", kernel.text(),
+             core.id, block.name.text(), block.core->id);
 }
 
 void require_flag(const Range& flag, const char* what, Here here) {
@@ -109,7 +109,8 @@ void StreamRef::host(std::function<void()> function, const Operands& touches, co
   for (const Range& range : touches.reads) runtime::require_range(range, "host", here);
   for (const Range& range : touches.writes) runtime::require_range(range, "host", here);
   if (cost.time < 0)
-    base::fail(Code::kInvalidValue, here, "host function '{}': a time of {} ps", touches.name.text(), cost.time);
+    base::fail(Code::kInvalidValue, here, "host function '{}': its time of {} ps is below 0", touches.name.text(),
+               cost.time);
   runtime::issue(*state(here), {.kind = OpKind::kHost,
                                 .engine = Engine::kHost,
                                 .opaque = touches.reads.empty() && touches.writes.empty(),
@@ -177,19 +178,19 @@ void StreamRef::wait(const Event& event, Here here) const {
     if (!capture)
       throw Error(Code::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
     if (current && current != capture.get()) {
-      current->invalidate("it would have merged with another capture");
-      capture->invalidate("another capture would have merged with it");
-      base::fail(Code::kCaptureMerge, here, "stream {} belongs to another capture", id_);
+      current->invalidate("a wait would have merged it with another capture");
+      capture->invalidate("a wait would have merged another capture with it");
+      base::fail(Code::kCaptureMerge, here, "the event belongs to another capture than stream {}", id_);
     }
     if (stream.legacy) {
-      capture->invalidate("the legacy stream waited for an event of it");
+      capture->invalidate("the legacy stream waited for one of its events");
       throw Error(Code::kCaptureImplicit, "the legacy stream cannot join a capture", here);
     }
     capture->wait(stream, event.point_.position);
     return;
   }
   if (current) {
-    current->invalidate("it waited for an event from outside");
+    current->invalidate("one of its streams waited for an event recorded outside it");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
   runtime::issue_wait(stream, event.point_, event.stream_, event.handle_.get(), here);
@@ -215,7 +216,8 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   runtime::require_stream(stream, here);
   if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
   if (stream.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported, "allocate before the capture, and bind the buffer", here);
+    throw Error(Code::kCaptureUnsupported,
+                "a stream-ordered allocation cannot be captured: allocate before, and bind the buffer", here);
   runtime::Block* block = runtime::take_block(stream.core, MemoryKind::kDevice, nullptr, bytes, name);
   block->origin = &stream;
   block->origin_id = id_;
@@ -237,13 +239,14 @@ void StreamRef::free(Buffer&& buffer, Here here) const {
   runtime::require_range(buffer.range(), "free", here);
   runtime::Block& block = *buffer.range().block;
   if (!block.origin)
-    base::fail(Code::kInvalidValue, here, "buffer '{}' was not allocated in stream order: let it go out of scope",
+    base::fail(Code::kInvalidValue, here, "buffer '{}' was not allocated in stream order: destroy the Buffer instead",
                block.name.text());
   if (block.core != stream.core)
-    base::fail(Code::kInvalidHandle, here, "buffer '{}' is of device {}, stream {} of device {}", block.name.text(),
-               block.core->id, id_, stream.core->id);
+    base::fail(Code::kInvalidHandle, here, "buffer '{}' belongs to device {}, but stream {} to device {}",
+               block.name.text(), block.core->id, id_, stream.core->id);
   if (stream.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported, "free before or after the capture, not in it", here);
+    throw Error(Code::kCaptureUnsupported, "a stream-ordered free cannot be captured: free before or after the capture",
+                here);
   runtime::free_in_order(stream, buffer.range(), here);
   buffer.range_ = {};
   buffer.core_.reset();

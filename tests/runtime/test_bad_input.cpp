@@ -24,7 +24,7 @@ struct BadInput : testing::Test {
 
 TEST_F(BadInput, CopiesOfDifferentSizes) {
   const std::string text = test::text_of([&] { stream.copy(memory.slice(0, 32), pinned.slice(0, 64)); });
-  EXPECT_TRUE(test::contains(text, "64 bytes into 32")) << text;
+  EXPECT_TRUE(test::contains(text, "64 bytes into a range of 32")) << text;
 }
 
 TEST_F(BadInput, OverlappingCopies) {

@@ -212,7 +212,7 @@ TEST(HostViews, MayCoverARangeOfTheBuffer) {
   };
   EXPECT_TRUE(test::contains(refused(60, 8), "60 to 68")) << refused(60, 8);
   EXPECT_TRUE(test::contains(refused(8, ~std::size_t{0}), "'words'")) << refused(8, ~std::size_t{0});
-  EXPECT_TRUE(test::contains(refused(2, 4), "multiples of 4")) << refused(2, 4);
+  EXPECT_TRUE(test::contains(refused(2, 4), "aligned to 4 bytes")) << refused(2, 4);
   EXPECT_EQ(test::code_of([&] { static_cast<void>(Buffer().host_read<char>(0, 1)); }), Code::kInvalidHandle);
 }
 

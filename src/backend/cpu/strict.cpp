@@ -89,7 +89,7 @@ void protect_all(int protection) {
   for (const Region& region : state.regions) mprotect(region.data, region.bytes, protection);
 }
 
-std::string place(void* address) {
+std::string describe_address(void* address) {
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
   const auto* byte = static_cast<std::byte*>(address);
@@ -98,7 +98,7 @@ std::string place(void* address) {
       return fmt::format("byte {} of the device allocation of {} bytes at {}", byte - region.data, region.bytes,
                          static_cast<void*>(region.data));
   }
-  return fmt::format("address {}, which is no device memory", address);
+  return fmt::format("address {}, which is not device memory", address);
 }
 
 }  // namespace
@@ -150,8 +150,8 @@ void StrictScope::guarded(const std::function<void()>& function) const {
     return;
   }
   t_escape = nullptr;
-  base::fail(Code::kUndeclaredAccess, here(op_), "it touched {}, which it did not declare as read or written that way",
-             place(t_fault_address));
+  base::fail(Code::kUndeclaredAccess, here(op_), "it accessed {} in a way that it did not declare",
+             describe_address(t_fault_address));
 }
 
 void* strict_allocate(runtime::DeviceCore& core, std::size_t bytes) {

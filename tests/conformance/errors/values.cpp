@@ -157,6 +157,10 @@ TEST_P(BadValues, PlansByHand) {
   Plan plan;
   EXPECT_TRUE(fails([&] { static_cast<void>(plan.add({.kind = OpKind::kHost, .host = [] {}, .waits = {3}})); },
                     Code::kInvalidValue, {"3"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan.add({.stream = 5000, .kind = OpKind::kHost, .host = [] {}})); },
+                    Code::kInvalidValue, {"5000", "4096"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan.add({.kind = OpKind::kFill, .name = "clear"})); }, Code::kInvalidValue,
+                    {"clear", "fill needs one range", "writes 0"}));
   EXPECT_EQ(plan.add({.kind = OpKind::kHost, .engine = Engine::kHost, .host = [] {}}), 0u);
   const Device device = open();
   const Stream stream = device.stream();
