@@ -117,6 +117,17 @@ struct BackendEntry {
 };
 std::span<const BackendEntry> backends();
 
+// While one exists, this thread still runs an op and must not wait for work of a device, but may submit. Backends use
+// it while they destroy a host function, which may own the last handle of a buffer or of a device.
+namespace detail {
+extern constinit thread_local int cannot_wait;  // depth of CannotWait on this thread
+}
+class CannotWait {
+ public:
+  CannotWait() { ++detail::cannot_wait; }
+  ~CannotWait() { --detail::cannot_wait; }
+};
+
 // The time at which a stream reached a timed event, for devices whose clock the library reads itself.
 class Stamp : public EventState {
  public:

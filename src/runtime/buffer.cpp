@@ -7,6 +7,8 @@
 
 namespace slip {
 
+constinit thread_local int runtime::detail::cannot_wait = 0;
+
 Buffer::Buffer(std::shared_ptr<runtime::DeviceCore> core, runtime::Block* block)
     : core_(std::move(core)), range_{block, block->id.load(std::memory_order_relaxed), 0, block->bytes} {}
 
@@ -27,13 +29,13 @@ Buffer::~Buffer() {
 void Buffer::release() noexcept {
   runtime::Block* block = range_.block;
   if (core_->forked) return;  // memory of the parent: the child leaks its copy
-  if (runtime::detail::inside_op != 0) {
+  const auto leak = [&] {
     base::log_line(
         fmt::format("buffer '{}' ({} bytes) was destroyed inside a kernel or host function: its memory is leaked, "
                     "because this thread cannot wait for the op that it runs",
                     block->name.text(), block->bytes));
-    return;
-  }
+  };
+  if (runtime::detail::inside_op != 0) return leak();
   runtime::StreamState* origin = block->origin;
   const auto in_order = [&] {
     return origin && origin->id.load(std::memory_order_acquire) == block->origin_id && !core_->fault.set() &&
@@ -48,6 +50,7 @@ void Buffer::release() noexcept {
   } catch (const std::exception& error) {
     base::log_line(fmt::format("freeing buffer '{}': {}", block->name.text(), error.what()));
   }
+  if (runtime::detail::cannot_wait != 0) return leak();
   runtime::drain(*core_);
   if (const std::uint64_t guests = block->guests.load(std::memory_order_relaxed)) {
     for (const auto& core : runtime::open_devices()) {

@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/terminal.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
@@ -71,6 +72,19 @@ struct PerThread {
   }
 };
 
+// The deleter of a core. A thread that runs an op cannot wait for the end of the device's work. Then the core is
+// leaked, because the device's threads still use it.
+void close_core(DeviceCore* core) {
+  if (core->forked || (detail::inside_op == 0 && detail::cannot_wait == 0)) {
+    delete core;
+    return;
+  }
+  base::log_line(fmt::format(
+      "the last handle of device '{}' was destroyed inside a kernel or host function: the device stays open, "
+      "because its thread cannot wait for itself",
+      core->info.label));
+}
+
 PerThread& per_thread() {
   thread_local PerThread t_streams;
   return t_streams;
@@ -101,7 +115,7 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
-    cores.push_back(std::make_shared<DeviceCore>());
+    cores.emplace_back(new DeviceCore, close_core);
     raw.push_back(cores.back().get());
     raw.back()->options = with_environment(options, here);
     raw.back()->info.name = name;

@@ -207,6 +207,30 @@ TEST(Devices, FreedInsideAHostFunctionIsALeakNotAHang) {
   delete device;
 }
 
+// The device's thread destroys the function, and with it the last handles of the buffer and of the device.
+TEST(Devices, HandlesThatAHostFunctionOwnsAreLeakedWithoutAHang) {
+  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle}) {
+    std::atomic<bool> open{false}, ended{false};
+    testing::internal::CaptureStderr();
+    {
+      const Device device = Device::open("cpu", {.policy = policy});
+      const Stream stream = device.stream();
+      const auto memory = std::make_shared<Buffer>(device.alloc(64, MemoryKind::kDevice, "owned"));
+      stream.host([&open, device, memory] {
+        while (!open.load()) std::this_thread::yield();
+      });
+      stream.launch(test::nothing());
+      stream.host([&ended] { ended.store(true); });
+    }
+    open.store(true);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!ended.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(ended.load()) << "policy " << int(policy);
+    EXPECT_TRUE(test::contains(said, "'owned'") && test::contains(said, "device 'cpu'")) << said;
+  }
+}
+
 TEST(Devices, ManyOpenAndCloseOneAfterTheOther) {
   for (int i = 0; i < test::rounds(100); ++i) {
     int ran = 0;

@@ -349,8 +349,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
     base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cpu function", op.name.text());
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
-    // The point belongs to another kind of device. No lane can wait for it, so the host thread waits here. If the core
-    // is null, that device was closed: it finished its work before.
+    // Another kind of device: no lane can wait for it, so this thread does. No core: the device is done and closed.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     Op reached = op;
     reached.point = {&lane, lane.published.load(std::memory_order_relaxed)};

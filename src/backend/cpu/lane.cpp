@@ -149,7 +149,10 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
     const runtime::Failure cause = lane.failure.value();
     op.exchange->finish(&cause);
   }
-  if (op.kind == OpKind::kHost) delete op.host;
+  if (op.kind == OpKind::kHost) {
+    const runtime::CannotWait running;  // freeing a buffer that the function owns would wait for this op
+    delete op.host;
+  }
   if (is_observed)
     runtime::notify({.kind = RecordKind::kRun,
                      .engine = op.engine,

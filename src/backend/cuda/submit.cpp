@@ -27,7 +27,7 @@ struct HostCall {
 };
 
 void CUDART_CB call_host_function(void* data) {
-  const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
+  std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
   const Picos started = base::now_ns() * 1000;
   run_host_function(call->function, *call->stream, call->name, call->here, call->position);
   if (runtime::observed_by(call->stream->audience))
@@ -41,6 +41,8 @@ void CUDART_CB call_host_function(void* data) {
                      .name = call->name,
                      .here = call->here},
                     call->stream->audience);
+  const runtime::InsideOp inside;  // a callback may not call CUDA, as freeing a buffer that the function owns would
+  call.reset();
 }
 
 // An NVTX range with the op's name around its CUDA calls, for profilers.
@@ -235,8 +237,8 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   if (op.point.stream == &stream) return;  // the stream's own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here. If the
-    // core is null, that device was closed: it finished its work before.
+    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here. If
+    // the core is null, that device was closed: it finished its work before.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }
