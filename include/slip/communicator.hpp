@@ -8,8 +8,8 @@
 //
 // Order. All ranks must make the same calls in the same order. If two ranks make different calls, every rank gets an
 // error whose text has both calls. A call that waits longer than `timeout` fails, and its error names the ranks that
-// have not joined. A rank that waits for no other rank, such as the root of a small broadcast, gets the mismatch from
-// its next call or from finalize().
+// have not joined. The root of a small broadcast, for example, waits for no other rank. Such a rank gets the mismatch
+// from its next call or from finalize().
 //
 // Errors. After an error every further call throws that error at once. Only shrink() still works: it makes a new
 // communicator of the surviving ranks. The calls of a moved-from communicator throw kInvalidHandle.
@@ -17,9 +17,9 @@
 // Capture. A call on a capturing stream becomes an op of the plan. Each launch of the plan is one call; the other ranks
 // match it by a launch or a call of their own. A launch after the communicator was destroyed is an error.
 //
-// Devices. All ranks use cpu devices, or all use cuda devices (several ranks may share a GPU), or all use
-// devices of one sim world (Device::open_all) in one process. On sim a call takes the time that the simulated links
-// need. The results have the same bits on all devices, unless SLIP_NCCL hands the calls of GPUs to NVIDIA's NCCL.
+// Devices. All ranks use devices of one kind. Several ranks may share a GPU. Ranks on sim devices are in one process
+// and use devices of one call of Device::open_all. On sim a call takes the time that the simulated links need. The
+// results have the same bits on all devices, unless SLIP_NCCL hands the calls of GPUs to NVIDIA's NCCL.
 //
 // Bits. The same call gives the same bits in every run. Within one host, and everywhere with `deterministic`, values
 // are reduced in rank order. Then the bits do not depend on the size or the algorithm either.

@@ -1,4 +1,4 @@
-// Costs: the times of a graph's ops and of the links to a device, measured on the device or modelled from the
+// Costs: the times of a graph's ops and of the links to a device. They are measured on the device, or computed from the
 // description of a sim device. Plans are made and predicted from them.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace slip {
 struct LinkCost {
   double bytes_per_second = 0;
   Picos latency = 0;
-  Picos time_for(std::uint64_t bytes) const;  // kInvalidValue when the rate is not known
+  Picos time_for(std::uint64_t bytes) const;  // throws kInvalidValue if the rate is unknown
   friend bool operator==(const LinkCost&, const LinkCost&) = default;
 };
 using Link [[deprecated("use LinkCost")]] = LinkCost;
@@ -42,9 +42,9 @@ struct Costs {
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
 
-  // The time of an op, from the first of these that exists: its own sample; interpolation between samples of its kernel
-  // and weight size; its flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its
-  // kernel has no sample.
+  // The time of an op: that of its own sample, if there is one. Otherwise it is interpolated between samples of the
+  // same kernel and weight size. Otherwise it follows from its flops and bytes at the rates of the nearest sample of
+  // its kernel. Throws kInvalidValue if its kernel has no sample.
   Picos time_of(const Graph& graph, const GraphOp& op) const;
   // How much longer all ops of a graph together take while loads run concurrently.
   double slowdown_of(const Graph& graph) const;
@@ -58,7 +58,7 @@ struct LoadProbe {
   std::uint64_t piece_bytes = std::uint64_t{16} << 20;         // the largest transfer
 };
 
-// Measures on the device: each different op of the graph, the links between host memory and the device, and how much
+// Measures each different op of the graph and the links between host memory and the device. Also measures how much
 // kernels and loads slow each other. Each result is the median of several measurements after a warm-up. Takes as much
 // device memory as the largest op and one transfer. Costs::read stays unknown: measure the disk with measure_link.
 // Costs::decode stays unknown: see measure_decode.

@@ -42,7 +42,7 @@ struct DeviceOptions {
   std::uint64_t seed = 1;               // cpu, kRandom
   int compute_workers = 0;              // cpu: worker threads; 0: one per core, at least 2
   std::size_t queue_depth = 0;          // capacity of a stream's queue, in ops of minimum size; 0: 4096
-  int max_connections = 0;              // hardware queues; 0: unlimited on cpu, 32 on cuda, as described on sim
+  int max_connections = 0;              // hardware queues; 0: unlimited on cpu, 32 on cuda, by description on sim
   std::size_t memory_limit = 0;         // bytes of device memory; 0: all of it
   bool strict = false;                  // cpu: an op that accesses undeclared device memory is an error
   bool run_functions = true;            // sim: run the kernels' cpu functions, too; false: times only

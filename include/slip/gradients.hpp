@@ -73,8 +73,8 @@ class Gradients {
   Gradients(Communicator& comm, const Device& device, GradientOptions options = {}, Here here = Here::at());
   Gradients(Gradients&&) noexcept;
   Gradients& operator=(Gradients&&) noexcept;
-  // Waits for its calls. If other ranks on the GPU are threads of this process, the memory is freed by the next seal()
-  // of the process, not here: freeing waits until the GPU is idle, and a kernel there may wait for this rank.
+  // Waits for its calls. If other ranks on the GPU are threads of this process, it does not free the memory; the next
+  // seal() of the process does. Freeing waits until the GPU is idle, and a kernel there may wait for this rank.
   ~Gradients();
 
   // Before seal(). Names must be unique, sizes a multiple of the type's.
@@ -85,7 +85,7 @@ class Gradients {
   Range view(ParameterId parameter, Here here = Here::at()) const;
 
   // The work in `stream` so far writes the gradient. The stream must stay open, and must not begin a capture, until all
-  // gradients of its bucket are ready: its event may be recorded only then.
+  // gradients of its bucket are ready. The reason: its event may be recorded only then.
   void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
   // This rank has no gradient for the parameter in this step. The call writes zeros in `stream`, and they are reduced
   // instead.

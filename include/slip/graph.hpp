@@ -65,7 +65,7 @@ struct GraphOp {
 };
 
 struct GraphOptions {
-  // A linear layer with a larger weight is split along its output rows into several ops, so that less weight memory is
+  // A linear layer with a larger weight is split along its output rows into several ops. Then less weight memory is
   // needed at a time. Parts have a multiple of 128 rows, at least 128. The split does not depend on the placement
   // of weights, so results do not either.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;

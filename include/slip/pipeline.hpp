@@ -63,8 +63,8 @@ struct PipelinePlan {
   std::string text() const;
 };
 
-// Chooses chunk size and depth. Among plans within 1 % of the best time it takes the one with the fewest chunks,
-// because rates do not include every cost of a chunk. `copy_engines` is DeviceInfo's. Throws kInvalidValue if a rate is
+// Chooses chunk size and depth. Among plans within 1 % of the best time it takes the one with the fewest chunks. The
+// reason: rates do not include every cost of a chunk. `copy_engines` is DeviceInfo's. Throws kInvalidValue if a rate is
 // unknown, or if nothing fits the memory; then the error has the minimum that works.
 PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines = 2, Here here = Here::at());
 

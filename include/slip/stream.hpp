@@ -44,6 +44,8 @@ class StreamRef {
   void fill(Range to, unsigned char value, Name name = {}, Here here = Here::at()) const;
   // Runs a host function in stream order. It must not call the runtime (kNotPermitted). `touches` declares its ranges
   // for the race checker; scalars are not allowed. Of its cost only Cost::time is used: its duration on the sim device.
+  // Do not let the function own the last handle of a buffer or of the device. On cpu and cuda the thread that destroys
+  // the function cannot wait for the device's work, so it leaks them and logs that.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
   void host(std::function<void()> function, const Operands& touches, const Cost& cost = {},
             Here here = Here::at()) const;

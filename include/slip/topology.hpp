@@ -1,5 +1,5 @@
-// Topology: a machine as a graph of processors, switches and links; the paths between its devices; and the rings and
-// trees that collectives use on one or several machines.
+// Topology: a machine as a graph of processors, switches and links, and the paths between its devices. Also the rings
+// and trees that collectives use on one or several machines.
 //
 // Everything is plain data from pure functions: the same input gives the same result on every rank. Rates are in GB/s
 // (10^9 bytes per second) per direction; links are full duplex.

@@ -7,16 +7,17 @@
 //   slip::WeightPass prefill = streamer.add_pass("prefill", {{"layer0"}, {"layer1"}, ...});
 //   streamer.plan();
 //   streamer.begin(prefill);                              // a step of this pass begins
-//   slip::Range w = streamer.acquire("layer0", stream);   // work issued to the stream from here on finds the group
+//   slip::Range w = streamer.acquire("layer0", stream);   // work issued to the stream from here on may use the group
 //   stream.launch(kernel, {.reads = {x, w}, .writes = {y}});
 //   streamer.release("layer0", stream);                   // the use ends after the work issued so far
 //
-// The order of uses may differ from the plan: a group that is not there is loaded on demand, and the results stay
-// right. report() says what this cost. An order that comes in two steps one after the other replaces the planned one.
+// The program may use groups in another order than planned. A group that is not in device memory is then loaded on
+// demand; the results do not change. report() gives the cost. If two consecutive steps have the same new order, the
+// streamer plans again for that order (StreamerOptions::learn).
 //
-// begin(), acquire() and release() never wait for the device. acquire() and release() allocate nothing; begin() does
-// only if it meets a pass for the first time or plans a new order. One thread at a time may call: a call beside another
-// one throws kNotPermitted.
+// begin(), acquire() and release() never wait for the device. acquire() and release() never allocate. begin() allocates
+// only in the first step of a pass and when it plans a new order. One thread at a time may call; a concurrent call
+// throws kNotPermitted.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ namespace slip {
 // Where the bytes of one group come from. Memory of the program must live as long as the streamer.
 class GroupSource {
  public:
-  // `type` of the weights matters to StreamerOptions::compress only.
+  // `type`: the type of the weights, which only StreamerOptions::compress uses.
   static GroupSource pinned(Range memory, Here here = Here::at());  // page-locked memory: copied from there
   static GroupSource pinned(Range memory, DataType type, Here here = Here::at());
   static GroupSource memory(std::span<const std::byte> memory, Here here = Here::at());  // pageable memory
@@ -74,7 +75,7 @@ struct StreamedGroup {
   GroupSource source;
 };
 
-// Give a budget or a slowdown (WeightsOptions). With neither, all memory that is free on the device may be used.
+// Set `budget` or `slowdown` (see WeightsOptions). If neither is set, the streamer may use all free device memory.
 struct StreamerOptions {
   std::optional<std::uint64_t> budget = {};  // bytes of device memory for resident groups and the ring
   std::optional<double> slowdown = {};
@@ -82,10 +83,10 @@ struct StreamerOptions {
   std::optional<std::uint64_t> ring = {};  // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                 // no group stays resident
   // plan() compresses the groups without loss, into pinned memory of its own, and uses the compressed ones where that
-  // makes steps shorter. The sources are not needed any more then. Tensors of files that `slip compress` has written
+  // makes steps shorter. Afterwards the sources are no longer needed. Tensors of files that `slip compress` has written
   // are used compressed even without this option.
   bool compress = false;
-  // Device memory of the program, in place of an allocation. It is also the budget, unless there is a smaller one.
+  // Device memory of the program; then the streamer allocates none. Its size is the budget, unless `budget` is smaller.
   std::optional<Range> memory = {};
   LinkCost load = {};                       // from host memory to the device; unknown: plan() measures it
   LinkCost read = {};                       // from disk to host memory; unknown: as `load`
@@ -102,7 +103,7 @@ struct GroupUse {
   std::uint32_t held = 0;
 };
 
-// A pass: one kind of step, such as the prefill or the generation of a token. Its number, by order of add_pass().
+// A pass: one kind of step, such as the prefill or the generation of a token. `index` counts the calls of add_pass().
 struct WeightPass {
   std::uint32_t index = 0;
 };
@@ -114,8 +115,8 @@ struct StreamerReport {
   std::uint64_t steps = 0, uses = 0;
   Loads planned, on_demand;
   Picos stalled = 0;             // how long streams waited for loads on demand, as far as these waits have ended
-  std::uint64_t unplanned = 0;   // uses that the plan did not have
-  std::uint64_t skipped = 0;     // planned uses that the program passed over
+  std::uint64_t unplanned = 0;   // uses that are not in the plan
+  std::uint64_t skipped = 0;     // planned uses that the program did not make
   std::uint64_t broken_off = 0;  // uses that had not ended when the next step began
   std::uint64_t replans = 0;     // passes planned again, because their order had changed
   std::string text() const;      // human-readable
@@ -129,12 +130,12 @@ class WeightStreamer {
   WeightStreamer(const WeightStreamer&) = delete;
   WeightStreamer& operator=(const WeightStreamer&) = delete;
 
-  // Without uses the pass is planned for the groups in the order given to the constructor, until its real order is
-  // known. After plan() too, a pass may be added.
+  // Without `uses` the pass is planned with all groups, in the order of the constructor, until its real order is known.
+  // A pass may also be added after plan().
   WeightPass add_pass(std::string name, const std::vector<GroupUse>& uses = {}, Here here = Here::at());
   // Chooses the resident groups and the ring, plans all passes, takes the device memory and fills the resident groups.
-  // The first begin() calls it if the program has not. Throws kOutOfMemory if the budget is too small, with the
-  // smallest that works.
+  // The first begin() calls it if the program has not. If the budget is too small, it throws kOutOfMemory, and the
+  // error names the smallest budget that works.
   void plan(Here here = Here::at());
 
   // The plan of a pass, as data: see weights.hpp. In its graph each use is an op and each group a weight.
@@ -142,29 +143,29 @@ class WeightStreamer {
   const Graph& graph_of(WeightPass pass, Here here = Here::at()) const;
   const Costs& costs_of(WeightPass pass, Here here = Here::at()) const;
   std::string describe(WeightPass pass, Here here = Here::at()) const;
-  // Proves the order of the ops that a few steps of this pass issue, with one stream that makes all uses in the planned
-  // order. For this it runs the streamer's own code on a simulated device. Simulates such steps.
+  // verify() proves the order of the ops that a few steps of this pass issue, if one stream makes all uses in the
+  // planned order. For this it runs the streamer's own code on a simulated device. predict() simulates such steps.
   WeightsProof verify(WeightPass pass, Here here = Here::at()) const;
   Prediction predict(WeightPass pass, int steps = 4, Here here = Here::at()) const;
 
-  // Begins a step. Uses of the step before that have not ended end here. Throws the error of a load that failed.
+  // Begins a step, and ends the uses of the previous step that were not released. Throws the error of a failed load.
   void begin(WeightPass pass, Here here = Here::at());
-  // The group's place in device memory. `stream` waits until the group is loaded. The place is valid until release().
-  // Throws kOutOfMemory if the groups that are acquired leave no place in the ring; the error names them.
+  // Returns the group's range in device memory, valid until release(). `stream` waits until the group is loaded. Throws
+  // kOutOfMemory if the acquired groups leave no room in the ring; the error names them.
   Range acquire(std::uint32_t group, StreamRef stream, Here here = Here::at());
   Range acquire(std::string_view group, StreamRef stream, Here here = Here::at());
-  // Ends a use after the work that `stream` has so far. All uses of the group's bytes must be ordered before that
-  // point.
+  // The use ends after the work issued to `stream` so far. REQUIRES: all work that uses the group's bytes is ordered
+  // before that point.
   void release(std::uint32_t group, StreamRef stream, Here here = Here::at());
   void release(std::string_view group, StreamRef stream, Here here = Here::at());
   // The number of a group, for calls without a search by name.
   std::uint32_t group(std::string_view name, Here here = Here::at()) const;
-  // Where tensor number `tensor` of a group begins in its place.
+  // The offset of tensor number `tensor` in the group's range.
   std::uint64_t offset(std::string_view group, std::size_t tensor, Here here = Here::at()) const;
-  // The place of a group that stays on the device, valid from plan() on, without acquire(). Empty: it is streamed, or
-  // stays compressed.
+  // The range of a group that stays on the device, valid after plan(), without acquire(). Empty: the group is streamed,
+  // or it stays on the device compressed.
   std::optional<Range> resident(std::uint32_t group, Here here = Here::at()) const;
-  static void* address(Range range);  // of an acquired place, for native calls
+  static void* address(Range range);  // of an acquired range, for native calls
 
   void sync(Here here = Here::at());  // waits for the loads that were issued
   StreamerReport report() const;

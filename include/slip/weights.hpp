@@ -24,7 +24,7 @@ namespace slip {
 
 struct WeightGroup;
 
-// Give a budget or a slowdown. With neither, the plan may use all of `free_memory`.
+// Set `budget` or `slowdown`. If neither is set, the plan may use all of `free_memory`.
 struct WeightsOptions {
   std::optional<std::uint64_t> budget = {};  // bytes of device memory for everything: weights, ring, activations
   // 0.05: take the smallest budget with which a step takes at most 5 % longer than with all weights resident.
@@ -34,8 +34,8 @@ struct WeightsOptions {
   std::uint64_t host_memory = UINT64_MAX;
   std::optional<std::uint64_t> ring = {};  // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                 // no weight stays resident
-  // The bytes of a weight group compressed; WeightSource::compressed_bytes() gives this function. The planner then
-  // compresses the groups for which that makes the step shorter, if Costs::decode is known. Empty: it compresses none.
+  // Returns the bytes that a weight group takes compressed; WeightSource::compressed_bytes() makes this function. The
+  // planner compresses the groups for which that makes the step shorter, if Costs::decode is known. Empty: none.
   std::function<std::uint64_t(const WeightGroup& group)> compressed = {};
   std::uint64_t search_effort = 20'000'000;  // limit of the search for resident weights, in ops evaluated
 };
@@ -54,12 +54,12 @@ struct WeightGroup {
   std::uint64_t room = 0;  // extra bytes in the ring, so that a direct read can keep the page alignment of the file
   bool resident = false;
   std::uint64_t offset = 0;  // if resident: in the memory of resident weights
-  // 0: not compressed. Otherwise so many bytes go over the link, or stay resident, and each load decodes them into the
-  // ring. The decoded bytes are the original ones, bit for bit.
+  // 0: not compressed. Otherwise this many bytes go over the link, or stay resident, and each load decodes them into
+  // the ring. Decoding restores the original bytes exactly.
   std::uint64_t compressed_bytes = 0;
 
   std::uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes; }
-  bool in_place() const { return resident && compressed_bytes == 0; }  // ops read it where it stays: it has no loads
+  bool in_place() const { return resident && compressed_bytes == 0; }  // ops read the resident bytes directly: no loads
 };
 using WeightUnit = WeightGroup;  // its name in earlier versions
 
@@ -95,7 +95,7 @@ struct WeightsPlan {
   Picos loading = 0;   // the sum of all loads over the link
   Picos decoding = 0;  // the sum of all decoding, which runs where the ops run
 
-  std::uint64_t link_bytes() const;  // moved for streamed_bytes: fewer if groups are compressed
+  std::uint64_t link_bytes() const;  // over the link in a step: fewer than streamed_bytes if compressed
   std::uint64_t device_bytes() const { return resident_bytes + ring_bytes + slot_bytes + activation_bytes; }
 };
 

@@ -2,9 +2,9 @@
 // that it is built on. The cpu device uses it for its queues.
 //
 // Every plain lock needs an atomic read-modify-write, which waits until the thread's earlier stores have reached the
-// cache. If another core has just read those cache lines, as with a queue, that costs 40-60 ns per op. The thread that
-// a BiasedLock is biased to takes it with plain stores and loads; any other thread must first revoke the bias with a
-// system call.
+// cache. If another core has just read those cache lines, as with a queue, that costs 40-60 ns per op. The bias
+// owner of a BiasedLock takes it with plain stores and loads. Any other thread must first revoke the bias with a system
+// call.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,9 @@ inline void light_fence() {
   asm volatile("" ::: "memory");  // stops the compiler from reordering; heavy_fence() stops the other cores
 }
 
-// A former bias owner may be late: it saw its bias, was preempted, and sets its flag when the lock is already biased to
-// another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no other thread writes.
+// A former bias owner may be late: it saw its bias and was preempted. Then it sets its flag when the lock is already
+// biased to another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no other
+// thread writes.
 class SLIP_CAPABILITY("biased lock") BiasedLock {
  public:
   void lock() SLIP_ACQUIRE() {

@@ -23,7 +23,7 @@ inline std::uint64_t ticks() {
 }
 double ticks_per_us();
 
-// now_ns() + limit, saturated; a limit below zero means no deadline (0).
+// now_ns() + limit. Returns 0, no deadline, if the limit is below zero or the sum would overflow.
 std::int64_t deadline_after(std::int64_t limit_ns);
 
 // The zero of now_ns() on two clocks that other processes can read as well: it converts times between processes.

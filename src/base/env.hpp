@@ -24,7 +24,7 @@ struct Env {
   bool strict = false;           // SLIP_STRICT=1: cpu devices check that ops access only the memory that they declare
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
-  std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
+  std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, not the one that hwloc detects
   int topo_device = -1;          // SLIP_TOPO_DEVICE=N: the topology device of this rank (-1: its number on the host)
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks

@@ -57,6 +57,7 @@ const char* find_either(const char* at) {
     if (stop != 0) return at + first_byte(stop);
   }
 }
+// The end of the text in a string that needs no unescaping, and the end of an object that contains no other object.
 inline const char* end_of_plain(const char* at) { return find_either<'"', '\\'>(at); }
 inline const char* end_of_flat(const char* at) { return find_either<'}', '{'>(at); }
 

@@ -25,7 +25,8 @@
 // On members: the lock that must be held to use the member.
 #define SLIP_GUARDED_BY(lock) SLIP_THREAD_ANNOTATION(guarded_by(lock))
 
-// On functions: the caller holds the lock; the function takes it; releases it; takes it if it returns the given value.
+// On functions, in this order: the caller must hold the lock; the function takes it; releases it; takes it if it
+// returns the given value.
 #define SLIP_REQUIRES(...) SLIP_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define SLIP_ACQUIRE(...) SLIP_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define SLIP_RELEASE(...) SLIP_THREAD_ANNOTATION(release_capability(__VA_ARGS__))

@@ -2,12 +2,12 @@
 // each core but one, started by the first loop) share the indices of the loop.
 //
 // Threads claim the indices one by one, so a core that is busy with other work delays no more than one index. Only one
-// loop at a time has the helpers; a second loop, from another thread or nested in the first, runs on its calling thread
+// loop at a time has the helpers. A second loop, from another thread or nested in the first, runs on its calling thread
 // alone. Between loops the helpers spin for some microseconds and then sleep.
 //
 // Small background work (for_each_background_piece) is done by the threads of a running loop between two indices. A
-// separate thread would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait
-// for that index.
+// separate thread would preempt a helper in the middle of an index for a whole scheduler slice. The loop would wait for
+// that index.
 //
 // After fork() the child starts its own helpers. The team is never destroyed: the helpers end with the process.
 #pragma once
@@ -43,8 +43,8 @@ void for_each_index(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), false);
 }
 
-// The same for small pieces of background work. The threads of a running loop do some pieces after each index, and the
-// calling thread sleeps; while no loop runs, the helpers and the calling thread do them.
+// The same for small pieces of background work, for example copies of 256 KiB. While a loop runs, its threads do some
+// pieces after each index, and the calling thread sleeps. Otherwise the helpers and the calling thread do the pieces.
 template <class Body>
 void for_each_background_piece(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), true);

@@ -67,9 +67,9 @@ void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 // The only T of the process. The first call makes it. It is never destroyed, because threads and objects of static
 // lifetime may use it until the process ends. kInChild runs in a child of fork(), perhaps more than once.
 //
-// A static local object would not do. If another thread made it at the moment of a fork, it would stay half made in the
-// child, and the child's first use would wait for ever. Here the child makes its own. Two threads may each make a T;
-// one of them is kept.
+// A static local object would not do. If another thread constructed it at the moment of a fork, it would stay
+// incomplete in the child. The child's first use would then wait for ever. Here the child makes its own. Two threads
+// may each make a T; one of them is kept.
 template <class T, void (*kInChild)() = nullptr>
 T& process_wide() {
   static constinit std::atomic<T*> kept{nullptr};

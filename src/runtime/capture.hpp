@@ -1,6 +1,6 @@
-// Capture: collects the ops of a stream, and of the streams that join it through events, into a Plan instead of running
-// them (rules 96-99 in docs/semantics.md). Any thread may issue ops into a capture, as CUDA allows, but the thread that
-// began it must also end it.
+// Capture: collects ops into a Plan instead of running them (rules 96-99 in docs/semantics.md). It takes the ops of one
+// stream and of the streams that join it through events. Any thread may issue ops into a capture, as CUDA allows, but
+// the thread that began it must also end it.
 #pragma once
 
 #include <cstdint>

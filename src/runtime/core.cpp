@@ -149,7 +149,7 @@ void close_stream(StreamState& stream) noexcept {
 }
 
 Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
-  // Without a line, `file` is empty or the name of a function: that of libnccl.so.2 which the caller used.
+  // Without a line, `file` is empty, or the name of the function of our libnccl.so.2 that the caller used.
   std::string place;
   if (here.line > 0) place = fmt::format(" issued at {}:{}", here.file, here.line);
   else if (here.file[0] != 0) place = fmt::format(" issued by {}", here.file);

@@ -47,8 +47,8 @@ void forget_notifiers();  // in a child of fork(): the notifying threads of the 
 // record does not wait for legacy work. (On an H200 the sync of a blocking stream does not wait for it either.)
 inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
 
-// An op that gives an allocation its own position in the stream, so that observers can distinguish events recorded
-// before it from events recorded after it. It is no barrier in the legacy stream and waits for none (rule 8, observed
+// An op that gives an allocation its own position in the stream. So observers can distinguish events recorded before it
+// from events recorded after it. It is no barrier in the legacy stream and waits for none (rule 8, observed
 // on an H200). A free is a barrier, by the record that the pool issues.
 inline bool is_allocation_mark(const Op& op) { return op.kind == OpKind::kAlloc; }
 

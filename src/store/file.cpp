@@ -197,9 +197,9 @@ bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
 }
 
 // An RWF_NOWAIT read that fails with EAGAIN still starts the kernel's read-ahead (Linux 6.18: 1 MiB requested, 256
-// pages read). That fills the page cache and reads everything twice. So cachestat is called first (since Linux 6.5;
-// only for owners and writers of the file). If cachestat fails, a read of one page is tried first: it starts no
-// read-ahead beyond that page.
+// pages read). That fills the page cache and reads everything twice. So cachestat is called first. It exists since
+// Linux 6.5, and only the owner and writers of the file may call it. If it fails, a read of one page is tried first:
+// that starts no read-ahead beyond the page.
 std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
   if (const std::optional<std::uint64_t> cached = pages_cached(file, offset, bytes))
     return *cached == pages_of(offset, bytes) ? read_known_cached(file, offset, into, bytes) : 0;

@@ -39,8 +39,8 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return static_cast<std::uint64_t>(state_.st_size); }
   int descriptor() const { return descriptor_; }
-  // For direct I/O, which bypasses the page cache: the descriptor (-1: not supported by the file system), and the
-  // required alignment of offsets, lengths and addresses.
+  // For direct I/O, which bypasses the page cache. The descriptor is -1 if the file system does not support it. The
+  // alignment is required of offsets, lengths and addresses.
   int direct_descriptor() const { return direct_; }
   std::size_t direct_alignment() const { return direct_alignment_; }
 

@@ -29,8 +29,8 @@ class BlockReader {
 
   // Returns where the first requested byte is: as above if it fits, otherwise at the start of the destination. With a
   // capacity of exactly `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the
-  // destination too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
-  // since it was opened; the bytes of the destination are then undefined, and are not written any more.
+  // destination too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was
+  // changed since it was opened. The bytes of the destination are then undefined, and are not written any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Destination destination,
                   Here here = Here::at()) {
     return read({&file, offset, bytes, destination}, {}, here);

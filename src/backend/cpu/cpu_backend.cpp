@@ -244,8 +244,8 @@ constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
-// Extra cells that an op may need if `pending` waits precede it: the cells of an op that carries these waits, and one
-// cell of a wait for legacy work.
+// Extra cells that an op may need if `pending` waits precede it. An op that carries these waits may be written first,
+// and a wait for legacy work, which takes one cell.
 std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
 
 // REQUIRES: submit_lock not held.
@@ -294,9 +294,9 @@ PackedOp& reserve(Lane& lane, std::uint64_t cells) {
   return op_at(lane, lane.tail);
 }
 
-// True: the lane already orders what the wait asks for, but an observer does not know it, because the point belongs to
-// a stream of another id: one that had this lane before, or one of another kind of device. Then the wait takes a
-// position, so that a record after it can be told from one before it.
+// True: the lane's own order implies the wait, but an observer does not know it, because the point belongs to a stream
+// with another id. That stream used this lane before, or it is on another kind of device. Then the wait takes a
+// position of its own, so that records before and after it have different positions.
 bool is_wait_for_former(const Lane& lane, const Op& op) {
   return op.point.stream == &lane && op.point_stream != lane.last_id && runtime::observed();
 }

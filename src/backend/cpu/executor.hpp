@@ -60,8 +60,8 @@ class HardwareQueue {
   bool front_or_park(Lane& lane) {
     const base::LockGuard lock(lock_);
     if (order_.front() == &lane) return true;
-    // parked_on is null, not the lane of the front op: this lane only needs that op to start, but a waiting host thread
-    // would run it to its end.
+    // parked_on is null, not the lane of the front op, because a waiting host thread would run that op to its end. This
+    // lane only needs it to start.
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.queue_parked = true;
     lane.state.store(LaneState::kParked, std::memory_order_release);

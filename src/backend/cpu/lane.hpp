@@ -1,7 +1,7 @@
 // Lane: a stream of the cpu device, used by CpuBackend and its Executor. It is a ring of packed ops: host threads write
 // them, and one thread at a time runs them.
 //
-// Positions count 64-byte cells and only increase, so a completion token is just (lane, position): the point is reached
+// Positions count 64-byte cells and only increase. So the pair (lane, position) identifies a point, which is reached
 // when `done` is at least the position. A record costs nothing; a wait takes one cell.
 //
 // Thread rules: `submit_lock` guards the fields of the producer. The fields of the owner belong to the thread that

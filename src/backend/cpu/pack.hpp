@@ -58,8 +58,8 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
   for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
 }
 
-// Returns the first point that the op waits for and that is not reached. If all are reached, the stream is null, and
-// everything done before the points is visible: by the fence, or, where loads use kAcquire, by the loads.
+// Returns the first point that the op waits for and that is not reached. If all are reached, the stream is null. This
+// thread then sees everything done before the points: by the fence, or under ThreadSanitizer by the loads (kAcquire).
 inline Point unreached_point(PackedOp& op) {
   if (!op.target) return {};
   if (op.target->done.load(base::kAcquire) < op.number) return {op.target, op.number};

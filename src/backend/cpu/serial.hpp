@@ -2,9 +2,9 @@
 // kRandom chooses a ready op at random; the seed determines the choices. Sooner or later kRandom tries an order that
 // the program does not enforce, so a missing dependency becomes a wrong result.
 //
-// Threads that wait for work run it themselves. If no thread waits, Serial's own thread runs it: at once under kSingle;
-// under kRandom after a delay, or when a thread polls or waits with a deadline. Thus a program whose threads only wait
-// gets the same choices in every run.
+// Threads that wait for work run it themselves. If no thread waits, Serial's own thread runs it. Under kSingle it does
+// so at once; under kRandom after a delay, or when a thread polls or waits with a deadline. So a program whose threads
+// only wait gets the same choices in every run.
 #pragma once
 
 #include <random>
@@ -22,7 +22,7 @@ class Serial final : public Executor {
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
-  // A thread waits that does not run ops itself: Serial's thread runs them without the random delay.
+  // A thread waits but does not run ops itself. So Serial's thread runs them at once, without kRandom's delay.
   void hurry() override {
     const base::LockGuard lock(work_mutex_);
     hurried_ = true;

@@ -61,11 +61,11 @@ bool has_context(int gpus) {
 
 constexpr int kMaxQueues = 32;  // of any GPU
 
-// The number of hardware queues of this process: as many as there are, unless the program asks for another number. CUDA
-// itself would take 8: then two of ten streams share a queue, and if one waits for another rank, the other waits behind
-// it. The driver reads the variable when it is initialized, and never again.
-// So only the first call can set it, before it calls the driver. If there is a context already, the driver has read the
-// value from before.
+// Sets the number of hardware queues of this process and returns it. The default is the maximum, because with CUDA's
+// default of 8 two of ten streams share a queue. If one of the two waits for another rank, the other waits behind it.
+//
+// The driver reads the variable once, when it is initialized. So only the first call can set it, before it calls the
+// driver. If a context exists already, the driver has read the earlier value.
 int process_queues(int wanted) {
   static const int kQueues = [wanted] {
     const int before = base::cuda_connections();
@@ -79,7 +79,7 @@ int process_queues(int wanted) {
 // that were a kernel that waits for this stream's rank, both would wait for ever. So the first kernel comes now.
 void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
 
-// While it lives, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
+// While it exists, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
 class RelaxedCapture : base::NoCopy {
  public:
   RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -224,8 +224,7 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
     const unsigned wanted = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
     check(cudaStreamCreateWithPriority(&handle, wanted, spec.priority), "cudaStreamCreateWithPriority", gpu_);
   }
-  // While a stream captures, CUDA neither runs a kernel in it nor tells its flags, and it cannot join the legacy
-  // stream.
+  // A capturing stream runs no kernel, CUDA does not return its flags, and it cannot be ordered with the legacy stream.
   unsigned flags = cudaStreamNonBlocking;
   if (!spec.legacy && !is_capturing(handle)) {
     warm_up(handle, gpu_);

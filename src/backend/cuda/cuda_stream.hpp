@@ -85,8 +85,8 @@ struct CudaStream final : runtime::StreamState {
 
   base::BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
-  // For blocking streams: the position of the legacy stream that this stream already waits for, and the position of
-  // this stream that the legacy stream already waits for. Each is written under the lock of the waiting stream.
+  // For blocking streams. legacy_seen: the position of the legacy stream that this stream already waits for.
+  // seen_by_legacy: the reverse. Each is written under the lock of the waiting stream.
   std::atomic<std::uint64_t> legacy_seen{0}, seen_by_legacy{0};
   struct Recent {
     Name name;

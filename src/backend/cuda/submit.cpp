@@ -237,8 +237,8 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   if (op.point.stream == &stream) return;  // the stream's own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // The point belongs to another kind of device. No CUDA stream can wait for it, so the host thread waits here. If
-    // the core is null, that device was closed: it finished its work before.
+    // A point of another kind of device: no CUDA stream can wait for it, so the host thread waits here. No core: that
+    // device finished its work and was closed.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }

@@ -72,6 +72,8 @@ void notify_barriers(SimStream& stream) {
   }
 }
 
+// Whether the command must wait for work on the other side of the legacy stream's barrier (rules 3-10). A blocking
+// stream is then added to SimDevice::barred, whose streams leave_epoch() makes runnable.
 bool behind_barrier(SimStream& stream, const Command& command) {
   SimDevice& device = *stream.device;
   if (command.kind == OpKind::kAlloc) return false;
@@ -265,9 +267,8 @@ void Machine::fault(SimDevice& device, const runtime::Failure& failure) {
 
 // --- Dispatch: commands leave their hardware queues (docs/semantics.md, rules 3-13, 54, 57, 92-94). ---
 
-// Starts all commands of this stream that can start. If the stream is blocked, one of these makes it runnable again:
-// the end of its running command, its FIFO when the stream gets to the front, the awaited point or barrier, or its
-// timer.
+// Starts all commands of this stream that can start. If the stream is blocked, the end of the cause makes it runnable
+// again: its running command, other commands ahead in its FIFO, the awaited point or barrier, or its timer.
 void Machine::advance(SimStream& stream) {
   if (stream.stage == Stage::kExchange) continue_exchange(stream);
   if (stream.stage == Stage::kIdle && stream.timer.place != Timer::kIdle) timers_.cancel(stream.timer);

@@ -45,7 +45,7 @@ class Machine {
   void fault(SimDevice& device, const runtime::Failure& failure);
 
  private:
-  // Puts the stream into a list instead of calling advance(): the end of one command may release a chain of any length,
+  // Puts the stream into a list instead of calling advance(). The end of one command may release a chain of any length,
   // and a recursion of that depth would overflow the stack.
   void make_runnable(SimStream& stream) {
     if (stream.runnable) return;

@@ -150,9 +150,9 @@ struct SimDevice {
   std::vector<HardwareQueue> queues;
   std::uint32_t next_queue = 0;
 
-  // The commands of the legacy stream divide those of the blocking streams into epochs: pending[e] counts the
-  // unfinished commands of blocking streams that were issued after e legacy commands. Legacy command e+1 waits until
-  // pending[e] is 0, and a command of epoch e waits for legacy command e.
+  // The commands of the legacy stream divide those of the blocking streams into epochs. Epoch e has the commands that
+  // were issued after e legacy commands, and pending[e] counts those of them that are unfinished. Legacy command e+1
+  // waits until pending[e] is 0, and a command of epoch e waits for legacy command e.
   Ring<std::uint64_t> pending;
   std::uint64_t legacy_issued = 0, legacy_done = 0;
   std::uint64_t legacy_end = 0;    // position of the last legacy command, for observers

@@ -23,8 +23,8 @@ constexpr int kStepsPerCheck = 4096;  // machine steps between two readings of t
 // Whether a record needs no command, because its point is the end of the last command. (On an H200 such records enter
 // no queue either.) In the legacy stream a record is a barrier (rule 9) and so a command. In a blocking stream it is a
 // command while legacy work is pending, because it comes after that work (rule 3). With an observer it is a command
-// even if that work is already done in virtual time: the dependency is reported with a command, and positions before
-// and after it must differ. The virtual cost is the same.
+// even if that work is already done in virtual time. The reason: the dependency is reported with a command, and
+// positions before and after it must differ. The virtual cost is the same.
 bool is_plain_record(const Op& op, const SimStream& stream) {
   if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
   const SimDevice& device = *stream.device;

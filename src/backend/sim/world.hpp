@@ -91,8 +91,8 @@ class World : private Performer {
   bool driving_ SLIP_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<Payload>> payloads_ SLIP_GUARDED_BY(mutex_);
   std::vector<Payload*> idle_payloads_ SLIP_GUARDED_BY(mutex_);
-  // Host functions that have run. They are destroyed after the lock is released, because their destructors may free
-  // buffers.
+  // Host functions that have run. The next caller destroys them after it has released the lock, because their
+  // destructors may free buffers.
   Functions finished_ SLIP_GUARDED_BY(mutex_);
 };
 

@@ -203,7 +203,7 @@ class GraphBuilder {
         for (; passed < flag.writes.size() && flag.writes[passed].node < wait.node; ++passed) {
           if (passed > 0 && !ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value)) count = passed;
         }
-        // The values of a count rise, so the first write that ends the wait is found by halving.
+        // The values of a count increase, so binary search finds the first write that ends the wait.
         const auto reaches = [&](const FlagUse& write) { return ends_wait(write.value, wait.value); };
         const auto first = flag.writes.begin() + static_cast<std::ptrdiff_t>(count),
                    now = flag.writes.begin() + static_cast<std::ptrdiff_t>(passed);
@@ -214,8 +214,8 @@ class GraphBuilder {
     }
   }
 
-  // Visits the nodes in the order of the records, and the predecessors of each before it. Of a cycle, which only a
-  // damaged file or a program that never ended has, the edge of a flag is removed.
+  // Visits the nodes in the order of the records, and the predecessors of each before it. If a damaged file, or a
+  // program that never ended, contains a cycle, the edge of a flag in the cycle is removed.
   void sort() {
     std::vector<Visit> visits(graph_.nodes.size(), Visit::kNew);
     std::vector<std::uint32_t> open;  // each is a predecessor of the one before it
@@ -245,8 +245,8 @@ class GraphBuilder {
     }
     return kNoNode;
   }
-  // The last open node is behind `first`, which is open, too. Removes the edge of a flag on the way between them. There
-  // is one, because all other edges lead to earlier records.
+  // The open nodes from `first` to the last one form a cycle. Removes the edge of a flag in it. There is one, because
+  // all other edges lead to earlier records.
   void cut_cycle(std::uint32_t first, std::vector<std::uint32_t>& open, std::vector<Visit>& visits) {
     std::uint32_t behind = first;
     while (!open.empty()) {

@@ -2,17 +2,17 @@
 // traverse it.
 //
 // Nodes are ops and waits, in the order of the records. A node has at most two predecessors. They come before it in the
-// list, with one exception: the write of a flag may be submitted after the wait for it. OpGraph::order has every node
-// behind its predecessors, so one pass forward or backward over it is enough:
+// list, with one exception: the write of a flag may be submitted after the wait for it. In OpGraph::order every node
+// comes after its predecessors, so one pass forward or backward over it is enough. The predecessors, by kind of node:
 //
 //   op               prev: the node before it in its stream;  other: the host's last wait before the submission
 //   event, barrier   prev: the node before it in its stream;  other: the point that it waits for
-//   flag             the same for a stream memory operation that waits for a flag; its op comes behind it. `other` is
-//   the
-//                    first write that ends the wait; none if no op of the trace writes it
-//   sync             prev: the host thread's wait before;     other: the point that it waited for
-//   device           prev: the device's join before;          other: a stream's end (for waits for a whole device)
+//   flag             prev: the node before it in its stream;  other: the first write that ends the wait, if any
+//   sync             prev: the host thread's previous wait;   other: the point that it waited for
+//   device           prev: the device's previous join;        other: the end of one stream of the device
 //
+// A flag is the wait of a stream memory operation; the node of the op itself follows it. A device node joins the end of
+// one stream; a wait of the host for a whole device is a chain of them.
 // A wait is a node of its own because another stream may wait for it without an op in between.
 #pragma once
 
@@ -53,12 +53,12 @@ struct OpNode {
 
 struct OpGraph {
   std::vector<OpNode> nodes;
-  std::vector<std::uint32_t> order;        // all nodes, each behind its predecessors
+  std::vector<std::uint32_t> order;        // all nodes, each after its predecessors
   std::vector<std::uint32_t> node_of;      // by span
   std::vector<std::uint32_t> thread_last;  // by host thread: the op that it submitted last, or kNoNode
 
-  // The direct predecessors (spans) of the span by its stream's order and by waits of streams for points, not by waits
-  // for flags or waits of the host.
+  // The spans that directly precede this one, by its stream's order and by waits of streams for points. Waits for flags
+  // and waits of the host do not count.
   std::vector<std::uint32_t> predecessors(std::uint32_t span) const;
 };
 

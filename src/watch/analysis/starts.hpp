@@ -1,9 +1,9 @@
 // Finds out why the ops of a trace started when they did, and the order in which time-based analyses visit them. Used
 // by analyse() and by the search for superfluous waits.
 //
-// An op starts when four conditions are met: the host has submitted it; the ops it depends on have ended; it is at the
-// front of its hardware queue; its engine has capacity. The last of these is the reason of its start; the time from
-// then to the start is its latency.
+// An op starts when four conditions are met. The host has submitted it; the ops that it depends on have ended; it is at
+// the front of its hardware queue; its engine has capacity. The condition that is met last is the reason of its start,
+// and the time from then to the start is its latency.
 #pragma once
 
 #include <cstdint>

@@ -58,8 +58,9 @@ void NeededEdges::host_waited(std::uint32_t host_slot, const Clocks::Clock& cloc
   }
 }
 
-// Walks back from the slot to the point. In each slot it takes the latest incoming edge that covers the point. Each
-// step goes to an earlier edge, so the walk ends.
+// Marks the edges of one path from the point `earlier` to the slot, using edges at positions below `before`. Walks back
+// from the slot to the point: in each slot it takes the latest incoming edge that covers the point. Each step goes to
+// an earlier edge, so the walk ends.
 void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t before) {
   if (gave_up_) return;
   std::uint64_t surely_before = before;  // for `kept`, which does not distinguish edges at the same position

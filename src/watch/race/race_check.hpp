@@ -18,7 +18,7 @@ namespace slip::watch {
 
 class RaceCheck : base::NoCopy {
  public:
-  // `by_op`: see FixFinder. `needed` learns which edges the conflicts need; may be null.
+  // `by_op`: see FixFinder. `needed` collects the edges that conflicts need; may be null.
   explicit RaceCheck(bool by_op = false, NeededEdges* needed = nullptr);
 
   // Checks the next record, in the order of the process. `reads` and `writes` belong to a kSubmit.

@@ -1,7 +1,8 @@
 // Shadow memory: which ops accessed which bytes of a buffer last. RaceCheck compares each access with it.
 //
 // It is exact to the byte: a buffer is divided into segments where accesses begin and end, so two adjacent accesses
-// never seem to overlap. Segments with the same history are joined again. The host's open views lie beside it.
+// never seem to overlap. Segments with the same history are joined again. OpenViews has the views of the host that have
+// not ended.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ SourceLine source_of(const Op& op) {
   return {op.file, op.line, op.file.empty() ? op.name : std::string_view()};
 }
 
-// check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` learns which
-// edges the conflicts need; may be null.
+// check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` collects the
+// edges that conflicts need; may be null.
 RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed);
 
 // Removes from a report the fixes that the others make unnecessary. A fix that was found late may also order accesses

@@ -1,5 +1,5 @@
-// Functions shared by the code around TraceData: the normal form of records, the names and limits of a trace file, the
-// origin of each device's clock, and the arrows that viewers draw between ops.
+// Functions shared by the code around TraceData: the normal form of records, and the names and limits of a trace file.
+// Also the origin of each device's clock, and the arrows that viewers draw between ops.
 #pragma once
 
 #include <cstddef>
