@@ -256,9 +256,9 @@ void Loader::prepare_decoding(Here here) {
     for (const PackedPart& part : packed->parts)
       decodings.push_back({.blocks = part.blocks_offset(),
                            .blocks_bytes = part.blocks_bytes(),
-                           .checks = part.offset,
+                           .checksums = part.offset,
                            .ends = part.ends_offset(),
-                           .count = part.checks.size(),
+                           .count = part.checksums.size(),
                            .at = part.at,
                            .bytes = part.bytes,
                            .report = report(),
@@ -286,11 +286,11 @@ void Loader::keep_tables(Here here) {
   decode_memory_.tables = device_.alloc(bytes, MemoryKind::kPinned, "tables of compressed weights", here);
   std::uint64_t at = 0;
   each([&](Decoding& one, const PackedPart& part) {
-    one.kept_checks = decode_memory_.tables.slice(at, 8 * one.count);
+    one.kept_checksums = decode_memory_.tables.slice(at, 8 * one.count);
     one.kept_ends = decode_memory_.tables.slice(at + 8 * one.count, 4 * one.count);
     at += 16 * one.count;
     if (options_.purpose == Purpose::kProve) return;
-    std::memcpy(runtime::address(one.kept_checks), part.checks.data(), one.kept_checks.bytes);
+    std::memcpy(runtime::address(one.kept_checksums), part.checksums.data(), one.kept_checksums.bytes);
     std::memcpy(runtime::address(one.kept_ends), part.ends.data(), one.kept_ends.bytes);
   });
 }
@@ -441,17 +441,17 @@ void Loader::issue_decode(StreamRef stream, Range to, std::uint32_t index, Range
   const std::vector<Decoding>& decodings = groups_[index].decodings;
   for (std::size_t i = 0; i < decodings.size(); ++i) {
     const Decoding& one = decodings[i];
-    Range blocks, checks, ends;
-    if (one.kept_checks.block) {
+    Range blocks, checksums, ends;
+    if (one.kept_checksums.block) {
       const FilePart& part = parts_[index][i];
       blocks = packed.slice(part.at + part.shift(runtime::address(packed), false), one.blocks_bytes);
-      checks = one.kept_checks, ends = one.kept_ends;
+      checksums = one.kept_checksums, ends = one.kept_ends;
     } else {
       blocks = packed.slice(one.blocks, one.blocks_bytes);
-      checks = packed.slice(one.checks, 8 * one.count), ends = packed.slice(one.ends, 4 * one.count);
+      checksums = packed.slice(one.checksums, 8 * one.count), ends = packed.slice(one.ends, 4 * one.count);
     }
     stream.launch(model::decompress_or_fail_kernel(),
-                  {.reads = {blocks, checks, ends},
+                  {.reads = {blocks, checksums, ends},
                    .writes = {to.slice(one.at, one.bytes), one.report},
                    .scalars = one.scalars,
                    .name = groups_[index].name},

@@ -133,9 +133,9 @@ class Loader final : public GroupLoader {
   };
   // One launch of the decompress kernel. Offsets are in the packed group and in the group.
   struct Decoding {
-    std::uint64_t blocks = 0, blocks_bytes = 0, checks = 0, ends = 0, count = 0;
+    std::uint64_t blocks = 0, blocks_bytes = 0, checksums = 0, ends = 0, count = 0;
     std::uint64_t at = 0, bytes = 0;
-    Range kept_checks = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
+    Range kept_checksums = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
     Range report;
     std::vector<Scalar> scalars;
   };

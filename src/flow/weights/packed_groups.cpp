@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{256} << 20;  // of pinned memory: few large allocations
 
-std::size_t blocks_of(const PackedPart& part) { return part.checks.size(); }
+std::size_t blocks_of(const PackedPart& part) { return part.checksums.size(); }
 
 model::BlockId id_of(const PackedPart& part, std::size_t block) {
   const std::uint64_t index = part.sizes.first + block, each = model::block_weights(part.sizes.split);
-  return {index, static_cast<std::uint32_t>(std::min(each, part.sizes.weights - index * each)), part.checks[block]};
+  return {index, static_cast<std::uint32_t>(std::min(each, part.sizes.weights - index * each)), part.checksums[block]};
 }
 
 // The bytes of a block; `packed` is the whole packed group.
@@ -50,7 +50,7 @@ void refuse_block(const PackedPart& part, std::size_t block, model::BlockFault f
 }
 
 void write_tables(const PackedPart& part, std::byte* into) {
-  std::memcpy(into + part.offset, part.checks.data(), 8 * part.checks.size());
+  std::memcpy(into + part.offset, part.checksums.data(), 8 * part.checksums.size());
   std::memcpy(into + part.ends_offset(), part.ends.data(), 4 * part.ends.size());
   const std::uint64_t end = part.ends_offset() + 4 * part.ends.size();
   std::memset(into + end, 0, part.blocks_offset() - end);
@@ -76,8 +76,8 @@ std::optional<PackedPart> part_in_file(const TensorFiles& files, const TensorInf
                     .at = wanted.offset,
                     .bytes = wanted.bytes.bytes,
                     .sizes = model::DecompressSizes::of(table, first),
-                    .checks = {table.checks().begin() + static_cast<std::ptrdiff_t>(first),
-                               table.checks().begin() + static_cast<std::ptrdiff_t>(last)},
+                    .checksums = {table.checksums().begin() + static_cast<std::ptrdiff_t>(first),
+                                  table.checksums().begin() + static_cast<std::ptrdiff_t>(last)},
                     .ends = {table.ends().begin() + static_cast<std::ptrdiff_t>(first),
                              table.ends().begin() + static_cast<std::ptrdiff_t>(last)},
                     .file = &file_of(files, tensor, here),
@@ -107,8 +107,8 @@ void finish_packed(const PackedGroup& group, std::byte* into) {
   for_each_block(group, [&](const PackedPart& part, std::size_t block) {
     const std::span<const std::byte> bytes = block_of(part, block, into);
     const model::BlockId id = id_of(part, block);
-    if (model::check_sum(bytes.data(), bytes.size()) + model::check_seed(id.index, id.weights) != id.check)
-      refuse_block(part, block, model::BlockFault::kCheck, {});
+    if (model::weighted_sum(bytes.data(), bytes.size()) + model::checksum_seed(id.index, id.weights) != id.checksum)
+      refuse_block(part, block, model::BlockFault::kChecksum, {});
   });
 }
 
@@ -172,7 +172,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
                      .at = part.offset,
                      .bytes = part.bytes.bytes,
                      .sizes = model::DecompressSizes::of(table),
-                     .checks = {table.checks().begin(), table.checks().end()},
+                     .checksums = {table.checksums().begin(), table.checksums().end()},
                      .ends = {table.ends().begin(), table.ends().end()}});
     }
     bytes += aligned(group.bytes);
