@@ -1,6 +1,6 @@
-// JobOutput: the output of ranks on other hosts, written to the standard output and error of the launcher. A reader
-// that stops reading must not stop the launcher, which has to handle signals: so the text waits here, and is_full()
-// tells the launcher to read no more from its hosts.
+// JobOutput: writes the output of ranks on other hosts to the standard output and error of the launcher. If the reader
+// of that output stops reading, the launcher must still handle signals. So this class buffers the text and never
+// blocks. While is_full(), the launcher reads no more from its hosts.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +19,8 @@ namespace slip::transport {
 class JobOutput {
  public:
   JobOutput();
-  // `stream`: 1 or 2. `source`: the rank, or something else that writes lines. The prefix counts at its first bytes.
+  // `source`: a number for the writer of the text: a rank, a host or the launcher. `stream`: 1 or 2. The prefix is the
+  // one of the first call for this source and stream.
   void add(int source, int stream, std::string_view bytes, const std::string& prefix);
   void finish_line(int source);  // the source has ended: its last line may have no newline
 
