@@ -7,6 +7,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,10 +33,15 @@ class JobOutput {
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{1} << 20;
 
-  bool other_is_within_line(std::size_t index) const;
+  // The other stream has written a part of a line last, and has more of it. If both streams go to the same file, this
+  // one must wait, or its text would split that line. Only one stream can have written last, so the two never wait for
+  // each other.
+  bool must_wait(std::size_t index) const {
+    return one_file_ && unfinished_ && *unfinished_ != index && !waiting_[*unfinished_].empty();
+  }
 
   bool one_file_ = false;                            // the standard output and error go to the same pipe or terminal
-  std::array<bool, 2> within_line_{};                // the last byte written was not the end of a line
+  std::optional<std::size_t> unfinished_;            // the stream that wrote last, if it wrote a part of a line
   std::map<std::pair<int, int>, LinePrefix> lines_;  // by source and stream
   std::array<std::string, 2> waiting_;               // for the standard output and error
 };
