@@ -118,7 +118,7 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) {
     }
     return group;
   }
-  if (source.packed_) return group;  // copied; fill() decodes it on the host
+  if (source.packed_) return group;  // kCopy: fill() decodes it on the host, into pinned memory
   if (source.files_) {
     const auto is_compressed = [&](const WeightGroup::Part& part) {
       return compressed_of(*source.files_, source.files_->at(value_of(part).name, here)) != nullptr;
@@ -299,7 +299,7 @@ void Loader::check_decoded(Here here) const {
   std::uint64_t next = 0;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part, ++next) {
-      // relaxed: a caller that has waited for the decoding sees its report; another one sees what is there so far.
+      // relaxed: a caller that has waited for the decoding sees its report. No other data is read through the report.
       const std::uint64_t word =
           std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(decode_memory_.reports.range()))[next])
               .load(std::memory_order_relaxed);
@@ -360,8 +360,8 @@ void Loader::fill_resident(Here here) {
   stream.sync(here);
 }
 
-// `used`: the place is free when it is complete. The lambda is at most two pointers large, so that std::function stores
-// it without an allocation.
+// `used`: when it is complete, the place is free. The lambda is at most two pointers large, so that std::function
+// stores it without an allocation.
 void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name, const Event* used) {
   // Where device memory is host memory the read is the load itself, so it runs on the engine of copies into the device.
   const bool loads = groups_[index].path == LoadPath::kReadIntoRing;
@@ -381,11 +381,11 @@ void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name na
                                                    .host = &call});
 }
 
-// What a host function does.
+// Runs in the host function of a read.
 void Loader::read(ReadTarget target) {
   const LoadPath path = groups_[target.group].path;
   ReadAhead& reads = path == LoadPath::kReadIntoRing ? *ring_reads_ : *slot_reads_;
-  // Without parts in files, the group is compressed and the host decodes it.
+  // A group without parts is compressed in its file and not in the plan: the host decodes it.
   if (parts_[target.group].empty()) return fill(target.group, reads.address_of(target));
   reads.read(target);
   if (path == LoadPath::kDecode && !reads_blocks(target.group))

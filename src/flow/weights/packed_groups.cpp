@@ -33,14 +33,14 @@ std::span<const std::byte> block_of(const PackedPart& part, std::size_t block, c
   return {packed + part.blocks_offset() + begin, end_of(block) - begin};
 }
 
-// Calls `look(part, block)` for every block, on all cores.
-template <class Look>
-void for_each_block(const PackedGroup& group, const Look& look) {
+// Calls `visit(part, block)` for every block, on all cores.
+template <class Visit>
+void for_each_block(const PackedGroup& group, const Visit& visit) {
   constexpr std::size_t kBlocksPerIndex = 8;  // some microseconds of work
   for (const PackedPart& part : group.parts) {
     base::for_each_index((blocks_of(part) + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
       const std::size_t end = std::min(blocks_of(part), (index + 1) * kBlocksPerIndex);
-      for (std::size_t block = index * kBlocksPerIndex; block < end; ++block) look(part, block);
+      for (std::size_t block = index * kBlocksPerIndex; block < end; ++block) visit(part, block);
     });
   }
 }
@@ -63,7 +63,7 @@ void append(PackedGroup& group, PackedPart part) {
   group.parts.push_back(std::move(part));
 }
 
-// Nothing if the part is not some whole blocks.
+// None if the part begins or ends within a block.
 std::optional<PackedPart> part_in_file(const TensorFiles& files, const TensorInfo& tensor,
                                        const model::CompressedTensor& stored, const WeightGroup::Part& wanted,
                                        Here here) {
@@ -163,7 +163,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
       const GraphValue& weight = values[part.bytes.value.index];
       plain.resize(part.bytes.bytes);
       fill(i, part, plain);
-      // A part that begins or ends within a weight is kept as bytes, which are stored as they are.
+      // A part that begins or ends within a weight is treated as bytes, which are stored raw.
       model::Split split = model::split_of(weight.type);
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;
       model::BlockTable table(split, part.bytes.bytes / model::weight_bytes(split), here);

@@ -1,5 +1,5 @@
-// Compressed weight groups. A packed group is one range of bytes, so that one copy moves it: for each part of the group
-// the checksums of its blocks, where they end, and the blocks (model/codec/tensor.hpp). A device decodes it with a
+// Compressed weight groups. A packed group is one range of bytes, so that one copy moves it. For each part of the group
+// it has the checksums and the ends of its blocks, then the blocks (model/codec/tensor.hpp). A device decodes it with a
 // launch for each part (model/codec/kernel.hpp).
 #pragma once
 
