@@ -314,7 +314,9 @@ void prepare_target(const std::string& to, bool resume, Here here) {
   std::error_code error;
   fs::create_directories(to, error);
   if (error) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", to, error.message());
-  if (!resume && !fs::is_empty(to, error))
+  const bool empty = fs::is_empty(to, error);
+  if (error) base::fail(Code::kIo, here, "cannot read the folder '{}': {}", to, error.message());
+  if (!resume && !empty)
     base::fail(Code::kInvalidValue, here,
                "'{}' is not empty: name another folder, or continue an interrupted call with --resume", to);
 }
@@ -322,10 +324,10 @@ void prepare_target(const std::string& to, bool resume, Here here) {
 void copy_file(const std::string& from, const std::string& to, Here here) {
   const store::File source = store::File::open(from, here);
   const bool exists = fs::exists(to);
-  if (exists && fs::file_size(to) != source.size())
-    base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
   std::optional<store::File> there;
   if (exists) there = store::File::open(to, here);
+  if (exists && there->size() != source.size())
+    base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   std::optional<base::OutputFile> out;
   if (!exists) out.emplace(to, here);
   for (std::uint64_t at = 0; at < source.size(); at += kCopyBytes) {
@@ -334,7 +336,7 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
     if (out) out->write(piece);
     else there->read(at, other.data(), other.size(), here);
     if (exists && other != piece)
-      base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
+      base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   }
   if (out) out->finish();
 }

@@ -144,7 +144,7 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
   } else {
     if (is_weights_file(options.model))
       throw UsageError(
-          fmt::format("'{}' has weights and no graph: give the folder with graph.json and the weights", options.model));
+          fmt::format("'{}' is weights without a graph: give the folder with graph.json and the weights", options.model));
     graph_ = read_graph(options.model, {});
   }
   if (options.compress && !has_weights())
