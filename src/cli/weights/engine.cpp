@@ -114,8 +114,7 @@ void EngineOptions::add_to(CLI::App& command, bool runs) {
   CLI::Option* of_budget = command.add_option(
       "--budget", budget, "Limit of device memory, for weights, ring and activations together: 2GiB");
   CLI::Option* of_slowdown = command.add_option(
-      "--slowdown", slowdown,
-      "Find the smallest budget with which a step is at most PERCENT slower than with all weights resident");
+      "--slowdown", slowdown, "Find the smallest budget that is at most this many percent slower than all resident");
   of_budget->excludes(of_slowdown);
   command.add_option("--host-memory", host_memory,
                      "Limit of host memory for weights; the other weights are read from disk in each step");
@@ -143,8 +142,8 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
     graph_ = read_graph(folder_ + "/graph.json", {});
   } else {
     if (is_weights_file(options.model))
-      throw UsageError(
-          fmt::format("'{}' is weights without a graph: give the folder with graph.json and the weights", options.model));
+      throw UsageError(fmt::format("'{}' is weights without a graph: give the folder with graph.json and the weights",
+                                   options.model));
     graph_ = read_graph(options.model, {});
   }
   if (options.compress && !has_weights())
