@@ -59,10 +59,10 @@ double gpu_copy_rate(std::size_t bytes) {
 double gpu_decode_rate(const CodecWeights& of, bool verify) {
   if (!has_gpu()) return 0;
   const Memory blocks(of.blocks.size(), of.blocks.data());
-  const Memory checks(of.table.blocks() * 8, of.table.checks().data());
+  const Memory checksums(of.table.blocks() * 8, of.table.checksums().data());
   const Memory ends(of.table.blocks() * 4, of.table.ends().data());
   const Memory into(of.weights.size()), report(8);
-  const Piece reads[] = {blocks.piece(), checks.piece(), ends.piece()}, writes[] = {into.piece(), report.piece()};
+  const Piece reads[] = {blocks.piece(), checksums.piece(), ends.piece()}, writes[] = {into.piece(), report.piece()};
   model::DecompressSizes sizes = model::DecompressSizes::of(of.table);
   sizes.verify = verify;
   const std::vector<Scalar> scalars = sizes.scalars();

@@ -1,4 +1,4 @@
-// `slip agent`: what `slip launch --hosts` starts on each host. Hidden: users do not call it.
+// `slip agent`: the program that `slip launch --hosts` starts on each host. Hidden: users do not call it.
 #include "transport/job/agent.hpp"
 
 #include <CLI/CLI.hpp>

@@ -88,7 +88,7 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app);   // without po
 std::vector<std::string> option_names(const CLI::Option& option);  // "-n", "--ranks"
 std::vector<std::string> command_names(const CLI::App& app);
 std::string line_of(const CLI::App& app);  // "slip bench all_reduce"
-// Text for an unknown word: ": did you mean all_reduce? There are ...".
+// The end of an error about an unknown word: ": did you mean all_reduce? There are ...".
 std::string allowed(std::string_view typed, const std::vector<std::string>& words);
 
 // ": did you mean all_reduce?", or "" if no word is near.

@@ -20,7 +20,7 @@ struct CompressCommand {
   bool resume = false;
 };
 
-// One line on a terminal that is written over, at most ten times a second.
+// The progress, on one line of a terminal that is overwritten at most ten times a second.
 class ProgressLine {
  public:
   void show(const model::FilesProgress& progress) {
@@ -62,7 +62,7 @@ int convert(const CompressCommand& wanted, Convert* call) {
   const double ratio = result.compressed_bytes == 0
                            ? 1.0
                            : static_cast<double>(result.original_bytes) / static_cast<double>(result.compressed_bytes);
-  const std::string kept = result.kept == 0 ? "" : fmt::format("; {} tensors were there already", result.kept);
+  const std::string kept = result.kept == 0 ? "" : fmt::format("; {} of the tensors existed already", result.kept);
   fmt::print("{}: {} tensors in {} file{}, {} as {} ({:.3f}x), {}{}\n", wanted.to, result.tensors, result.files,
              result.files == 1 ? "" : "s", base::format_bytes(result.original_bytes),
              base::format_bytes(result.compressed_bytes), ratio,
@@ -84,7 +84,8 @@ std::function<int()> add(CLI::App& app, const char* name, const char* text, cons
   command->footer(footer);
   command->add_option("MODEL", wanted->from, "A folder with *.safetensors files, or one such file")->required();
   command->add_option("-o,--output", wanted->to, "Folder to write; it must be empty or absent")->required();
-  command->add_flag("--resume", wanted->resume, "Continue: compare the tensors that are there, write the others");
+  command->add_flag("--resume", wanted->resume,
+                    "Continue an interrupted call: compare the tensors that exist, write the others");
   add_output(*command, "--json", wanted->json, "Write the sizes as JSON");
   return [wanted, call] { return convert(*wanted, call); };
 }
@@ -101,7 +102,8 @@ std::function<int()> add_compress(CLI::App& app) {
 
 std::function<int()> add_decompress(CLI::App& app) {
   return add(app, "decompress", "Give back the files that `slip compress` has read, byte for byte",
-             "\nEvery block is checked before its weights are written. A damaged file gives an error with the file,\n"
+             "\nThe checksum of each block is verified before its weights are written. A damaged file gives an error "
+             "with the file,\n"
              "the tensor and the block, and no output file.",
              model::decompress_files);
 }

@@ -32,8 +32,8 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-// The variables that ranks on other hosts get from this process: those of Slipstream and NCCL, but not those that tell
-// this process its own part in another job.
+// The variables that are passed on to ranks of other hosts: the variables of Slipstream and NCCL, except those that
+// make this process a rank of another job.
 std::map<std::string, std::string> forwarded_variables() {
   std::map<std::string, std::string> result = base::env_named("NCCL_");
   result.merge(base::env_named("SLIP_"));
@@ -142,11 +142,11 @@ void add_host_options(CLI::App& launch, LaunchOptions& options) {
                     "Command that reaches a host, with its options; {host} in it is the host (SLIP_SSH, or ssh)");
   launch.add_option("--slip", options.job.program,
                     "The program slip on the other hosts (the path of this one, or else slip in their PATH)");
-  launch.add_option("--start-timeout", options.start_timeout, "Seconds until all hosts must have answered (20)")
+  launch.add_option("--start-timeout", options.start_timeout, "All hosts must answer within this many seconds (20)")
       ->check(number_between(0.1, 1e6));
   launch
       .add_option("--host-timeout", options.host_timeout,
-                  "End the job if a host, or for a host this program, gives no sign of life for so many seconds (60)")
+                  "Seconds without a heartbeat after which a host, or on a host this program, counts as lost (60)")
       ->check(number_between(1, 1e6));
 }
 

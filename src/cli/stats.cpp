@@ -453,7 +453,7 @@ int run_stats(const StatsOptions& options) {
   const std::vector<NamedTrace> traces = read_traces(options.paths);
   if (!options.html.empty() && traces.size() > 1)
     throw UsageError(
-        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", options.paths.size()));
+        fmt::format("--html shows one trace, and {} are given that are not ranks of one job", options.paths.size()));
   for (const auto& [name, trace] : traces) {
     if (&name != &traces.front().name) fmt::print("\n");
     all.push_back(tell(name, Studied(trace), options));

@@ -1,4 +1,4 @@
-// Writing compressed files, and the original files from them.
+// compress_files() and decompress_files().
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -32,12 +32,13 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// The header of a compressed file without its check. `sizes` are those of the compressed tensors, in file order.
-std::string header_without_check(const SafetensorsHeader& original, const std::string& text, std::uint64_t file_bytes,
-                                 const Sizes& sizes, std::uint64_t first) {
+// The header of a compressed file, with zeros for its checksum. `sizes`: sizes of the compressed tensors, in file
+// order. `first`: offset of the first one.
+std::string header_without_checksum(const SafetensorsHeader& original, const std::string& text,
+                                    std::uint64_t file_bytes, const Sizes& sizes, std::uint64_t first) {
   std::string json =
-      fmt::format(R"({}{}","slip.codec":"{}","slip.version":"{}","slip.bytes":"{}","slip.header":{})", kCheckPrefix,
-                  std::string(kCheckDigits, '0'), kCodecName, kCodecVersion, file_bytes, base::json_string(text));
+      fmt::format(R"({}{}","slip.codec":"{}","slip.version":"{}","slip.bytes":"{}","slip.header":{})", kChecksumPrefix,
+                  std::string(kChecksumDigits, '0'), kCodecName, kCodecVersion, file_bytes, base::json_string(text));
   for (const auto& [key, value] : original.metadata)
     json += fmt::format(",{}:{}", base::json_string(key), base::json_string(value));
   json += '}';
@@ -50,16 +51,17 @@ std::string header_without_check(const SafetensorsHeader& original, const std::s
   return json + '}';
 }
 
-// Room for the header, whatever the sizes become: a header may end with spaces.
+// Bytes to reserve for the header before the tensors' compressed sizes are known: enough for any sizes. A shorter
+// header is filled up with spaces, which safetensors allows.
 std::uint64_t header_room(const SafetensorsHeader& original, const std::string& text, std::uint64_t file_bytes) {
-  std::uint64_t most = 0;
-  for (const TensorInfo& tensor : original.tensors) most += tensor.bytes + tensor.bytes / 512 + 4096;
-  const Sizes sizes(original.tensors.size(), most);
-  const std::uint64_t bytes = 8 + header_without_check(original, text, file_bytes, sizes, most).size();
+  std::uint64_t max = 0;  // more bytes than the compressed tensors can take
+  for (const TensorInfo& tensor : original.tensors) max += tensor.bytes + tensor.bytes / 512 + 4096;
+  const Sizes sizes(original.tensors.size(), max);
+  const std::uint64_t bytes = 8 + header_without_checksum(original, text, file_bytes, sizes, max).size();
   return (bytes + 63) / 64 * 64 - 8;
 }
 
-// Tells the caller how far it is.
+// Counts the bytes that are done, and calls FilesOptions::progress.
 class Progress {
  public:
   Progress(const FilesOptions& options, std::uint64_t total) : options_(options) { now_.total = total; }
@@ -111,23 +113,23 @@ class FileCompressor {
     }
     source_.require_unchanged(here_);
     out.truncate(at);
-    std::string json = header_without_check(header_, text_, source_.size(), sizes, 0);
+    std::string json = header_without_checksum(header_, text_, source_.size(), sizes, 0);
     if (room > kMaxHeaderBytes)
       base::fail(Code::kInvalidValue, here_, "'{}': its header would have {} bytes, and at most {} are allowed", path_,
                  room, kMaxHeaderBytes);
     json.resize(room, ' ');
-    json.replace(kCheckPrefix.size(), kCheckDigits, fmt::format("{:016x}", header_check(json)));
+    json.replace(kChecksumPrefix.size(), kChecksumDigits, fmt::format("{:016x}", header_checksum(json)));
     out.write(0, as_bytes(length_text(room) + json));
     out.finish();
     count(result);
   }
 
-  // For a file that is there already.
+  // Compares a file that exists already with the source. Throws kInvalidValue if it differs.
   void compare(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
     const CompressedHeader found = read_compressed_header(file, here_);
     const auto differs = [&] {
-      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' compressed: remove it", path_,
+      base::fail(Code::kInvalidValue, here_, "'{}' exists and is not the compressed form of '{}': remove it", path_,
                  source_.path());
     };
     if (found.original_text != text_ || found.original_bytes != source_.size()) differs();
@@ -158,14 +160,14 @@ class FileCompressor {
     return original == weights;
   }
 
-  // The size of this tensor in a partial file, if all of it is there and decodes to the source's bytes.
+  // The size of this tensor in a partial file, if the file has all of it and it decodes to the source's bytes.
   std::optional<std::uint64_t> size_if_there(const store::PartialFile& out, const TensorInfo& tensor,
                                              std::uint64_t at) const {
     std::byte fixed[BlockTable::kFixedBytes];
     if (out.size() <= at || !out.read(at, fixed)) return std::nullopt;
     try {
       std::uint64_t bytes = 0;
-      std::memcpy(&bytes, fixed + 16, sizeof bytes);  // of the tensor, in its head
+      std::memcpy(&bytes, fixed + 16, sizeof bytes);  // of the whole tensor: a field of its head
       if (bytes > out.size() - at) return std::nullopt;
       std::vector<std::byte> head(BlockTable::head_bytes_of(fixed, bytes, path_, here_));
       if (!out.read(at, head)) return std::nullopt;
@@ -182,7 +184,7 @@ class FileCompressor {
       return bytes;
     } catch (const Error& error) {
       if (error.code() != Code::kParse) throw;
-      return std::nullopt;  // the process ended while it wrote this tensor
+      return std::nullopt;  // an earlier process ended while it wrote this tensor
     }
   }
 
@@ -198,7 +200,7 @@ class FileCompressor {
       out.write(at + table.head_bytes() + table.begin(first), blocks);
       progress_.add(weights.size());
     }
-    out.write(at, table.head());  // last: a tensor without a head is not complete
+    out.write(at, table.head());  // last: while the head is missing, the tensor counts as not complete
     return table.bytes();
   }
 
@@ -235,7 +237,7 @@ class FileDecompressor {
   void compare(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
     const auto differs = [&] {
-      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' decompressed: remove it", path_,
+      base::fail(Code::kInvalidValue, here_, "'{}' exists and is not the decompressed form of '{}': remove it", path_,
                  source_.path());
     };
     if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text) differs();
@@ -270,7 +272,7 @@ class FileDecompressor {
     }
   }
 
-  // Writes bytes that are not there yet.
+  // Writes the bytes, unless the file has them already.
   static void put(store::PartialFile& out, std::uint64_t at, std::span<const std::byte> bytes) {
     if (out.size() >= at + bytes.size()) {
       std::vector<std::byte> there(bytes.size());
@@ -286,7 +288,7 @@ class FileDecompressor {
   Here here_;
 };
 
-// The files of a source, by name: those with tensors, and the others.
+// The names of the files of a source: safetensors files, and the others.
 struct Source {
   std::string folder;
   std::vector<std::string> tensors, others;
@@ -312,18 +314,20 @@ void prepare_target(const std::string& to, bool resume, Here here) {
   std::error_code error;
   fs::create_directories(to, error);
   if (error) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", to, error.message());
-  if (!resume && !fs::is_empty(to, error))
+  const bool empty = fs::is_empty(to, error);
+  if (error) base::fail(Code::kIo, here, "cannot read the folder '{}': {}", to, error.message());
+  if (!resume && !empty)
     base::fail(Code::kInvalidValue, here,
-               "'{}' has files already: name another folder, or continue with --resume what was interrupted", to);
+               "'{}' is not empty: name another folder, or continue an interrupted call with --resume", to);
 }
 
 void copy_file(const std::string& from, const std::string& to, Here here) {
   const store::File source = store::File::open(from, here);
   const bool exists = fs::exists(to);
-  if (exists && fs::file_size(to) != source.size())
-    base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
   std::optional<store::File> there;
   if (exists) there = store::File::open(to, here);
+  if (exists && there->size() != source.size())
+    base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   std::optional<base::OutputFile> out;
   if (!exists) out.emplace(to, here);
   for (std::uint64_t at = 0; at < source.size(); at += kCopyBytes) {
@@ -332,7 +336,7 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
     if (out) out->write(piece);
     else there->read(at, other.data(), other.size(), here);
     if (exists && other != piece)
-      base::fail(Code::kInvalidValue, here, "'{}' is there already, and is not '{}': remove it", to, from);
+      base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   }
   if (out) out->finish();
 }
@@ -344,7 +348,7 @@ FilesResult convert(const std::string& from, const std::string& to, const FilesO
   std::uint64_t total = 0;
   for (const std::string& name : source.tensors) {
     files.push_back(store::File::open(source.folder + "/" + name, here));
-    // All headers are read before anything is written.
+    // Reads all headers before it writes anything, so that a wrong file leaves no output behind.
     if constexpr (std::is_same_v<Worker, FileDecompressor>) {
       for (const TensorInfo& tensor : read_compressed_header(files.back(), here).original.tensors)
         total += tensor.bytes;

@@ -17,11 +17,11 @@ const std::string* find(const SafetensorsHeader& header, std::string_view key) {
 
 }  // namespace
 
-std::uint64_t header_check(std::string text) {
-  std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(kCheckPrefix.size()), kCheckDigits, '0');
+std::uint64_t header_checksum(std::string text) {
+  std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(kChecksumPrefix.size()), kChecksumDigits, '0');
   const std::uint64_t length = text.size();
   text.resize((text.size() + 15) / 16 * 16);
-  return check_sum(reinterpret_cast<const std::byte*>(text.data()), text.size()) + check_seed(length, 0);
+  return weighted_sum(reinterpret_cast<const std::byte*>(text.data()), text.size()) + checksum_seed(length, 0);
 }
 
 bool is_compressed(const SafetensorsHeader& header) { return find(header, "slip.codec") != nullptr; }
@@ -38,22 +38,22 @@ CompressedHeader read_compressed_header(const store::File& file, Here here) {
     return *found;
   };
   if (value("slip.codec") != kCodecName)
-    fail(fmt::format("it has the codec {}, and this program knows '{}'", shown(value("slip.codec")), kCodecName));
+    fail(fmt::format("its codec is {}, and this program reads only '{}'", shown(value("slip.codec")), kCodecName));
   if (value("slip.version") != std::to_string(kCodecVersion))
-    fail(fmt::format("it has version {} of the codec, and this program knows {}", shown(value("slip.version")),
+    fail(fmt::format("its codec has version {}, and this program reads only version {}", shown(value("slip.version")),
                      kCodecVersion));
-  if (!text.starts_with(kCheckPrefix) || value("slip.check") != fmt::format("{:016x}", header_check(text)))
-    fail("the checksum of its header does not fit: it was changed, or written again by another program");
+  if (!text.starts_with(kChecksumPrefix) || value("slip.check") != fmt::format("{:016x}", header_checksum(text)))
+    fail("its header does not match its checksum: the file was damaged, or another program has rewritten it");
   const auto bytes = base::parse_number<std::uint64_t>(value("slip.bytes"), 0, std::uint64_t{1} << 62);
-  if (!bytes) fail(fmt::format("its slip.bytes is {}", shown(value("slip.bytes"))));
+  if (!bytes) fail(fmt::format("its slip.bytes is {}, which is not the size of a file", shown(value("slip.bytes"))));
   result.original_bytes = *bytes;
   result.original_text = value("slip.header");
   if (result.original_bytes < 8 + result.original_text.size())
-    fail(fmt::format("an original of {} bytes cannot have a header of {}", result.original_bytes,
-                     result.original_text.size()));
+    fail(fmt::format("its metadata names an original file of {} bytes with a header of {}: it was changed",
+                     result.original_bytes, result.original_text.size()));
   result.original = parse_header(result.original_text, result.original_bytes, file.path(), here);
   if (result.original.tensors.size() != result.stored.tensors.size())
-    fail(fmt::format("it has {} tensors, and the original {}", result.stored.tensors.size(),
+    fail(fmt::format("it has {} tensors, and the original file has {}", result.stored.tensors.size(),
                      result.original.tensors.size()));
   for (const TensorInfo& tensor : result.original.tensors)
     static_cast<void>(result.stored_tensor(tensor, file.path(), here));
@@ -73,13 +73,13 @@ CompressedTensor::CompressedTensor(const store::File& file, const CompressedHead
   offset_ = stored.offset;
   std::byte fixed[BlockTable::kFixedBytes];
   if (stored.bytes < sizeof fixed)
-    base::fail(Code::kParse, here, "{}: {} bytes are no compressed tensor", what_, stored.bytes);
+    base::fail(Code::kParse, here, "{}: {} bytes are too few for a compressed tensor", what_, stored.bytes);
   file.read(offset_, fixed, sizeof fixed, here);
   std::vector<std::byte> head(BlockTable::head_bytes_of(fixed, stored.bytes, what_, here));
   file.read(offset_, head.data(), head.size(), here);
   table_ = BlockTable::parse(head, stored.bytes, what_, here);
   if (table_.split() != split_of(original.type) || table_.weights_bytes() != original.bytes)
-    base::fail(Code::kParse, here, "{}: it holds {} bytes, and the original has {} of {}", what_,
+    base::fail(Code::kParse, here, "{}: it decodes to {} bytes, and the original has {} bytes of {}", what_,
                table_.weights_bytes(), original.bytes, data_type_name(original.type));
 }
 
@@ -89,7 +89,8 @@ void CompressedTensor::decode(std::size_t first, std::size_t count, std::span<st
   decode_blocks(table_, first, count, blocks, into, what_, here);
 }
 
-// Whole blocks are decoded in place; a block that is wanted in part goes through memory of its own.
+// Decodes whole blocks in place. If only a part of a block is needed, decodes the block into `scratch` and copies that
+// part.
 void CompressedTensor::read(std::uint64_t offset, std::span<std::byte> into, Here here) const {
   constexpr std::size_t kPieceBlocks = 512;
   const std::uint64_t each = table_.weights_begin(1), end = offset + into.size();

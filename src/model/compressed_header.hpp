@@ -1,4 +1,4 @@
-// The header of a compressed file, for its reader and its writer.
+// Constants and the checksum of a compressed file's header, shared by its reader and its writer.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 namespace slip::model {
 
 inline constexpr std::string_view kCodecName = "slip weights";
-inline constexpr std::string_view kCheckPrefix = R"({"__metadata__":{"slip.check":")";
-inline constexpr std::size_t kCheckDigits = 16;
+inline constexpr std::string_view kChecksumPrefix = R"({"__metadata__":{"slip.check":")";
+inline constexpr std::size_t kChecksumDigits = 16;
 
-// The check of a header that begins with kCheckPrefix; its own digits count as 0.
-std::uint64_t header_check(std::string text);
+// The checksum of a header that begins with kChecksumPrefix; its own digits count as 0.
+std::uint64_t header_checksum(std::string text);
 
 }  // namespace slip::model

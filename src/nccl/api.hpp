@@ -1,5 +1,5 @@
-// What every function of libnccl.so.2 is made of: its two names, the conversion of exceptions to NCCL's result codes,
-// and the text for ncclGetLastError.
+// The common parts of all functions of libnccl.so.2: the two names of each function, the conversion of exceptions to
+// NCCL's result codes, and the text for ncclGetLastError.
 //
 // All functions may be called by any thread.
 #pragma once
@@ -50,12 +50,13 @@ inline void require_pointer(const void* pointer, const char* name) {
     invalid_argument("{} is a null pointer", name);
 }
 
-// The position that calls of the runtime get: errors name the function of the caller, not a line of this library.
+// Passed to calls of the runtime instead of a source position: errors name the caller's function, not a line of this
+// library.
 inline constexpr Here kNoPlace{};
 
 ncclResult_t result_of(ErrorCode code);
 
-// What a function reports: its result, and why.
+// The result of a function, and the reason for an error.
 struct Outcome {
   ncclResult_t result = ncclSuccess;
   std::string text;

@@ -1,5 +1,5 @@
-// Comm: what an ncclComm_t stands for: a slip::Communicator, its device, the streams that calls have used, and the
-// state that ncclCommGetAsyncError reports. Handles and lifetime: handle.hpp.
+// Comm: the object behind an ncclComm_t. It has a slip::Communicator, its device, the streams that calls have used, and
+// the state that ncclCommGetAsyncError reports. Handles and lifetime: handle.hpp.
 //
 // Any thread may call any function while it holds a Pin.
 #pragma once
@@ -95,7 +95,7 @@ class Comm {
  private:
   Stream adopt(CUstream_st* native) const;
 
-  // What calls are accepted. Its orderings are relaxed: no other data belongs to it.
+  // The calls that are accepted. Its orderings are relaxed: no other data belongs to it.
   enum class Use : unsigned char { kAll, kFinalized, kRevoked };
 
   const std::shared_ptr<RankDevice> device_;

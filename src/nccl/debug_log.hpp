@@ -1,4 +1,4 @@
-// DebugLog: where the lines of NCCL_DEBUG go: to stderr, or to the file that NCCL_DEBUG_FILE names.
+// DebugLog: writes the lines of NCCL_DEBUG to stderr, or to the file that NCCL_DEBUG_FILE names.
 #pragma once
 
 #include <string>

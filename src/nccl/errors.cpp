@@ -31,8 +31,8 @@ ProcessError& process_error() {
 
 struct ThreadErrors {
   std::string last;  // of this thread
-  // What ncclGetLastError returned: the caller holds pointers into them. Several, because a caller may print the errors
-  // of several communicators in one statement.
+  // Texts that ncclGetLastError has returned: the caller holds pointers into them. Several, because a caller may print
+  // the errors of several communicators in one statement.
   std::array<std::string, 8> returned;
   std::size_t next = 0;
 };

@@ -177,7 +177,7 @@ void issue_all(std::vector<CallRequest>& calls) {
   }
 }
 
-// What a group leaves, whatever its result.
+// The state after a group, also after one that failed.
 struct Taken {
   explicit Taken(OpenGroup& group) : open(group) {
     std::swap(calls, group.calls);

@@ -1,6 +1,5 @@
 // Handles of communicators. An ncclComm_t points to a slot of a table that is never freed. So any value that a caller
-// passes can be checked without touching freed memory: it is a slot of the table or it is not, and the slot is open or
-// it is not.
+// passes can be checked without touching freed memory: whether it is a slot of the table, and whether the slot is open.
 //
 // A call holds a Pin: the communicator is deleted by the last Pin after it was closed. So one thread may abort a
 // communicator while another thread is inside a call.

@@ -1,4 +1,4 @@
-// What belongs to a communicator besides its calls: operators of ncclRedOpCreatePreMulSum and registered buffers.
+// Other objects that belong to a communicator: operators of ncclRedOpCreatePreMulSum, and registered buffers.
 //
 // Any thread may call any function.
 #pragma once

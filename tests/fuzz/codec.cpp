@@ -54,7 +54,7 @@ void require(bool truth, const std::string& what) {
   if (!truth) throw std::logic_error(what);
 }
 
-// A tensor of damaged blocks with right checks.
+// A tensor of damaged blocks with right checksums.
 Bytes with_right_checks(Input& input, const Bytes& tensor) {
   const model::BlockTable good = model::BlockTable::parse(tensor, tensor.size(), "good");
   model::BlockTable table(good.split(), good.weights());
@@ -64,7 +64,8 @@ Bytes with_right_checks(Input& input, const Bytes& tensor) {
     Bytes block(from, from + static_cast<std::ptrdiff_t>(good.block_bytes(i)));
     input.damage(block);
     if (input.below(6) == 0) block.resize((input.below(block.size() / 16) + 1) * 16);
-    table.add(block.size(), model::check_sum(block.data(), block.size()) + model::check_seed(i, good.id(i).weights));
+    table.add(block.size(),
+              model::weighted_sum(block.data(), block.size()) + model::checksum_seed(i, good.id(i).weights));
     blocks.insert(blocks.end(), block.begin(), block.end());
   }
   Bytes result = table.head();

@@ -32,10 +32,12 @@ std::size_t round_trip(DataType type, const Bytes& weights) {
   EXPECT_TRUE(std::all_of(block.end() - 16, block.end(), [](std::byte b) { return b == std::byte{0xA5}; }));
   for (const CodecLoops loops : model::kAllCodecLoops) {
     if (!model::has_loops(loops)) continue;
-    const std::uint64_t check = model::check_sum(block.data(), size, loops) + model::check_seed(5, count);
-    EXPECT_EQ(check, model::check_sum(block.data(), size, CodecLoops::kPortable) + model::check_seed(5, count));
+    const std::uint64_t checksum = model::weighted_sum(block.data(), size, loops) + model::checksum_seed(5, count);
+    EXPECT_EQ(checksum,
+              model::weighted_sum(block.data(), size, CodecLoops::kPortable) + model::checksum_seed(5, count));
     Bytes again(weights.size() + 64, std::byte{0x5A});  // a guard behind the weights
-    const BlockFault fault = model::decode_block(split, {block.data(), size}, {5, count, check}, again.data(), loops);
+    const BlockFault fault =
+        model::decode_block(split, {block.data(), size}, {5, count, checksum}, again.data(), loops);
     EXPECT_EQ(fault, BlockFault::kNone) << model::loops_name(loops) << ": " << model::fault_text(fault);
     EXPECT_TRUE(std::equal(weights.begin(), weights.end(), again.begin()))
         << data_type_name(type) << " " << count << " " << model::loops_name(loops);
@@ -188,13 +190,13 @@ TEST(Codec, FaultsNameTheTensorAndTheBlock) {
   bad.resize(bad.size() - 16);
   EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, Code::kParse, {"cut short"}));
   EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(7), "w"); }, Code::kParse, {"7 bytes", "cut short"}));
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(64), "w"); }, Code::kParse, {"does not begin"}));
+  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(64), "w"); }, Code::kParse, {"it begins with 0x00000000"}));
   EXPECT_TRUE(fails([] { model::BlockTable(Split::kBf16, std::uint64_t{1} << 50); }, Code::kInvalidValue, {"at most"}));
   EXPECT_TRUE(fails([] { model::BlockTable(Split::kF32, std::uint64_t{1} << 35); }, Code::kInvalidValue, {"64 GiB"}));
 }
 
-// A block with a right check but any content: the decoder must not trust it. The guards and the address sanitizer see
-// accesses outside.
+// A block with a right checksum but any content: the decoder must not trust it. The guards and the address sanitizer
+// see accesses outside.
 TEST(Codec, HostileBlocksWriteNothingOutside) {
   std::mt19937_64 random(47);
   const Bytes weights[] = {wide_weights(DataType::kBF16, kBlock, 1, 40), wide_weights(DataType::kF16, kBlock, 1, 30),
@@ -216,8 +218,8 @@ TEST(Codec, HostileBlocksWriteNothingOutside) {
     Bytes into(bytes + 64, std::byte{0x5A});
     for (const CodecLoops loops : model::kAllCodecLoops) {
       if (!model::has_loops(loops)) continue;
-      const std::uint64_t check = model::check_sum(block.data(), block.size()) + model::check_seed(0, count);
-      const BlockFault fault = model::decode_block(split, block, {0, count, check}, into.data(), loops);
+      const std::uint64_t checksum = model::weighted_sum(block.data(), block.size()) + model::checksum_seed(0, count);
+      const BlockFault fault = model::decode_block(split, block, {0, count, checksum}, into.data(), loops);
       if (fault == BlockFault::kNone) {
         ++decoded;
       } else {

@@ -115,13 +115,18 @@ TEST_F(CompressedFiles, TensorFilesDecodesThem) {
 TEST_F(CompressedFiles, NothingIsReplaced) {
   compress();
   EXPECT_TRUE(fails([&] { compress(); }, Code::kInvalidValue, {"small", "--resume"}));
-  EXPECT_TRUE(
-      fails([&] { model::compress_files(path("model"), path("model"), {}, {}); }, Code::kInvalidValue, {"has files"}));
+  EXPECT_TRUE(fails([&] { model::compress_files(path("model"), path("model"), {}, {}); }, Code::kInvalidValue,
+                    {"is not empty"}));
   EXPECT_TRUE(fails([&] { model::compress_files(path("small"), path("other"), {}, {}); }, Code::kInvalidValue,
                     {"compressed already"}));
   EXPECT_TRUE(fails([&] { model::decompress_files(path("model"), path("other2"), {}, {}); }, Code::kParse,
                     {"a.safetensors", "not compressed"}));
   EXPECT_FALSE(fs::exists(path("other2")));
+  // A folder with the name of a file that is copied.
+  fs::remove(path("small/config.json"));
+  fs::create_directories(path("small/config.json"));
+  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kIo, {"small/config.json", "not a file"}));
+  fs::remove(path("small/config.json"));
   // Other weights under the same names.
   write("b.safetensors", 99);
   EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kInvalidValue, {"small/b.safetensors", "remove it"}));

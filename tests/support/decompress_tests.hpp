@@ -91,7 +91,7 @@ inline void expect_damage_is_reported(const Device& device) {
       const Decompressed found = decompress_on(device, table, blocks, 0, table.blocks());
       ASSERT_TRUE(found.report) << data_type_name(type) << " block " << block << " byte " << at;
       EXPECT_EQ(found.report->block, block);
-      EXPECT_EQ(found.report->fault, model::BlockFault::kCheck);
+      EXPECT_EQ(found.report->fault, model::BlockFault::kChecksum);
       const std::size_t from = table.weights_begin(block);
       const std::size_t to = std::min(table.weights_begin(block + 1), std::uint64_t{weights.size()});
       EXPECT_TRUE(is_untouched(found.weights, from, to));
@@ -104,7 +104,7 @@ inline void expect_damage_is_reported(const Device& device) {
   }
 }
 
-// Damaged blocks with right checks: the kernel must not write outside, and finds what the host's decoder finds.
+// Damaged blocks with right checksums: the kernel must not write outside, and finds what the host's decoder finds.
 inline void expect_hostile_blocks_do_no_harm(const Device& device) {
   std::mt19937_64 random(15);
   int refused = 0, decoded = 0;
@@ -119,8 +119,8 @@ inline void expect_hostile_blocks_do_no_harm(const Device& device) {
       std::byte* const begin = blocks.data() + good.begin(block);
       const std::size_t at = random() % 2 == 0 ? 24 + random() % 8 : random() % good.block_bytes(block);
       begin[at] = static_cast<std::byte>(random() % 3 == 0 ? 0xFF : random());
-      table.add(good.block_bytes(block),
-                model::check_sum(begin, good.block_bytes(block)) + model::check_seed(block, good.id(block).weights));
+      table.add(good.block_bytes(block), model::weighted_sum(begin, good.block_bytes(block)) +
+                                             model::checksum_seed(block, good.id(block).weights));
     }
     const Decompressed found = decompress_on(device, table, blocks, 0, table.blocks());
     std::optional<std::size_t> first_bad;

@@ -43,7 +43,7 @@ inline Decompressed decompress_on(const Device& device, const model::BlockTable&
     return memory;
   };
   const Buffer in = upload(blocks.data() + base, compressed, "blocks");
-  const Buffer checks = upload(table.checks().data() + first, 8 * count, "checks");
+  const Buffer checksums = upload(table.checksums().data() + first, 8 * count, "checksums");
   const Buffer ends = upload(table.ends().data() + first, 4 * count, "ends");
   const std::vector<std::byte> untouched(way.shift + bytes + kDecompressGuard, kUntouched);
   const Buffer out = upload(untouched.data(), untouched.size(), "weights");
@@ -53,7 +53,7 @@ inline Decompressed decompress_on(const Device& device, const model::BlockTable&
   sizes.verify = way.verify;
   const std::vector<Scalar> scalars = sizes.scalars();
   stream.launch(model::decompress_kernel(),
-                {.reads = {in, checks, ends}, .writes = {out.slice(way.shift, bytes), report}, .scalars = scalars});
+                {.reads = {in, checksums, ends}, .writes = {out.slice(way.shift, bytes), report}, .scalars = scalars});
   stream.sync();
   Buffer host = device.alloc(untouched.size(), MemoryKind::kPinned, "result");
   device.copy(host, out);

@@ -137,13 +137,13 @@ TEST(BootstrapDeadlines, NameTheRanksThatHaveNotJoined) {
       static_cast<void>(bootstrap.recv(0, 1));
     } else if (rank != 0) {  // joins, says so, and stays
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, milliseconds(1))); },
-                        Code::kTimeout, {"joined gathering 2"}));
+                        Code::kTimeout, {"joined all-gather 2"}));
       bootstrap.send(0, 2, {});
       static_cast<void>(bootstrap.recv(0, 1));
     } else {
       for (const int other : {2, 4}) static_cast<void>(bootstrap.recv(other, 2));
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, seconds(1))); },
-                        Code::kTimeout, {"ranks 1 and 3 have not joined gathering 2"}));
+                        Code::kTimeout, {"ranks 1 and 3 have not joined all-gather 2"}));
       for (const int other : {1, 2, 3, 4}) bootstrap.send(other, 1, {});
     }
   });

@@ -13,7 +13,7 @@ using std::chrono::seconds;
 using transport::RemoteShell;
 
 std::string line(const char* command, const char* host, const char* program = "/opt/slip") {
-  return fmt::format("{}", fmt::join(RemoteShell(command, seconds(10)).run_agent(host, program), "|"));
+  return fmt::format("{}", fmt::join(RemoteShell(command, seconds(10)).agent_command(host, program), "|"));
 }
 
 TEST(RemoteShells, SshNeverAsksAndGivesUp) {
@@ -58,7 +58,7 @@ TEST(RemoteShells, FailuresAreExplainedWithWhatToTry) {
   for (const auto& one : cases) {
     const std::string text = shell.explain("me@b", "/opt/slip", one.status, one.said);
     EXPECT_NE(text.find(one.expected), std::string::npos) << text;
-    EXPECT_NE(text.find("ssh said: "), std::string::npos) << text;
+    EXPECT_NE(text.find("ssh wrote: "), std::string::npos) << text;
     EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
   }
 }

@@ -144,7 +144,9 @@ std::vector<std::string> own_command() {
   for (std::string word; std::getline(line, word, '\0');) words.push_back(word);
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error || words.empty()) throw Error(Code::kIo, "this program cannot find itself: /proc is not there");
+  if (error || words.empty())
+    throw Error(Code::kIo,
+                "cannot read /proc/self, which has the path and the arguments of this program: is /proc mounted?");
   words.front() = program.string();
   return words;
 }

@@ -18,7 +18,7 @@ namespace slip::cli {
 std::uint64_t size_of(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
   if (!base::parse_bytes(text, bytes) || bytes == 0)
-    throw UsageError(fmt::format("{} {}: a size is expected, as 8, 64K or 256MiB", option, text));
+    throw UsageError(fmt::format("{} {}: a size is expected, such as 8, 64K or 256MiB", option, text));
   return bytes;
 }
 

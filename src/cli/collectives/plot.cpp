@@ -34,15 +34,15 @@ using Series = std::vector<Point>;
 // A logarithmic scale, slightly wider than its data.
 class Scale {
  public:
-  Scale(double least, double most, double from, double to)
-      : low_(std::log10(least)), high_(std::log10(most)), from_(from), to_(to) {
+  Scale(double min, double max, double from, double to)
+      : low_(std::log10(min)), high_(std::log10(max)), from_(from), to_(to) {
     const double room = std::max((high_ - low_) * 0.04, 0.02);
     low_ -= room;
     high_ += room;
   }
   double at(double value) const { return from_ + (std::log10(value) - low_) / (high_ - low_) * (to_ - from_); }
-  double least() const { return std::pow(10, low_); }
-  double most() const { return std::pow(10, high_); }
+  double min() const { return std::pow(10, low_); }
+  double max() const { return std::pow(10, high_); }
 
  private:
   double low_, high_, from_, to_;
@@ -75,19 +75,19 @@ class Plot : Lines {
 
  private:
   Scale bounds(double Point::*of, double from, double to) const {
-    double least = std::numeric_limits<double>::max(), most = 0;
+    double min = std::numeric_limits<double>::max(), max = 0;
     for (const Series* series : {&apart_, &in_place_, &predicted_}) {
       for (const Point& point : *series) {
-        least = std::min(least, point.*of);
-        most = std::max(most, point.*of);
+        min = std::min(min, point.*of);
+        max = std::max(max, point.*of);
       }
     }
-    return {least, most, from, to};
+    return {min, max, from, to};
   }
 
   void grid() {
     const double bottom = kHeight - kBottom, right = kWidth - kRight;
-    for (double power = std::exp2(std::ceil(std::log2(across_.least()))); power <= across_.most(); power *= 2) {
+    for (double power = std::exp2(std::ceil(std::log2(across_.min()))); power <= across_.max(); power *= 2) {
       const bool named = std::fmod(std::log2(power), label_step()) == 0;
       const double x = across_.at(power);
       put("<path d=\"M{0:.1f} {1:.1f} V{2:.1f}\" stroke=\"{3}\"/>", x, kTop, bottom, named ? "#e2e8f0" : "#f1f5f9");
@@ -97,11 +97,11 @@ class Plot : Lines {
     }
     put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" text-anchor=\"middle\" fill=\"#475569\">size</text>",
         (kLeft + right) / 2, kHeight - 6);
-    const double tall = std::log10(up_.most() / up_.least());  // decades; a short scale gets additional grid lines
-    for (double ten = std::pow(10, std::floor(std::log10(up_.least()))); ten <= up_.most(); ten *= 10) {
+    const double tall = std::log10(up_.max() / up_.min());  // decades; a short scale gets additional grid lines
+    for (double ten = std::pow(10, std::floor(std::log10(up_.min()))); ten <= up_.max(); ten *= 10) {
       for (int digit = 1; digit < 10; ++digit) {
         const double value = ten * digit;
-        if (value < up_.least() || value > up_.most()) continue;
+        if (value < up_.min() || value > up_.max()) continue;
         const bool named = digit == 1 || (tall < 2.5 && (digit == 2 || digit == 5)) || tall < 0.7;
         const double y = up_.at(value);
         put("<path d=\"M{0:.1f} {1:.1f} H{2:.1f}\" stroke=\"{3}\"/>", kLeft, y, right, named ? "#e2e8f0" : "#f1f5f9");
@@ -115,7 +115,7 @@ class Plot : Lines {
   }
 
   // Labels at most about eight sizes.
-  double label_step() const { return std::max(1.0, std::ceil(std::log2(across_.most() / across_.least()) / 8)); }
+  double label_step() const { return std::max(1.0, std::ceil(std::log2(across_.max() / across_.min()) / 8)); }
 
   void line(const Series& series, const char* colour, const char* name, double legend_x) {
     std::string path;

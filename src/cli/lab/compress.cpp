@@ -229,7 +229,7 @@ Rates measure(const Bench& bench, const Compressed& of) {
     return memory;
   };
   const Buffer blocks = upload(of.blocks.data(), of.blocks.size(), "blocks");
-  const Buffer checks = upload(of.table.checks().data(), of.table.blocks() * 8, "checks");
+  const Buffer checksums = upload(of.table.checksums().data(), of.table.blocks() * 8, "checksums");
   const Buffer ends = upload(of.table.ends().data(), of.table.blocks() * 4, "ends");
   const std::uint64_t none = 0;
   const Buffer report = upload(&none, sizeof none, "report");
@@ -238,7 +238,7 @@ Rates measure(const Bench& bench, const Compressed& of) {
   Rates rates{.ratio = of.ratio()};
   rates.link = rate_of(size, bench.measure(device, {stream}, [&] { stream.copy(weights, pinned); }).figures.total);
   const auto decode = [&] {
-    stream.launch(model::decompress_kernel(), {{blocks, checks, ends}, {weights, report}, scalars},
+    stream.launch(model::decompress_kernel(), {{blocks, checksums, ends}, {weights, report}, scalars},
                   {.bytes = of.table.bytes() + size});
   };
   rates.decode = rate_of(size, bench.measure(device, {stream}, decode).figures.total);

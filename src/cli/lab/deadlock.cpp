@@ -192,7 +192,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
       "Slipstream's?");
   report.print("\n");
   Table table("", {"case", "before the run=verdict", "in the run=seen", "end", "=text", "=error"});
-  bool taught = true;     // true: only the swapped order in one stream hung
+  bool as_taught = true;  // true: only the swapped order in one stream hung
   bool predicted = true;  // true: the checker predicted it
   bool named = true;      // true: the ledger named it while the ranks hung
   for (const Case& each : kCases) {
@@ -201,7 +201,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
     const Seen seen = run_case(bench, each);
     predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
-    taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
+    as_taught = as_taught && (each.swapped && !each.own_streams) == !seen.error.empty();
     if (!seen.error.empty())
       named = named && is_held_by(seen, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
     add_row(table, report, each.name, &proof, seen);
@@ -213,7 +213,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
   report.conclude(fmt::format(
       "{}. {}",
       borne_out("Calls of two communicators must have the same order in every rank's stream, or streams of their own",
-                taught),
+                as_taught),
       fmt::format("{}; {}.",
                   predicted ? "What the checker predicted is what happened" : "The checker and the run did not agree",
                   named ? "the ledger named the cycle and the rank that was outside"

@@ -208,7 +208,7 @@ int run_topo(const TopoOptions& options) {
 constexpr const char* kTopoFooter =
     "\nWithout --file it shows this machine as hwloc sees it, or the file that SLIP_TOPO_FILE names. Files\n"
     "are NCCL's or RCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and cloud providers publish it. If\n"
-    "they leave out NVLinks, --nvlink adds an NVSwitch. What is ignored or assumed is said in a warning.\n"
+    "they leave out NVLinks, --nvlink adds an NVSwitch. A warning names everything that is ignored or assumed.\n"
     "\n"
     "Paths, nearest first: LOC the same device, NVL NVLink or xGMI, NVB NVLink through a GPU between them, PIX one\n"
     "PCI switch, PXB several, PXN NVLink to the GPU beside the NIC, PHB through the CPU or over C2C, SYS from CPU\n"

@@ -1,5 +1,4 @@
-// `slip bench weights MODEL`: measures one model with all weights on the device, and with less and less memory
-// for them.
+// `slip bench weights MODEL`: measures one model with all weights on the device, and then with less memory for them.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,7 +22,7 @@ struct Case {
   WeightsOptions options;
 };
 
-// Budget for a share of the weights, plus twice the largest weight need of any op.
+// Budgets that have room for a share of the weights, and a ring with twice the bytes that any op needs at once.
 std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   std::vector<Case> cases;
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
@@ -35,25 +34,25 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   return cases;
 }
 
-class Comparing {
+class CaseTable {
  public:
-  Comparing(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
+  CaseTable(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
 
-  // Returns false if interrupted.
+  // Runs the plan and adds its row. Returns false if interrupted.
   bool add(const std::string& name, const WeightsPlan& plan) {
-    steps_.what = name.c_str();
-    const StepsSeen seen = run_steps(engine_, plan, steps_);
-    if (seen.steps < steps_.steps) {
-      stopped(seen, steps_);
+    steps_.label = name.c_str();
+    const StepsResult result = run_steps(engine_, plan, steps_);
+    if (result.steps < steps_.steps) {
+      stopped(result, steps_);
       return false;
     }
-    const Comparison& found = seen.comparison;
-    const double achieved = seen.loaded_per_second(plan);
+    const Comparison& found = result.comparison;
+    const double achieved = result.loaded_per_second(plan);
     if (plan.loads.empty()) resident_ = found.measured;
-    if (outputs_.empty()) outputs_ = seen.outputs;
-    const bool equal = outputs_ == seen.outputs;
+    if (outputs_.empty()) outputs_ = result.outputs;
+    const bool equal = outputs_ == result.outputs;
     wrong_ |= !equal;
-    table_.row({word(name), bytes(seen.peak), time(found.measured),
+    table_.row({word(name), bytes(result.peak), time(found.measured),
                 resident_ > 0 ? times(static_cast<double>(found.measured) / static_cast<double>(resident_)) : none(),
                 time(found.predicted), percent(100 * found.error()), plan.loads.empty() ? none() : rate(achieved),
                 plan.loads.empty() ? none() : percent(100 * achieved / engine_.costs().load.bytes_per_second),
@@ -78,21 +77,21 @@ class Comparing {
   bool wrong_ = false;
 };
 
-// A budget that is too small is skipped, and the reason is noted.
-bool run_cases(const Engine& engine, Comparing& comparing) {
+// Skips a budget that is too small, and notes the reason. Returns false if interrupted.
+bool run_cases(const Engine& engine, CaseTable& rows) {
   const WeightsPlan resident = engine.resident_plan();
   if (resident.device_bytes() > engine.free_bytes()) {
-    comparing.skip("resident", fmt::format("needs {}, and {} are free", base::format_bytes(resident.device_bytes()),
-                                           base::format_bytes(engine.free_bytes())));
-  } else if (!comparing.add("resident", resident)) {
+    rows.skip("resident", fmt::format("needs {}, and {} are free", base::format_bytes(resident.device_bytes()),
+                                      base::format_bytes(engine.free_bytes())));
+  } else if (!rows.add("resident", resident)) {
     return false;
   }
   const auto add = [&](const Case& one) {
     try {
-      return comparing.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}));
+      return rows.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}));
     } catch (const Error& error) {
       if (error.code() != Code::kOutOfMemory) throw;
-      comparing.skip(one.name, error.what());
+      rows.skip(one.name, error.what());
     }
     return true;
   };
@@ -112,40 +111,40 @@ int bench_weights(const WeightsBenchOptions& wanted) {
   require_runnable(wanted.engine, "bench");
   const Engine engine(wanted.engine);
   const Costs& costs = engine.costs();
-  Comparing comparing(engine, wanted.steps);
-  const bool complete = run_cases(engine, comparing);
+  CaseTable rows(engine, wanted.steps);
+  const bool complete = run_cases(engine, rows);
   write_json(wanted.json, {{"device", wanted.engine.device},
                            {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
                            {"link_bytes_per_s", costs.load.bytes_per_second},
                            {"kernel_slowdown", costs.kernel_slowdown},
                            {"load_slowdown", costs.load_slowdown},
-                           {"rows", json_of(comparing.table())},
-                           {"left_out", comparing.notes()}});
+                           {"rows", json_of(rows.table())},
+                           {"left_out", rows.notes()}});
   std::string notes;
-  for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
-  fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
+  for (const std::string& note : rows.notes()) notes += paragraph(note, 2);
+  fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel during a load takes {:.2f}x\n\n{}{}",
              wanted.engine.model, engine.graph().ops().size(),
              base::format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), wanted.engine.device,
-             base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(),
-             notes);
+             base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, rows.table().text(), notes);
   if (!complete) return kInterrupted;
-  return comparing.wrong() ? kFailed : kSuccess;
+  return rows.wrong() ? kFailed : kSuccess;
 }
 
 }  // namespace
 
 std::function<int()> add_weights_bench(CLI::App& bench) {
   auto wanted = std::make_shared<WeightsBenchOptions>();
-  CLI::App* weights =
-      bench.add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
+  CLI::App* weights = bench.add_subcommand(
+      "weights", "Measure a model with all weights resident, with 75, 50 and 25 % of them, and with two slots");
   weights->footer(
-      "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
-      "weight stays, and the ring holds twice what any op needs at once. With --compress, or a folder of slip\n"
-      "compress, each row comes a second time with compressed weights. Example:\n"
+      "\nRuns the model each way; shows time, memory, load rate and prediction. `two slots`: no weight stays "
+      "resident,\n"
+      "and the ring has twice the bytes that any op needs at once. With --compress, or with a folder that slip\n"
+      "compress wrote, each row comes a second time with compressed weights. Example:\n"
       "  slip bench weights model/ --device cuda:0 --compress");
   wanted->engine.add_model_to(*weights, true);
   weights->add_option("--steps", wanted->steps.steps, "Steps to run each way")->capture_default_str();
-  weights->add_option("--seed", wanted->steps.seed, "Of the random inputs")->capture_default_str();
+  weights->add_option("--seed", wanted->steps.seed, "Seed of the random inputs")->capture_default_str();
   add_output(*weights, "--json", wanted->json, "Write the table as data");
   return [wanted] { return bench_weights(*wanted); };
 }

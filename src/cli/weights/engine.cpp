@@ -18,17 +18,18 @@
 namespace slip::cli {
 namespace {
 
-constexpr double kUsable = 0.9;  // share of free memory to use if the user gives no budget
+constexpr double kUsableShare = 0.9;  // of the free memory, if the user gives no budget
 
 std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
   if (!base::parse_bytes(text, bytes))
-    throw UsageError(fmt::format("{} '{}' is no number of bytes: write 2GiB, 512MiB or 1000000", option, text));
+    throw UsageError(
+        fmt::format("{} '{}' is not a number of bytes: write for example 2GiB, 512MiB or 1000000", option, text));
   return bytes;
 }
 
 std::atomic<bool> g_stop{false};
-// Relaxed: no other data is published through the flag.
+// relaxed: no other data is published through the flag.
 void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
 
 class StopOnInterrupt : base::NoCopy {
@@ -82,7 +83,7 @@ std::vector<std::byte> outputs_of(const Graph& graph, Runner& runner) {
 
 void show_progress(const StepOptions& options, int step) {
   if (::isatty(STDERR_FILENO) != 0)
-    fmt::print(stderr, "\r{}: step {} of {}{}", options.what, step, options.steps, step == options.steps ? "\n" : "");
+    fmt::print(stderr, "\r{}: step {} of {}{}", options.label, step, options.steps, step == options.steps ? "\n" : "");
 }
 
 }  // namespace
@@ -93,26 +94,30 @@ bool is_weights_file(const std::string& path) {
 
 void EngineOptions::add_model_to(CLI::App& command, bool runs) {
   command
-      .add_option("MODEL", model, "A folder with graph.json and safetensors (slip model stack makes one), or a graph")
+      .add_option("MODEL", model,
+                  "A folder with graph.json and safetensors (slip model stack makes one), or a graph.json")
       ->required();
   command
       .add_option("--device", device,
-                  runs ? "cpu or cuda:0; slip plan predicts on simulated devices, too"
-                       : "cpu, cuda:0, or sim:NAME to plan for a device that is not here")
+                  runs ? "cpu or cuda:0 (only slip plan takes simulated devices)"
+                       : "cpu, cuda:0, or sim:NAME to plan for a device that this machine does not have")
       ->capture_default_str();
-  command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
+  command.add_option("--costs", costs,
+                     "Read the costs from this file, which --save-costs wrote; default: measure them now");
   add_named_output(command, "--save-costs", save_costs, "Write the costs to this file");
   command.add_flag("--compress", compress,
-                   "Compress the weights in host memory, without loss, where it makes steps shorter");
+                   "Compress the weights in host memory, without loss, where that makes steps shorter");
 }
 
 void EngineOptions::add_to(CLI::App& command, bool runs) {
   add_model_to(command, runs);
-  CLI::Option* of_budget = command.add_option("--budget", budget, "Device memory for everything: 2GiB");
+  CLI::Option* of_budget = command.add_option(
+      "--budget", budget, "Limit of device memory, for weights, ring and activations together: 2GiB");
   CLI::Option* of_slowdown = command.add_option(
-      "--slowdown", slowdown, "Find the smallest budget that is at most so many percent slower than all resident");
+      "--slowdown", slowdown, "Find the smallest budget that is at most this many percent slower than all resident");
   of_budget->excludes(of_slowdown);
-  command.add_option("--host-memory", host_memory, "Weights kept in host memory; the others are read from disk");
+  command.add_option("--host-memory", host_memory,
+                     "Limit of host memory for weights; the other weights are read from disk in each step");
   command.add_option("--ring", ring, "Size of the ring that weights pass through; default: found by the planner");
   command.add_flag("--stream-all", stream_all, "Keep no weight on the device");
 }
@@ -123,8 +128,8 @@ WeightsOptions EngineOptions::planning() const {
   if (!host_memory.empty()) wanted.host_memory = bytes_of_option(host_memory, "--host-memory");
   if (!ring.empty()) wanted.ring = bytes_of_option(ring, "--ring");
   if (slowdown && !(*slowdown >= 0 && std::isfinite(*slowdown)))
-    throw UsageError(
-        fmt::format("--slowdown {}: 0 or more is expected; 5 allows 5 % more time than resident", *slowdown));
+    throw UsageError(fmt::format(
+        "--slowdown {}: must be 0 or more; 5 allows 5 % more time than with all weights resident", *slowdown));
   if (slowdown) wanted.slowdown = *slowdown / 100;
   wanted.stream_all = stream_all;
   return wanted;
@@ -137,8 +142,8 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
     graph_ = read_graph(folder_ + "/graph.json", {});
   } else {
     if (is_weights_file(options.model))
-      throw UsageError(
-          fmt::format("'{}' is weights without a graph: give the folder that holds graph.json, too", options.model));
+      throw UsageError(fmt::format("'{}' is weights without a graph: give the folder with graph.json and the weights",
+                                   options.model));
     graph_ = read_graph(options.model, {});
   }
   if (options.compress && !has_weights())
@@ -157,7 +162,7 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
 
 std::uint64_t Engine::free_bytes() const {
   const MemoryInfo memory = open_device(device_name_).memory();
-  return static_cast<std::uint64_t>(kUsable * static_cast<double>(memory.total - memory.used));
+  return static_cast<std::uint64_t>(kUsableShare * static_cast<double>(memory.total - memory.used));
 }
 
 WeightsPlan Engine::plan() const {
@@ -172,33 +177,34 @@ Device Engine::open(const WeightsPlan& plan) const {
 }
 
 void StepOptions::check() const {
-  if (steps < 2) throw UsageError(fmt::format("--steps {} shows no steady state: take 2 or more", steps));
+  if (steps < 2)
+    throw UsageError(fmt::format("--steps {}: must be 2 or more, because the first step is no steady state", steps));
 }
 
-StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
-  StepsSeen seen;
-  // Predicts as many steps as run, so that the page shows a predicted step below each measured one. Later steps are all
-  // alike, so there is a limit.
+StepsResult run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
+  StepsResult result;
+  // Predicts as many steps as run, so that the page shows a predicted step below each measured one. The limit saves
+  // time: later steps are all alike.
   constexpr int kMaxPredicted = 64;
-  seen.prediction =
+  result.prediction =
       predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});
   const Device device = engine.open(plan);
   Runner runner(device, engine.graph(), plan, engine.source(), {});
   Trace trace;
   const StopOnInterrupt interrupt;
-  for (; seen.steps < options.steps && !StopOnInterrupt::wanted(); ++seen.steps) {
-    fill_inputs(engine.graph(), runner, options.seed + static_cast<std::uint64_t>(seen.steps));
+  for (; result.steps < options.steps && !StopOnInterrupt::wanted(); ++result.steps) {
+    fill_inputs(engine.graph(), runner, options.seed + static_cast<std::uint64_t>(result.steps));
     runner.step({});
-    show_progress(options, seen.steps + 1);
+    show_progress(options, result.steps + 1);
   }
-  if (seen.steps > 0) seen.outputs = outputs_of(engine.graph(), runner);
+  if (result.steps > 0) result.outputs = outputs_of(engine.graph(), runner);
   runner.sync({});
   trace.stop();
-  seen.peak = device.memory().peak;
-  seen.trace = trace.data();
-  seen.figures = figures(seen.trace.spans());
-  seen.comparison = compare_weights(engine.graph(), seen.prediction, seen.trace, runner.compute_stream());
-  return seen;
+  result.peak = device.memory().peak;
+  result.trace = trace.data();
+  result.figures = figures(result.trace.spans());
+  result.comparison = compare_weights(engine.graph(), result.prediction, result.trace, runner.compute_stream());
+  return result;
 }
 
 void require_runnable(const EngineOptions& options, const char* command) {
@@ -212,9 +218,9 @@ void require_runnable(const EngineOptions& options, const char* command) {
                                command));
 }
 
-int stopped(const StepsSeen& seen, const StepOptions& options) {
-  fmt::print(stderr, "{}stopped after {} of {} steps ({})\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", seen.steps,
-             options.steps, options.what);
+int stopped(const StepsResult& result, const StepOptions& options) {
+  fmt::print(stderr, "{}stopped after {} of {} steps ({})\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", result.steps,
+             options.steps, options.label);
   return kInterrupted;
 }
 

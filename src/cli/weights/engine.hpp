@@ -1,5 +1,5 @@
-// Engine: a model, a device, its costs and a plan; run_steps() runs and measures it. Shared by `slip plan`, `slip run`
-// and `slip bench weights`.
+// Engine: a model, the device that it is planned for, and the costs of its ops there. run_steps() runs a plan of it and
+// measures the run. `slip plan`, `slip run` and `slip bench weights` share them.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,6 @@ struct EngineOptions {
 
 bool is_weights_file(const std::string& path);  // by its extension
 
-// A model with its graph, device and costs, before it runs.
 class Engine {
  public:
   explicit Engine(const EngineOptions& options);
@@ -67,14 +66,14 @@ inline constexpr int kInterrupted = 130;  // exit status after SIGINT, as shells
 
 struct StepOptions {
   int steps = 8;
-  std::uint64_t seed = 1;    // of the inputs; all plans get the same inputs
-  const char* what = "run";  // shown in the progress line of a terminal
+  std::uint64_t seed = 1;     // of the inputs; all plans get the same inputs
+  const char* label = "run";  // shown in the progress line of a terminal
 
   // Throws UsageError if there are too few steps for a steady state.
   void check() const;
 };
 
-struct StepsSeen {
+struct StepsResult {
   Prediction prediction;
   Comparison comparison;
   Figures figures;  // of the whole run, the same as on the page and in `slip stats`
@@ -90,12 +89,12 @@ struct StepsSeen {
 };
 
 // The first Ctrl-C ends the loop after the current step; a second one ends the program.
-StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
+StepsResult run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
 
 // Throws UsageError for a graph without weights or a simulated device: they can be planned but not run.
 void require_runnable(const EngineOptions& options, const char* command);
 
 // Prints how many steps an interrupted run completed, and returns its exit status.
-int stopped(const StepsSeen& seen, const StepOptions& options);
+int stopped(const StepsResult& result, const StepOptions& options);
 
 }  // namespace slip::cli

@@ -19,29 +19,29 @@ struct RunOptions {
   bool check = false;
 };
 
-void add_row(Table& table, const char* what, const WeightsPlan& plan, const StepsSeen& seen, const Costs& costs,
+void add_row(Table& table, const char* label, const WeightsPlan& plan, const StepsResult& result, const Costs& costs,
              Cell outputs) {
-  const double achieved = seen.loaded_per_second(plan);
-  const Comparison& found = seen.comparison;
-  table.row({word(what), time(found.measured), time(found.predicted), percent(100 * found.error()),
-             time(found.measured_idle), seen.figures.copy > 0 ? percent(seen.figures.overlap_percent()) : none(),
-             bytes(seen.peak), plan.loads.empty() ? none() : rate(achieved),
+  const double achieved = result.loaded_per_second(plan);
+  const Comparison& found = result.comparison;
+  table.row({word(label), time(found.measured), time(found.predicted), percent(100 * found.error()),
+             time(found.measured_idle), result.figures.copy > 0 ? percent(result.figures.overlap_percent()) : none(),
+             bytes(result.peak), plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
 
-// A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
+// Proves the order of ops and loads before the plan runs: a plan file may be damaged or edited.
 WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
   WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // several lines: the races and their fixes
-    base::fail(Code::kInvalidValue, {}, "the plan is not run: {}", verdict_name(proof.verdict));
+    base::fail(Code::kInvalidValue, {}, "the plan is not run, because its proof says: {}", verdict_name(proof.verdict));
   }
   return proof;
 }
 
-void write_files(const RunOptions& options, const StepsSeen& seen) {
-  if (!options.trace.empty()) write_trace(seen.trace, options.trace, {});
-  if (!options.html.empty()) write_html(seen.trace, options.html, options.engine.model, &seen.prediction.trace);
+void write_files(const RunOptions& options, const StepsResult& result) {
+  if (!options.trace.empty()) write_trace(result.trace, options.trace, {});
+  if (!options.html.empty()) write_html(result.trace, options.html, options.engine.model, &result.prediction.trace);
 }
 
 int run_model(RunOptions options) {
@@ -53,28 +53,29 @@ int run_model(RunOptions options) {
   Table table("",
               {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
                "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"});
-  std::optional<StepsSeen> resident;
+  std::optional<StepsResult> resident;
   if (options.check) {
     const WeightsPlan all = engine.resident_plan();
-    options.steps.what = "all resident";
+    options.steps.label = "all resident";
     resident = run_steps(engine, all, options.steps);
     if (resident->steps < options.steps.steps) return stopped(*resident, options.steps);
     add_row(table, "all resident", all, *resident, engine.costs(), none());
   }
-  options.steps.what = plan.loads.empty() ? "all resident" : "as planned";
-  const StepsSeen seen = run_steps(engine, plan, options.steps);
-  if (seen.steps < options.steps.steps) {
-    write_files(options, seen);
-    return stopped(seen, options.steps);
+  options.steps.label = plan.loads.empty() ? "all resident" : "as planned";
+  const StepsResult result = run_steps(engine, plan, options.steps);
+  if (result.steps < options.steps.steps) {
+    write_files(options, result);
+    return stopped(result, options.steps);
   }
-  const bool equal = !resident || resident->outputs == seen.outputs;
-  add_row(table, options.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
+  const bool equal = !resident || resident->outputs == result.outputs;
+  add_row(table, options.steps.label, plan, result, engine.costs(),
+          resident ? word(equal ? "equal" : "WRONG") : none());
   write_json(options.json, json_of(table));
   fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n", describe(plan, engine.graph(), engine.costs()),
              verdict_name(proof.verdict), proof.ops, proof.waits, proof.steps);
   fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
-             seen.comparison.text());
-  write_files(options, seen);
+             result.comparison.text());
+  write_files(options, result);
   return equal ? kSuccess : kFailed;
 }
 
@@ -89,14 +90,14 @@ std::function<int()> add_run(CLI::App& app) {
       "  slip run model/ --budget 120MiB --check --html run.html");
   options->engine.add_to(*run, true);
   CLI::Option* plan =
-      run->add_option("--plan", options->plan, "A plan that slip plan -o wrote, in place of planning now");
+      run->add_option("--plan", options->plan, "Use this plan, which slip plan -o wrote, instead of planning");
   for (const char* planning : {"--budget", "--slowdown", "--ring", "--host-memory", "--stream-all"})
     plan->excludes(run->get_option(planning));
   run->add_option("--steps", options->steps.steps, "Steps to run")->capture_default_str();
-  run->add_option("--seed", options->steps.seed, "Of the random inputs")->capture_default_str();
+  run->add_option("--seed", options->steps.seed, "Seed of the random inputs")->capture_default_str();
   run->add_flag("--check", options->check, "Also run with all weights resident, and compare the outputs bit by bit");
   add_output(*run, "--trace", options->trace, "Write the run as a trace");
-  add_output(*run, "--html", options->html, "Write the timeline as a page, the prediction under the run");
+  add_output(*run, "--html", options->html, "Write the timeline as a page, the prediction below the run");
   add_output(*run, "--json", options->json, "Write the table as data");
   return [options] { return run_model(*options); };
 }

@@ -1,5 +1,5 @@
-// measure_costs and measure_link. They measure each different op of a graph by itself, the links between host and
-// device, and how much concurrent ops and loads slow each other.
+// measure_costs and measure_link. They measure each different op of a graph by itself, and the links between host and
+// device. They also measure how much concurrent ops and loads slow each other.
 #include <algorithm>
 #include <utility>
 #include <vector>

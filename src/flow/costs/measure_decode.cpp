@@ -40,13 +40,13 @@ LinkCost measure_decode(const Device& device, Here here) {
   const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   model::BlockTable table(model::Split::kBf16, kWeights, here);
   const std::vector<std::byte> blocks = model::encode_blocks(table, 0, table.blocks(), sample_weights(), here);
-  const std::uint64_t count = table.blocks(), checks = flow::aligned(blocks.size());
-  const std::uint64_t ends = checks + flow::aligned(8 * count), report = ends + flow::aligned(4 * count);
+  const std::uint64_t count = table.blocks(), checksums = flow::aligned(blocks.size());
+  const std::uint64_t ends = checksums + flow::aligned(8 * count), report = ends + flow::aligned(4 * count);
   Buffer host = device.alloc(report + 8, MemoryKind::kPinned, "decode", here);
   {
     const HostView<std::byte> view = host.host_write<std::byte>(here);
     std::memcpy(view.begin(), blocks.data(), blocks.size());
-    std::memcpy(view.begin() + checks, table.checks().data(), 8 * count);
+    std::memcpy(view.begin() + checksums, table.checksums().data(), 8 * count);
     std::memcpy(view.begin() + ends, table.ends().data(), 4 * count);
     std::memset(view.begin() + report, 0, 8);
   }
@@ -62,7 +62,7 @@ LinkCost measure_decode(const Device& device, Here here) {
       [&](StreamRef on, std::uint64_t bytes) {
         const std::uint64_t some = bytes / each;
         on.launch(model::decompress_kernel(),
-                  {.reads = {packed.slice(0, table.begin(some)), packed.slice(checks, 8 * some),
+                  {.reads = {packed.slice(0, table.begin(some)), packed.slice(checksums, 8 * some),
                              packed.slice(ends, 4 * some)},
                    .writes = {weights.slice(0, bytes), packed.slice(report, 8)},
                    .scalars = scalars,

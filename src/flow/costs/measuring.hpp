@@ -1,6 +1,6 @@
-// The parts of measure_costs: a stopwatch, memory to run one op by itself, and interference, that is how much longer
-// kernels take while loads run, and loads while kernels run. Another program on the same cores disturbs measurements;
-// a disturbance can only make a time longer.
+// The parts of measure_costs: a stopwatch, memory to run one op by itself, and the measurement of interference.
+// Interference: kernels take longer while loads run, and loads while kernels run. Another program on the same cores
+// disturbs measurements; a disturbance can only make a time longer.
 #pragma once
 
 #include <algorithm>

@@ -115,7 +115,7 @@ class Carlier {
     // The calls after it, up to the critical call, are at [behind, critical].
     std::size_t behind = schedule.critical;
     while (behind > schedule.begin && calls_[schedule.calls[behind - 1]].due <= critical.due) --behind;
-    if (behind == schedule.begin) return;  // there is none: this schedule is optimal
+    if (behind == schedule.begin) return;  // there is no such call: this schedule is optimal
     const std::uint32_t other = schedule.calls[behind - 1];
     Picos first = std::numeric_limits<Picos>::max(), time = 0;
     for (std::size_t i = behind; i <= schedule.critical; ++i) {

@@ -1,7 +1,7 @@
 // The kernels of Gradients on a GPU; null pointers in a build without CUDA.
 //
-// They run beside the kernels of the backward pass, so those of a reduction use few blocks. Sums are added in an order
-// that depends on the number of elements only: the same gradients give the same bits in every run.
+// They run at the same time as the kernels of the backward pass, so kernels of a reduction use few blocks. Sums are
+// added in an order that depends only on the number of elements: the same gradients give the same bits in every run.
 #pragma once
 
 #include "slip/kernel.hpp"
@@ -13,8 +13,8 @@ inline constexpr int kMaxPartialSums = 64;
 
 #if SLIP_HAS_CUDA
 
-// Loads the kernels. Otherwise the first launch may load them, and loading waits until the GPU is idle: for ever, if a
-// kernel runs there that waits for this rank.
+// Loads the kernels. Otherwise the first launch may load them, and loading waits until the GPU is idle. If a kernel
+// runs there that waits for this rank, that would be a deadlock.
 void load_kernels();
 
 // out 0 = in 0, converted from f32 or to f32.

@@ -1,4 +1,4 @@
-// What Gradients does differently on a GPU.
+// Functions that Gradients needs only on a GPU.
 //
 // If the ranks on a GPU are threads of one process, the kernel of a call waits there for the kernels of the other
 // ranks. Some calls of the driver wait until the GPU is idle: opening a stream, loading a kernel, allocating and

@@ -18,8 +18,10 @@ class GradientNorm {
   // Scales the gradients. Later waits of the step wait for the scaling.
   void clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
 
-  // clip() in parts, for a norm over several Gradients objects. await(): `stream` waits for the sums. total(): writes
-  // their total, times `share`, to `total` or adds it. scale(): scales the gradients by the norm in the final `total`.
+  // clip() in parts, for a norm over several Gradients objects.
+  // await(): `stream` waits for the sums.
+  // total(): multiplies the sum of the sums by `share`, and writes it to `total` or adds it.
+  // scale(): scales the gradients by the norm in the final `total`.
   enum class Total : std::uint8_t { kSet, kAdd };
   void await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
   void total(Range total, Total how, double share, StreamRef stream, Here here);

@@ -46,7 +46,7 @@ std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
 // communication.
 void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   analysis.backward_end = analysis.exposed = 0;
-  analysis.whose = 0;
+  analysis.exposed_in = 0;
   for (const Picos arrival : times.arrivals) analysis.backward_end = std::max(analysis.backward_end, arrival);
   analysis.needed.assign(times.arrivals.size(), analysis.backward_end);
   analysis.known.assign(times.arrivals.size(), 0);
@@ -68,7 +68,7 @@ void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
       note_need(analysis, wait.parameter, chain.due);
     }
     last = std::max(last, chain.due);
-    if (chain.stalled > analysis.exposed) analysis.exposed = chain.stalled, analysis.whose = chain.stream;
+    if (chain.stalled > analysis.exposed) analysis.exposed = chain.stalled, analysis.exposed_in = chain.stream;
   }
   for (std::size_t i = 0; i < analysis.known.size(); ++i) {
     if (!analysis.known[i]) analysis.needed[i] = last;
@@ -96,7 +96,7 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
     const GradientTimes::Wait& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
-    if (wait.stream != analysis.whose) continue;  // only the stream that stalled longest counts
+    if (wait.stream != analysis.exposed_in) continue;  // only the stream that stalled longest counts
     GradientReport::Part& part = report.buckets[wait.call];
     if (analysis.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = analysis.stalls[i].from;
     part.exposed += analysis.stalls[i].time;

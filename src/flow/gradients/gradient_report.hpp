@@ -52,7 +52,7 @@ struct StepAnalysis {
   std::vector<Stall> stalls;  // by wait
   Picos backward_end = 0;
   Picos exposed = 0;                // stall time of the stream that stalled longest
-  std::uint64_t whose = 0;          // id of that stream
+  std::uint64_t exposed_in = 0;     // id of that stream
   std::vector<Chain> chains;        // by stream
   std::vector<std::uint8_t> known;  // by parameter: some stream waited for it
 };

@@ -1,6 +1,6 @@
-// Simulates a step of gradients: kernels of given times in streams, with the same events between them as Gradients
-// uses. predict_step uses it for predictions, and `slip lab gradients` to compare policies. Also the cost of reducing
-// gradients on a cluster, computed from a topology description without the hardware.
+// Simulates a step of gradients: kernels with given times in streams, and the same events between them that Gradients
+// uses. predict_step() uses it for predictions, and `slip lab gradients` to compare policies. Also computes the cost of
+// reducing gradients on a cluster, from a topology description.
 #pragma once
 
 #include "slip/device.hpp"
@@ -23,13 +23,13 @@ StepPrediction simulate_step(const Device& device, const GradientProfile& profil
 struct ClusterCost {
   ReduceCost cost;
   int ranks = 0;
-  const char* how = "";  // how the cost was computed, for people
+  const char* how = "";  // how the cost was computed, as text for a report
 };
 
-// The cost of all_reduce on `machines` of these machines, for several sizes. Of machines with GPUs: by the cost model,
-// for any number. Of others: by rings or trees, whichever is faster; a few machines are simulated message by message,
-// and more are extrapolated from two simulated numbers: a ring's time grows linearly with the machines, and a tree's
-// with their logarithm.
+// The cost of all_reduce on `machines` of these machines, for several sizes. For machines with GPUs it is computed by
+// the cost model, for any number. For other machines it is the time of rings or of trees, whichever is faster. A few
+// machines are simulated message by message. More machines are extrapolated from two simulated numbers: the time of a
+// ring grows linearly with the machines, and the time of a tree with their logarithm.
 ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = Here::at());
 
 // The time of one all_reduce by a ring or a tree, in microseconds. Up to `max_simulated` machines are simulated.

@@ -1,4 +1,4 @@
-// check_plan() of weight_groups.hpp: refuses a plan that is for another graph or that uses bytes twice.
+// check_plan() of weight_groups.hpp: refuses a plan for another graph, and a plan that overwrites bytes in use.
 #include <algorithm>
 
 #include "base/fail.hpp"
@@ -48,7 +48,7 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
   const auto refuse_load = [&](const std::string& why) { refuse(here, "has a load {} that {}", index, why); };
   if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of group {} of {}", load.unit, plan.units.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
-    refuse_load(fmt::format("names an op behind the last of {}", ops));
+    refuse_load(fmt::format("names an op that this graph of {} ops does not have", ops));
   const WeightGroup& group = plan.units[load.unit];
   if (!fits(load.offset, group.bytes + group.room, plan.ring_bytes))
     refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));

@@ -1,4 +1,5 @@
-// choose_memory() of streamed_pass.hpp: which groups of a WeightStreamer stay on the device, and how large the ring is.
+// choose_memory() of streamed_pass.hpp: chooses the groups of a WeightStreamer that stay on the device, and the size of
+// the ring.
 #include <algorithm>
 #include <optional>
 
@@ -38,7 +39,8 @@ class MemoryChooser {
 
   std::uint64_t bytes(std::uint32_t group) const { return aligned(catalog_[group].bytes); }
   std::uint32_t largest() const { return largest_; }
-  // A ring for the largest group carries any order: with one use at a time, each load waits for the use before it.
+  // A ring with the size of the largest group suffices for any order of uses, if one group is in use at a time: each
+  // load then waits for the use before it.
   std::uint64_t smallest() const {
     const std::uint64_t ring = std::max(bytes(largest_), aligned(options_.ring.value_or(0)));
     return options_.stream_all ? ring : std::min(all_, ring);
@@ -55,7 +57,7 @@ class MemoryChooser {
   }
 
  private:
-  // Nothing if this pass cannot be planned: then everything is streamed.
+  // None if this pass cannot be planned.
   std::optional<WeightsPlan> try_plan(const StreamedPass& pass, std::uint64_t budget,
                                       std::optional<std::uint64_t> ring) const {
     if (pass.order().empty()) return std::nullopt;
@@ -90,15 +92,16 @@ class MemoryChooser {
     return sum;
   }
   std::uint64_t largest_in_ring(const MemoryChoice& choice) const {
-    std::uint64_t most = 0;
+    std::uint64_t max = 0;
     for (std::uint32_t i = 0; i < catalog_.size(); ++i) {
       const bool in_place = choice.resident[i] && !choice.compressed[i];
-      most = std::max(most, in_place ? 0 : bytes(i));
+      max = std::max(max, in_place ? 0 : bytes(i));
     }
-    return most;
+    return max;
   }
 
-  // The choice for the pass with the longest exposed loads. The ring must also carry the groups of the other passes.
+  // The choice for the pass with the longest exposed loads. The ring must also have room for the groups of the other
+  // passes. None: no pass could be planned, so everything is streamed.
   std::optional<MemoryChoice> choice_of_leader() const {
     const StreamedPass* leader = nullptr;
     std::optional<WeightsPlan> plan;
@@ -117,7 +120,7 @@ class MemoryChooser {
       choice.ring = needed;
       return choice;
     }
-    // Again, with a ring for the largest group or, if the pass streams nothing, with less memory for it.
+    // Plans again, with a ring for the largest group. If the pass streams nothing, plans with less memory instead.
     plan = plan->loads.empty() ? try_plan(*leader, budget_ - std::min(budget_, bytes(largest_)), {})
                                : try_plan(*leader, budget_, bytes(largest_));
     if (!plan) return std::nullopt;
@@ -126,7 +129,7 @@ class MemoryChooser {
     return resident_bytes(choice) + choice.ring + choice.slots <= budget_ ? std::optional(choice) : std::nullopt;
   }
 
-  // Memory that is left over keeps further groups, in their order.
+  // Makes further groups resident, in their order, while there is memory left.
   void keep_more(MemoryChoice& choice) const {
     if (options_.stream_all) return;
     std::uint64_t left = budget_ - std::min(budget_, resident_bytes(choice) + choice.ring + choice.slots);

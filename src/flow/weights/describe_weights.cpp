@@ -21,7 +21,7 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
                                  plan.slot_bytes > 0 ? base::format_bytes(plan.slot_bytes) + " slots, " : "",
                                  base::format_bytes(plan.activation_bytes));
   if (plan.activation_bytes > plan.activation_bound)
-    text += fmt::format(" ({:.1f} % above the most that is live at once)",
+    text += fmt::format(" ({:.1f} % above the maximum that is live at once)",
                         percent(plan.activation_bytes - plan.activation_bound, plan.activation_bound));
   return text + "\n";
 }

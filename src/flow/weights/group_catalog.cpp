@@ -78,7 +78,8 @@ namespace {
 // A group of one part without a name: the group's name is used.
 GraphValue nameless(DataType type, std::uint64_t bytes, Here here) {
   if (bytes % bytes_of(type) != 0)
-    base::fail(Code::kInvalidValue, here, "a group of {} bytes is no whole number of {}", bytes, data_type_name(type));
+    base::fail(Code::kInvalidValue, here, "a group of {} bytes is not a whole number of {} elements", bytes,
+               data_type_name(type));
   return {.name = "", .type = type, .shape = {bytes / bytes_of(type)}, .bytes = bytes};
 }
 
@@ -158,7 +159,8 @@ std::uint64_t GroupSource::compressed_bytes() const {
 void GroupSource::read(std::span<std::byte> into, Here here) const {
   const WeightGroup group = flow::group_of(parts_, 0);
   if (into.size() != group.bytes)
-    base::fail(Code::kInvalidValue, here, "{} bytes for a group of {}", into.size(), group.bytes);
+    base::fail(Code::kInvalidValue, here, "the group has {} bytes, and the caller passed room for {}", group.bytes,
+               into.size());
   if (const flow::PackedGroups::Group packed = flow::PackedGroups::in_memory(source_))
     return flow::unpack(*packed, runtime::address(packed->image), into.data(), here);
   for (const WeightGroup::Part& part : group.parts)

@@ -29,7 +29,7 @@ class GroupCatalog {
   const WeightGroup& operator[](std::uint32_t group) const { return groups_[group]; }
   bool is_of_files(std::uint32_t group) const { return of_files_[group]; }
 
-  // Before a loader is made: whether a group stays on the device, and where; whether it stays on disk.
+  // The functions below set the place of a group (device, host memory or disk), before a loader is made.
   void clear_places() {
     for (WeightGroup& group : groups_) {
       group.resident = group.from_disk = false;
@@ -49,9 +49,10 @@ class GroupCatalog {
   }
   void leave_on_disk(std::uint32_t group) { groups_[group].from_disk = true; }
 
-  // For a Loader that runs, and for one that proves, on another device.
+  // For a Loader that runs.
   LoadedGroups loaded() const { return {groups_, values_, sources_, pinned_, packed_}; }
-  // A range of pinned memory belongs to its device: in a proof the same bytes are wrapped for the simulated device.
+  // For a Loader that proves, on a simulated device. The ranges of pinned memory are left out, because they belong to
+  // another device: the loader wraps the same bytes.
   LoadedGroups proven() const { return {groups_, values_, sources_, {}, packed_}; }
 
  private:

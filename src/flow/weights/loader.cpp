@@ -118,7 +118,7 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) {
     }
     return group;
   }
-  if (source.packed_) return group;  // copied; fill() decodes it on the host
+  if (source.packed_) return group;  // kCopy: fill() decodes it on the host, into pinned memory
   if (source.files_) {
     const auto is_compressed = [&](const WeightGroup::Part& part) {
       return compressed_of(*source.files_, source.files_->at(value_of(part).name, here)) != nullptr;
@@ -256,9 +256,9 @@ void Loader::prepare_decoding(Here here) {
     for (const PackedPart& part : packed->parts)
       decodings.push_back({.blocks = part.blocks_offset(),
                            .blocks_bytes = part.blocks_bytes(),
-                           .checks = part.offset,
+                           .checksums = part.offset,
                            .ends = part.ends_offset(),
-                           .count = part.checks.size(),
+                           .count = part.checksums.size(),
                            .at = part.at,
                            .bytes = part.bytes,
                            .report = report(),
@@ -286,11 +286,11 @@ void Loader::keep_tables(Here here) {
   decode_memory_.tables = device_.alloc(bytes, MemoryKind::kPinned, "tables of compressed weights", here);
   std::uint64_t at = 0;
   each([&](Decoding& one, const PackedPart& part) {
-    one.kept_checks = decode_memory_.tables.slice(at, 8 * one.count);
+    one.kept_checksums = decode_memory_.tables.slice(at, 8 * one.count);
     one.kept_ends = decode_memory_.tables.slice(at + 8 * one.count, 4 * one.count);
     at += 16 * one.count;
     if (options_.purpose == Purpose::kProve) return;
-    std::memcpy(runtime::address(one.kept_checks), part.checks.data(), one.kept_checks.bytes);
+    std::memcpy(runtime::address(one.kept_checksums), part.checksums.data(), one.kept_checksums.bytes);
     std::memcpy(runtime::address(one.kept_ends), part.ends.data(), one.kept_ends.bytes);
   });
 }
@@ -299,7 +299,7 @@ void Loader::check_decoded(Here here) const {
   std::uint64_t next = 0;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     for (std::size_t part = 0; part < groups_[i].decodings.size(); ++part, ++next) {
-      // relaxed: a caller that has waited for the decoding sees its report; another one sees what is there so far.
+      // relaxed: a caller that has waited for the decoding sees its report. No other data is read through the report.
       const std::uint64_t word =
           std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(decode_memory_.reports.range()))[next])
               .load(std::memory_order_relaxed);
@@ -360,8 +360,8 @@ void Loader::fill_resident(Here here) {
   stream.sync(here);
 }
 
-// `used`: the place is free when it is complete. The lambda is at most two pointers large, so that std::function stores
-// it without an allocation.
+// `used`: when it is complete, the place is free. The lambda is at most two pointers large, so that std::function
+// stores it without an allocation.
 void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name, const Event* used) {
   // Where device memory is host memory the read is the load itself, so it runs on the engine of copies into the device.
   const bool loads = groups_[index].path == LoadPath::kReadIntoRing;
@@ -381,11 +381,11 @@ void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name na
                                                    .host = &call});
 }
 
-// What a host function does.
+// Runs in the host function of a read.
 void Loader::read(ReadTarget target) {
   const LoadPath path = groups_[target.group].path;
   ReadAhead& reads = path == LoadPath::kReadIntoRing ? *ring_reads_ : *slot_reads_;
-  // Without parts in files, the group is compressed and the host decodes it.
+  // A group without parts is compressed in its file and not in the plan: the host decodes it.
   if (parts_[target.group].empty()) return fill(target.group, reads.address_of(target));
   reads.read(target);
   if (path == LoadPath::kDecode && !reads_blocks(target.group))
@@ -441,17 +441,17 @@ void Loader::issue_decode(StreamRef stream, Range to, std::uint32_t index, Range
   const std::vector<Decoding>& decodings = groups_[index].decodings;
   for (std::size_t i = 0; i < decodings.size(); ++i) {
     const Decoding& one = decodings[i];
-    Range blocks, checks, ends;
-    if (one.kept_checks.block) {
+    Range blocks, checksums, ends;
+    if (one.kept_checksums.block) {
       const FilePart& part = parts_[index][i];
       blocks = packed.slice(part.at + part.shift(runtime::address(packed), false), one.blocks_bytes);
-      checks = one.kept_checks, ends = one.kept_ends;
+      checksums = one.kept_checksums, ends = one.kept_ends;
     } else {
       blocks = packed.slice(one.blocks, one.blocks_bytes);
-      checks = packed.slice(one.checks, 8 * one.count), ends = packed.slice(one.ends, 4 * one.count);
+      checksums = packed.slice(one.checksums, 8 * one.count), ends = packed.slice(one.ends, 4 * one.count);
     }
     stream.launch(model::decompress_or_fail_kernel(),
-                  {.reads = {blocks, checks, ends},
+                  {.reads = {blocks, checksums, ends},
                    .writes = {to.slice(one.at, one.bytes), one.report},
                    .scalars = one.scalars,
                    .name = groups_[index].name},

@@ -1,5 +1,5 @@
-// Loader: brings the bytes of weight groups to the device. The runner and the streamer use it, and verify_weights,
-// which proves the order of the ops that it issues.
+// Loader: brings the bytes of weight groups to the device. The runner and the streamer use it. verify_weights uses it
+// too, to prove the order of the ops that it issues.
 //
 // Groups in host memory are copied. Groups in files are read straight into the ring if device memory is host memory
 // (cpu). Otherwise they are read into pinned slots, and one slot is copied to the device while the next ones are read.
@@ -19,25 +19,25 @@
 
 namespace slip::flow {
 
-// Slots between two streams of a pipeline. A stream of its own fills a slot, and the stream of the caller empties it.
-// While one slot is emptied the others are filled.
+// Slots of memory between two streams. The stream of this object fills a slot, and the stream of the caller reads it.
+// While one slot is read, the others are filled.
 class LoadSlots {
  public:
-  // `memory` has slots_bytes(slots, max_bytes), or `max_bytes` in a simulation that moves no bytes: all slots share it
-  // then.
+  // `memory` has slots_bytes(slots, max_bytes). In a simulation that moves no bytes it may have only `max_bytes`: then
+  // all slots share it.
   LoadSlots(const Device& device, Name stream, Range memory, std::size_t slots, std::uint64_t max_bytes, Here here)
       : memory_(memory),
         stride_(memory.bytes >= slots_bytes(slots, max_bytes) ? aligned(max_bytes) : 0),
         stream_(device.stream(stream, StreamFlags::kNonBlocking, 0, here)),
         slots_(slots) {}
 
-  // `fill(stream, slot, emptied)` issues what fills `bytes` bytes of a slot; the stream has waited for the event
-  // `emptied`. `empty(slot)` issues to `to` what reads them.
+  // `fill(stream, slot, emptied)` issues the ops that fill `bytes` bytes of a slot; the stream already waits for the
+  // event `emptied`. `empty(slot)` issues to `to` the ops that read them.
   template <class Fill, class Empty>
   void issue(StreamRef to, std::uint64_t bytes, const Fill& fill, const Empty& empty) {
-    const std::size_t turn = next_++ % slots_.size();
-    Slot& slot = slots_[turn];
-    const Range range = memory_.slice(turn * stride_, bytes);
+    const std::size_t index = next_++ % slots_.size();
+    Slot& slot = slots_[index];
+    const Range range = memory_.slice(index * stride_, bytes);
     stream_.wait(slot.emptied);
     fill(StreamRef(stream_), range, std::as_const(slot.emptied));
     stream_.record(slot.filled);
@@ -85,13 +85,13 @@ class Loader final : public GroupLoader {
   };
   struct Options {
     bool direct_reads = false;  // device memory is host memory: reads go straight into the ring
-    // Every part has its planned place: shift() is 0. A direct read may need another copy then.
+    // Every part is at its planned place, so shift() is 0. A direct read may then need another copy.
     bool exact_places = false;
     Purpose purpose = Purpose::kRun;
   };
 
-  // Groups are loaded into the ring. In a proof a group's source may be empty: then it comes from pinned memory or, if
-  // the plan leaves it on disk, from staged reads.
+  // In a proof a group's source may be empty. Then the group is copied from pinned memory or, if the plan leaves it on
+  // disk, read into slots.
   Loader(const Device& device, LoadedGroups groups, const LoadMemory& memory, Options options, Here here);
   // For the groups of a plan, all from one source, which may be null in a proof.
   Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
@@ -99,10 +99,11 @@ class Loader final : public GroupLoader {
 
   // Loads the resident groups and waits for them.
   void fill_resident(Here here);
-  // Throws kParse if a device found a damaged block, with the weight and the block. Call it when loads are complete.
+  // Throws kParse if a device found a damaged block; the error names the weight and the block. Call it when loads are
+  // complete.
   void check_decoded(Here here) const;
-  // Waits for an event or a stream, and throws what check_decoded() throws. On the cpu device a damaged block also ends
-  // the stream, with an error that says less.
+  // Waits for an event or a stream, then calls check_decoded(). On the cpu device a damaged block also makes the stream
+  // fail. The error of check_decoded() is thrown first, because it names the weight and the block.
   template <class Waited>
   void sync(const Waited& waited, Here here) const {
     try {
@@ -133,9 +134,9 @@ class Loader final : public GroupLoader {
   };
   // One launch of the decompress kernel. Offsets are in the packed group and in the group.
   struct Decoding {
-    std::uint64_t blocks = 0, blocks_bytes = 0, checks = 0, ends = 0, count = 0;
+    std::uint64_t blocks = 0, blocks_bytes = 0, checksums = 0, ends = 0, count = 0;
     std::uint64_t at = 0, bytes = 0;
-    Range kept_checks = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
+    Range kept_checksums = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
     Range report;
     std::vector<Scalar> scalars;
   };
@@ -152,7 +153,7 @@ class Loader final : public GroupLoader {
   void wrap_program_memory(std::uint32_t index, Here here);
   void fill(std::uint32_t group, std::byte* into);
   void read_parts(std::uint32_t group, std::byte* into);
-  void fill_stored(std::uint32_t group, std::byte* into);  // as it is copied: compressed if the plan says so
+  void fill_stored(std::uint32_t group, std::byte* into);  // in the form that is copied: compressed if the plan says so
   void prepare_decoding(Here here);
   void issue_compressed(StreamRef stream, Range to, std::uint32_t group);
   void issue_decode(StreamRef stream, Range to, std::uint32_t group, Range packed);

@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{256} << 20;  // of pinned memory: few large allocations
 
-std::size_t blocks_of(const PackedPart& part) { return part.checks.size(); }
+std::size_t blocks_of(const PackedPart& part) { return part.checksums.size(); }
 
 model::BlockId id_of(const PackedPart& part, std::size_t block) {
   const std::uint64_t index = part.sizes.first + block, each = model::block_weights(part.sizes.split);
-  return {index, static_cast<std::uint32_t>(std::min(each, part.sizes.weights - index * each)), part.checks[block]};
+  return {index, static_cast<std::uint32_t>(std::min(each, part.sizes.weights - index * each)), part.checksums[block]};
 }
 
 // The bytes of a block; `packed` is the whole packed group.
@@ -33,14 +33,14 @@ std::span<const std::byte> block_of(const PackedPart& part, std::size_t block, c
   return {packed + part.blocks_offset() + begin, end_of(block) - begin};
 }
 
-// Calls `look(part, block)` for every block, on all cores.
-template <class Look>
-void for_each_block(const PackedGroup& group, const Look& look) {
+// Calls `visit(part, block)` for every block, on all cores.
+template <class Visit>
+void for_each_block(const PackedGroup& group, const Visit& visit) {
   constexpr std::size_t kBlocksPerIndex = 8;  // some microseconds of work
   for (const PackedPart& part : group.parts) {
     base::for_each_index((blocks_of(part) + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
       const std::size_t end = std::min(blocks_of(part), (index + 1) * kBlocksPerIndex);
-      for (std::size_t block = index * kBlocksPerIndex; block < end; ++block) look(part, block);
+      for (std::size_t block = index * kBlocksPerIndex; block < end; ++block) visit(part, block);
     });
   }
 }
@@ -50,7 +50,7 @@ void refuse_block(const PackedPart& part, std::size_t block, model::BlockFault f
 }
 
 void write_tables(const PackedPart& part, std::byte* into) {
-  std::memcpy(into + part.offset, part.checks.data(), 8 * part.checks.size());
+  std::memcpy(into + part.offset, part.checksums.data(), 8 * part.checksums.size());
   std::memcpy(into + part.ends_offset(), part.ends.data(), 4 * part.ends.size());
   const std::uint64_t end = part.ends_offset() + 4 * part.ends.size();
   std::memset(into + end, 0, part.blocks_offset() - end);
@@ -63,7 +63,7 @@ void append(PackedGroup& group, PackedPart part) {
   group.parts.push_back(std::move(part));
 }
 
-// Nothing if the part is not some whole blocks.
+// None if the part begins or ends within a block.
 std::optional<PackedPart> part_in_file(const TensorFiles& files, const TensorInfo& tensor,
                                        const model::CompressedTensor& stored, const WeightGroup::Part& wanted,
                                        Here here) {
@@ -76,8 +76,8 @@ std::optional<PackedPart> part_in_file(const TensorFiles& files, const TensorInf
                     .at = wanted.offset,
                     .bytes = wanted.bytes.bytes,
                     .sizes = model::DecompressSizes::of(table, first),
-                    .checks = {table.checks().begin() + static_cast<std::ptrdiff_t>(first),
-                               table.checks().begin() + static_cast<std::ptrdiff_t>(last)},
+                    .checksums = {table.checksums().begin() + static_cast<std::ptrdiff_t>(first),
+                                  table.checksums().begin() + static_cast<std::ptrdiff_t>(last)},
                     .ends = {table.ends().begin() + static_cast<std::ptrdiff_t>(first),
                              table.ends().begin() + static_cast<std::ptrdiff_t>(last)},
                     .file = &file_of(files, tensor, here),
@@ -107,8 +107,8 @@ void finish_packed(const PackedGroup& group, std::byte* into) {
   for_each_block(group, [&](const PackedPart& part, std::size_t block) {
     const std::span<const std::byte> bytes = block_of(part, block, into);
     const model::BlockId id = id_of(part, block);
-    if (model::check_sum(bytes.data(), bytes.size()) + model::check_seed(id.index, id.weights) != id.check)
-      refuse_block(part, block, model::BlockFault::kCheck, {});
+    if (model::weighted_sum(bytes.data(), bytes.size()) + model::checksum_seed(id.index, id.weights) != id.checksum)
+      refuse_block(part, block, model::BlockFault::kChecksum, {});
   });
 }
 
@@ -163,7 +163,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
       const GraphValue& weight = values[part.bytes.value.index];
       plain.resize(part.bytes.bytes);
       fill(i, part, plain);
-      // A part that begins or ends within a weight is kept as bytes, which are stored as they are.
+      // A part that begins or ends within a weight is treated as bytes, which are stored raw.
       model::Split split = model::split_of(weight.type);
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;
       model::BlockTable table(split, part.bytes.bytes / model::weight_bytes(split), here);
@@ -172,7 +172,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
                      .at = part.offset,
                      .bytes = part.bytes.bytes,
                      .sizes = model::DecompressSizes::of(table),
-                     .checks = {table.checks().begin(), table.checks().end()},
+                     .checksums = {table.checksums().begin(), table.checksums().end()},
                      .ends = {table.ends().begin(), table.ends().end()}});
     }
     bytes += aligned(group.bytes);

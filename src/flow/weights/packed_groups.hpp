@@ -1,6 +1,6 @@
-// Compressed weight groups. A packed group is one range of bytes, so that one copy moves it: for each part of the group
-// the checks of its blocks, where they end, and the blocks (model/codec/tensor.hpp). A device decodes it with a launch
-// for each part (model/codec/kernel.hpp).
+// Compressed weight groups. A packed group is one range of bytes, so that one copy moves it. For each part of the group
+// it has the checksums and the ends of its blocks, then the blocks (model/codec/tensor.hpp). A device decodes it with a
+// launch for each part (model/codec/kernel.hpp).
 #pragma once
 
 #include <functional>
@@ -21,14 +21,14 @@ struct PackedPart {
   std::string what = {};            // names the file and the tensor in errors
   std::uint64_t at = 0, bytes = 0;  // of the decoded weights: where in the group, and how many
   model::DecompressSizes sizes = {};
-  std::vector<std::uint64_t> checks = {};  // by block
+  std::vector<std::uint64_t> checksums = {};  // by block
   std::vector<std::uint32_t> ends = {};
   const store::File* file = nullptr;  // has the blocks; null: PackedGroup::image has them
   std::uint64_t file_offset = 0;
   std::uint64_t offset = 0;  // in the packed group, a multiple of 16
 
-  std::uint64_t ends_offset() const { return offset + 8 * checks.size(); }
-  std::uint64_t blocks_offset() const { return (offset + 12 * checks.size() + 15) / 16 * 16; }
+  std::uint64_t ends_offset() const { return offset + 8 * checksums.size(); }
+  std::uint64_t blocks_offset() const { return (offset + 12 * checksums.size() + 15) / 16 * 16; }
   std::uint64_t blocks_bytes() const {
     return ends.empty() ? 0 : std::uint64_t{ends.back()} * model::kBlockAlignment - sizes.base;
   }
@@ -42,7 +42,7 @@ struct PackedGroup {
 };
 
 // Completes a packed group whose blocks have been read to their places after `into`: writes the tables, and verifies
-// the check of every block. Throws kParse with the file, the tensor and the block.
+// the checksum of every block. Throws kParse with the file, the tensor and the block.
 void finish_packed(const PackedGroup& group, std::byte* into);
 // Decodes a packed group on the host. Bytes between the parts are left alone.
 void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, Here here);

@@ -1,5 +1,5 @@
-// PassHistory: what the program did in the last steps of a pass: the order of its uses, which pass followed, and the
-// times of its uses if the program gave none.
+// PassHistory: observations of the last steps of a pass. They are the order of its uses, the pass that followed, and
+// the times of its uses if the program gave none.
 //
 // One thread at a time. Between begin() and the end of a step nothing is allocated.
 #pragma once
@@ -19,8 +19,9 @@ class PassHistory {
   // A step ended with this order. Returns true if the same order, different from the planned one, came twice in a row.
   bool is_new_order(const UseOrder& planned, const UseOrder& order);
 
-  // Measures the uses of the next step, unless a measurement is under way. Before that, each event is recorded once in
-  // `stream`, any stream of the device: when these records are reached, a later step is measured without an allocation.
+  // Measures the uses of the next step, unless a measurement is under way. The first call only records each event once
+  // in `stream` (any stream of the device), which allocates. When these records are reached, a later step can be
+  // measured without an allocation.
   void measure(std::size_t uses, StreamRef stream);
   void begin_use(std::uint32_t use, StreamRef stream) {
     if (state_ != State::kRecording || use >= spans_.size()) return;

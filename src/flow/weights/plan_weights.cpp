@@ -15,11 +15,11 @@
 namespace slip::flow {
 namespace {
 
-constexpr double kAsGood = 1.001;        // a larger ring must make the step shorter by more than this factor
-constexpr double kWorthDecoding = 1.01;  // compression must make the step shorter by more than this factor
-constexpr double kSmaller = 0.95;        // and a group smaller than this
-// Which share of the resident weights may stay compressed. A compressed group takes fewer bytes, but is decoded in each
-// step.
+constexpr double kMinRingGain = 1.001;        // a larger ring must make the step shorter by more than this factor
+constexpr double kMinCompressionGain = 1.01;  // compression must make the step shorter by more than this factor
+constexpr double kMaxPackedShare = 0.95;      // a group is compressed only if it shrinks to at most this share
+// The shares of the resident groups that the planner tries to keep compressed. A compressed group takes fewer bytes,
+// but is decoded in each step.
 constexpr double kPackedShares[] = {0, 0.25, 0.5, 0.75, 1};
 // To keep a disk busy, the ring gets at most 1 / kRingShare of the memory for weights.
 constexpr std::uint64_t kRingShare = 4;
@@ -81,12 +81,12 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
                             : "");
 }
 
-// In which form the groups are loaded, and stay.
+// The form in which groups are loaded and kept: compressed or not.
 struct GroupForms {
   std::vector<WeightGroup> groups;  // with their compressed bytes, if streamed groups are compressed
   std::vector<char> packed;         // by group: it stays compressed; empty: none
   StepCosts step_costs;
-  std::uint64_t slots = 0;  // bytes of device memory for compressed groups on their way
+  std::uint64_t slots = 0;  // bytes of device memory for compressed groups that are copied and not yet decoded
 };
 
 class WeightsPlanner {
@@ -160,12 +160,13 @@ class WeightsPlanner {
             forms.packed};
   }
 
-  // All groups that become smaller are compressed, or those that are read from disk. Of the resident ones a share is.
+  // Adds the forms to compare: all groups that become smaller are compressed, with different shares of the resident
+  // ones; or only the groups that are read from disk are.
   void add_compressed_forms(const Costs& costs) {
     std::vector<WeightGroup> groups = groups_;
     for (WeightGroup& group : groups) {
       const std::uint64_t bytes = options_.compressed(group);
-      if (bytes == 0 || static_cast<double>(bytes) > kSmaller * static_cast<double>(group.bytes)) continue;
+      if (bytes == 0 || static_cast<double>(bytes) > kMaxPackedShare * static_cast<double>(group.bytes)) continue;
       group.compressed_bytes = bytes;
       group.room = 0;
     }
@@ -181,8 +182,8 @@ class WeightsPlanner {
     for (WeightGroup& group : groups) group.compressed_bytes = group.from_disk ? group.compressed_bytes : 0;
     add_form(groups, 0, costs);
   }
-  // The slots have the size of the largest compressed group. A few groups that are much larger than the others, such as
-  // an embedding, would take memory from all of them: they stay as they are.
+  // Each slot has the size of the largest compressed group. If a few groups are much larger than the others (an
+  // embedding), their slots would take too much memory. So these groups are not compressed.
   static void keep_slots_small(std::vector<WeightGroup>& groups) {
     constexpr std::uint64_t kTimesTheMean = 4;
     std::uint64_t sum = 0, count = 0;
@@ -197,7 +198,7 @@ class WeightsPlanner {
     double owed = 0;
     for (const WeightGroup& group : groups) {
       largest = std::max(largest, group.compressed_bytes);
-      owed += packed_share;  // spread over the step
+      owed += packed_share;  // so the packed groups are spread over the step
       const bool packed = group.compressed_bytes > 0 && owed >= 1 - 1e-9;
       if (packed) owed -= 1;
       forms.packed.push_back(packed ? 1 : 0);
@@ -206,7 +207,7 @@ class WeightsPlanner {
     forms_.push_back(std::move(forms));
   }
 
-  // Happens only with a requested ring: a ring that the planner chooses is large enough.
+  // This error is possible only with a requested ring: a ring that the planner chooses is large enough.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
     base::fail(Code::kOutOfMemory, here,
                "within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
@@ -254,8 +255,8 @@ class WeightsPlanner {
     return {tries.begin(), tries.end()};
   }
 
-  // The ring with which the disk never waits for ops. It holds the groups in use, half as much again for groups that
-  // are loaded and not used yet, and all reads in flight. (Measured: without the second part nothing is gained.)
+  // The ring with which the disk never waits for ops. It holds the groups in use and all reads in flight. Half as much
+  // again as the groups in use is for groups that are loaded and not used yet: without it, nothing was gained.
   std::uint64_t fast_ring(std::uint64_t max) const {
     const store::ReaderOptions reads;
     const std::uint64_t wanted =
@@ -277,10 +278,10 @@ class WeightsPlanner {
       for (const std::uint64_t ring : ring_sizes(left)) {
         if (ring > left) continue;
         ResidentChoice choice = guess_resident(problem_of(forms, for_weights, ring));
-        if (choice.found() && (!own.forms || choice.step * kAsGood < own.choice.step))
+        if (choice.found() && (!own.forms || choice.step * kMinRingGain < own.choice.step))
           own = {&forms, ring, std::move(choice)};
       }
-      const double gain = best.forms == &forms_.front() ? kWorthDecoding : kAsGood;
+      const double gain = best.forms == &forms_.front() ? kMinCompressionGain : kMinRingGain;
       if (own.forms && (!best.forms || own.choice.step * gain < best.choice.step)) best = std::move(own);
     }
     return best;
@@ -298,7 +299,7 @@ class WeightsPlanner {
         if (group.compressed_bytes > 0) plan.slot_bytes = forms.slots;
         continue;
       }
-      if (!loaded[i]) group.compressed_bytes = 0;  // it stays as it is
+      if (!loaded[i]) group.compressed_bytes = 0;  // it is kept uncompressed: no load decodes it
       group.resident = true;
       group.offset = plan.resident_bytes;
       plan.resident_bytes += aligned(group.stored_bytes());
@@ -339,7 +340,7 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
     throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
   if (options.slowdown && !(*options.slowdown >= 0 && std::isfinite(*options.slowdown)))
     base::fail(Code::kInvalidValue, here,
-               "a slowdown of {} makes no sense: 0.05 allows 5 % more time than all weights resident take",
+               "a slowdown of {}: must be 0 or more; 0.05 allows 5 % more time than with all weights resident",
                *options.slowdown);
 }
 

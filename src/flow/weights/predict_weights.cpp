@@ -13,7 +13,7 @@
 namespace slip::flow {
 namespace {
 
-// A device with these costs and no other ones.
+// A simulated device on which ops and copies take exactly these costs.
 sim::Description description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
   const auto ppm = [](double share) { return static_cast<std::uint32_t>(share * 1e6 + 0.5); };
   const auto rate = [](const LinkCost& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };

@@ -25,7 +25,7 @@ struct FilePart {
   // offset in a page as in the file. If the part has room for these pages, it is read there, unless `exact`; otherwise
   // the reader copies it to `place`.
   store::Destination destination(std::byte* place, bool exact) const;
-  // How far after its planned place the part will be, in a group at `group`.
+  // Bytes between the planned place of the part and the place where it will be, in a group at `group`.
   std::uint64_t shift(std::byte* group, bool exact) const;
 };
 
@@ -68,8 +68,8 @@ class ReadAhead {
   };
   // The issued loads that may be read ahead, in a table of fixed size. The issuing thread writes a slot before it
   // issues the op that counts the load's place as free. A host function reads the slot after it has read that count.
-  // The issuing thread may be far ahead and overwrite the slot meanwhile; then take() returns nothing, and the load is
-  // read when its own host function runs.
+  // If the issuing thread is far ahead, it may overwrite the slot meanwhile. Then take() returns nothing, and the load
+  // is read when its own host function runs.
   class IssuedLoads {
    public:
     void put(std::uint64_t load, ReadTarget target);

@@ -9,8 +9,8 @@ constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-// Of each group there is one newest entry, and rarely an older one: twice as many entries suffice nearly always. If the
-// table is full, the owner erases an entry early (surplus()).
+// Each group has one newest entry, and rarely an older one. So twice as many entries as groups almost always suffice.
+// If the table is full, RingLoads erases an entry early (surplus()).
 RingContents::RingContents(std::uint64_t bytes, std::size_t groups, std::size_t max_open)
     : bytes_(bytes), entries_(2 * groups + max_open + 2), newest_(groups, kNone) {
   free_.reserve(entries_.size());
@@ -38,7 +38,8 @@ std::uint64_t RingContents::next_use_in(std::uint64_t begin, std::uint64_t end, 
 }
 
 std::optional<std::uint64_t> RingContents::place_for(std::uint64_t bytes, std::uint64_t position) const {
-  // A place can be moved down until it meets the end of an entry or of the ring: no other places are worth a try.
+  // Any place can be moved down to the end of an entry or to the begin of the ring without overlapping more entries. So
+  // only these places are tried.
   std::optional<std::uint64_t> best;
   std::uint64_t best_next = 0;
   const auto offer = [&](std::uint64_t begin) {

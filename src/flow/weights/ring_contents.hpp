@@ -1,5 +1,6 @@
-// RingContents: what lies in the ring, when uses come in any order. An entry is one load: its place, its weight group,
-// the uses that the plan still has for it, and the events that a load into its place must wait for.
+// RingContents: the loads that the ring holds, for uses in any order. An entry is one load: its place, its weight
+// group, and the uses that the plan still has for it. It also has the events that a later load into its place must wait
+// for.
 //
 // One thread at a time. After construction nothing is allocated.
 #pragma once
@@ -49,8 +50,8 @@ class RingContents {
     return std::ranges::none_of(places_in(begin, end),
                                 [&](const Place& place) { return entries_[place.entry].is_needed(position); });
   }
-  // The place for `bytes` whose loss costs least: of the entries there, the next planned use is as late as possible.
-  // Nothing if uses that have not ended occupy every place.
+  // The place for `bytes` bytes whose entries have the latest next planned use. None if uses that have not ended occupy
+  // every place.
   std::optional<std::uint64_t> place_for(std::uint64_t bytes, std::uint64_t position) const;
 
   // The events that a load into [begin, end) must wait for: for each stream the last use. Valid until the next call.
@@ -61,7 +62,7 @@ class RingContents {
   bool erase(std::uint64_t begin, std::uint64_t end, std::uint64_t position);
   // Adds an entry. There must be none in [begin, end).
   RingEntry& add(std::uint64_t begin, std::uint64_t end, std::uint32_t group);
-  // If the table has no free entry: one that no use needs, to be erased first. Otherwise null.
+  // If the table has no free entry: an entry to erase first, preferably one that no planned use needs. Otherwise null.
   const RingEntry* surplus(std::uint64_t position) const;
 
   // Makes `event` the last use in its stream. Returns false if the entry has events of kStreams other streams.
@@ -86,7 +87,7 @@ class RingContents {
   std::vector<std::uint32_t> free_;    // entries that are not in use
   std::vector<Place> places_;          // ascending; entries do not overlap
   std::vector<std::uint32_t> newest_;  // by group: its newest entry
-  std::vector<RingEntry::Used> uses_;  // what uses_in() returns
+  std::vector<RingEntry::Used> uses_;  // the result of uses_in()
 };
 
 }  // namespace slip::flow

@@ -21,7 +21,7 @@ PassTable make_pass_table(const WeightsPlan& plan, Range ring, std::size_t uses)
                            .last_use = load.last_op,
                            .after_use = load.after_op,
                            .step_before = load.step_before});
-    if (load.after_op != kNoOp) table.uses[load.after_op].marks = true;
+    if (load.after_op != kNoOp) table.uses[load.after_op].is_awaited = true;
   }
   std::uint32_t loads = 0;
   for (std::uint32_t i = 0; i < uses; ++i) {
@@ -95,8 +95,8 @@ void RingLoads::issue_planned(PlannedLoad& load) {
   stream_.record(load.loaded);
 }
 
-// Loads a group over whatever lies in `to`. If a call throws, no entry is left that is not loaded. The waits come
-// before the entries are erased: from then on the order of the stream of loads covers their uses.
+// Loads a group to `to` and erases the entries there. If a call throws, no entry is left that is not loaded. The stream
+// of loads waits for the uses of an entry before the entry is erased. So later loads need not wait for these uses.
 RingEntry& RingLoads::replace(Range to, std::uint32_t group, LoadCounts::Loads& counted) {
   const auto make_free = [this](std::uint64_t begin, std::uint64_t end) {
     for (const RingEntry::Used& used : contents_->uses_in(begin, end)) {

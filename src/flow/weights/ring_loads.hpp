@@ -39,7 +39,7 @@ class GroupLoader {
 struct PlannedUse {
   std::uint32_t group = 0;  // StreamedGroups: the group that is used
   std::uint32_t loads = 0;  // loads of a step that this use and the uses before it need
-  bool marks = false;       // Steps: some load waits for `used`
+  bool is_awaited = false;  // Steps: some load waits for `used`
   Event used = {};          // Steps: recorded after this use
 };
 struct PlannedLoad {
@@ -72,19 +72,20 @@ class RingLoads {
   // A step begins. `after` is the pass that is expected to follow it. The tables must stay valid until the next
   // begin().
   void begin(PassTable& pass, PassTable& after);
-  // The tables have changed or the expected pass did not come: the loads that were issued ahead lose their meaning.
+  // Call it if the tables have changed. begin() calls it if another pass than the expected one begins. The groups that
+  // were loaded ahead stay in the ring, but count as unplanned.
   void forget_plan() {
     cursor_ = {};
     if (contents_) contents_->forget_planned_uses();
   }
-  // Issues the next planned loads, as many as have a free place; at most those of this step and the next.
+  // Issues the next planned loads, until one has no free place; at most the loads of this step and the next.
   void issue_ahead();
 
   // Uses in the order of the plan (Steps). `stream` waits for the loads of this use.
   void before_use(std::uint32_t use, StreamRef stream);
   void after_use(std::uint32_t use, StreamRef stream) {
     PlannedUse& planned = pass_->uses[use];
-    if (planned.marks) stream.record(planned.used);
+    if (planned.is_awaited) stream.record(planned.used);
     position_ = base_ + use + 1;
   }
 

@@ -1,5 +1,5 @@
-// StreamedPass: one pass of a WeightStreamer: its order of uses as a graph, its plan, and the order that the program
-// really has. plan_passes() plans all passes over one memory.
+// StreamedPass: one pass of a WeightStreamer: its order of uses, the same order as a graph, and its plan.
+// choose_memory() chooses the memory that all passes share.
 //
 // A pass is a Graph without activations: each use is an op, each group a weight. An op reads the group of its use and
 // the groups of earlier uses that have not ended, so that the plan keeps them. So plan_weights, predict_weights and the
@@ -27,7 +27,7 @@ using UseOrder = std::vector<OrderedUse>;
 // Memory that all passes share: [resident groups | ring | slots].
 struct StreamerMemory {
   std::uint64_t resident_bytes = 0, ring_bytes = 0;
-  std::uint64_t slot_bytes = 0;  // for compressed groups on their way
+  std::uint64_t slot_bytes = 0;  // for compressed groups that are copied and not yet decoded
   std::uint64_t bytes() const { return resident_bytes + ring_bytes + slot_bytes; }
   Range ring_of(Range memory) const { return memory.slice(resident_bytes, ring_bytes); }
   LoadMemory loads_of(Range memory) const {
@@ -91,7 +91,7 @@ class StreamedPass {
     times_ = times;
     make_graph(catalog);
   }
-  // The group of each weight group of the plan.
+  // The streamer's group that is this weight group of the plan.
   std::uint32_t group_of(std::uint32_t unit) const {
     return groups_[plan_.units[unit].parts.front().bytes.value.index];
   }

@@ -1,5 +1,5 @@
-// Weight groups: which weights are placed and loaded together, where their loads lie in the ring, and whether a plan
-// for them can run. The planner, the runner and the reader of plan files use these functions.
+// Functions on weight groups: grouping the weights of a graph, placing loads in the ring, and checking a plan. The
+// planner, the runner and the reader of plan files use them.
 #pragma once
 
 #include <algorithm>

@@ -19,12 +19,12 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kProbeBytes = std::uint64_t{16} << 20;  // the largest copy by which plan() measures loads
-constexpr std::size_t kMoreUses = 256;  // uses in the log beyond twice the planned ones: those that the plan lacks
+constexpr std::uint64_t kProbeBytes = std::uint64_t{16} << 20;  // max bytes of a copy by which plan() measures loads
+constexpr std::size_t kMoreUses = 256;  // the log has room for twice the planned uses and these, if a step has more
 
 const Kernel kProvenUse{"use of weights", [](const Args&) {}};
 
-// A thread is in a call from construction to destruction.
+// Throws kNotPermitted if another thread is in a call of the same streamer. The call lasts as long as this object.
 class OneThread : base::NoCopy {
  public:
   OneThread(std::atomic<bool>& busy, Here here) : busy_(busy) {
@@ -88,7 +88,8 @@ struct WeightStreamer::State {
   void begin(WeightPass pass, Here here);
 };
 
-// The time of copies from pinned memory. They go to the memory that the streamer gets, or to as much of it as it needs.
+// Measures the links whose costs the program has not given. Copies go to the memory that the program gives, or to a
+// buffer that is freed again.
 void WeightStreamer::State::measure_links(Here here) {
   if (!(links.load.bytes_per_second > 0)) {
     const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
@@ -110,12 +111,12 @@ void WeightStreamer::State::measure_links(Here here) {
 
 std::uint64_t WeightStreamer::State::budget(Here here) const {
   const MemoryInfo info = device.memory();
-  const std::uint64_t most = options.memory ? options.memory->bytes : info.total - std::min(info.total, info.used);
-  if (options.budget) return options.memory ? std::min(*options.budget, most) : *options.budget;
-  return options.slowdown ? std::min(most, flow::budget_for_slowdown(passes, catalog, options, here)) : most;
+  const std::uint64_t max = options.memory ? options.memory->bytes : info.total - std::min(info.total, info.used);
+  if (options.budget) return options.memory ? std::min(*options.budget, max) : *options.budget;
+  return options.slowdown ? std::min(max, flow::budget_for_slowdown(passes, catalog, options, here)) : max;
 }
 
-// The tensors that fit into host memory stay there, in the order of the groups.
+// Keeps groups of files in host memory, in their order, while they fit. Marks the others as read from disk.
 void WeightStreamer::State::leave_on_disk() {
   std::uint64_t left = options.host_memory;
   for (std::uint32_t i = 0; i < catalog.size(); ++i) {
@@ -132,7 +133,7 @@ void WeightStreamer::State::plan_pass(flow::StreamedPass& one) const {
 
 void WeightStreamer::State::plan(Here here) {
   if (passes.empty()) throw Error(Code::kInvalidValue, "the streamer has no pass: call add_pass() first", here);
-  catalog.clear_places();  // of a call that failed
+  catalog.clear_places();  // removes the places that an earlier, failed call has set
   catalog.compress(device, options.compress, here);
   measure_links(here);
   for (const auto& one : passes) one->set_links(links);
@@ -154,7 +155,7 @@ void WeightStreamer::State::end_step() {
   const std::uint32_t index = *current;
   flow::PassHistory& history = histories[index];
   flow::StreamedPass& one = *passes[index];
-  // A step that was broken off says nothing about the order.
+  // A step that was broken off has an incomplete order.
   const bool complete = log.complete() && !groups->has_open_uses();
   bool changed = options.learn && complete && history.is_new_order(one.order(), log.order());
   if (changed) {

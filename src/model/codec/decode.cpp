@@ -1,4 +1,4 @@
-// The decoder of blocks on the host: checks, the portable loops, and escapes.
+// The decoder of blocks on the host: checksums, the portable loops, and escapes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -12,8 +12,8 @@ std::uint32_t byte_at(const std::byte* at) { return std::to_integer<std::uint32_
 
 std::uint64_t portable_sum(const std::byte* block, std::size_t bytes) {
   std::uint64_t sum = 0;
-  std::uint32_t factor = kCheckFirst;
-  for (std::size_t at = 0; at < bytes; at += 4, factor += kCheckStep)
+  std::uint32_t factor = kFirstFactor;
+  for (std::size_t at = 0; at < bytes; at += 4, factor += kFactorStep)
     sum += std::uint64_t{word_at(block + at)} * factor;
   return sum;
 }
@@ -35,7 +35,7 @@ const LoopSet& set_of(CodecLoops loops) {
   return kPortableLoops;
 }
 
-// Number of 4-bit values 15 among the first `count` of a list.
+// Number of far escapes among the first `count` of a list.
 std::uint32_t count_far(const std::byte* list, std::uint32_t count) {
   std::uint32_t far = 0;
   for (std::uint32_t i = 0; i < count / 2; ++i) {
@@ -52,14 +52,14 @@ class PackedBlock {
     std::memcpy(&header_, block, sizeof header_);
   }
 
-  // The size that the header says; empty: no encoder writes such a header.
+  // The size of the block by its header. None: no encoder writes such a header.
   std::optional<std::uint32_t> bytes() const {
     if (header_.escapes > weights_ || header_.far > header_.escapes) return std::nullopt;
     if (header_.first[kEscape] != 0 || header_.second[kFarEscape] != 0 || header_.zero != 0) return std::nullopt;
     return packed_block_bytes(layout_, header_.escapes, header_.far);
   }
 
-  // Finds all escapes. False: their number, or that of the far ones, is not as the header says.
+  // Finds all escapes. False: the numbers of escapes and of far escapes are not those of the header.
   bool find_escapes() {
     if (loops_.find_escapes(block_ + layout_.codes, layout_.lanes, positions_) != header_.escapes) return false;
     if (weights_ % kLaneWeights != 0) {
@@ -69,7 +69,7 @@ class PackedBlock {
     return count_far(block_ + layout_.escapes, header_.escapes) == header_.far;
   }
 
-  // REQUIRES: bytes() is the size of the block, and find_escapes() was true.
+  // REQUIRES: bytes() is the size of the block, and find_escapes() has returned true.
   void decode(std::byte* into) const {
     switch (split_) {
       case Split::kBf16: return decode_as<Split::kBf16, std::uint16_t, 7>(into);
@@ -82,14 +82,14 @@ class PackedBlock {
  private:
   template <Split kSplit, class Weight, int kExponentShift>
   void decode_as(std::byte* into) const {
-    LoopSet::Spread* const spread = loops_.spread[static_cast<std::size_t>(kSplit)];
-    if (spread != nullptr && weights_ == kMaxLanes * kLaneWeights) spread(block_, header_, into);
-    else spread_slowly<kSplit, Weight>(into);
+    LoopSet::Expand* const expand = loops_.expand[static_cast<std::size_t>(kSplit)];
+    if (expand != nullptr && weights_ == kMaxLanes * kLaneWeights) expand(block_, header_, into);
+    else expand_portably<kSplit, Weight>(into);
     put_exponents<Weight, kExponentShift>(into);
   }
 
   template <Split kSplit, class Weight>
-  void spread_slowly(std::byte* into) const {
+  void expand_portably(std::byte* into) const {
     for (std::uint32_t quarter = 0; quarter < 4; ++quarter) {
       for (std::uint32_t lane = 0; lane < layout_.lanes; ++lane) {
         const std::uint32_t codes = digits(layout_.codes, lane, quarter);
@@ -121,22 +121,22 @@ class PackedBlock {
     return byte_at(low) | byte_at(low + 1) << 8;
   }
 
-  // Escapes have exponent 0 so far.
+  // Sets the exponents of the escapes, which are 0 so far.
   template <class Weight, int kShift>
   void put_exponents(std::byte* into) const {
     const std::byte* const list = block_ + layout_.escapes;
     const std::byte* far = list + (header_.escapes + 1) / 2;
-    for (std::uint32_t rank = 0; rank < header_.escapes; ++rank) {
-      const std::uint32_t name = byte_at(list + rank / 2) >> rank % 2 * 4 & 15;
-      std::uint32_t exponent = header_.second[name];
-      if (name == kFarEscape) [[unlikely]]
+    for (std::uint32_t escape = 0; escape < header_.escapes; ++escape) {
+      const std::uint32_t digit = byte_at(list + escape / 2) >> escape % 2 * 4 & 15;
+      std::uint32_t exponent = header_.second[digit];
+      if (digit == kFarEscape) [[unlikely]]
         exponent = byte_at(far++);
       if constexpr (kShift == 10) exponent &= 0x1F;
-      std::byte* const place = into + std::size_t{positions_.at[rank]} * sizeof(Weight);
+      std::byte* const at = into + std::size_t{positions_.at[escape]} * sizeof(Weight);
       Weight weight{};
-      std::memcpy(&weight, place, sizeof(Weight));
+      std::memcpy(&weight, at, sizeof(Weight));
       weight = static_cast<Weight>(weight | exponent << kShift);
-      std::memcpy(place, &weight, sizeof(Weight));
+      std::memcpy(at, &weight, sizeof(Weight));
     }
   }
 
@@ -153,10 +153,10 @@ class PackedBlock {
 
 const char* fault_text(BlockFault fault) {
   switch (fault) {
-    case BlockFault::kNone: return "it is sound";
-    case BlockFault::kSize: return "its size does not fit its weights and escapes";
-    case BlockFault::kCheck: return "its checksum does not fit its bytes: they were changed";
-    case BlockFault::kEscapes: return "its lists of escapes do not fit its codes";
+    case BlockFault::kNone: return "no fault was found";
+    case BlockFault::kSize: return "its size contradicts its numbers of weights and escapes";
+    case BlockFault::kChecksum: return "its bytes do not match its checksum: they were changed";
+    case BlockFault::kEscapes: return "its lists of escapes contradict its codes";
   }
   return "unknown fault";
 }
@@ -186,7 +186,7 @@ CodecLoops best_loops() {
   return kBest;
 }
 
-std::uint64_t check_sum(const std::byte* block, std::size_t bytes, CodecLoops loops) {
+std::uint64_t weighted_sum(const std::byte* block, std::size_t bytes, CodecLoops loops) {
   return set_of(loops).sum(block, bytes);
 }
 
@@ -197,16 +197,16 @@ BlockFault decode_block(Split split, std::span<const std::byte> block, const Blo
   if (block.size() > raw || block.size() % kBlockAlignment != 0) return BlockFault::kSize;
   const LoopSet& set = set_of(loops);
   const auto is_changed = [&] {
-    return set.sum(block.data(), block.size()) + check_seed(id.index, id.weights) != id.check;
+    return set.sum(block.data(), block.size()) + checksum_seed(id.index, id.weights) != id.checksum;
   };
   if (block.size() == raw) {
-    if (is_changed()) return BlockFault::kCheck;
+    if (is_changed()) return BlockFault::kChecksum;
     std::memcpy(into, block.data(), std::size_t{id.weights} * weight_bytes(split));
     return BlockFault::kNone;
   }
   if (split == Split::kBytes || block.size() < layout_of(split, id.weights).escapes) return BlockFault::kSize;
-  // The check comes first: damage of the header's counts is reported as damage.
-  if (is_changed()) return BlockFault::kCheck;
+  // The checksum is compared first: otherwise damaged counts in the header would be reported as kSize or kEscapes.
+  if (is_changed()) return BlockFault::kChecksum;
   PackedBlock packed(split, block.data(), id.weights, set);
   if (packed.bytes() != block.size()) return BlockFault::kSize;
   if (!packed.find_escapes()) return BlockFault::kEscapes;

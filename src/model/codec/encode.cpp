@@ -38,22 +38,21 @@ struct Fields<Split::kF32> {
   static std::uint32_t with_exponent(std::uint32_t exponent) { return join_f32(exponent, 0, 0); }
 };
 
-// The tables of a block, and the number of its escapes.
-struct Choice {
+// The exponents that get codes in a block: its header, and the tables to look codes up.
+struct ExponentCodes {
   BlockHeader header{};
-  std::array<std::uint8_t, 256> code{};    // by exponent: 0 to 7
-  std::array<std::uint8_t, 256> second{};  // by exponent: 0 to 15
+  std::array<std::uint8_t, 256> code{};    // by exponent: its code, 0 to 7
+  std::array<std::uint8_t, 256> second{};  // by exponent: its digit if it is an escape, 0 to 15
 
-  explicit Choice(const std::array<std::uint32_t, 256>& counts) {
+  explicit ExponentCodes(const std::array<std::uint32_t, 256>& counts) {
     std::array<std::uint8_t, 256> order{};
     std::iota(order.begin(), order.end(), std::uint8_t{0});
     constexpr std::size_t kNamed = kTableExponents + kSecondExponents;
-    // Equal counts in the order of the exponents: the same weights always give the same block.
+    // Exponents with equal counts are ordered by value, so that the same weights always give the same block.
     std::partial_sort(order.begin(), order.begin() + kNamed, order.end(), [&](std::uint8_t a, std::uint8_t b) {
       return counts[a] != counts[b] ? counts[a] > counts[b] : a < b;
     });
-    const std::uint32_t all = std::accumulate(counts.begin(), counts.end(), 0U);
-    std::uint32_t left = all;
+    std::uint32_t left = std::accumulate(counts.begin(), counts.end(), 0U);  // weights without a code so far
     code.fill(kEscape);
     second.fill(kFarEscape);
     for (std::uint8_t i = 0; i < kTableExponents; ++i) {
@@ -72,19 +71,19 @@ struct Choice {
   }
 };
 
-// Eight values of 3 bits in bytes, as eight digits of 4 bits.
-std::uint32_t digits_of(const std::uint8_t* threes) {
+// Packs eight bytes, each a value of 3 bits, into eight digits of 4 bits.
+std::uint32_t digits_of(const std::uint8_t* values) {
   std::uint64_t x = 0;
-  std::memcpy(&x, threes, sizeof x);
+  std::memcpy(&x, values, sizeof x);
   x = (x | x >> 4) & 0x00FF00FF00FF00FFU;
   x = (x | x >> 8) & 0x0000FFFF0000FFFFU;
   return static_cast<std::uint32_t>(x | x >> 16);
 }
 
 // Writes the 3-bit plane of these values, which are in the order of the weights.
-void write_plane(const std::uint8_t* threes, std::uint32_t lanes, std::byte* into) {
+void write_plane(const std::uint8_t* values, std::uint32_t lanes, std::byte* into) {
   for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-    const auto quarter = [&](std::uint32_t q) { return digits_of(threes + (q * lanes + lane) * 8); };
+    const auto quarter = [&](std::uint32_t q) { return digits_of(values + (q * lanes + lane) * 8); };
     const std::uint32_t last = quarter(3);
     for (std::uint32_t q = 0; q < 3; ++q) {
       const std::uint32_t word = quarter(q) | (last >> q & 0x11111111U) << 3;
@@ -93,13 +92,13 @@ void write_plane(const std::uint8_t* threes, std::uint32_t lanes, std::byte* int
   }
 }
 
-// Writes the lists of escapes. REQUIRES: the block has `header.escapes` of them, and they fit.
+// Writes the lists of escapes. REQUIRES: the plane of codes is written, and the bytes of the lists are 0.
 template <Split kSplit>
-void write_escapes(const Choice& choice, const typename Fields<kSplit>::Weight* weights, const BlockLayout& layout,
-                   std::byte* into) {
+void write_escapes(const ExponentCodes& codes, const typename Fields<kSplit>::Weight* weights,
+                   const BlockLayout& layout, std::byte* into) {
   std::byte* const list = into + layout.escapes;
-  std::byte* far = list + (choice.header.escapes + 1) / 2;
-  std::uint32_t rank = 0;
+  std::byte* far = list + (codes.header.escapes + 1) / 2;
+  std::uint32_t escape = 0;
   for (std::uint32_t lane = 0; lane < layout.lanes; ++lane) {
     std::uint32_t words[3];
     for (std::uint32_t q = 0; q < 3; ++q)
@@ -108,10 +107,10 @@ void write_escapes(const Choice& choice, const typename Fields<kSplit>::Weight* 
       const auto bit = static_cast<std::uint32_t>(std::countr_zero(mask));
       const std::uint32_t weight = weights[((bit & 3) * layout.lanes + lane) * 8 + bit / 4];
       const std::uint32_t exponent = Fields<kSplit>::exponent(weight);
-      const std::uint32_t digit = choice.second[exponent];
-      list[rank / 2] |= static_cast<std::byte>(digit << rank % 2 * 4);
+      const std::uint32_t digit = codes.second[exponent];
+      list[escape / 2] |= static_cast<std::byte>(digit << escape % 2 * 4);
       if (digit == kFarEscape) *far++ = static_cast<std::byte>(exponent);
-      ++rank;
+      ++escape;
     }
   }
 }
@@ -129,34 +128,34 @@ std::size_t encode(const std::byte* bytes, std::uint32_t count, std::byte* into)
   using Weight = typename F::Weight;
   std::array<Weight, kMaxWeights> weights;
   std::memcpy(weights.data(), bytes, count * sizeof(Weight));
-  // Four counters: a run of equal exponents does not wait for one of them.
+  // Four sets of counters: otherwise a run of equal exponents would wait for each increment of one counter.
   std::array<std::array<std::uint32_t, 256>, 4> parts{};
   for (std::uint32_t i = 0; i < count; ++i) ++parts[i % 4][F::exponent(weights[i])];
   for (std::size_t i = 0; i < 256; ++i) parts[0][i] += parts[1][i] + parts[2][i] + parts[3][i];
-  const Choice choice(parts[0]);
+  const ExponentCodes codes(parts[0]);
   const BlockLayout layout = layout_of(kSplit, count);
-  const std::uint32_t size = packed_block_bytes(layout, choice.header.escapes, choice.header.far);
+  const std::uint32_t size = packed_block_bytes(layout, codes.header.escapes, codes.header.far);
   if (size >= raw_block_bytes(kSplit, count)) return store_raw(kSplit, bytes, count, into);
 
   const std::uint32_t all = layout.lanes * kLaneWeights;
   std::fill(weights.begin() + count, weights.begin() + all,
-            static_cast<Weight>(F::with_exponent(choice.header.first[0])));
-  std::memcpy(into, &choice.header, sizeof choice.header);
-  std::array<std::uint8_t, kMaxWeights> threes;
-  for (std::uint32_t i = 0; i < all; ++i) threes[i] = choice.code[F::exponent(weights[i])];
-  write_plane(threes.data(), layout.lanes, into + layout.codes);
-  for (std::uint32_t i = 0; i < all; ++i) threes[i] = static_cast<std::uint8_t>(F::rest(weights[i]));
-  std::memcpy(into + sizeof(BlockHeader), threes.data(), all);
+            static_cast<Weight>(F::with_exponent(codes.header.first[0])));
+  std::memcpy(into, &codes.header, sizeof codes.header);
+  std::array<std::uint8_t, kMaxWeights> fields;
+  for (std::uint32_t i = 0; i < all; ++i) fields[i] = codes.code[F::exponent(weights[i])];
+  write_plane(fields.data(), layout.lanes, into + layout.codes);
+  for (std::uint32_t i = 0; i < all; ++i) fields[i] = static_cast<std::uint8_t>(F::rest(weights[i]));
+  std::memcpy(into + sizeof(BlockHeader), fields.data(), all);
   if constexpr (kSplit == Split::kF16) {
     for (std::uint32_t i = 0; i < all; ++i)
-      threes[i] = static_cast<std::uint8_t>((weights[i] >> 13 & 4) | (weights[i] >> 8 & 3));
-    write_plane(threes.data(), layout.lanes, into + layout.more);
+      fields[i] = static_cast<std::uint8_t>((weights[i] >> 13 & 4) | (weights[i] >> 8 & 3));
+    write_plane(fields.data(), layout.lanes, into + layout.more);
   }
   if constexpr (kSplit == Split::kF32) {
     for (std::uint32_t i = 0; i < all; ++i) std::memcpy(into + layout.more + 2 * i, &weights[i], 2);
   }
   std::fill(into + layout.escapes, into + size, std::byte{0});
-  write_escapes<kSplit>(choice, weights.data(), layout, into);
+  write_escapes<kSplit>(codes, weights.data(), layout, into);
   return size;
 }
 

@@ -16,7 +16,8 @@ const Kernel& decompress_or_fail_kernel() {
   static const Kernel kKernel{"decompress",
                               [](const Args& args) {
                                 cpu::decompress(args);
-                                // relaxed: this thread has waited for those that write it.
+                                // relaxed: decompress() has returned, so this thread has waited for all threads that
+                                // write.
                                 const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
                                 if (report.load(std::memory_order_relaxed) != 0)
                                   throw Error(Code::kParse, "a block of compressed weights is damaged", Here::at());
@@ -28,17 +29,17 @@ const Kernel& decompress_or_fail_kernel() {
 namespace cpu {
 namespace {
 
-// The ranges of a launch, which are not trusted.
+// The arguments of a launch. They may come from a damaged file, so decode() checks each of them.
 class Launch {
  public:
   explicit Launch(const Args& args)
       : sizes_(DecompressSizes::of(args)),
         blocks_(args.in<std::byte>(0)),
-        checks_(args.in<std::uint64_t>(1)),
+        checksums_(args.in<std::uint64_t>(1)),
         ends_(args.in<std::uint32_t>(2)),
         into_(args.out<std::byte>(0)) {}
 
-  std::size_t count() const { return std::min(checks_.size(), ends_.size()); }
+  std::size_t count() const { return std::min(checksums_.size(), ends_.size()); }
   std::uint64_t first() const { return sizes_.first; }
 
   BlockFault decode(std::size_t i) const {
@@ -48,18 +49,18 @@ class Launch {
     const std::uint64_t each = block_weights(split), index = sizes_.first + i;
     if (begin < sizes_.base || end <= begin || end - sizes_.base > blocks_.size() || index >= sizes_.weights / each + 1)
       return BlockFault::kSize;
-    BlockId id{index, static_cast<std::uint32_t>(std::min(each, sizes_.weights - index * each)), checks_[i]};
+    BlockId id{index, static_cast<std::uint32_t>(std::min(each, sizes_.weights - index * each)), checksums_[i]};
     const std::uint64_t at = i * each * weight_bytes(split);
     if (at + std::uint64_t{id.weights} * weight_bytes(split) > into_.size()) return BlockFault::kSize;
     const std::span<const std::byte> block = blocks_.subspan(begin - sizes_.base, end - begin);
-    if (!sizes_.verify) id.check = check_sum(block.data(), block.size()) + check_seed(id.index, id.weights);
+    if (!sizes_.verify) id.checksum = weighted_sum(block.data(), block.size()) + checksum_seed(id.index, id.weights);
     return decode_block(split, block, id, into_.data() + at);
   }
 
  private:
   DecompressSizes sizes_;
   std::span<const std::byte> blocks_;
-  std::span<const std::uint64_t> checks_;
+  std::span<const std::uint64_t> checksums_;
   std::span<const std::uint32_t> ends_;
   std::span<std::byte> into_;
 };
@@ -68,10 +69,10 @@ class Launch {
 
 void decompress(const Args& args) {
   const Launch launch(args);
-  // Atomic: the host may look at the report while the kernel runs.
+  // Atomic: several threads write the report, and the host may read it while the kernel runs.
   const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
-  // Some blocks at a time, between the parts of the loops of other kernels: a loop of its own would take the cores from
-  // them, or would have to do with one core while they run.
+  // The pool runs these pieces between the pieces of other kernels' loops. As a parallel loop of its own, decoding
+  // would take all cores from those kernels, or get only one core while they run.
   constexpr std::size_t kPieceBlocks = 4;  // about 10 us
   base::for_each_background_piece((launch.count() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
     const std::size_t end = std::min(launch.count(), (piece + 1) * kPieceBlocks);

@@ -1,10 +1,11 @@
-// The kernel that decodes blocks of a compressed tensor on a device: in(0) are compressed blocks, out(0) their weights.
+// The kernel that decodes blocks of a compressed tensor on a device.
 //
-//   Range blocks, checks, ends;  // bytes of blocks [first, first + count), their checks and ends of the BlockTable
-//   stream.launch(decompress_kernel(), {{blocks, checks, ends}, {weights, report}, sizes.scalars()}, cost);
+//   Range blocks, checksums, ends;  // bytes of blocks [first, first + count), their checksums and ends of the
+//   BlockTable stream.launch(decompress_kernel(), {{blocks, checksums, ends}, {weights, report}, sizes.scalars()},
+//   cost);
 //
-// A block with a fault writes no weight; its number goes into the report. The kernel reads and writes nothing outside
-// of its ranges, whatever they contain.
+// For a block with a fault, the kernel writes no weight and reports the block's number. The ranges may contain any
+// bytes: the kernel reads and writes nothing outside of them.
 #pragma once
 
 #include <optional>
@@ -15,18 +16,19 @@
 
 namespace slip::model {
 
-// in(0): bytes of the blocks, at a multiple of 16. in(1): 8 bytes for each. in(2): 4 bytes for each.
-// out(0): room for exactly the weights of these blocks; fastest at a multiple of 16. out(1): the report, 8 bytes.
+// in(0): the blocks, aligned to 16 bytes. in(1): their checksums, 8 bytes each. in(2): their ends, 4 bytes each.
+// out(0): room for exactly their weights; aligned to 16 bytes it is fastest. out(1): the report, 8 bytes.
 const Kernel& decompress_kernel();
-// The same. On the cpu device, a damaged block also fails the launch: ops that wait for it do not run.
+// The same kernel. On the cpu device, a damaged block also makes the launch fail, so later ops of the stream do not
+// run.
 const Kernel& decompress_or_fail_kernel();
 
 struct DecompressSizes {
   Split split = Split::kBytes;
   std::uint64_t weights = 0;  // of the whole tensor
   std::uint64_t first = 0;    // the first block
-  std::uint64_t base = 0;     // where it begins: BlockTable::begin(first)
-  bool verify = true;         // false: the checks were verified at an earlier load of the same bytes
+  std::uint64_t base = 0;     // its offset: BlockTable::begin(first)
+  bool verify = true;         // false: the checksums were verified at an earlier load of the same bytes
 
   static DecompressSizes of(const BlockTable& table, std::size_t first = 0) {
     return {table.split(), table.weights(), first, table.begin(first)};
@@ -38,8 +40,8 @@ struct DecompressSizes {
   }
 };
 
-// The report is 0 while no block had a fault. Otherwise it names the first faulty block. Launches add to it: clear it
-// once, and read it when the stream is synchronised.
+// The report is 0 if no block had a fault. Otherwise it has the first faulty block of all launches that share it. Clear
+// it before the first launch, and read it after the stream is synchronised.
 struct BlockReport {
   std::uint64_t block = 0;
   BlockFault fault = BlockFault::kNone;

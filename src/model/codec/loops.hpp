@@ -1,5 +1,5 @@
-// The loops of the CPU decoder, one set for each kind of processor. The loops over escapes are the same source for all
-// of them, compiled with the instructions of each.
+// The loops of the CPU decoder, one set for each instruction set. The loops over escapes have one source, which is
+// compiled with the instructions of each set.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,8 @@
 
 namespace slip::model {
 
-// Positions of the escapes of a block, in the order of their list. The loop writes up to four too many.
+// Positions of the escapes of a block, in the order of their list. list_escapes() writes up to four more entries than
+// there are escapes.
 struct EscapePositions {
   std::uint16_t at[kMaxLanes * kLaneWeights + 4];
 };
@@ -19,15 +20,15 @@ struct LoopSet {
   // Returns the number of escapes in the 3-bit plane `codes`.
   std::uint32_t (*find_escapes)(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) = nullptr;
   // By Split: expands all weights of a full packed block (256 lanes). Escapes get exponent 0. Null: the portable loop.
-  using Spread = void(const std::byte* block, const BlockHeader& header, std::byte* into);
-  Spread* spread[kSplits] = {};
+  using Expand = void(const std::byte* block, const BlockHeader& header, std::byte* into);
+  Expand* expand[kSplits] = {};
 };
 
-// Null: not for this processor.
+// Null: this processor lacks the instructions.
 const LoopSet* avx2_loops();
 const LoopSet* neon_loops();
 
-// Inlined into a function for certain instructions, these compile to them.
+// Inlined, so that these functions are compiled with the instructions of the function that calls them.
 #define SLIP_CODEC_LOOP [[gnu::always_inline]] inline
 
 SLIP_CODEC_LOOP std::uint32_t word_at(const std::byte* at) {
@@ -36,7 +37,7 @@ SLIP_CODEC_LOOP std::uint32_t word_at(const std::byte* at) {
   return word;
 }
 
-// The masks of all lanes (escape_mask).
+// escape_mask() of each lane; list_escapes() also uses one entry more.
 struct EscapeMasks {
   std::uint32_t of[kMaxLanes + 1];
 };
@@ -47,8 +48,8 @@ SLIP_CODEC_LOOP void find_masks(const std::byte* codes, std::uint32_t first, std
   }
 }
 
-// Two lanes at a time. Most of them have at most four escapes: those are written without a branch on their number,
-// because the processor cannot predict it.
+// Fills `positions` and returns the number of escapes. Takes two lanes at a time, which mostly have at most four
+// escapes. It writes four without a branch on their number: the processor could not predict that branch.
 SLIP_CODEC_LOOP std::uint32_t list_escapes(EscapeMasks& masks, std::uint32_t lanes, EscapePositions& positions) {
   masks.of[lanes] = 0;
   std::uint32_t count = 0;
@@ -58,7 +59,8 @@ SLIP_CODEC_LOOP std::uint32_t list_escapes(EscapeMasks& masks, std::uint32_t lan
     const auto found = static_cast<std::uint32_t>(std::popcount(mask));
     std::uint16_t* at = positions.at + count;
     const auto next = [&]() __attribute__((always_inline)) {
-      const auto bit = static_cast<std::uint32_t>(std::countr_zero(mask)) & 63;  // 64 if none is left: unused
+      const auto bit = static_cast<std::uint32_t>(std::countr_zero(mask)) &
+                       63;  // without an escape left: 64 & 63, and the entry is not used
       mask &= mask - 1;
       return static_cast<std::uint16_t>((bit & 3) * quarter + 8 * lane + bit / 4);
     };

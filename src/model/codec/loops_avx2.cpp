@@ -1,4 +1,4 @@
-// The loops of the CPU decoder for x86 processors with AVX2. The processor is asked before they are used.
+// The loops of the CPU decoder for x86 processors with AVX2. avx2_loops() returns them only if CPUID reports AVX2.
 #include "model/codec/loops.hpp"
 
 #if defined(__x86_64__)
@@ -18,16 +18,16 @@ SLIP_AVX2_INLINE __m256i load(const std::byte* at) { return _mm256_loadu_si256(r
 SLIP_AVX2_INLINE void store(std::byte* at, __m256i value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), value);
 }
-SLIP_AVX2_INLINE __m256i every(int byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
+SLIP_AVX2_INLINE __m256i splat(int byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
 SLIP_AVX2_INLINE __m256i choose(__m256i mask, __m256i a, __m256i b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 
 SLIP_AVX2 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
   __m256i factors = _mm256_add_epi32(
-      _mm256_set1_epi32(static_cast<int>(kCheckFirst)),
-      _mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(kCheckStep)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
-  const __m256i step = _mm256_set1_epi32(static_cast<int>(8 * kCheckStep));
+      _mm256_set1_epi32(static_cast<int>(kFirstFactor)),
+      _mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(kFactorStep)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+  const __m256i step = _mm256_set1_epi32(static_cast<int>(8 * kFactorStep));
   __m256i even = _mm256_setzero_si256(), odd = even;
   std::size_t at = 0;
   for (; at + 32 <= bytes; at += 32) {
@@ -42,12 +42,12 @@ SLIP_AVX2 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
   for (; at < bytes; at += 4) {
     std::uint32_t word = 0;
     __builtin_memcpy(&word, block + at, sizeof word);
-    result += std::uint64_t{word} * check_factor(static_cast<std::uint32_t>(at / 4));
+    result += std::uint64_t{word} * checksum_factor(static_cast<std::uint32_t>(at / 4));
   }
   return result;
 }
 
-// Bit 4 * i is set if the low 3 bits of digit i are; other bits are undefined.
+// Bit 4 * i is set if the low 3 bits of digit i are all set; the other bits are undefined.
 SLIP_AVX2_INLINE __m256i sevens(__m256i digits) {
   return _mm256_and_si256(_mm256_and_si256(digits, _mm256_srli_epi32(digits, 1)), _mm256_srli_epi32(digits, 2));
 }
@@ -55,7 +55,7 @@ SLIP_AVX2_INLINE __m256i sevens(__m256i digits) {
 SLIP_AVX2 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
   EscapeMasks masks;
   std::uint32_t lane = 0;
-  const __m256i ones = every(0x11);
+  const __m256i ones = splat(0x11);
   for (; lane + 8 <= lanes; lane += 8) {
     const std::byte* const at = codes + 4 * lane;
     const __m256i p0 = load(at), p1 = load(at + 4 * lanes), p2 = load(at + 8 * lanes);
@@ -70,30 +70,30 @@ SLIP_AVX2 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes
   return list_escapes(masks, lanes, positions);
 }
 
-// The 3-bit values of 32 weights in bytes: low and high digits of `digits`. Lane 0 of each 128-bit half has weights in
-// the order of unpacklo and unpackhi, as all steps below keep it.
+// The 3-bit values of 64 weights, one in each byte: of weights 0, 2, 4, ... and of weights 1, 3, 5, ...
 struct Digits {
-  __m256i even, odd;  // bytes 0 to 31: weights 0, 2, 4, ... and 1, 3, 5, ...
+  __m256i even, odd;
 };
 SLIP_AVX2_INLINE Digits split_digits(__m256i digits) {
-  const __m256i seven = every(7);
+  const __m256i seven = splat(7);
   return {_mm256_and_si256(digits, seven), _mm256_and_si256(_mm256_srli_epi16(digits, 4), seven)};
 }
 
 // The digits of a quarter for eight lanes. The top bits of the digits of quarters 0 to 2 belong to quarter 3.
-template <int kWhich>
+template <int kIndex>
 SLIP_AVX2_INLINE __m256i load_digits(const std::byte* plane, std::size_t at) {
-  if constexpr (kWhich < 3) {
-    return load(plane + kWhich * kPlane + at);
+  if constexpr (kIndex < 3) {
+    return load(plane + kIndex * kPlane + at);
   } else {
     const __m256i p0 = load(plane + at), p1 = load(plane + kPlane + at), p2 = load(plane + 2 * kPlane + at);
-    return _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(p0, 3), every(0x11)),
-                                           _mm256_and_si256(_mm256_srli_epi32(p1, 2), every(0x22))),
-                           _mm256_and_si256(_mm256_srli_epi32(p2, 1), every(0x44)));
+    return _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(p0, 3), splat(0x11)),
+                                           _mm256_and_si256(_mm256_srli_epi32(p1, 2), splat(0x22))),
+                           _mm256_and_si256(_mm256_srli_epi32(p2, 1), splat(0x44)));
   }
 }
 
-// Looks up 64 digits in a table of 8 bytes (twice in each half) and puts the results in the order of the weights.
+// Looks up 64 digits in a table of 8 bytes, which each half of `table` has twice. The results are in the order of the
+// weights: unpack works within 128-bit halves, and the permutations put the halves in order.
 SLIP_AVX2_INLINE void look_up(__m256i table, __m256i digits, __m256i& low, __m256i& high) {
   const Digits d = split_digits(digits);
   const __m256i even = _mm256_shuffle_epi8(table, d.even), odd = _mm256_shuffle_epi8(table, d.odd);
@@ -108,16 +108,16 @@ SLIP_AVX2_INLINE __m256i table_of(const std::uint8_t* eight) {
   return _mm256_set1_epi64x(value);
 }
 
-// The two bytes of 32 bf16, or the upper halves of 32 f32.
+// The low and the high bytes of 32 bf16, or of the upper halves of 32 f32.
 struct Bytes {
   __m256i low, high;
 };
 SLIP_AVX2_INLINE Bytes join_bytes(__m256i exponents, __m256i rest) {
-  const __m256i sign = every(0x80);
+  const __m256i sign = splat(0x80);
   return {choose(sign, _mm256_slli_epi16(exponents, 7), rest), choose(sign, rest, _mm256_srli_epi16(exponents, 1))};
 }
 
-// Interleaves bytes to 32 numbers of 16 bits, in order.
+// 32 numbers of 16 bits, in order, from their low and high bytes.
 struct Halves {
   __m256i first, second;
 };
@@ -126,16 +126,17 @@ SLIP_AVX2_INLINE Halves interleave(const Bytes& bytes) {
   return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
 }
 
-// One quarter after the other: four streams of stores 4096 bytes apart would compete for the same lines of the cache.
-template <int kWhich>
+// Decodes the quarters one after the other. Stores to all four at once would be a multiple of 4096 bytes apart, and so
+// compete for the same sets of the cache.
+template <int kIndex>
 SLIP_AVX2_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   const __m256i table = table_of(header.first);
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    const std::size_t weight = kIndex * kQuarter + 2 * at;
     __m256i exponents[2];
-    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
     for (std::size_t half = 0; half < 2; ++half) {
       const Halves words = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
       store(into + 2 * (weight + 32 * half), words.first);
@@ -144,7 +145,7 @@ SLIP_AVX2_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& he
   }
 }
 
-template <int kWhich>
+template <int kIndex>
 SLIP_AVX2_INLINE void f16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
@@ -153,10 +154,10 @@ SLIP_AVX2_INLINE void f16_quarter(const std::byte* block, const BlockHeader& hea
   const __m256i table = table_of(shifted);
   const __m256i sign_and_mantissa = _mm256_set1_epi64x(static_cast<long long>(0x8382818003020100ULL));
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    const std::size_t weight = kIndex * kQuarter + 2 * at;
     __m256i exponents[2], others[2];
-    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
-    look_up(sign_and_mantissa, load_digits<kWhich>(block + kLayout.more, at), others[0], others[1]);
+    look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    look_up(sign_and_mantissa, load_digits<kIndex>(block + kLayout.more, at), others[0], others[1]);
     for (std::size_t half = 0; half < 2; ++half) {
       const Halves words =
           interleave({load(rest + weight + 32 * half), _mm256_or_si256(exponents[half], others[half])});
@@ -166,16 +167,16 @@ SLIP_AVX2_INLINE void f16_quarter(const std::byte* block, const BlockHeader& hea
   }
 }
 
-template <int kWhich>
+template <int kIndex>
 SLIP_AVX2_INLINE void f32_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   const std::byte* const low = block + kLayout.more;
   const __m256i table = table_of(header.first);
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kWhich * kQuarter + 2 * at;
+    const std::size_t weight = kIndex * kQuarter + 2 * at;
     __m256i exponents[2];
-    look_up(table, load_digits<kWhich>(block + kLayout.codes, at), exponents[0], exponents[1]);
+    look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
     for (std::size_t half = 0; half < 2; ++half) {
       const Halves top = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
       for (std::size_t part = 0; part < 2; ++part) {

@@ -15,9 +15,9 @@ uint8x16_t load(const std::byte* at) { return vld1q_u8(reinterpret_cast<const st
 void store(std::byte* at, uint8x16_t value) { vst1q_u8(reinterpret_cast<std::uint8_t*>(at), value); }
 
 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
-  const std::uint32_t first[4] = {check_factor(0), check_factor(1), check_factor(2), check_factor(3)};
+  const std::uint32_t first[4] = {checksum_factor(0), checksum_factor(1), checksum_factor(2), checksum_factor(3)};
   uint32x4_t factors = vld1q_u32(first);
-  const uint32x4_t step = vdupq_n_u32(4 * kCheckStep);
+  const uint32x4_t step = vdupq_n_u32(4 * kFactorStep);
   uint64x2_t low = vdupq_n_u64(0), high = low;
   for (std::size_t at = 0; at < bytes; at += 16) {
     const uint32x4_t words = vreinterpretq_u32_u8(load(block + at));

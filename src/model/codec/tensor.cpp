@@ -15,13 +15,13 @@ struct FixedHead {
   std::uint8_t split = 0;
   std::uint16_t zero = 0;
   std::uint64_t weights = 0;
-  std::uint64_t bytes = 0;  // of the whole tensor
-  std::uint64_t check = 0;  // of the head, computed with 0 here
+  std::uint64_t bytes = 0;     // of the whole tensor
+  std::uint64_t checksum = 0;  // of the head, computed with 0 here
 };
 static_assert(sizeof(FixedHead) == BlockTable::kFixedBytes);
 
 constexpr std::uint64_t kMaxWeights = std::uint64_t{1} << 40;
-constexpr std::size_t kBlocksPerIndex = 8;  // of a parallel loop: some microseconds of work
+constexpr std::size_t kBlocksPerIndex = 8;  // blocks in one index of a parallel loop: some microseconds of work
 
 template <class... Values>
 [[noreturn]] void refuse(const std::string& what, Here here, fmt::format_string<Values...> text, Values&&... values) {
@@ -31,27 +31,29 @@ template <class... Values>
 FixedHead read_fixed(std::span<const std::byte> head, std::uint64_t bytes, const std::string& what, Here here) {
   FixedHead fixed;
   if (head.size() < sizeof fixed || bytes < sizeof fixed)
-    refuse(what, here, "{} bytes are no compressed tensor: it was cut short",
+    refuse(what, here, "{} bytes are too few for a compressed tensor: it was cut short",
            std::min<std::uint64_t>(head.size(), bytes));
   std::memcpy(&fixed, head.data(), sizeof fixed);
-  if (fixed.magic != kCodecMagic) refuse(what, here, "it does not begin as a compressed tensor");
+  if (fixed.magic != kCodecMagic)
+    refuse(what, here, "it begins with {:#010x}, and a compressed tensor with {:#010x}", fixed.magic, kCodecMagic);
   if (fixed.version != kCodecVersion)
     refuse(what, here, "it has version {} of the format, and this program knows {}", fixed.version, kCodecVersion);
   if (fixed.split >= kSplits || fixed.zero != 0 || fixed.weights > kMaxWeights)
-    refuse(what, here, "its head says type {} and {} weights: it was changed", fixed.split, fixed.weights);
+    refuse(what, here, "its head has type {} and {} weights, which no tensor has: it was changed", fixed.split,
+           fixed.weights);
   if (fixed.bytes != bytes)
-    refuse(what, here, "its head says {} bytes, and it has {}: it was changed or cut short", fixed.bytes, bytes);
+    refuse(what, here, "it has {1} bytes, and its head says {0}: it was changed or cut short", fixed.bytes, bytes);
   return fixed;
 }
 
-// The check of a head, whose own check counts as 0.
-std::uint64_t head_check(std::span<const std::byte> head, const FixedHead& fixed) {
+// The checksum of a head, whose own checksum counts as 0.
+std::uint64_t head_checksum(std::span<const std::byte> head, const FixedHead& fixed) {
   FixedHead plain = fixed;
-  plain.check = 0;
+  plain.checksum = 0;
   std::byte begin[sizeof plain];
   std::memcpy(begin, &plain, sizeof plain);
-  return check_sum(begin, sizeof begin) + 3 * check_sum(head.data() + sizeof plain, head.size() - sizeof plain) +
-         check_seed(~std::uint64_t{1}, 0);
+  return weighted_sum(begin, sizeof begin) + 3 * weighted_sum(head.data() + sizeof plain, head.size() - sizeof plain) +
+         checksum_seed(~std::uint64_t{1}, 0);
 }
 
 std::uint32_t weights_in(Split split, std::uint64_t weights, std::uint64_t block) {
@@ -68,26 +70,28 @@ BlockTable::BlockTable(Split split, std::uint64_t weights, Here here) : split_(s
   if (count_ * max_block_bytes(split) / kBlockAlignment > UINT32_MAX)
     base::fail(Code::kInvalidValue, here, "a tensor of {} weights of {} bytes: at most 64 GiB can be compressed",
                weights, weight_bytes(split));
-  checks_.reserve(count_);
+  checksums_.reserve(count_);
   ends_.reserve(count_);
 }
 
-void BlockTable::add(std::size_t bytes, std::uint64_t check) {
+void BlockTable::add(std::size_t bytes, std::uint64_t checksum) {
   ends_.push_back(static_cast<std::uint32_t>((begin(ends_.size()) + bytes) / kBlockAlignment));
-  checks_.push_back(check);
+  checksums_.push_back(checksum);
 }
 
-BlockId BlockTable::id(std::size_t block) const { return {block, weights_in(split_, weights_, block), checks_[block]}; }
+BlockId BlockTable::id(std::size_t block) const {
+  return {block, weights_in(split_, weights_, block), checksums_[block]};
+}
 
 std::vector<std::byte> BlockTable::head() const {
   std::vector<std::byte> result(head_bytes());
   FixedHead fixed{.split = static_cast<std::uint8_t>(split_), .weights = weights_, .bytes = bytes()};
   std::memcpy(result.data(), &fixed, sizeof fixed);
-  if (!checks_.empty()) {
-    std::memcpy(result.data() + sizeof fixed, checks_.data(), checks_.size() * 8);
-    std::memcpy(result.data() + sizeof fixed + checks_.size() * 8, ends_.data(), ends_.size() * 4);
+  if (!checksums_.empty()) {
+    std::memcpy(result.data() + sizeof fixed, checksums_.data(), checksums_.size() * 8);
+    std::memcpy(result.data() + sizeof fixed + checksums_.size() * 8, ends_.data(), ends_.size() * 4);
   }
-  fixed.check = head_check(result, fixed);
+  fixed.checksum = head_checksum(result, fixed);
   std::memcpy(result.data(), &fixed, sizeof fixed);
   return result;
 }
@@ -97,7 +101,7 @@ std::size_t BlockTable::head_bytes_of(std::span<const std::byte> head, std::uint
   const FixedHead fixed = read_fixed(head, bytes, what, here);
   const std::size_t size = head_bytes_of(count_of(static_cast<Split>(fixed.split), fixed.weights));
   if (size > bytes)
-    refuse(what, here, "{} weights need a head of {} bytes, and it has {} in all: it was changed or cut short",
+    refuse(what, here, "{} weights need a head of {} bytes, and the tensor has {} in all: it was changed or cut short",
            fixed.weights, size, bytes);
   return size;
 }
@@ -105,28 +109,29 @@ std::size_t BlockTable::head_bytes_of(std::span<const std::byte> head, std::uint
 BlockTable BlockTable::parse(std::span<const std::byte> head, std::uint64_t bytes, const std::string& what, Here here) {
   const FixedHead fixed = read_fixed(head, bytes, what, here);
   const std::size_t size = head_bytes_of(head, bytes, what, here);
-  if (head.size() < size) refuse(what, here, "its head has {} bytes, and {} are there", size, head.size());
-  if (head_check(head.first(size), fixed) != fixed.check)
-    refuse(what, here, "the checksum of its head does not fit: it was changed");
+  if (head.size() < size) refuse(what, here, "its head has {} bytes, and {} of them are there", size, head.size());
+  if (head_checksum(head.first(size), fixed) != fixed.checksum)
+    refuse(what, here, "its head does not match its checksum: it was changed");
   BlockTable table;
   table.split_ = static_cast<Split>(fixed.split);
   table.weights_ = fixed.weights;
   table.count_ = count_of(table.split_, table.weights_);
-  table.checks_.resize(table.count_);
+  table.checksums_.resize(table.count_);
   table.ends_.resize(table.count_);
   if (table.count_ != 0) {
-    std::memcpy(table.checks_.data(), head.data() + sizeof fixed, table.count_ * 8);
+    std::memcpy(table.checksums_.data(), head.data() + sizeof fixed, table.count_ * 8);
     std::memcpy(table.ends_.data(), head.data() + sizeof fixed + table.count_ * 8, table.count_ * 4);
   }
   for (std::size_t block = 0; block < table.count_; ++block) {
     const std::uint64_t from = table.begin(block), to = table.begin(block + 1);
     const std::uint32_t raw = raw_block_bytes(table.split_, weights_in(table.split_, table.weights_, block));
     if (to <= from || to - from > raw)
-      refuse(what, here, "block {} of {} lies at {} to {}, and has at most {} bytes", block, table.count_, from, to,
-             raw);
+      refuse(what, here, "block {} of {} is at bytes {} to {}, and may have 1 to {} bytes: its head was changed", block,
+             table.count_, from, to, raw);
   }
   if (table.bytes() != bytes)
-    refuse(what, here, "its {} blocks end at byte {}, and it has {}", table.count_, table.bytes(), bytes);
+    refuse(what, here, "its {} blocks end at byte {}, and it has {} bytes: it was changed or cut short", table.count_,
+           table.bytes(), bytes);
   return table;
 }
 
@@ -135,21 +140,22 @@ std::vector<std::byte> encode_blocks(BlockTable& table, std::size_t first, std::
   const Split split = table.split();
   const std::size_t room = max_block_bytes(split), data = std::size_t{block_weights(split)} * weight_bytes(split);
   std::vector<std::byte> result(count * room);
-  std::vector<std::pair<std::size_t, std::uint64_t>> found(count);  // bytes and check
+  std::vector<std::pair<std::size_t, std::uint64_t>> found(count);  // bytes and checksum
   base::for_each_index((count + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
-    std::vector<std::byte> again(room);
+    std::vector<std::byte> decoded(room);
     const std::size_t end = std::min(count, (index + 1) * kBlocksPerIndex);
     for (std::size_t i = index * kBlocksPerIndex; i < end; ++i) {
       BlockId id{first + i, weights_in(split, table.weights(), first + i)};
       const std::span<const std::byte> from = weights.subspan(i * data, std::size_t{id.weights} * weight_bytes(split));
       std::byte* const into = result.data() + i * room;
       const std::size_t bytes = encode_block(split, from.data(), id.weights, into);
-      id.check = check_sum(into, bytes) + check_seed(id.index, id.weights);
-      const BlockFault fault = decode_block(split, {into, bytes}, id, again.data());
-      if (fault != BlockFault::kNone || !std::equal(from.begin(), from.end(), again.begin()))
-        base::fail(Code::kInvalidValue, here, "block {} does not decode to its weights ({}): is the memory faulty?",
-                   id.index, fault_text(fault));
-      found[i] = {bytes, id.check};
+      id.checksum = weighted_sum(into, bytes) + checksum_seed(id.index, id.weights);
+      const BlockFault fault = decode_block(split, {into, bytes}, id, decoded.data());
+      if (fault != BlockFault::kNone || !std::equal(from.begin(), from.end(), decoded.begin()))
+        base::fail(Code::kInvalidValue, here,
+                   "block {} does not decode to its weights ({}): check the memory of this machine", id.index,
+                   fault_text(fault));
+      found[i] = {bytes, id.checksum};
     }
   });
   std::size_t at = 0;
@@ -167,8 +173,10 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
   const std::uint64_t base = table.begin(first), start = table.weights_begin(first);
   if (blocks.size() != table.begin(first + count) - base ||
       into.size() != std::min(table.weights_begin(first + count), table.weights_bytes()) - start)
-    base::fail(Code::kInvalidValue, here, "{}: blocks {} to {} have not {} bytes that decode to {}", what, first,
-               first + count, blocks.size(), into.size());
+    base::fail(Code::kInvalidValue, here,
+               "{}: blocks {} to {} have {} bytes and decode to {}, and the caller passed {} and room for {}", what,
+               first, first + count, table.begin(first + count) - base,
+               std::min(table.weights_begin(first + count), table.weights_bytes()) - start, blocks.size(), into.size());
   base::for_each_index((count + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
     const std::size_t end = first + std::min(count, (index + 1) * kBlocksPerIndex);
     for (std::size_t block = first + index * kBlocksPerIndex; block < end; ++block) {
@@ -184,7 +192,8 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
 std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte> weights, Here here) {
   const Split split = split_of(type);
   if (weights.size() % weight_bytes(split) != 0)
-    base::fail(Code::kInvalidValue, here, "{} bytes are no whole number of {}", weights.size(), data_type_name(type));
+    base::fail(Code::kInvalidValue, here, "{} bytes are not a whole number of {} weights", weights.size(),
+               data_type_name(type));
   BlockTable table(split, weights.size() / weight_bytes(split), here);
   const std::vector<std::byte> blocks = encode_blocks(table, 0, table.blocks(), weights, here);
   std::vector<std::byte> result = table.head();

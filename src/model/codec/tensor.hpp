@@ -1,9 +1,9 @@
-// A compressed tensor: a head with the table of its blocks, then the blocks. Blocks are decoded in any order and
-// number, on the host (decode_blocks) or on a device (codec/kernel.hpp).
+// A compressed tensor: a head with the table of its blocks, then the blocks. Any range of blocks can be decoded by
+// itself, on the host (decode_blocks) or on a device (codec/kernel.hpp).
 //
-//   32 bytes            magic, version, Split, number of weights, bytes of all, check of the head
-//   8 bytes per block   its check (codec/layout.hpp)
-//   4 bytes per block   where it ends, in units of 16 bytes behind the head
+//   32 bytes            magic, version, Split, number of weights, bytes of the tensor, checksum of the head
+//   8 bytes per block   its checksum (codec/layout.hpp)
+//   4 bytes per block   its end, in units of 16 bytes from the end of the head
 //   zero bytes up to a multiple of 16, then the blocks
 #pragma once
 
@@ -20,15 +20,15 @@ namespace slip::model {
 class BlockTable {
  public:
   BlockTable() = default;
-  // For an encoder, which then calls add() for each block in order. Throws kInvalidValue above 2^40 weights.
+  // An empty table, for an encoder: it calls add() for each block in order. Throws kInvalidValue above 2^40 weights.
   BlockTable(Split split, std::uint64_t weights, Here here = Here::at());
-  void add(std::size_t bytes, std::uint64_t check);
+  void add(std::size_t bytes, std::uint64_t checksum);
 
-  // From the first bytes of a compressed tensor of `bytes` bytes: at least head_bytes() of them, or all. `what` names
-  // the tensor in errors. Throws kParse unless the head is unchanged and describes exactly these bytes.
+  // The table of a compressed tensor of `bytes` bytes. `head`: its first bytes, at least head_bytes(). `what`: names
+  // the tensor in errors. Throws kParse unless the head is unchanged and describes a tensor of this size.
   static BlockTable parse(std::span<const std::byte> head, std::uint64_t bytes, const std::string& what,
                           Here here = Here::at());
-  // The size of the head of such a tensor, from its first kFixedBytes bytes. Throws kParse like parse().
+  // head_bytes() of a compressed tensor of `bytes` bytes, from its first kFixedBytes bytes. Throws kParse like parse().
   static constexpr std::size_t kFixedBytes = 32;
   static std::size_t head_bytes_of(std::span<const std::byte> fixed, std::uint64_t bytes, const std::string& what,
                                    Here here = Here::at());
@@ -38,7 +38,9 @@ class BlockTable {
   std::uint64_t weights_bytes() const { return weights_ * weight_bytes(split_); }  // as decoded
   std::size_t blocks() const { return count_; }
   std::size_t head_bytes() const { return head_bytes_of(count_); }
-  std::uint64_t bytes() const { return head_bytes() + begin(checks_.size()); }  // of all, when all blocks are added
+  std::uint64_t bytes() const {
+    return head_bytes() + begin(checksums_.size());
+  }  // of the tensor, once all blocks are added
 
   // Where a block begins and ends behind the head; begin(blocks()) is the end of the last.
   std::uint64_t begin(std::size_t block) const {
@@ -52,7 +54,7 @@ class BlockTable {
   }
   BlockId id(std::size_t block) const;
 
-  std::span<const std::uint64_t> checks() const { return checks_; }
+  std::span<const std::uint64_t> checksums() const { return checksums_; }
   std::span<const std::uint32_t> ends() const { return ends_; }
   std::vector<std::byte> head() const;  // head_bytes() bytes
 
@@ -65,22 +67,22 @@ class BlockTable {
   Split split_ = Split::kBytes;
   std::uint64_t weights_ = 0;
   std::size_t count_ = 0;
-  std::vector<std::uint64_t> checks_;
+  std::vector<std::uint64_t> checksums_;
   std::vector<std::uint32_t> ends_;
 };
 
-// Encodes blocks [first, first + count) of weights, of which `weights` has exactly these, on all cores. Adds them to
-// the table and returns their bytes. Every block is decoded again and compared. Throws kInvalidValue if it differs:
-// that would be a fault of the memory or of the encoder.
+// Encodes blocks [first, first + count) on all cores. `weights` has exactly the bytes of their weights. Adds the blocks
+// to the table and returns their bytes. Decodes every block again and compares it with its weights. Throws
+// kInvalidValue if they differ: then the memory or the encoder is faulty.
 std::vector<std::byte> encode_blocks(BlockTable& table, std::size_t first, std::size_t count,
                                      std::span<const std::byte> weights, Here here = Here::at());
 
 // Decodes blocks [first, first + count) into `into`, on all cores. `blocks` has exactly the bytes of these blocks, and
-// `into` room for exactly their weights. Throws kParse with `what`, the block and its fault.
+// `into` room for exactly their weights. Throws kParse, which names `what`, the block and its fault.
 void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count, std::span<const std::byte> blocks,
                    std::span<std::byte> into, const std::string& what, Here here = Here::at());
 
-// A whole tensor in memory. `type` decides how weights are split; bytes of other types are stored as they are.
+// A whole tensor in memory. Types without a Split are stored as bytes.
 std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte> weights, Here here = Here::at());
 std::vector<std::byte> decompress_tensor(std::span<const std::byte> tensor, const std::string& what,
                                          Here here = Here::at());

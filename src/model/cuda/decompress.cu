@@ -1,10 +1,10 @@
 // Decodes compressed weights on a GPU (codec/layout.hpp has the format): one thread block of 256 threads for each block
 // of weights, one thread for each lane of 32 weights.
 //
-// A thread first loads all its compressed bytes into registers. Then the block's checksum is complete, before any
-// weight is written. The kernel moves 1.7 bytes for each byte of weights, and computes about 8 instructions for each
-// weight: it is bound by memory. Neighbouring threads access neighbouring bytes: 8 of `rest`, 4 of each code word, 16
-// of weights.
+// Each thread first loads all its compressed bytes into registers. So the block's checksum is complete before any
+// weight is written. The kernel moves 1.7 bytes for each byte of weights, and executes about 8 instructions for each
+// weight: memory bandwidth limits it. Neighbouring threads access neighbouring bytes: 8 of `rest`, 4 of each code word,
+// 16 of weights.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr unsigned kListWords = 20 * kMaxLanes / 4;
 struct Job {
   const std::byte* blocks;
   std::uint64_t bytes;
-  const std::uint64_t* checks;
+  const std::uint64_t* checksums;
   const std::uint32_t* ends;
   std::byte* into;
   std::uint64_t into_bytes;
@@ -33,12 +33,12 @@ struct Job {
   bool verify;
 };
 
-// The block of this thread block. `fault` is the same in all threads.
+// The block of weights that this thread block decodes. `fault` is the same in all threads.
 struct Task {
   const std::byte* block;
   std::byte* into;
   std::uint32_t bytes, weights;
-  std::uint64_t check;  // without its seed
+  std::uint64_t checksum;  // without its seed
   BlockFault fault;
 };
 
@@ -59,7 +59,7 @@ __device__ Task task_of(const Job& job) {
   task.bytes = static_cast<std::uint32_t>(end - begin);
   task.block = job.blocks + (begin - job.base);
   task.into = job.into + at;
-  task.check = job.checks[i] - check_seed(index, task.weights);
+  task.checksum = job.checksums[i] - checksum_seed(index, task.weights);
   task.fault = BlockFault::kNone;
   return task;
 }
@@ -72,7 +72,7 @@ __device__ void report(const Job& job, BlockFault fault) {
 class Sum {
  public:
   __device__ void add(std::uint32_t word, std::uint32_t index) {
-    total_ += static_cast<unsigned long long>(word) * check_factor(index);
+    total_ += static_cast<unsigned long long>(word) * checksum_factor(index);
   }
   __device__ void add(uint2 words, std::uint32_t index) {
     add(words.x, index);
@@ -113,7 +113,7 @@ __device__ void store(std::byte* into, bool aligned, std::uint32_t at, std::uint
 
 __device__ bool is_aligned(const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; }
 
-// A block that is stored as it is.
+// Copies a raw block.
 template <Split kSplit>
 __device__ void copy_block(const Job& job, const Task& task, unsigned long long* sums) {
   constexpr unsigned kPacks = block_weights(kSplit) * weight_bytes(kSplit) / 16 / kThreads;
@@ -130,7 +130,7 @@ __device__ void copy_block(const Job& job, const Task& task, unsigned long long*
   __syncthreads();
   unsigned long long total = 0;
   for (unsigned i = 0; i < kWarps; ++i) total += sums[i];
-  if (job.verify && total != task.check) return report(job, BlockFault::kCheck);
+  if (job.verify && total != task.checksum) return report(job, BlockFault::kChecksum);
   const bool aligned = is_aligned(task.into);
   const std::uint32_t end = task.weights * weight_bytes(kSplit);
 #pragma unroll
@@ -167,7 +167,7 @@ struct Tables {
   }
 };
 
-// Digits 15 among the first `digits` of a word.
+// Number of far escapes among the first `digits` digits of a word.
 __device__ std::uint32_t far_in(std::uint32_t word, std::uint32_t digits) {
   const std::uint32_t all = word & word >> 1 & word >> 2 & word >> 3 & 0x11111111U;
   return __popc(digits >= 8 ? all : all & ((1U << 4 * digits) - 1));
@@ -205,16 +205,16 @@ __device__ void count_far(const Tables& tables, Shared& shared) {
 }
 
 // The exponent of a far escape.
-__device__ std::uint32_t far_exponent(const Tables& tables, const Shared& shared, std::uint32_t rank) {
-  const std::uint32_t word = rank / 8;
+__device__ std::uint32_t far_exponent(const Tables& tables, const Shared& shared, std::uint32_t escape) {
+  const std::uint32_t word = escape / 8;
   std::uint32_t before = shared.far_before[word / 4];
   for (std::uint32_t i = word / 4 * 4; i < word; ++i) before += far_in(shared.list[i], 8);
-  before += far_in(shared.list[word], rank % 8);
+  before += far_in(shared.list[word], escape % 8);
   const std::uint32_t at = (tables.escapes + 1) / 2 + before;
   return shared.list[at / 4] >> at % 4 * 8 & 0xFF;
 }
 
-// What a thread loads: its lane.
+// The compressed bytes that one thread loads: those of its lane.
 template <Split kSplit>
 struct Lane {
   std::uint32_t codes[3] = {};
@@ -303,14 +303,14 @@ __device__ bool escapes_in_padding(std::uint32_t mask, const BlockLayout& layout
 }
 
 template <Split kSplit>
-__device__ void put_escapes(const Tables& tables, const Shared& shared, std::uint32_t mask, std::uint32_t rank,
+__device__ void put_escapes(const Tables& tables, const Shared& shared, std::uint32_t mask, std::uint32_t escape,
                             std::uint32_t (&exponents)[8]) {
-  for (; mask != 0; mask &= mask - 1, ++rank) {
+  for (; mask != 0; mask &= mask - 1, ++escape) {
     const std::uint32_t bit = __ffs(static_cast<int>(mask)) - 1;
-    const std::uint32_t digit = shared.list[rank / 8] >> rank % 8 * 4 & 15;
-    std::uint32_t exponent = digit == kFarEscape ? far_exponent(tables, shared, rank) : tables.exponent(digit);
+    const std::uint32_t digit = shared.list[escape / 8] >> escape % 8 * 4 & 15;
+    std::uint32_t exponent = digit == kFarEscape ? far_exponent(tables, shared, escape) : tables.exponent(digit);
     if constexpr (kSplit == Split::kF16) exponent = (exponent & 0x1F) << 2;
-    // No index into the array that is known at run time only: it stays in registers.
+    // `exponents` must stay in registers, so it is only indexed by constants of the unrolled loop.
     const std::uint32_t word = (bit & 3) * 2 + bit / 16, value = exponent << bit / 4 % 4 * 8;
 #pragma unroll
     for (std::uint32_t i = 0; i < 8; ++i) exponents[i] |= i == word ? value : 0;
@@ -354,7 +354,7 @@ __device__ void unpack_block(const Job& job, const Task& task, Shared& shared) {
     if (i < threadIdx.x / 32) before += shared.counts[i];
     all += shared.counts[i];
   }
-  if (job.verify && total != task.check) return report(job, BlockFault::kCheck);
+  if (job.verify && total != task.checksum) return report(job, BlockFault::kChecksum);
   if (!tables.sound || tables.escapes > task.weights || tables.far > tables.escapes ||
       packed_block_bytes(layout, tables.escapes, tables.far) != task.bytes || list_words > kListWords)
     return report(job, BlockFault::kSize);
@@ -393,16 +393,16 @@ __global__ void __launch_bounds__(kThreads) decompress_blocks(const Job job) {
 void decompress(const Args& args, CUstream_st* stream) {
   const DecompressSizes sizes = DecompressSizes::of(args);
   const std::span<const std::byte> blocks = args.in<std::byte>(0);
-  const std::span<const std::uint64_t> checks = args.in<std::uint64_t>(1);
+  const std::span<const std::uint64_t> checksums = args.in<std::uint64_t>(1);
   const std::span<const std::uint32_t> ends = args.in<std::uint32_t>(2);
   const std::span<std::byte> into = args.out<std::byte>(0);
-  const auto count = static_cast<unsigned>(checks.size() < ends.size() ? checks.size() : ends.size());
+  const auto count = static_cast<unsigned>(checksums.size() < ends.size() ? checksums.size() : ends.size());
   if (count == 0) return;
   if (reinterpret_cast<std::uintptr_t>(blocks.data()) % kBlockAlignment != 0)
     throw Error(Code::kInvalidValue, "decompress: the compressed blocks are not at a multiple of 16 bytes", {});
   const Job job{blocks.data(),
                 blocks.size(),
-                checks.data(),
+                checksums.data(),
                 ends.data(),
                 into.data(),
                 into.size(),

@@ -11,7 +11,7 @@
 namespace slip::transport {
 namespace {
 
-// What every rank sends to all others in the first all_gather.
+// The data that every rank sends to all others in the first all_gather.
 struct RankContact {
   SocketAddress::Wire address;
   Placement placement;
@@ -27,7 +27,7 @@ FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const De
     if (error.code() == Code::kIo) rendezvous.require_all_answered(deadline);
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     base::fail(code, {},
-               "rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
+               "rank {} is not reached by rank {}, its predecessor in the ring: {}; its process has ended, or "
                "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
                self.successor(), self.rank, base::bare_text(error));
   }

@@ -55,7 +55,7 @@ class Bootstrap : base::NoCopy {
     return transport::derive(session_, label, salt);
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // Lost, failed and departed ranks. failures().fail() notifies all ranks why this one failed.
+  // Lost, failed and departed ranks. failures().fail() sends all ranks the reason why this one failed.
   FailureTable& failures() { return server_->failures(); }
   const FailureTable& failures() const { return std::as_const(*server_).failures(); }
   // For ranks that continue after a loss, see recovery.hpp, and for the monitor that answers ask() of other ranks.

@@ -59,7 +59,7 @@ void ConnectionTable::identify(ControlConnection& connection, const FrameHeader&
 void ConnectionTable::close_finished(std::int64_t now) {
   connections_.remove_if([&](const ControlConnection& one) {
     if (one.role == Role::kUnknown && now - one.heard_ns >= kGreetingLimitNs) return true;
-    // Do not wait until a lost rank takes its bytes.
+    // A lost rank takes no more bytes: send() must not wait for it.
     if (one.closing && one.role == Role::kDirectOut && one.channel.unsent()) undelivered_.insert(one.rank);
     return one.closing;
   });

@@ -81,19 +81,19 @@ class ConnectionTable {
   void pass_on(const FrameHeader& header, std::span<const std::byte> body);
 
   void accept_all(std::int64_t now);
-  // Handles the first frame of an accepted connection, which says which rank connects and for what. Closes the
-  // connection if it is another frame.
+  // Handles the first frame of an accepted connection: it names the rank that connects and the role of the connection.
+  // Closes the connection if it is another frame.
   void identify(ControlConnection& connection, const FrameHeader& header);
-  // Closes the finished connections, and those that have not said in time which rank they are.
+  // Closes the finished connections, and those that were not identified in time.
   void close_finished(std::int64_t now);
-  void close_listener() {  // also closes the connections that have not said which rank they are
+  void close_listener() {  // also closes the connections that are not identified
     listener_.close();
     connections_.remove_if([](const ControlConnection& one) { return one.role == Role::kUnknown; });
   }
   void clear() { connections_.clear(); }
 
-  // A rank that connects must say within this time which rank it is. The limit is long, because a lossy network may
-  // deliver the frame late; the number of such connections is limited.
+  // A rank that connects must identify itself within this time. The limit is long, because a lossy network may deliver
+  // the frame late; the number of such connections is limited.
   static constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 
  private:

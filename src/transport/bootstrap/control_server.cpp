@@ -47,10 +47,11 @@ void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns
   if (failures_.wait_until(lock, deadline_ns, joined_or_left) && !left()) return;
   failures_.require_whole();
   base::fail(left() ? Code::kRankLost : Code::kTimeout, {}, "{}: rank {}, its predecessor in the ring, {}", self.text(),
-             self.predecessor(), left() ? "has left" : "came to the root but did not connect before the deadline");
+             self.predecessor(),
+             left() ? "has left" : "connected to the root, but not to this rank before the deadline");
 }
 
-// Waits for two iterations of the thread's loop: the present one may have looked at the connections before this call.
+// Waits for two iterations of the thread's loop: the current one may have read the connections before this call.
 void ControlServer::settle() {
   std::unique_lock lock(context_.mutex);
   for (int i = 0; i < 2; ++i) {
@@ -219,7 +220,7 @@ bool ControlServer::must_explain(std::int64_t now) {
   return now < explain_end_ns_;
 }
 
-// Each peer answers a goodbye by closing the connection, so no frame that was sent before the goodbye is lost.
+// Each peer closes the connection when it has read the goodbye. So this rank knows that no frame it sent is lost.
 void ControlServer::begin_goodbye(std::int64_t now) {
   goodbye_begin_ns_ = now;
   goodbye_end_ns_ = failures_.is_whole() ? detector_.goodbye_end_ns(now) : now + kShortGoodbyeNs;

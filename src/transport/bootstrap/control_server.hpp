@@ -1,6 +1,6 @@
-// ControlServer: the thread that serves the control connections of one rank, whatever the rank itself is doing. Every
-// rank is connected to its successor and its predecessor in a ring. Frames for all ranks travel round the ring: each
-// server passes them on. So an all-gather knows exactly which ranks have not joined.
+// ControlServer: the thread that serves the control connections of one rank, also while the rank's own threads compute
+// or hang. Every rank is connected to its successor and its predecessor in a ring. Frames for all ranks travel round
+// the ring: each server passes them on. So an all-gather knows exactly which ranks have not joined.
 //
 // The server consists of ConnectionTable (the connections), FailureTable (lost and departed ranks), FailureDetector
 // (heartbeats), and MessageExchange (messages, all-gathers and questions). They share one mutex, ControlContext::mutex.
@@ -25,9 +25,9 @@ namespace slip::transport {
 class RankMonitor {
  public:
   virtual ~RankMonitor() = default;
-  virtual void look() = 0;                      // called a few times per second
+  virtual void look() = 0;                      // called a few times per second, to date the progress of the rank
   virtual std::vector<std::byte> answer() = 0;  // the reply to another rank that asks for this rank's state
-  virtual std::uint64_t calls() const = 0;      // how many calls the rank has made; it sends that with its goodbye
+  virtual std::uint64_t calls() const = 0;      // number of calls that the rank has made, sent with its goodbye
 };
 
 class ControlServer : base::NoCopy {
@@ -59,7 +59,7 @@ class ControlServer : base::NoCopy {
   void handle(ControlConnection& connection, Frame& frame);
   void handle_left(ControlConnection& connection, const FrameHeader& header);
   void take_last_messages();
-  // The interval is short enough to date an event usefully, and long enough to cost almost nothing.
+  // Calls look() at a quarter of the heartbeat's interval: often enough to date an event, and still cheap.
   void call_monitor(std::int64_t now) {
     if (!monitor_ || now < next_look_ns_) return;
     monitor_->look();

@@ -35,7 +35,8 @@ class FailureDetector {
   }
   void end_init();  // init is over on this rank: notifies the others
 
-  // The longest time for which this rank sent nothing, if the others then declared it lost; otherwise 0.
+  // The longest time for which this rank sent nothing, if it was long enough for the others to declare it lost;
+  // otherwise 0.
   std::int64_t own_silence_ns() const {
     const std::lock_guard lock(context_.mutex);
     return own_silence_ns_;
@@ -59,7 +60,7 @@ class FailureDetector {
     const std::int64_t silent = connection.heard_ns + silence_ns_;
     return connection.in_ring() && !init_over_everywhere() ? std::max(silent, init_deadline_ns_) : silent;
   }
-  std::int64_t goodbye_end_ns(std::int64_t now) const;  // until when peers may answer a goodbye that is sent now
+  std::int64_t goodbye_end_ns(std::int64_t now) const;  // deadline for peers to answer a goodbye that is sent now
   void add_init_over(const ControlConnection& from, const FrameHeader& header) {
     if (header.rank < 0 || header.rank >= context_.self.nranks || !init_over_.insert(header.rank).second) return;
     notify_init_over(header.rank, &from);
@@ -70,8 +71,8 @@ class FailureDetector {
     if (planned_ns == 0 || now - planned_ns < interval_ns_) return;
     for (ControlConnection& one : connections_.all()) one.heard_ns = now;
   }
-  // If this rank sent nothing for too long by its own clock, the others have declared it lost. It knows that even if
-  // their messages do not arrive.
+  // If this rank sent nothing for too long by its own clock, the others have declared it lost. So it notices that even
+  // if their messages do not arrive.
   void note_own_silence(std::int64_t now) {
     if (next_beat_ns_ == 0) return;
     const std::int64_t silence = now - (next_beat_ns_ - interval_ns_);

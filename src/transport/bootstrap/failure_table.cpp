@@ -115,9 +115,8 @@ void FailureTable::add_failure(RankFailure failure) {
   broken_.set();
 }
 
-// A rank that was declared lost and does not know it would wait for answers until its deadline. The predecessor may not
-// know of a loss yet. If this rank left because of that loss, the predecessor would blame this rank instead of the lost
-// one.
+// Without it, a rank that was declared lost and does not know it would wait for answers until its deadline. And if this
+// rank left because of a loss that its predecessor does not know, the predecessor would report this rank as lost.
 void FailureTable::announce_to(ControlConnection& connection) const {
   for (const Loss& loss : losses_) {
     if (connection.in_ring() || loss.rank == connection.rank) send(connection, loss, context_.self.nranks);

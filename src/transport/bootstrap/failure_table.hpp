@@ -1,7 +1,7 @@
-// FailureTable: what one rank knows about the others: which are lost, which failed and why, and which shut down
-// cleanly. A ControlServer owns it. The first loss or failure breaks the communicator: it ends every wait on every
-// rank. Each rank forwards new losses and failures to all ranks that it is connected with. So the notifications travel
-// round the ring in both directions.
+// FailureTable: the ranks that one rank knows to be lost, failed (with the reason), or shut down cleanly. A
+// ControlServer owns it. The first loss or failure breaks the communicator: it ends every wait on every rank. Each rank
+// forwards new losses and failures to all ranks that it is connected with. So the notifications travel round the ring
+// in both directions.
 //
 // Functions are thread-safe unless they say REQUIRES.
 #pragma once
@@ -27,7 +27,7 @@ namespace slip::transport {
 struct Loss {
   enum class Cause : std::int32_t {
     kEnded,    // its connection closed: the process ended or was killed
-    kSilent,   // no sign of life: the process is stopped, or the network is cut
+    kSilent,   // no heartbeat arrived: the process is stopped, or the network is cut
     kAborted,  // the rank sent that it has aborted
   };
   int rank = 0;
@@ -49,8 +49,9 @@ class FailureTable {
  public:
   FailureTable(ControlContext& context, ConnectionTable& connections) : context_(context), connections_(connections) {}
 
-  // Notifies all ranks why this one failed. On each of them broken_flag() is set, and all waits end with this code and
-  // text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the lowest rank.
+  // Notifies all ranks that this one failed, with the reason. On each of them broken_flag() is set, and all waits end
+  // with this code and text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the
+  // lowest rank.
   void fail(Code code, std::string_view text);
   std::optional<RankFailure> failure() const {
     const std::lock_guard lock(context_.mutex);
@@ -71,7 +72,7 @@ class FailureTable {
     const std::lock_guard lock(context_.mutex);
     return left_.contains(rank);
   }
-  // How many calls a departed rank had made, by its monitor (RankMonitor::calls). Nothing: the rank has not left.
+  // Number of calls that a departed rank had made (RankMonitor::calls). None: the rank has not left.
   std::optional<std::uint64_t> calls_of_departed(int rank) const;
   std::set<int> gone() const;  // ranks that are lost, or left more than kAfterLeavingNs ago
 
@@ -89,8 +90,8 @@ class FailureTable {
   // If one of `ranks` is lost or fails, or already has, this table sets the flag.
   void on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks);
 
-  // How long after the notification of a departure the departed rank counts as gone. The notification comes over the
-  // ring; until then, messages that the rank sent before on a direct connection may arrive.
+  // A departed rank counts as gone this long after the notification of its departure. The notification comes over the
+  // ring, and messages that the rank sent earlier on a direct connection may arrive after it.
   static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   static constexpr std::int64_t kMaxWaitNs = std::int64_t{3600} * 1'000'000'000;
 
@@ -110,8 +111,8 @@ class FailureTable {
   }
   // The ranks that count as gone at this time. If another rank will count as gone later, lowers `next_ns` to that time.
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
-  // add_loss() and add_failure() also forward what is new to the connected ranks. add_departure() does not: the caller
-  // passes the goodbye on round the ring.
+  // add_loss() and add_failure() also forward a new loss or failure to the connected ranks. add_departure() does not:
+  // the caller passes the goodbye on round the ring.
   void add_loss(const Loss& loss);
   void add_failure(RankFailure failure);
   bool add_departure(int rank, std::uint64_t calls) {  // false: it was known

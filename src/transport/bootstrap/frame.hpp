@@ -1,5 +1,5 @@
 // Frame: one control message between ranks, or between a rank and the root. It has a header of 24 bytes, a body, and an
-// authentication code of 16 bytes. Before the first frame both ends of a connection prove that they know the same
+// authentication code of 16 bytes. Before the first frame, both ends of a connection prove that they know the same
 // secret:
 //
 //   connecting end            accepting end
@@ -27,8 +27,8 @@
 
 namespace slip::transport {
 
-// The setup call of a communicator (any call but collectives) that an exchange between ranks belongs to. Each piece of
-// an all-gather carries the kind. So ranks that make different calls get an error instead of waiting for each other.
+// The setup call of a communicator, such as init, to which an exchange between ranks belongs. Each piece of an
+// all-gather carries the kind. So ranks that make different calls get an error instead of waiting for each other.
 enum class SetupKind : std::uint16_t { kOther, kInit, kAllocate, kSplit, kFinalize };
 
 inline const char* setup_name(SetupKind kind) {
@@ -52,7 +52,7 @@ static_assert(std::endian::native == std::endian::little, "frames are little-end
 inline constexpr std::uint16_t kProtocolVersion = 3;
 
 enum class FrameKind : std::uint16_t {
-  kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
+  kHello = 1,    // rank to root: the sender is `rank` of `nranks`; HelloBody
   kWelcome,      // root to rank: WelcomeBody
   kRefused,      // root to rank: the reason as text; `tag` is the Code
   kGreetRing,    // first frame on the connection from a rank to its successor
@@ -62,7 +62,7 @@ enum class FrameKind : std::uint16_t {
   kAlive,   // a heartbeat
   kLost,    // `rank` is lost; LostBody; passed on both ways round the ring
   kLeft,    // goodbye: `rank` shuts down cleanly; `tag`: RankMonitor::calls(); passed on to the successor
-  kFailed,  // why `rank` failed, as text; `tag` is the Code; passed on both ways round the ring
+  kFailed,  // `rank` failed: the reason as text; `tag` is the Code; passed on both ways round the ring
   kAsk,     // `rank` asks for the receiver's state; `tag`: number of the question
   kAnswer,  // the reply to kAsk, on the same connection, with the same tag
   kPing,    // answered by kAlive on the same connection
@@ -103,15 +103,15 @@ struct HelloBody {
   SocketAddress::Wire address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
-  std::int64_t timeout_ns = 0;  // how long the rank waits for the others, from the sending of this frame
+  std::int64_t timeout_ns = 0;  // from the sending of this frame, the rank waits for the others for this time
   char host[64] = {};
 };
 
 struct WelcomeBody {
-  // Random: the session secret is derived from it and the id's secret. It keeps jobs apart that use the same id.
+  // Random: the session secret is derived from it and the id's secret. So jobs with the same id have different secrets.
   Secret session{};
   SocketAddress::Wire successor;
-  std::int64_t rest_ns = 0;  // time until the earliest deadline of all ranks, which from now on applies to all
+  std::int64_t rest_ns = 0;  // time until the earliest deadline of all ranks, which becomes the deadline of all
 };
 
 struct LostBody {

@@ -17,8 +17,9 @@ constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'00
 constexpr std::int64_t kPauseNs = 10'000'000;  // delay before the next attempt after the peer closed the connection
 
 std::string wrong_version(std::uint32_t version) {
-  return fmt::format("speaks version {} of the protocol, this process version {}: install the same on all hosts",
-                     version, kProtocolVersion);
+  return fmt::format(
+      "speaks version {} of the protocol, and this process speaks version {}: install the same Slipstream on all hosts",
+      version, kProtocolVersion);
 }
 
 }  // namespace
@@ -45,9 +46,8 @@ Secret Handshake::derived(std::string_view label) const {
   return derive(secret_, label, both);
 }
 
-// Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
-// rejected at once.
-bool Handshake::begins_rightly(std::span<const std::byte> received) {
+// Checks the first bytes as soon as they arrive, so that a foreign process is rejected after its first wrong byte.
+bool Handshake::check_mark(std::span<const std::byte> received) {
   const std::size_t known = std::min(received.size(), sizeof(kMark));
   if (std::memcmp(received.data(), kMark, known) != 0) failure_ = "does not speak the protocol of Slipstream";
   spoken_ = spoken_ || known == sizeof(kMark);
@@ -56,7 +56,7 @@ bool Handshake::begins_rightly(std::span<const std::byte> received) {
 
 std::size_t Handshake::take_opening(std::span<const std::byte> received, std::vector<std::byte>& out) {
   Opening opening;
-  if (received.empty() || !begins_rightly(received) || received.size() < sizeof(opening)) return 0;
+  if (received.empty() || !check_mark(received) || received.size() < sizeof(opening)) return 0;
   std::memcpy(&opening, received.data(), sizeof(opening));
   nonces_[0] = opening.nonce;
   Reply reply;
@@ -70,13 +70,14 @@ std::size_t Handshake::take_opening(std::span<const std::byte> received, std::ve
 
 std::size_t Handshake::take_reply(std::span<const std::byte> received, std::vector<std::byte>& out) {
   Reply reply;
-  if (received.empty() || !begins_rightly(received) || received.size() < sizeof(reply)) return 0;
+  if (received.empty() || !check_mark(received) || received.size() < sizeof(reply)) return 0;
   std::memcpy(&reply, received.data(), sizeof(reply));
   nonces_[1] = reply.opening.nonce;
   if (reply.opening.version != kProtocolVersion) failure_ = wrong_version(reply.opening.version);
   else if (!base::equal_in_constant_time(reply.proof, derived("accepts")))
     failure_ =
-        "does not know the secret of this job: is SLIP_SECRET, or the file with the secret, the same for all ranks?";
+        "does not know the secret of this job: SLIP_SECRET, or the file with the secret, must be the same for all "
+        "ranks";
   if (!failure_.empty()) return 0;
   append(out, derived("connects"));
   state_ = State::kOver;
@@ -120,7 +121,8 @@ FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, 
       base::fail(Code::kTimeout, {}, "{} does not answer before the deadline", peer.text());
     result.flush();
     result.pump();
-    if (result.is_foreign()) base::fail(Code::kIo, {}, "what listens at {} {}", peer.text(), result.reason());
+    if (result.is_foreign())
+      base::fail(Code::kIo, {}, "the process that listens at {} {}", peer.text(), result.reason());
     if (!result.is_proven() && result.ended()) base::fail(Code::kIo, {}, "{} closed the connection", peer.text());
   }
   return result;
@@ -214,7 +216,7 @@ void FrameSocket::advance_handshake() {
     return become_proven();
   }
   const std::optional<Frame> frame = take_frame();
-  if (frame && frame->header.kind != FrameKind::kAccepted) reason_ = "is no rank of this job";
+  if (frame && frame->header.kind != FrameKind::kAccepted) reason_ = "is not a rank of this job";
   if (frame && !is_foreign()) become_proven();
 }
 
@@ -231,7 +233,8 @@ std::optional<Frame> FrameSocket::take_frame() {
   FrameHeader header;
   if (is_foreign() || bytes.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.bytes > max_body_) reason_ = "sends more than is expected";
+  if (header.bytes > max_body_)
+    reason_ = fmt::format("sent a message of {} bytes, and at most {} are allowed", header.bytes, max_body_);
   const std::size_t whole = sizeof(header) + header.bytes + sizeof(Secret);
   if (is_foreign() || bytes.size() < whole) return std::nullopt;
   const auto body = bytes.subspan(sizeof(header), header.bytes);

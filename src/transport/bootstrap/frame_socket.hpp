@@ -42,9 +42,9 @@ class Handshake {
   }
 
  private:
-  enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for
+  enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the next message from the peer
 
-  bool begins_rightly(std::span<const std::byte> received);
+  bool check_mark(std::span<const std::byte> received);
   Secret derived(std::string_view label) const;  // from the secret and both nonces
   std::size_t take_opening(std::span<const std::byte> received, std::vector<std::byte>& out);
   std::size_t take_reply(std::span<const std::byte> received, std::vector<std::byte>& out);
@@ -63,13 +63,12 @@ class FrameSocket {
   using Side = Handshake::Side;
   FrameSocket(Socket socket, const Secret& secret, Side side);
 
-  // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
-  // peer is foreign, or it closed the connection; kTimeout: there was no answer before the deadline.
-  // `refused`, if not null: whether the connection itself was refused.
+  // Makes one attempt to connect, and returns when both ends have proven the secret. Throws kIo if no process listens
+  // there, the peer is foreign, or it closed the connection; kTimeout if there was no answer before the deadline.
+  // `refused`, if not null: set to true if the connection itself was refused.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
                            bool* refused = nullptr);
-  // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
-  // gone.
+  // Repeats attempts until the deadline. If the connection is refused, throws kIo at once: the peer's process is gone.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
 
   void trust() { max_body_ = kMaxBody; }  // the peer has identified itself
@@ -116,7 +115,7 @@ class FrameSocket {
   std::vector<Frame> held_;           // queued before the proof
   std::size_t sent_ = 0, taken_ = 0;  // bytes of out_ that are sent, and of in_ that are consumed
   bool ended_ = false, proven_ = false;
-  std::string reason_;  // why the peer is foreign, if that was found after the handshake
+  std::string reason_;  // why the peer is foreign, if it was found after the handshake
 };
 
 }  // namespace slip::transport

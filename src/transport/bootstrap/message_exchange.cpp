@@ -29,32 +29,32 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   const auto nranks = static_cast<std::size_t>(context_.self.nranks);
   if (table.size() != nranks * bytes_per_rank || bytes_per_rank > kMaxBody)
     base::fail(Code::kInvalidValue, {},
-               "{}: a table of {} bytes for {} bytes of each rank: it must have {}, at most {} each", self,
-               table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody);
+               "{}: a table of {} bytes for {} bytes of each rank: it must have {} bytes, and at most {} for each rank",
+               self, table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody);
   std::unique_lock lock(context_.mutex);
   const std::uint64_t gathering = ++gatherings_;
   FrameHeader header = context_.header(FrameKind::kPiece, gathering);
   header.call = call.kind;
   connections_.pass_on(header,
                        table.subspan(static_cast<std::size_t>(context_.self.rank) * bytes_per_rank, bytes_per_rank));
-  // A rank that left without sending its piece: the piece would have arrived before the notification.
+  // A rank that left without sending its piece: its piece would have arrived before the notification of its departure.
   std::optional<int> absent;
-  std::optional<int> astray;  // a rank that is in another call
+  std::optional<int> elsewhere;  // a rank that is in another call
   const bool in_time = failures_.wait_until(lock, call.deadline_ns, [&] {
-    if ((astray = in_another_call(gathering, call.kind))) return true;
+    if ((elsewhere = in_another_call(gathering, call.kind))) return true;
     const std::vector<int> ranks = missing(gathering);
     const auto found = std::ranges::find_if(ranks, [&](int rank) { return failures_.left_at(rank).has_value(); });
     if (found != ranks.end()) absent = *found;
     return ranks.empty() || absent;
   });
   const std::string what =
-      call.kind == SetupKind::kOther ? fmt::format("gathering {}", gathering) : std::string(setup_name(call.kind));
-  if (astray)
+      call.kind == SetupKind::kOther ? fmt::format("all-gather {}", gathering) : std::string(setup_name(call.kind));
+  if (elsewhere)
     base::fail(Code::kMismatch, {},
                "{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
                "in the same order",
-               self, what, *astray, setup_name(pieces_[{gathering, *astray}].call));
-  if (absent) failures_.require_whole();  // the rank may have left because of a loss: then throw that loss
+               self, what, *elsewhere, setup_name(pieces_[{gathering, *elsewhere}].call));
+  if (absent) failures_.require_whole();  // if the rank left because of a loss, throws that loss
   if (absent) base::fail(Code::kRankLost, {}, "{}: rank {} has left before {}", self, *absent, what);
   if (!in_time)
     base::fail(Code::kTimeout, {}, "{}: {} not joined {} before the deadline", self,
@@ -68,7 +68,7 @@ void MessageExchange::copy_pieces(std::uint64_t gathering, std::span<std::byte> 
     const std::vector<std::byte> piece = std::move(pieces_.extract({gathering, rank}).mapped().bytes);
     if (piece.size() != bytes_per_rank)
       base::fail(Code::kInvalidValue, {},
-                 "{}: rank {} gave {} bytes to gathering {}, this rank {}: the calls do not match",
+                 "{}: rank {} sent {} bytes for all-gather {}, and this rank {}: the calls do not match",
                  context_.self.text(), rank, piece.size(), gathering, bytes_per_rank);
     std::ranges::copy(piece, table.subspan(static_cast<std::size_t>(rank) * bytes_per_rank).begin());
   }
@@ -86,7 +86,7 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     failures_.require_whole();  // if a rank is lost, throw that: it is the cause
     const std::string self = context_.self.text();
     if (error.code() == Code::kTimeout)
-      base::fail(Code::kTimeout, {}, "{}: rank {} takes no connection before the deadline: {}", self, rank,
+      base::fail(Code::kTimeout, {}, "{}: rank {} did not accept a connection before the deadline: {}", self, rank,
                  error.what());
     if (error.code() != Code::kIo) throw;
     base::fail(Code::kRankLost, {}, "{}: rank {} is gone or has left: {}", self, rank, error.what());
@@ -188,7 +188,7 @@ std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::siz
   }
 }
 
-// Does not wait for the proof: a stopped rank never sends it, and the other ranks must still be asked.
+// Does not wait for the proof of the secret: a stopped rank never sends it, and ask() must still reach the other ranks.
 void MessageExchange::begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
                                        std::int64_t deadline_ns) {
   if (connections_.outgoing(rank)) return;

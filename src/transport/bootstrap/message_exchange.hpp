@@ -43,8 +43,8 @@ class MessageExchange {
   std::map<int, std::vector<std::byte>> ask(std::span<const std::pair<int, SocketAddress>> ranks,
                                             std::int64_t deadline_ns);
 
-  // For recovery: the next two functions work after a loss, too, and fail only if this rank aborts. post() sends to a
-  // rank that is watched, without waiting until the kernel takes the bytes. False: the rank is gone.
+  // For recovery: the next two functions also work after a loss, and throw only if this rank aborts.
+  // Sends to a watched rank, without waiting until the kernel takes the bytes. False: the rank is gone.
   bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
   // The next message with the tag from any rank. None at the deadline, or if the number of ranks that are gone is not
   // `known_gone`.

@@ -60,8 +60,8 @@ std::set<int> checked(std::span<const int> excluded, const Bootstrap& bootstrap)
   return {excluded.begin(), excluded.end()};
 }
 
-std::string names(const std::set<int>& ranks) {
-  return ranks.empty() ? "nobody" : rank_list(std::vector<int>(ranks.begin(), ranks.end()));
+std::string text_of_ranks(const std::set<int>& ranks) {
+  return ranks.empty() ? "no rank" : rank_list(std::vector<int>(ranks.begin(), ranks.end()));
 }
 
 class Recovery {
@@ -134,8 +134,8 @@ class Recovery {
     return std::ranges::any_of(members_, [&](int rank) { return gone.contains(rank); });
   }
 
-  // A rank that voted for success and got no decision still has the old communicator. A rank that left it cleanly must
-  // have got the decision. From a killed rank nothing can be concluded.
+  // A rank that voted for success and got no decision keeps the old communicator. So a rank that has left it cleanly
+  // must have got the decision "done". A killed rank allows no conclusion.
   bool others_went_on() const {
     return std::ranges::any_of(maybe_notified_,
                                [&](int rank) { return closed_.contains(rank) || failures_.has_left(rank); });
@@ -184,8 +184,7 @@ class Recovery {
       if (gone.contains(leader)) return std::nullopt;
       if (base::now_ns() >= deadline_ns_ + kNotifyNs)
         base::fail(Code::kTimeout, {},
-                   "{}: rank {}, the lowest of those that are left, has not joined shrink before "
-                   "the deadline",
+                   "{}: rank {}, the lowest surviving rank, has not joined shrink before the deadline",
                    bootstrap_.self().text(), leader);
     }
   }
@@ -210,7 +209,9 @@ class Recovery {
     if (decision && decision->verdict == Verdict::kRendezvous) {
       RendezvousBody body;
       std::span<const std::byte> rest = decision->body;
-      if (!take(rest, body)) base::fail(Code::kIo, {}, "rank {} sent no id to meet at", leader);
+      if (!take(rest, body))
+        base::fail(Code::kIo, {}, "rank {} sent {} bytes as the id of the new root: at least {} are needed", leader,
+                   decision->body.size(), sizeof(body));
       members_.clear();
       for (std::int32_t rank = 0; take(rest, rank);) members_.push_back(rank);
       std::string failure;
@@ -242,7 +243,7 @@ class Recovery {
       failures_.report_loss({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
     if (excluded != excluded_ && mismatch_.empty())
       mismatch_ = fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same", bootstrap_.rank(),
-                              names(excluded_), message.rank, names(excluded));
+                              text_of_ranks(excluded_), message.rank, text_of_ranks(excluded));
   }
 
   std::vector<int> not_joined() const {
@@ -283,7 +284,7 @@ class Recovery {
     }
   }
 
-  // If the rank is lost meanwhile, it does not get the decision, and does not need it.
+  // Sends a decision to a rank. If the rank is lost meanwhile, it needs none.
   void decide(int rank, std::uint64_t attempt, Verdict verdict, std::span<const std::byte> body,
               Code code = Code::kOk) {
     std::vector<std::byte> bytes;
@@ -306,18 +307,25 @@ class Recovery {
     decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
   }
 
+  // The other members that are not gone and have not voted.
+  std::vector<int> without_vote(const Votes& votes, const std::set<int>& gone) const {
+    std::vector<int> result = members_;
+    std::erase_if(result, [&](int rank) {
+      return rank == bootstrap_.rank() || votes.voters.contains(rank) || gone.contains(rank);
+    });
+    return result;
+  }
+
   Votes collect_votes() {
     Votes votes;
     for (;;) {
       const std::set<int> gone = failures_.gone();
-      const bool all = std::ranges::all_of(members_, [&](int rank) {
-        return rank == bootstrap_.rank() || votes.voters.contains(rank) || gone.contains(rank);
-      });
-      if (all) return votes;
+      if (without_vote(votes, gone).empty()) return votes;
       const auto message = server_.messages().next_message(kVoteTag, gone.size(), deadline_ns_ + kNotifyNs);
       require_not_given_up();
       if (!message && base::now_ns() >= deadline_ns_ + kNotifyNs)
-        fail_all(Code::kTimeout, "shrink: not all ranks met in time");
+        fail_all(Code::kTimeout, fmt::format("shrink: {} did not report the new communicator before the deadline",
+                                             rank_list(without_vote(votes, gone))));
       if (!message) continue;
       std::span<const std::byte> rest = message->bytes;
       VoteHead head;

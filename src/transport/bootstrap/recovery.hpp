@@ -10,7 +10,7 @@
 // continues without the other.
 //
 // If the leader dies while it sends the decision "done", some ranks do not get it. These ranks check whether another
-// rank got it, that is, whether it has left the old communicator by a clean shutdown. If so, they continue with the new
+// rank got it: then that rank has left the old communicator by a clean shutdown. If so, they continue with the new
 // communicator, too, and detect the leader's loss there. If no rank that got the decision leaves the old communicator,
 // these ranks wait until the deadline and end with an error.
 #pragma once

@@ -23,8 +23,8 @@ std::vector<SocketAddress> addresses_of(const UniqueId& id) {
   return resolve(host, id.port());
 }
 
-// Where rank 0 must listen to be reached at `address`: at that address if an interface of this host has it, otherwise
-// (for example with NAT) at all interfaces.
+// The address at which rank 0 must listen so that others reach it at `address`. If an interface of this host has that
+// address, it is the same; otherwise (for example with NAT) it is all interfaces.
 SocketAddress listening_address(const SocketAddress& address) {
   if (!address.is_tcp() || address.is_loopback()) return address;
   for (const Interface& one : list_interfaces()) {
@@ -82,7 +82,8 @@ Rendezvous greet_root(FrameSocket channel, const SocketAddress& address, const U
     base::fail(refusal_code(answer.header.tag), {}, "{}: {}", self.text(), answer.text());
   WelcomeBody welcome;
   if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
-    base::fail(Code::kIo, {}, "the root gave an answer that is none");
+    base::fail(Code::kIo, {}, "{}: the root at {} answered with a frame of kind {} and {} bytes, which is no answer",
+               self.text(), address.text(), static_cast<int>(answer.header.kind), answer.body.size());
   result.session = derive(UniqueIdParts::of(id).secret, "slip session", welcome.session);
   result.successor = SocketAddress(welcome.successor);
   result.rest_ns = welcome.rest_ns;
@@ -118,8 +119,8 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
       try {
         channel.emplace(FrameSocket::reach(address, UniqueIdParts::of(id).secret, deadline.within(limit)));
       } catch (const Error& error) {
-        // Before rank 0 has started, no process listens there, or the root of another communicator that is just ending.
-        // An attempt that timed out on a lossy network is repeated.
+        // Before rank 0 has started, no process listens there, or a root that is just ending, of another communicator.
+        // An attempt that timed out is repeated, because packets may have been lost.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
         reason = base::bare_text(error);
         no_answer = error.code() == Code::kTimeout;
@@ -133,7 +134,7 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     if (!id.rank0_listens() || is_root)
       base::fail(Code::kIo, {},
                  "{}: the root at {} does not answer: {}; the process that made the id must live until all "
-                 "ranks have come, and an id serves once",
+                 "ranks have connected, and an id serves once",
                  self.text(), addresses.front().text(), reason);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted)

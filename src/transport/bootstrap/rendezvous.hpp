@@ -13,8 +13,8 @@
 
 namespace slip::transport {
 
-// At a deadline, the root or the rank that waits for a missing rank notifies the others which ranks are missing. The
-// others wait this much longer than the deadline for that notification.
+// At a deadline, the root (or the rank that waits for a missing rank) sends the others the missing ranks. The others
+// wait this much longer than the deadline for that notification.
 inline constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 // The fields of a UniqueId.
@@ -29,9 +29,9 @@ struct UniqueIdParts {
 };
 
 // Starts the root in a detached thread, which ends when all ranks are answered, or at the deadline. Only the root knows
-// which ranks have not connected, so at the first deadline of any rank it sends that to all waiting ranks. If ranks
-// contradict each other (one rank twice, different counts, an impossible rank), all of them get that error. Connections
-// that do not prove the secret are closed.
+// which ranks have not connected, so at the first deadline of any rank it sends their numbers to all waiting ranks. If
+// ranks contradict each other (one rank twice, different counts, an impossible rank), all of them get that error.
+// Connections that do not prove the secret are closed.
 void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns);
 
 // The result of meet_at_root() on one rank.

@@ -55,8 +55,8 @@ class Root {
 
   bool over() const {
     if (nranks_ > 0 && answers_ >= nranks_ && clients_.empty()) return true;
-    // The first count was impossible, so the number of ranks is unknown. Ranks that connect a little later must be
-    // refused, too.
+    // The first rank sent an impossible number of ranks, so the number is unknown. The root stays for a while, to
+    // refuse ranks that connect a little later.
     if (nranks_ == 0 && !failure_.empty() && clients_.empty() && base::now_ns() >= failed_at_ns_ + kAnswerLimitNs)
       return true;
     if (deadline_ns_ == 0 || base::now_ns() < deadline_ns_) return false;
@@ -128,7 +128,7 @@ class Root {
     if (all_here()) welcome_all();
   }
 
-  // Compares what this rank says with what the others said.
+  // Checks the rank and the number of ranks that this rank sent, and compares them with those of the other ranks.
   void check(const Client& client, const FrameHeader& header) {
     if (header.nranks < 1 || header.nranks > kMaxRanks) {
       fail(fmt::format("{} says that there are {} ranks: 1 to {} are possible", client.text(), header.nranks,
@@ -197,8 +197,9 @@ class Root {
     welcomed_ = true;
   }
 
-  // If the root's process ends while it sends the welcomes, some ranks have one and others give up. If a rank has a
-  // welcome and cannot reach its successor, this frame tells it that the successor is lost, not the root.
+  // Sends kAllAnswered after all welcomes. If the root's process ends while it sends the welcomes, some ranks have one
+  // and others give up. A rank that has a welcome and cannot reach its successor knows by this frame that the successor
+  // is lost, not the root.
   void confirm_welcomes() {
     const auto unsent = [](const Client& client) { return client.answered && client.channel.unsent(); };
     if (!welcomed_ || confirmed_ || std::ranges::any_of(clients_, unsent)) return;

@@ -28,7 +28,7 @@ T random_value() {
 }
 
 constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
-constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
+constexpr const char* kAdvice = "set SLIP_SECRET to at least 16 random characters, the same for all ranks";
 
 [[noreturn]] void fail(const std::string& text) { base::fail(Code::kInvalidValue, {}, "{}; {}", text, kAdvice); }
 
@@ -53,12 +53,12 @@ std::string read(const OwnedDescriptor& file, const std::string& path) {
 std::string own_path() {
   const std::string config = base::env_text("XDG_CONFIG_HOME"), home = base::env_text("HOME");
   if (config.empty() && home.empty())
-    fail("neither HOME nor XDG_CONFIG_HOME is set, so the secret of this user has no place");
+    fail("neither HOME nor XDG_CONFIG_HOME is set, so there is no folder for the secret of this user");
   return (config.empty() ? home + "/.config" : config) + "/slipstream/secret";
 }
 
-// Writes the file under another name first and links it then, so that no process reads a part of it. Another process
-// may create the file first; then its content is used.
+// Writes the file under another name and then links it, so that no process reads an incomplete file. If another process
+// has created the file meanwhile, its content is used.
 void make(const std::string& path) {
   const std::string part = fmt::format("{}.{:016x}", path, random_number());
   std::error_code ignored;  // open() below reports the error
@@ -118,7 +118,7 @@ Secret derive(std::span<const std::byte> from, std::string_view label, std::span
   return secret;
 }
 
-// A final mix after FNV-1a, so that texts that differ only at the end differ in all bits.
+// Mixes the bits once more after FNV-1a: otherwise texts that differ only at the end would differ in the low bits only.
 std::uint64_t number_of(std::string_view text) {
   std::uint64_t value = base::hash_of(text);
   value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;

@@ -1,5 +1,5 @@
-// Secrets of 128 bits, which authenticate the connections of a job: random ones, derived ones, and the one that all
-// processes of a user share. Also random numbers and hashes that need not be secret.
+// Secrets of 128 bits, which authenticate the connections of a job. A secret is random, derived from another one, or
+// the secret that all processes of a user share. Also random numbers and hashes that need not be secret.
 #pragma once
 
 #include <array>
@@ -29,9 +29,9 @@ std::uint64_t number_of(std::string_view text);  // a hash, the same in every pr
 //   SLIP_SECRET_FILE=FILE   at least 16 bytes, owned by this user and readable by no other
 //   neither                 ~/.config/slipstream/secret ($XDG_CONFIG_HOME), the same on all hosts that share the home
 //                           directory; made with random bytes if it does not exist
-// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks connect over a Unix socket, where
-// the kernel reports the user of the peer process, so no secret file is made. Throws if there is no secret, or if
-// others can read it.
+// `job`: a text, not secret, that differs between jobs; so their secrets differ. `one_host`: the ranks connect over a
+// Unix socket, where the kernel reports the user of the peer process, so no secret file is made. Throws if there is no
+// secret, or if other users can read it.
 Secret shared_secret(std::string_view job, bool one_host);
 
 }  // namespace slip::transport

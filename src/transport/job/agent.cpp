@@ -29,24 +29,27 @@ namespace slip::transport {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::int64_t kFirstSilenceNs = 60 * kSecondNs;  // until the job has told its own limit
-constexpr int kAlivePerSilence = 4;                       // signs of life within that limit
-constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;  // then the agent reads no more output of its ranks
-constexpr std::size_t kPiece = std::size_t{32} << 10;     // of output in one frame
+constexpr std::int64_t kFirstSilenceNs = 60 * kSecondNs;  // limit for silence until kJob names the job's own
+constexpr int kHeartbeatsPerSilence = 4;                  // heartbeats within that limit
+constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;  // with more unsent bytes, no output of ranks is read
+constexpr std::size_t kPiece = std::size_t{32} << 10;     // max bytes of output in one frame
 
-// The two ends of the ssh connection, by its variable SSH_CONNECTION: "client port server port".
+// Reads the two ends of the ssh connection from SSH_CONNECTION: "client port server port".
 void read_connection(AgentHello& hello) {
   std::istringstream words(base::env_text("SSH_CONNECTION"));
   std::string port;
   words >> hello.from_host >> port >> hello.own_host;
 }
 
-// The descriptors of the standard input and output, moved away: a program that this process starts must not have them.
+// Moves the standard input or output to a new descriptor and puts /dev/null in its place. Otherwise a rank would
+// inherit the connection and could read or write its frames.
 OwnedDescriptor take_standard(int number, int flags) {
   OwnedDescriptor taken(::fcntl(number, F_DUPFD_CLOEXEC, 3));
   const OwnedDescriptor nothing(::open("/dev/null", flags | O_CLOEXEC));
   if (taken.number() < 0 || nothing.number() < 0)
-    base::fail(Code::kIo, {}, "the agent has no standard input or output: slip launch starts it, not a user");
+    base::fail(Code::kIo, {},
+               "the agent cannot take its standard input and output: {}; only slip launch can start `slip agent`",
+               std::strerror(errno));
   ::dup2(nothing.number(), number);
   return taken;
 }
@@ -63,7 +66,7 @@ class Agent : base::NoCopy {
       : options_(options),
         channel_(AgentChannel::Side::kAgent, take_standard(STDIN_FILENO, O_RDONLY),
                  take_standard(STDOUT_FILENO, O_WRONLY)) {
-    // Writing to a closed connection must not end this process before it has ended its ranks.
+    // Without this, a write to a closed connection would end this process before it has ended its ranks.
     sigset_t broken;
     sigemptyset(&broken);
     sigaddset(&broken, SIGPIPE);
@@ -75,25 +78,25 @@ class Agent : base::NoCopy {
     AgentHello hello{.version = options_.version};
     read_connection(hello);
     channel_.send({.kind = AgentFrameKind::kReady, .body = hello.body()});
-    while (!over()) {
+    while (!is_over()) {
       wait();
       channel_.pump();
       while (std::optional<AgentFrame> frame = channel_.next()) handle(*frame);
-      for (RankOutput& output : outputs_) pass_on(output, kPiece);
-      while (const int number = signals_.next()) take(number);
+      for (RankOutput& output : outputs_) send_output(output, kPiece);
+      while (const int number = signals_.next()) handle_signal(number);
       if (ranks_) ranks_->reap([this](const RankExit& exit) { report(exit); });
       check_time();
       send_rest();
       channel_.flush();
     }
-    // A rank that ended may have left processes behind; without a launcher nobody would end them.
+    // A rank that ended may have left processes behind. Without a launcher, only the guard can end them.
     if (lost_ && ranks_) ranks_->leave_to_guard();
     return lost_ ? 1 : 0;
   }
 
  private:
   bool running() const { return ranks_ && ranks_->any_running(); }
-  bool over() const { return !running() && (lost_ || (complete_ && channel_.unsent() == 0)); }
+  bool is_over() const { return !running() && (lost_ || (complete_ && channel_.unsent() == 0)); }
 
   void wait() const {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
@@ -102,7 +105,7 @@ class Agent : base::NoCopy {
     for (const RankOutput& output : outputs_) {
       if (channel_.unsent() < kMaxUnsent) watched.push_back({output.pipe.number(), POLLIN, 0});
     }
-    std::int64_t until = std::min(next_alive_ns_, paused_ ? next_alive_ns_ : heard_ns_ + silence_ns_);
+    std::int64_t until = std::min(next_heartbeat_ns_, paused_ ? next_heartbeat_ns_ : heard_ns_ + silence_ns_);
     if (ranks_ && ranks_->kill_at_ns() != 0) until = std::min(until, ranks_->kill_at_ns());
     poll_until(watched, std::max<std::int64_t>(until, 1));
   }
@@ -124,16 +127,17 @@ class Agent : base::NoCopy {
     }
   }
 
-  // Checks what can be wrong on this host before a rank starts anywhere.
+  // Checks everything that may be wrong on this host: no rank of the job has started yet, on any host.
   void accept(const std::string& body) {
     job_ = AgentJob::parse(body);
-    if (!job_) return refuse("the description of the job is not readable");
+    if (!job_) return refuse(fmt::format("its agent cannot read the description of the job ({} bytes)", body.size()));
     silence_ns_ = job_->silence_ns;
-    next_alive_ns_ = 0;  // the next sign of life was planned with another limit
+    next_heartbeat_ns_ = 0;  // it was planned with another limit
     std::error_code error;
     if (!std::filesystem::is_directory(job_->directory, error))
-      return refuse(fmt::format("there is no folder '{}', where the program must run: make it, or give --workdir",
-                                job_->directory));
+      return refuse(
+          fmt::format("there is no folder '{}' to run the program in: make it, or give another one with --workdir",
+                      job_->directory));
     try {
       if (job_->nccl && options_.preload_nccl) options_.preload_nccl(job_->variables);
       ranks_ = std::make_unique<RankProcesses>(
@@ -156,11 +160,11 @@ class Agent : base::NoCopy {
   }
 
   void reserve(const std::string& preferred) {
-    if (!job_) return refuse("an address was asked for before the job");
+    if (!job_) return refuse("its agent got kReserve before kJob");
     std::string rule = variable("SLIP_SOCKET_IFNAME");
     if (rule.empty()) rule = variable("NCCL_SOCKET_IFNAME");
     try {
-      // The launcher's SLIP_PORTS is in the job, and perhaps not in the environment of this process.
+      // SLIP_PORTS comes from the job's variables first: the environment of this process may lack it.
       port_.emplace(rendezvous_address(rule, preferred), base::parse_ports(variable("SLIP_PORTS")));
     } catch (const Error& failure) {
       return refuse(base::bare_text(failure));
@@ -170,7 +174,7 @@ class Agent : base::NoCopy {
   }
 
   void start(const std::string& id) {
-    if (!ranks_) return refuse("a start was asked for before the job");
+    if (!ranks_) return refuse("its agent got kStart before kJob");
     started_ = true;
     add_own_folder();
     for (std::size_t i = 0; i < job_->ranks.size(); ++i) {
@@ -188,14 +192,14 @@ class Agent : base::NoCopy {
     }
   }
 
-  // The folder of this program ends the PATH of the ranks, so that `slip bench` runs where slip is in no PATH.
+  // Appends the folder of this program to the PATH of the ranks, so that they find slip without an installation.
   void add_own_folder() {
     std::error_code error;
     const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
     if (!error) job_->variables["PATH"] = variable("PATH") + ":" + own.parent_path().string();
   }
 
-  // Returns the end to which the rank writes.
+  // Makes a pipe for output of the rank. Returns the end to which the rank writes.
   OwnedDescriptor add_output(int rank, int stream) {
     Pipe pipe = make_pipe();
     ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
@@ -203,9 +207,9 @@ class Agent : base::NoCopy {
     return std::move(pipe.write);
   }
 
-  // Sends up to `limit` bytes that have arrived; closes at the end of the pipe. While the launcher takes no more bytes,
-  // they stay in the pipe, and the rank waits.
-  void pass_on(RankOutput& output, std::size_t limit) {
+  // Sends up to `limit` bytes of output, and closes the pipe at its end. If the launcher takes no more bytes, the
+  // output stays in the pipe, and the rank blocks when it writes more.
+  void send_output(RankOutput& output, std::size_t limit) {
     char bytes[kPiece];
     for (std::size_t sent = 0; sent < limit && output.pipe.number() >= 0 && channel_.unsent() < kMaxUnsent;) {
       const ssize_t count = ::read(output.pipe.number(), bytes, std::min(kPiece, limit - sent));
@@ -229,32 +233,32 @@ class Agent : base::NoCopy {
     if (ranks_) ranks_->end_all(number);
   }
 
-  // A signal that a user sent to the agent itself.
-  void take(int number) {
+  // Handles a signal that a user sent to the agent itself.
+  void handle_signal(int number) {
     if (number != SIGCHLD && number != SIGTSTP) end_ranks(number);
   }
 
   void check_time() {
     const std::int64_t now = base::now_ns();
-    if (now >= next_alive_ns_) {
+    if (now >= next_heartbeat_ns_) {
       channel_.send({.kind = AgentFrameKind::kAlive});
-      next_alive_ns_ = now + silence_ns_ / kAlivePerSilence;
+      next_heartbeat_ns_ = now + silence_ns_ / kHeartbeatsPerSilence;
     }
     if (!lost_ && (channel_.ended() || (!paused_ && now - heard_ns_ > silence_ns_))) {
       lost_ = true;
       end_ranks(SIGTERM);
     }
     if (!ranks_) return;
-    // The launcher is gone, and the ranks did not end in time: the guard also finds what they started.
+    // The launcher is gone, and the ranks did not end in time. The guard also kills the processes that they started.
     if (lost_ && ranks_->kill_at_ns() != 0 && now >= ranks_->kill_at_ns()) return ranks_->leave_to_guard();
     ranks_->kill_late();
   }
 
-  // When all ranks have ended: sends the rest of their output, then kDone. If the launcher takes no more bytes, the
-  // rest waits until the launcher does, or gives no sign of life.
+  // When all ranks have ended: sends the rest of their output, then kDone. If the launcher takes no more bytes, a later
+  // call continues, until the launcher is lost.
   void send_rest() {
     if (complete_ || running() || !(started_ || refused_)) return;
-    for (RankOutput& output : outputs_) pass_on(output, kMaxUnsent);  // a pipe has less
+    for (RankOutput& output : outputs_) send_output(output, kMaxUnsent);  // more than a pipe holds
     if (channel_.unsent() >= kMaxUnsent) return;
     complete_ = true;
     if (started_) channel_.send({.kind = AgentFrameKind::kDone});
@@ -267,7 +271,7 @@ class Agent : base::NoCopy {
   std::unique_ptr<RankProcesses> ranks_;  // null before the job is known
   std::optional<PortReservation> port_;
   std::vector<RankOutput> outputs_;
-  std::int64_t silence_ns_ = kFirstSilenceNs, heard_ns_ = 0, next_alive_ns_ = 0;
+  std::int64_t silence_ns_ = kFirstSilenceNs, heard_ns_ = 0, next_heartbeat_ns_ = 0;
   bool started_ = false, refused_ = false, paused_ = false, lost_ = false;
   bool complete_ = false;  // all ranks have ended, and the last frame is in the channel
 };

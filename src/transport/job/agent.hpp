@@ -1,7 +1,7 @@
-// The agent of a job on one host, for `slip launch --hosts`. The launcher starts `slip agent` there by ssh and talks
-// with it over its standard input and output, see agent_channel.hpp. The agent runs the ranks of its host as the
-// launcher asks. It ends them if the connection ends, or if the launcher gives no sign of life. If the agent itself is
-// killed, its JobGuard kills the ranks.
+// The agent of a job on one host, for `slip launch --hosts`. The launcher starts `slip agent` there by ssh and
+// exchanges frames with it, see agent_channel.hpp. The agent starts and ends the ranks of its host as the launcher
+// asks. It also ends them if the connection ends or the launcher is silent for too long. If the agent itself is killed,
+// its JobGuard kills the ranks.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 namespace slip::transport {
 
 struct AgentOptions {
-  std::string version;  // of slip, for the error of a launcher with another protocol
-  // Changes the variables of a job with the option --nccl.
+  std::string version;  // of slip; a launcher with another protocol names it in its error
+  // For a job with --nccl: adds the variables that preload Slipstream's libnccl.so.2.
   std::function<void(std::map<std::string, std::string>& variables)> preload_nccl;
 };
 
-// Returns the exit status of the program when the job is over. Call it from the main thread of a program without other
-// threads. Takes the standard input and output for itself.
+// Runs until the job is over, and returns the exit status of the program. Call it from the main thread of a program
+// without other threads. It uses the standard input and output for its frames.
 int run_agent(const AgentOptions& options);
 
 }  // namespace slip::transport

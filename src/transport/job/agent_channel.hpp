@@ -1,8 +1,9 @@
-// AgentChannel: frames between the launcher of a job and its agent on another host, over the standard input and output
-// of the agent (usually an ssh connection). The agent's first bytes are a mark: a login shell may write text before it.
+// AgentChannel: frames between the launcher of a job and its agent on another host. They pass through the standard
+// input and output of the agent, usually an ssh connection. The agent's first bytes are a mark, because a login shell
+// may write text before the agent starts.
 //
 //   launcher                                agent
-//                                      <-   mark, kReady: where the connection comes from and goes to
+//                                      <-   mark, kReady: the addresses of both ends of the connection
 //   kJob: program and variables        ->
 //                                      <-   kAccepted, or kRefused: why the job cannot run on this host
 //   kReserve (first host only)         ->
@@ -10,9 +11,9 @@
 //   kStart: the id of the job          ->
 //                                      <-   kOutput, kNotStarted, kExit of its ranks; kDone: all have ended
 //   kSignal, kKill, kPause, kResume    ->
-//   kAlive                             <->  kAlive
+//   kAlive: a heartbeat                <->  kAlive
 //
-// The end of the connection ends the ranks. One thread uses a channel; it never blocks.
+// If the connection ends, the agent ends its ranks. One thread uses a channel; it never blocks.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@
 
 namespace slip::transport {
 
-inline constexpr std::uint32_t kAgentProtocol = 1;  // the launcher and its agents must have the same
+inline constexpr std::uint32_t kAgentProtocol = 1;  // must be the same in the launcher and its agents
 
 enum class AgentFrameKind : std::uint16_t {
   kReady = 1,
@@ -62,11 +63,11 @@ class AgentChannel {
   AgentChannel(Side side, OwnedDescriptor in, OwnedDescriptor out);
 
   void send(const AgentFrame& frame);
-  void flush();                          // writes what the descriptor takes
-  bool pump();                           // reads what has arrived; false: nothing has
-  std::optional<AgentFrame> next();      // a frame that has arrived
+  void flush();                          // writes as many bytes as the descriptor takes without blocking
+  bool pump();                           // reads the bytes that have arrived; false: none
+  std::optional<AgentFrame> next();      // the next frame, if all of it has arrived
   bool ended() const { return ended_; }  // the other side closed the connection, or broke the protocol
-  // What arrived before the mark, or why the bytes are no frames. For errors.
+  // For errors: the text that arrived before the mark, or the reason why the bytes are not frames.
   const std::string& noise() const { return noise_; }
 
   std::size_t unsent() const { return outgoing_.size(); }
@@ -83,7 +84,7 @@ class AgentChannel {
   std::size_t taken_ = 0;  // bytes of incoming_ that next() has returned
 };
 
-// The parts of a body: numbers and texts in a fixed order.
+// Writes the body of a frame: numbers and texts in a fixed order.
 class BodyWriter {
  public:
   BodyWriter& number(std::int64_t value);
@@ -95,7 +96,8 @@ class BodyWriter {
   std::string bytes_;
 };
 
-// Reads zeros and empty texts behind the end; ok() says whether the body had exactly the parts that were read.
+// Reads the parts of a body in the same order. Past the end it returns zeros and empty texts. ok(): the body had
+// exactly the parts that were read.
 class BodyReader {
  public:
   explicit BodyReader(std::string_view bytes) : rest_(bytes) {}
@@ -114,7 +116,7 @@ class BodyReader {
 // The body of kReady.
 struct AgentHello {
   std::uint32_t protocol = kAgentProtocol;
-  std::string version = {};                   // of slip
+  std::string version = {};                   // of the agent's slip
   std::string from_host = {}, own_host = {};  // both ends of the ssh connection; empty without ssh
   std::string body() const;
   static std::optional<AgentHello> parse(std::string_view body);
@@ -127,8 +129,8 @@ struct AgentJob {
   std::string directory = {};
   std::vector<std::string> command = {};
   std::map<std::string, std::string> variables = {};
-  std::int64_t grace_ns = 0;    // between asking a rank to end and killing it
-  std::int64_t silence_ns = 0;  // the agent ends its ranks if it hears nothing from the launcher for so long
+  std::int64_t grace_ns = 0;    // from the signal that asks a rank to end until it is killed
+  std::int64_t silence_ns = 0;  // if the launcher sends nothing for this time, the agent ends its ranks
   bool nccl = false;            // preload Slipstream's libnccl.so.2
   std::string body() const;
   static std::optional<AgentJob> parse(std::string_view body);

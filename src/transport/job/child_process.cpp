@@ -32,8 +32,8 @@ std::string path_of(const std::vector<std::string>& environment) {
   return "/usr/local/bin:/usr/bin:/bin";
 }
 
-// The file of a program. execvpe() would search the PATH of this process, but the child may have another one. A name
-// that is not found stays as it is, so that execvpe() reports the error.
+// The file of a program, searched in the PATH of the child's environment: execvpe() would search the PATH of this
+// process. If it is not found, returns the name unchanged, so that execvpe() reports the error.
 std::string file_of(const std::string& program, const std::vector<std::string>& environment) {
   if (program.find('/') != std::string::npos) return program;
   const std::string path = path_of(environment);
@@ -50,7 +50,7 @@ std::string file_of(const std::string& program, const std::vector<std::string>& 
 // Everything that the child needs between fork and exec, where it must not allocate.
 struct ChildSetup {
   const char* file;
-  const char* directory;  // null: stays
+  const char* directory;  // null: unchanged
   std::vector<char*> arguments, environment;
   int in, out, err;
   int failure;  // write end of a pipe: the child sends the errno if exec fails
@@ -59,13 +59,14 @@ struct ChildSetup {
   const JobGuard* guard;
 };
 
-[[noreturn]] void give_up(const ChildSetup& setup) {
+[[noreturn]] void report_failure(const ChildSetup& setup) {
   const int error = errno;
   static_cast<void>(!::write(setup.failure, &error, sizeof(error)));
   ::_exit(kNotRun);
 }
 
-[[noreturn]] void become(const ChildSetup& setup) {
+// Runs in the forked child: turns it into the program.
+[[noreturn]] void exec_program(const ChildSetup& setup) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != setup.parent) ::_exit(kNotRun);  // the parent was killed before prctl()
@@ -73,10 +74,10 @@ struct ChildSetup {
   ::dup2(setup.in, STDIN_FILENO);
   if (setup.out >= 0) ::dup2(setup.out, STDOUT_FILENO);
   if (setup.err >= 0) ::dup2(setup.err, STDERR_FILENO);
-  if (setup.directory && ::chdir(setup.directory) != 0) give_up(setup);
+  if (setup.directory && ::chdir(setup.directory) != 0) report_failure(setup);
   ::sigprocmask(SIG_SETMASK, &setup.mask, nullptr);
   ::execvpe(setup.file, setup.arguments.data(), setup.environment.data());
-  give_up(setup);
+  report_failure(setup);
 }
 
 }  // namespace
@@ -98,9 +99,9 @@ StartedChild start_child(const ChildProgram& program, const std::string& name) {
                          .guard = program.guard};
   StartedChild child;
   child.pid = ::fork();
-  if (child.pid == 0) become(setup);
+  if (child.pid == 0) exec_program(setup);
   if (child.pid < 0) base::fail(Code::kIo, {}, "cannot start {}: {}", name, std::strerror(errno));
-  failure.write.reset();            // only the child has it now
+  failure.write.reset();            // now only the child holds it, so that read() below ends
   ::setpgid(child.pid, child.pid);  // parent and child both do it: either may be first
   int error = 0;
   ssize_t got = 0;

@@ -19,8 +19,8 @@ struct ChildProgram {
   int in = -1;                                // -1: /dev/null
   int out = -1, err = -1;                     // -1: that of this process
   sigset_t mask{};                            // blocked signals
-  // Gets the child's process group before the program runs. If this process were killed between the two, nothing would
-  // know the processes that the program starts.
+  // The child adds its process group to the guard before the program runs. If the group were added later, this process
+  // could be killed in between, and nothing would kill the processes that the program started.
   const JobGuard* guard = nullptr;
 };
 
@@ -29,8 +29,8 @@ struct StartedChild {
   int error = 0;  // errno: the program cannot be run, and the child has ended; 0: it runs
 };
 
-// Returns when the program runs or cannot be run. The caller reaps the child in both cases. Throws kIo if there can be
-// no further process. `name` is for that error: "rank 3".
+// Returns when the program runs or cannot be run. The caller reaps the child in both cases. Throws kIo if fork() fails.
+// `name` is for that error: "rank 3".
 StartedChild start_child(const ChildProgram& program, const std::string& name);
 
 }  // namespace slip::transport

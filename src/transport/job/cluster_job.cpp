@@ -29,13 +29,13 @@ namespace {
 
 constexpr int kHostLost = 1;  // exit status if a host is lost and no rank has failed
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::int64_t kOtherFailuresNs = kSecondNs;   // so that one error names all hosts that fail at once
-constexpr std::int64_t kEndMarginNs = 10 * kSecondNs;  // beyond the grace period, for the hosts to report the end
-constexpr std::int64_t kKillLimitNs = 5 * kSecondNs;   // the same after a kill
-constexpr std::int64_t kCloseLimitNs = kSecondNs;      // for the remote shells to end by themselves
-constexpr std::int64_t kPauseLimitNs = kSecondNs;      // to tell the hosts that the job pauses
-constexpr int kOwnSource = -1;                         // of JobOutput: this program itself
-constexpr int kAlivePerSilence = 4;                    // signs of life within the limit for silence
+constexpr std::int64_t kOtherFailuresNs = kSecondNs;   // waits after the first failed host, to report all at once
+constexpr std::int64_t kEndMarginNs = 10 * kSecondNs;  // after the grace period: limit for the hosts to report the end
+constexpr std::int64_t kKillLimitNs = 5 * kSecondNs;   // the same limit after a kill
+constexpr std::int64_t kCloseLimitNs = kSecondNs;      // for the remote shells to exit by themselves
+constexpr std::int64_t kPauseLimitNs = kSecondNs;      // to send kPause to the hosts
+constexpr int kOwnSource = -1;                         // a source of JobOutput: this program itself
+constexpr int kHeartbeatsPerSilence = 4;               // heartbeats within the limit for silence
 
 std::int64_t ns(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
 
@@ -50,9 +50,9 @@ class ClusterRun : base::NoCopy {
   int run() {
     start_by_ns_ = base::now_ns() + ns(job_.start_timeout);
     for (Host& host : hosts_.all()) connect(host);
-    while (!over()) {
+    while (!is_over()) {
       wait();
-      while (const int number = signals_.next()) take(number);
+      while (const int number = signals_.next()) handle_signal(number);
       const bool reads = reads_frames();
       for (Host& host : hosts_.all()) serve(host, reads);
       check_time();
@@ -65,9 +65,9 @@ class ClusterRun : base::NoCopy {
 
  private:
   bool started() const { return !id_.empty(); }
-  // While the reader of the output does not read, no frames are read either. A job that ends reads all.
+  // If the reader of the output stops reading, this process reads no more frames. A job that is ending reads all.
   bool reads_frames() const { return !output_.is_full() || give_up_at_ns_ != 0; }
-  bool over() const {
+  bool is_over() const {
     if (failed_at_ns_ != 0 && base::now_ns() >= failed_at_ns_ + kOtherFailuresNs) return true;
     if (interrupted_ != 0 && !started()) return true;
     return std::ranges::all_of(hosts_.all(), &Host::is_over);
@@ -88,7 +88,7 @@ class ClusterRun : base::NoCopy {
       if (host.state != Host::State::kFailed) host.connection.watch(watched, reads_frames());
     }
     output_.watch(watched);
-    std::int64_t until = earlier(next_alive_ns_, earlier(timeout_at_ns_, give_up_at_ns_));
+    std::int64_t until = earlier(next_heartbeat_ns_, earlier(timeout_at_ns_, give_up_at_ns_));
     if (!started()) until = earlier(until, start_by_ns_);
     if (failed_at_ns_ != 0) until = earlier(until, failed_at_ns_ + kOtherFailuresNs);
     poll_until(watched, until);
@@ -97,7 +97,7 @@ class ClusterRun : base::NoCopy {
   void serve(Host& host, bool reads) {
     if (host.state == Host::State::kFailed) return;
     host.connection.read(reads);
-    if (!reads) host.heard_ns = base::now_ns();  // its frames wait
+    if (!reads) host.heard_ns = base::now_ns();  // not silent: its frames are not read
     while (const std::optional<AgentFrame> frame = host.connection.next()) handle(host, *frame);
     if (host.state != Host::State::kConnecting) {
       const std::string errors = host.connection.take_errors();
@@ -110,7 +110,7 @@ class ClusterRun : base::NoCopy {
          host.state == Host::State::kConnecting ? host.connection.why_ended() : "the connection to its agent ended");
   }
 
-  // Sources of output are the ranks, and behind them the hosts themselves.
+  // The source number of a host's own error output: after those of all ranks.
   int error_source(const Host& host) const { return job_.ranks.nranks + host.placed.ranks.front(); }
 
   void handle(Host& host, const AgentFrame& frame) {
@@ -119,7 +119,7 @@ class ClusterRun : base::NoCopy {
       case AgentFrameKind::kReady: return greet(host, frame);
       case AgentFrameKind::kAccepted:
         if (host.state == Host::State::kGreeted) host.state = Host::State::kAccepted;
-        return agree();
+        return choose_address();
       case AgentFrameKind::kRefused: return fail(host, frame.body);
       case AgentFrameKind::kAddress:
         if (!started() && &host == &hosts_.first()) start(frame.body, static_cast<std::uint16_t>(frame.value));
@@ -143,11 +143,14 @@ class ClusterRun : base::NoCopy {
     if (host.state != Host::State::kConnecting) return;
     const std::optional<AgentHello> hello = AgentHello::parse(frame.body);
     if (!hello || hello->protocol != kAgentProtocol)
-      return fail(host, fmt::format("its slip ({}) is of another version than this one: install the same there",
-                                    hello ? hello->version : "of unknown version"));
+      return fail(host,
+                  fmt::format("its slip {} speaks version {} of the agent protocol, and this slip speaks version {}: "
+                              "install the same slip there",
+                              hello ? hello->version : "of unknown version",
+                              hello ? std::to_string(hello->protocol) : "?", kAgentProtocol));
     host.hello = *hello;
     host.state = Host::State::kGreeted;
-    static_cast<void>(host.connection.take_errors());  // what the login wrote is of no interest now
+    static_cast<void>(host.connection.take_errors());  // the login succeeded, so its messages are dropped
     const AgentJob job{.ranks = host.placed.ranks,
                        .nranks = job_.ranks.nranks,
                        .directory = job_.ranks.directory,
@@ -159,9 +162,9 @@ class ClusterRun : base::NoCopy {
     host.connection.send({.kind = AgentFrameKind::kJob, .body = job.body()});
   }
 
-  // When all hosts have accepted the job: ranks of one host meet at a Unix socket. For several hosts, the first one
-  // chooses an address and a port, because rank 0 will listen there.
-  void agree() {
+  // When all hosts have accepted the job, chooses the address at which its ranks connect. On one host it is a Unix
+  // socket. For several hosts, the first host reserves an address and a port, because rank 0 will listen there.
+  void choose_address() {
     const auto accepted = [](const Host& host) { return host.state == Host::State::kAccepted; };
     if (!std::ranges::all_of(hosts_.all(), accepted)) return;
     if (hosts_.all().size() == 1) return start("unix:slip-launch-" + random_name(), 0);
@@ -187,7 +190,7 @@ class ClusterRun : base::NoCopy {
       if (failed_at_ns_ == 0) failed_at_ns_ = base::now_ns();
       return;
     }
-    // While the job ends, hosts may go in any order.
+    // While the job is ending, a lost host is no failure: hosts may end in any order.
     if (status_ == 0 && interrupted_ == 0) {
       say(fmt::format("host {} with {} is lost: {}; ending the others", host.name, rank_list(host.placed.ranks),
                       reason));
@@ -210,7 +213,7 @@ class ClusterRun : base::NoCopy {
     host.running.erase(exit.rank);
     if (exit.status() == 0 || status_ != 0) return;
     status_ = exit.status();
-    if (interrupted_ != 0) return;  // all ranks have been asked to end, and may be at it
+    if (interrupted_ != 0) return;  // all ranks have been asked to end already
     const std::size_t others = hosts_.running_ranks().size();
     std::string text = fmt::format("rank {} on host {} {}", exit.rank, host.name, exit.text());
     if (others > 0) text += fmt::format("; ending the other {}", others);
@@ -223,7 +226,8 @@ class ClusterRun : base::NoCopy {
     output_.finish_line(error_source(host));
   }
 
-  // A line of this program. It waits behind the output of ranks, so that it never stands inside one of their lines.
+  // Writes a line of this program. It is queued after the output of the ranks, so that it never splits one of their
+  // lines.
   void say(const std::string& text) {
     output_.add(kOwnSource, STDERR_FILENO, fmt::format("slip: {}\n", base::terminal_text(text)), {});
   }
@@ -239,7 +243,7 @@ class ClusterRun : base::NoCopy {
     give_up_at_ns_ = earlier(give_up_at_ns_, base::now_ns() + kKillLimitNs);
   }
 
-  void take(int number) {
+  void handle_signal(int number) {
     if (number == SIGCHLD) return;
     if (number == SIGTSTP) return pause();
     if (interrupted_ == 0) end_all(number);
@@ -270,33 +274,33 @@ class ClusterRun : base::NoCopy {
     for (Host& host : hosts_.all()) {
       if (host.is_over()) continue;
       if (started())
-        say(fmt::format("host {} does not report the end of {}; giving it up", host.name,
+        say(fmt::format("host {} has not reported the end of {}; no longer waiting for it", host.name,
                         rank_list(host.placed.ranks)));
-      fail(host, "it was given up");
+      fail(host, "it did not report the end of its ranks");
     }
   }
 
   void check_hosts(std::int64_t now) {
-    // After a late wake-up this process was stopped, and the hosts could not be heard.
-    const bool late = next_alive_ns_ != 0 && now > next_alive_ns_ + ns(job_.silence) / 2;
-    if (now >= next_alive_ns_) {
+    // If this process wakes up much too late, it was stopped. Then the hosts are not silent: it could not read.
+    const bool late = next_heartbeat_ns_ != 0 && now > next_heartbeat_ns_ + ns(job_.silence) / 2;
+    if (now >= next_heartbeat_ns_) {
       hosts_.send_running({.kind = AgentFrameKind::kAlive});
-      next_alive_ns_ = now + ns(job_.silence) / kAlivePerSilence;
+      next_heartbeat_ns_ = now + ns(job_.silence) / kHeartbeatsPerSilence;
     }
     for (Host& host : hosts_.all()) {
       if (host.is_over()) continue;
       if (late) host.heard_ns = now;
       if (!started() && now >= start_by_ns_)
-        fail(host, fmt::format("it has not answered within {:g} s: is it busy or out of reach? Give it longer with "
-                               "--start-timeout, or leave it out",
+        fail(host, fmt::format("it has not answered within {:g} s: it may be busy or unreachable. Give a longer "
+                               "--start-timeout, or leave the host out",
                                static_cast<double>(job_.start_timeout.count()) / 1000));
       else if (started() && now - host.heard_ns > ns(job_.silence))
-        fail(host,
-             fmt::format("it gives no sign of life since {:g} s", static_cast<double>(job_.silence.count()) / 1000));
+        fail(host, fmt::format("it gives no sign of life: it has sent nothing for {:g} s",
+                               static_cast<double>(job_.silence.count()) / 1000));
     }
   }
 
-  // Writes the last output, and gives the remote shells a moment to end.
+  // Writes the rest of the output, and waits a short time until the remote shells have exited. A signal ends the wait.
   void close() {
     const std::int64_t until = base::now_ns() + kCloseLimitNs;
     bool ended = false;
@@ -311,7 +315,7 @@ class ClusterRun : base::NoCopy {
       if (ended && output_.is_empty()) break;
       output_.watch(watched);
       poll_until(watched, ended ? 0 : until);
-      while (const int number = signals_.next()) stop = stop || number != SIGCHLD;  // nobody wants the rest
+      while (const int number = signals_.next()) stop = stop || number != SIGCHLD;
     }
   }
 
@@ -320,9 +324,9 @@ class ClusterRun : base::NoCopy {
   const JobSignals signals_;
   HostGroup hosts_;
   JobOutput output_;
-  std::string id_;  // of the job; empty: no rank was started
+  std::string id_;  // UniqueId of the job; empty: no rank was started
   // Times; 0: never.
-  std::int64_t start_by_ns_ = 0, timeout_at_ns_ = 0, give_up_at_ns_ = 0, failed_at_ns_ = 0, next_alive_ns_ = 0;
+  std::int64_t start_by_ns_ = 0, timeout_at_ns_ = 0, give_up_at_ns_ = 0, failed_at_ns_ = 0, next_heartbeat_ns_ = 0;
   int status_ = 0, interrupted_ = 0;
 };
 

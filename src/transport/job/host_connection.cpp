@@ -24,12 +24,12 @@ namespace slip::transport {
 namespace {
 
 constexpr std::size_t kMaxErrors = 8192;             // kept bytes of the standard error
-constexpr std::int64_t kEndLimitNs = 1'000'000'000;  // between the end of a shell's output and its own end
+constexpr std::int64_t kEndLimitNs = 1'000'000'000;  // after the end of its output, the shell must exit in this time
 
 std::string own_program() {
   std::error_code error;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) base::fail(Code::kIo, {}, "this program cannot find itself: {}", error.message());
+  if (error) base::fail(Code::kIo, {}, "cannot read /proc/self/exe, the path of this program: {}", error.message());
   return own.string();
 }
 
@@ -63,7 +63,7 @@ void HostConnection::connect(const sigset_t& mask) {
                        .err = errors.write.number(),
                        .mask = mask};
   if (local_) program.command = {program_, "agent"};
-  else program.command = shell_.run_agent(host_, program_);
+  else program.command = shell_.agent_command(host_, program_);
   const StartedChild child = start_child(program, local_ ? "the agent" : shell_.name());
   pid_ = child.pid;
   status_.reset();
@@ -134,9 +134,9 @@ std::string HostConnection::why_ended() const {
   if (local_)
     return fmt::format("the agent on this host ended with status {}: {}", status_.value_or(-1),
                        base::single_line_text(errors_text_));
-  // What a login shell writes to its standard output may be the reason, too.
-  const std::string said = errors_text_.empty() && channel_ ? channel_->noise() : errors_text_;
-  return shell_.explain(host_, program_, status_.value_or(-1), said);
+  // A login shell may write the reason to its standard output instead.
+  const std::string output = errors_text_.empty() && channel_ ? channel_->noise() : errors_text_;
+  return shell_.explain(host_, program_, status_.value_or(-1), output);
 }
 
 }  // namespace slip::transport

@@ -1,5 +1,6 @@
-// HostConnection: the launcher's connection to the agent on one host: the process of the remote shell, the frames, and
-// what the shell writes to its standard error. One thread uses it; it never blocks.
+// HostConnection: the launcher's connection to the agent on one host. It owns the process of the remote shell,
+// exchanges frames with the agent, and keeps the shell's error output. One thread uses it. It does not block, except
+// give_up(), which waits for a killed process.
 #pragma once
 
 #include <poll.h>
@@ -20,28 +21,28 @@ namespace slip::transport {
 
 class HostConnection : base::NoCopy {
  public:
-  // `host`: a name of host_list.hpp. `program`: slip on that host; empty: the path of this program, then "slip" in the
-  // PATH there. Both references must outlive the connection.
+  // `host`: a name of host_list.hpp. `program`: slip on that host; empty: tries the path of this program, then "slip"
+  // in the PATH there. `host` and `shell` must outlive the connection.
   HostConnection(const std::string& host, const RemoteShell& shell, const std::string& program);
   ~HostConnection();  // kills the shell if it still runs
 
-  // Starts the shell, or the agent itself if the host is this one. Throws kIo. If the program was not found there, a
-  // second call tries the next one.
+  // Starts the shell, or the agent itself if the host is this one. Throws kIo. If can_try_again(), another call tries
+  // the next program.
   void connect(const sigset_t& mask);
   bool can_try_again() const;  // the shell ended, because the program was not found
 
-  // `frames` false: frames stay where they are, because there is no room for their output.
+  // `frames` false: reads no frames, because the launcher has no room for more output.
   void watch(std::vector<pollfd>& watched, bool frames) const;
   void read(bool frames);            // also the standard error and the exit status of the shell
   std::optional<AgentFrame> next();  // a frame that has arrived
   void send(const AgentFrame& frame) { channel_->send(frame); }
   void flush() { channel_->flush(); }
   bool has_unsent() const { return channel_->unsent() > 0; }
-  // What the shell or the agent wrote to its standard error since the last call; why_ended() does not see it any more.
+  // The error output of the shell and the agent since the last call. why_ended() no longer includes it.
   std::string take_errors() { return std::exchange(errors_text_, {}); }
-  // The shell has ended, and all that it wrote has been read.
+  // The shell has ended, and all its output has been read.
   bool ended() const { return status_.has_value() && drained_; }
-  std::string why_ended() const;  // for a connection that ended too early: the reason, and what to try
+  std::string why_ended() const;  // for a connection that ended too early: the reason, and advice
   void give_up();                 // kills the shell
 
   bool is_local() const { return local_; }

@@ -1,4 +1,4 @@
-// HostGroup: the hosts of a job on several hosts, as its launcher sees them.
+// HostGroup: the launcher's data about each host of a job: its connection, its state and its ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace slip::transport {
 struct Host {
   enum class State {
     kConnecting,  // the agent has not answered
-    kGreeted,     // it has answered, and got the job
-    kAccepted,    // it can run the job
-    kRunning,     // it was told to start the ranks
-    kDone,        // all its ranks have ended
-    kFailed,      // the host was given up
+    kGreeted,     // the agent has answered, and was sent the job
+    kAccepted,    // the host can run the job
+    kRunning,     // the agent was sent kStart
+    kDone,        // all ranks of the host have ended
+    kFailed,      // the connection to the host was closed after an error
   };
 
   Host(const HostRanks& host, const RemoteShell& shell, const std::string& program)
@@ -32,7 +32,7 @@ struct Host {
   HostConnection connection;
   State state = State::kConnecting;
   AgentHello hello;
-  std::string failure;  // of kFailed, before the ranks were started
+  std::string failure;  // reason of kFailed, if no rank was started yet
   std::set<int> running;
   std::int64_t heard_ns = 0;
 };
@@ -49,7 +49,8 @@ class HostGroup {
   void send_running(const AgentFrame& frame);  // to all hosts whose ranks run
   void flush_running(std::int64_t until_ns);   // waits until those hosts have taken all frames, or until that time
   std::vector<int> running_ranks() const;      // ascending
-  // Addresses of the first host that the launcher or another host uses: ends of ssh connections. A list with commas.
+  // Addresses of the first host that the launcher or another host uses, separated by commas. They are ends of ssh
+  // connections.
   std::string preferred_addresses() const;
   void throw_failures() const;  // kIo with the failures of all hosts; nothing if there is none
 

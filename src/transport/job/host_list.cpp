@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxSlots = 1 << 16;
 constexpr std::string_view kBlank = " \t\r";
-constexpr std::string_view kMarks = "-_.:%@";  // allowed in host names besides letters and digits
+constexpr std::string_view kPunctuation = "-_.:%@";  // allowed in host names besides letters and digits
 
 [[noreturn]] void refuse(const std::string& where, std::string_view entry, std::string_view why) {
   base::fail(Code::kInvalidValue, {}, "{}: '{}' {}", where, entry, why);
@@ -25,16 +25,16 @@ constexpr std::string_view kMarks = "-_.:%@";  // allowed in host names besides 
 
 int slots_of(std::string_view text, const std::string& where, std::string_view entry) {
   const std::optional<int> slots = base::parse_number(text, 1, kMaxSlots);
-  if (!slots) refuse(where, entry, fmt::format("has '{}' slots: a number from 1 to {} is expected", text, kMaxSlots));
+  if (!slots) refuse(where, entry, fmt::format("has '{}' slots: must be a number from 1 to {}", text, kMaxSlots));
   return *slots;
 }
 
-// A host becomes an argument of ssh, where a leading '-' would be an option.
+// A host becomes an argument of ssh, which would take a leading '-' for an option.
 void check_name(const std::string& name, const std::string& where, std::string_view entry) {
   if (name.empty()) refuse(where, entry, "names no host");
   if (name.front() == '-') refuse(where, entry, "begins with '-'");
   const auto allowed = [](unsigned char c) {
-    return std::isalnum(c) || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
+    return std::isalnum(c) || kPunctuation.find(static_cast<char>(c)) != std::string_view::npos;
   };
   if (!std::ranges::all_of(name, allowed))
     refuse(where, entry, "has a character that no host name has; write NAME, USER@NAME, NAME:SLOTS or [IPv6]:SLOTS");
@@ -73,7 +73,7 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
-// The ranks of each entry.
+// The number of ranks of each entry.
 std::vector<int> shares(std::span<const HostEntry> hosts, int nranks) {
   const auto open = static_cast<int>(std::ranges::count(hosts, 0, &HostEntry::slots));
   const int fixed = std::accumulate(hosts.begin(), hosts.end(), 0,
@@ -85,15 +85,16 @@ std::vector<int> shares(std::span<const HostEntry> hosts, int nranks) {
   const bool mixed = open > 0 && open < static_cast<int>(hosts.size());
   if (mixed && nranks < fixed + open)
     base::fail(Code::kInvalidValue, {},
-               "{} ranks: the hosts with a number of slots take {}, so that nothing is left for some of the other {}: "
-               "give more ranks, or a number for each host",
+               "{} ranks: the hosts with a number of slots take {}, and no rank is left for some of the other {}: "
+               "give more ranks, or a number of slots for each host",
                nranks, std::min(fixed, nranks), open);
   std::vector<int> result;
   int rest = std::max(nranks - fixed, 0), left = nranks, waiting = open;
   for (const HostEntry& host : hosts) {
     int share = std::min(host.slots, left);
     if (host.slots == 0) {
-      share = (rest + waiting - 1) / waiting;  // the first ones take one more if it does not come out even
+      share = (rest + waiting - 1) /
+              waiting;  // rounded up: if the rest cannot be divided evenly, the first hosts take one more
       rest -= share;
       --waiting;
     }
@@ -128,7 +129,7 @@ std::vector<HostEntry> parse_host_file(std::string_view text, const std::string&
     for (std::size_t i = 1; i < words.size(); ++i) {
       constexpr std::string_view kSlots = "slots=";
       if (!words[i].starts_with(kSlots) || entry.slots != 0)
-        refuse(where, words[i], "is not understood; write HOST, HOST:SLOTS or HOST slots=NUMBER");
+        refuse(where, words[i], "has another form; write HOST, HOST:SLOTS or HOST slots=NUMBER");
       entry.slots = slots_of(words[i].substr(kSlots.size()), where, words[i]);
     }
     result.push_back(std::move(entry));

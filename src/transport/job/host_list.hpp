@@ -1,6 +1,6 @@
-// The hosts of a job, as `slip launch --hosts` and --hostfile name them, and the ranks that each host gets.
+// The hosts of a job, from `slip launch --hosts` or --hostfile, and the ranks that each host gets.
 //
-//   --hosts a,b:4,me@c,[fd00::1]:2      a name or an address, with the number of ranks that it takes (slots) or without
+//   --hosts a,b:4,me@c,[fd00::1]:2      names or addresses; the number of ranks that a host takes (slots) is optional
 //   --hostfile FILE                     one host per line: "a", "b:4" or "b slots=4"; # begins a comment
 #pragma once
 
@@ -16,7 +16,7 @@ struct HostEntry {
   int slots = 0;  // 0: not given
 };
 
-// Throw kInvalidValue with the entry that is wrong. `path` is for the error.
+// Throw kInvalidValue, which names the wrong entry. `path` is for the error.
 std::vector<HostEntry> parse_hosts(std::string_view list);
 std::vector<HostEntry> parse_host_file(std::string_view text, const std::string& path);
 

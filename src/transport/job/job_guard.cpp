@@ -22,7 +22,7 @@
 namespace slip::transport {
 namespace {
 
-constexpr int kMaxRanks = 4096;
+constexpr int kMaxRanks = 4096;  // the marker finds the processes of further ranks
 // A process may fork just before it is killed, so the guard repeats the search until it finds no process. The searches
 // take at most 10 s in all.
 constexpr int kMaxSearches = 1000, kPauseMs = 10;
@@ -37,7 +37,7 @@ class GuardProcess {
     for (pid_t message = 0;;) {
       const ssize_t got = ::read(pipe_, &message, sizeof(message));
       if (got < 0 && errno == EINTR) continue;
-      if (got != sizeof(message)) break;  // the starting process is gone
+      if (got != sizeof(message)) break;  // end of the pipe: the starting process is gone
       if (message < 0) remove(-message);
       else if (count_ < kMaxRanks) groups_[static_cast<std::size_t>(count_++)] = message;
     }

@@ -42,18 +42,13 @@ void JobOutput::watch(std::vector<pollfd>& watched) const {
   }
 }
 
-// Then this stream waits: otherwise its text would stand inside a line of the other one.
-bool JobOutput::other_is_within_line(std::size_t index) const {
-  return one_file_ && within_line_[1 - index] && !waiting_[1 - index].empty();
-}
-
 // The descriptors stay blocking, because other processes share them. A pipe that poll() reports as writable takes
 // PIPE_BUF bytes without blocking.
 void JobOutput::flush() {
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
     std::string& text = waiting_[i];
     std::size_t written = 0;
-    while (written < text.size() && !other_is_within_line(i)) {
+    while (written < text.size() && !must_wait(i)) {
       pollfd ready{stream_of(i), POLLOUT, 0};
       if (::poll(&ready, 1, 0) <= 0) break;
       const ssize_t count =
@@ -62,7 +57,7 @@ void JobOutput::flush() {
       else if (errno == EAGAIN) break;
       else if (errno != EINTR) written = text.size();  // no process reads it any more
     }
-    if (written > 0) within_line_[i] = text[written - 1] != '\n';
+    if (written > 0) unfinished_ = text[written - 1] != '\n' ? std::optional(i) : std::nullopt;
     text.erase(0, written);
   }
 }

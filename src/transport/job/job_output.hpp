@@ -1,12 +1,13 @@
-// JobOutput: the output of ranks on other hosts, written to the standard output and error of the launcher. A reader
-// that stops reading must not stop the launcher, which has to handle signals: so the text waits here, and is_full()
-// tells the launcher to read no more from its hosts.
+// JobOutput: writes the output of ranks on other hosts to the standard output and error of the launcher. If the reader
+// of that output stops reading, the launcher must still handle signals. So this class buffers the text and never
+// blocks. While is_full(), the launcher reads no more from its hosts.
 #pragma once
 
 #include <poll.h>
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +20,8 @@ namespace slip::transport {
 class JobOutput {
  public:
   JobOutput();
-  // `stream`: 1 or 2. `source`: the rank, or something else that writes lines. The prefix counts at its first bytes.
+  // `source`: a number for the writer of the text: a rank, a host or the launcher. `stream`: 1 or 2. The prefix is the
+  // one of the first call for this source and stream.
   void add(int source, int stream, std::string_view bytes, const std::string& prefix);
   void finish_line(int source);  // the source has ended: its last line may have no newline
 
@@ -31,10 +33,15 @@ class JobOutput {
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{1} << 20;
 
-  bool other_is_within_line(std::size_t index) const;
+  // The other stream has written a part of a line last, and has more of it. If both streams go to the same file, this
+  // one must wait, or its text would split that line. Only one stream can have written last, so the two never wait for
+  // each other.
+  bool must_wait(std::size_t index) const {
+    return one_file_ && unfinished_ && *unfinished_ != index && !waiting_[*unfinished_].empty();
+  }
 
   bool one_file_ = false;                            // the standard output and error go to the same pipe or terminal
-  std::array<bool, 2> within_line_{};                // the last byte written was not the end of a line
+  std::optional<std::size_t> unfinished_;            // the stream that wrote last, if it wrote a part of a line
   std::map<std::pair<int, int>, LinePrefix> lines_;  // by source and stream
   std::array<std::string, 2> waiting_;               // for the standard output and error
 };

@@ -11,9 +11,9 @@
 namespace slip::transport {
 namespace {
 
-// This process does not take signals that it ignores, as under nohup or in the background of a shell. If they were
-// blocked, the signalfd would report them although they are ignored. The ranks inherit the ignoring, so they would not
-// end on such a signal and would have to be killed.
+// Signals that this process ignores (under nohup, or in the background of a shell) are not read from the signalfd. If
+// they were blocked, the signalfd would report them although they are ignored. The ranks ignore them, too, so they
+// would not end on such a signal and would have to be killed.
 bool ignored(int number) {
   struct sigaction action {};
   return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -29,7 +29,7 @@ JobSignals::JobSignals() {
   }
   ::sigprocmask(SIG_BLOCK, &wanted, &before_);
   descriptor_.reset(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot take signals: {}", std::strerror(errno));
+  if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot make a signalfd: {}", std::strerror(errno));
 }
 
 JobSignals::~JobSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }

@@ -17,7 +17,7 @@
 namespace slip::transport {
 namespace {
 
-// A port that is computed from a job's number is in this range, below the ephemeral ports of the system.
+// Ports that are derived from a job's id are in this range, below the ephemeral ports of the system.
 constexpr std::uint64_t kFirstPort = 20'000, kPorts = 10'000;
 
 [[noreturn]] void fail(const std::string& text) { throw Error(Code::kInvalidValue, text, {}); }
@@ -63,8 +63,8 @@ class Reader {
   const Variables& variables_;
 };
 
-// On one host the root listens at a Unix socket whose name is derived from the job's name. The user is part of it,
-// because the job numbers of different users' launchers may be equal. With SLIP_SECRET no other user can predict the
+// On one host the root listens at a Unix socket whose name is derived from the job's name. The name contains the user,
+// because launchers of different users may give the same job number. With SLIP_SECRET no other user can predict the
 // name.
 UniqueId id_on_this_host(const std::string& job) {
   const Secret name = derive(shared_secret(job, true), "slip name");
@@ -106,8 +106,8 @@ std::optional<LaunchInfo> by_hand(const Reader& read) {
 
 std::optional<LaunchInfo> by_torchrun(const Reader& read) {
   const bool pod = !read.has("RANK") && read.has("JOB_COMPLETION_INDEX");
-  // RANK and WORLD_SIZE are common names: without an address they do not come from torchrun. The index of a pod comes
-  // from Kubernetes only.
+  // RANK and WORLD_SIZE are common names: without an address they do not come from torchrun. Only Kubernetes sets
+  // JOB_COMPLETION_INDEX.
   const bool has_address = read.has("MASTER_ADDR") || read.has("MASTER_PORT");
   if (pod ? !read.has("WORLD_SIZE") : !has_address) return std::nullopt;
   std::optional<LaunchInfo> info =
@@ -120,8 +120,8 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
                      read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks,
                      pod ? first_pod(read) + ".SERVICE:port" : "host:port"));
   const int port = read.number("MASTER_PORT", 1, 65'535);
-  const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun itself listens at its port
-  info->id = UniqueId::parse(host_port(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
+  const int next_port = port < 65'535 ? port + 1 : port - 1;  // torchrun itself listens at MASTER_PORT
+  info->id = UniqueId::parse(host_port(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(next_port)), job, {});
   return info;
 }
 
@@ -153,8 +153,8 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
   return info;
 }
 
-// The process that started the ranks of this host: the nearest ancestor without the variable in its environment. It
-// names a job whose launcher gives it no name. Empty: not found.
+// The process that started the ranks of this host, as "PID.START": the nearest ancestor without the variable in its
+// environment. It identifies the job if the launcher sets no variable for that. Empty: not found.
 std::string starter_of(const std::string& variable) {
   constexpr int kMaxDepth = 64;
   std::int32_t pid = ::getppid();
@@ -171,7 +171,8 @@ std::string starter_of(const std::string& variable) {
 // Hydra, the launcher of MPICH and Intel MPI, and others with its variables, like flux run.
 std::optional<LaunchInfo> by_mpiexec(const Reader& read) {
   const char* const local_size = "MPI_LOCALNRANKS";
-  // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, too; its own variables tell more. Hydra also runs inside a Slurm job.
+  // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, too, but Slurm's own variables contain more. Hydra also runs inside a
+  // Slurm job: then MPI_LOCALNRANKS is set.
   if (read.has("SLURM_STEP_ID") && !read.has(local_size)) return std::nullopt;
   std::optional<LaunchInfo> info = read.ranks("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
   if (!info || read.take_id(*info, "mpiexec")) return info;
@@ -189,10 +190,10 @@ std::optional<LaunchInfo> by_mpiexec(const Reader& read) {
   return info;
 }
 
-// A PMIx server without the variables of mpirun or srun tells the rank, but neither the number of ranks nor an address.
+// A PMIx server without the variables of mpirun or srun gives the rank, but neither the number of ranks nor an address.
 [[noreturn]] void refuse_pmix(const Reader& read) {
   fail(
-      fmt::format("PMIX_RANK={} is set, and no variable tells the number of ranks: set SLIP_NRANKS to it, and SLIP_ID "
+      fmt::format("PMIX_RANK={} is set, and no variable gives the number of ranks: set SLIP_NRANKS to it, and SLIP_ID "
                   "to a host:port where rank 0 can listen",
                   read.text("PMIX_RANK")));
 }

@@ -2,14 +2,15 @@
 // in this order: `slip launch` or variables set by hand (SLIP_*), torchrun and Kubernetes, Open MPI's mpirun, mpiexec
 // of MPICH and others, Slurm's srun.
 //
-//   by hand     SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK. Without SLIP_RANK, the rank is that of an indexed Job
-//               (JOB_COMPLETION_INDEX) or of PMIx (PMIX_RANK), which tell no number of ranks
-//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, one port beside torchrun's own MASTER_PORT
+//   by hand     SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK. Without SLIP_RANK, the rank comes from an indexed Job
+//               (JOB_COMPLETION_INDEX) or PMIx (PMIX_RANK), which do not give the number of ranks
+//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, at the port next to MASTER_PORT, which
+//               torchrun itself uses
 //   Kubernetes  a PyTorchJob sets the variables of torchrun. In an indexed Job, JOB_COMPLETION_INDEX replaces RANK
-//   mpirun      OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name made of the job's number
-//   mpiexec     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; on one host at a name made of the launcher's process
-//   srun        SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, with any --mpi; on one host as with mpirun. On several hosts
-//               rank 0 listens on the first host of the step, at a port made of the job's number
+//   mpirun      OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name derived from the job's
+//   id mpiexec     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; on one host at a name derived from the launcher's process srun
+//   SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, with any --mpi; on one host as with mpirun. On several hosts
+//               rank 0 listens on the first host of the step, at a port derived from the job's id
 //
 // With any launcher, SLIP_ID overrides the address at which rank 0 listens.
 #pragma once
@@ -31,7 +32,7 @@ struct LaunchInfo {
 
 using Variables = std::function<std::string(const char* name)>;  // returns "" if the variable is not set
 
-// Nothing: no launcher started this process as a rank. Throws kInvalidValue if variables are missing or contradict each
+// None: no launcher started this process as a rank. Throws kInvalidValue if variables are missing or contradict each
 // other.
 std::optional<LaunchInfo> read_launch_info(const Variables& variables);
 std::optional<LaunchInfo> launch_info();  // reads this process's environment

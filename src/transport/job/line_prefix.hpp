@@ -1,5 +1,5 @@
-// LinePrefix: divides the output of a rank into lines and puts a prefix before each. So the lines of different ranks do
-// not mix. With an empty prefix the bytes pass unchanged and at once: progress bars have no line ends.
+// LinePrefix: divides the output of a rank into lines and puts a prefix before each, so that lines of different ranks
+// do not mix. With an empty prefix the bytes pass unchanged and at once, because progress bars write parts of lines.
 #pragma once
 
 #include <string>

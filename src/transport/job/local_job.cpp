@@ -81,7 +81,7 @@ class Job : base::NoCopy {
     while (ranks_.any_running()) {
       wait();
       for (LineRelay& relay : relays_) relay.pump();
-      while (const int number = signals_.next()) take(number);
+      while (const int number = signals_.next()) handle_signal(number);
       ranks_.reap([this](const RankExit& exit) {
         if (exit.status() != 0 && status_ == 0) first_failure(exit);
       });
@@ -123,7 +123,7 @@ class Job : base::NoCopy {
     poll_until(watched, until);
   }
 
-  void take(int number) {
+  void handle_signal(int number) {
     if (number == SIGCHLD) return;
     if (number == SIGTSTP) {
       ranks_.signal_all(SIGSTOP);
@@ -140,7 +140,7 @@ class Job : base::NoCopy {
     const std::size_t others = ranks_.running().size() - 1;
     std::string text = fmt::format("rank {} {}", exit.rank, exit.text());
     if (others > 0) text += fmt::format("; ending the other {}", others);
-    if (interrupted_ != 0) return;  // all ranks have been asked to end, and may be at it
+    if (interrupted_ != 0) return;  // all ranks have been asked to end already
     base::log_line(text);
     ranks_.end_all(SIGTERM);
   }

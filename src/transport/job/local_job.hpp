@@ -16,7 +16,7 @@ struct LocalJob {
   std::string directory;                       // where the program runs; empty: the directory of this process
   int nranks = 1;
   std::chrono::milliseconds timeout{0};   // the job is ended after this time; 0: no limit
-  std::chrono::milliseconds grace{5000};  // between asking a rank to end and killing it
+  std::chrono::milliseconds grace{5000};  // from the signal that asks a rank to end until it is killed
   bool tag_output = false;                // each line begins with "[rank] "
 };
 

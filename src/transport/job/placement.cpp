@@ -17,7 +17,7 @@
 namespace slip::transport {
 namespace {
 
-// A hash of the device and inode of a file: equal for all processes that see the same file.
+// A hash of the device and inode of a file: the same in all processes that see the same file. 0: there is no such file.
 std::uint64_t identity_of(const char* path) {
   struct stat found {};
   if (::stat(path, &found) != 0) return 0;

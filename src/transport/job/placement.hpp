@@ -1,5 +1,5 @@
-// RankId: a rank and the number of ranks. Placement: the host and process that a rank runs in. Ranks exchange their
-// placements, and choose by them the transport to each other.
+// RankId: a rank and the number of ranks. Placement: the host and the process that a rank runs in. Ranks exchange their
+// placements; two ranks choose their transport by them.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ std::string rank_list(std::span<const int> ranks);  // "ranks 2, 5 and 7"; a lon
 struct Placement {
   std::uint64_t boot = 0;       // hash of the boot id of the running kernel
   std::uint64_t net_space = 0;  // the network namespace: each container of a host may have its own
-  std::uint64_t pid_space = 0;  // the namespace of `pid`
-  // Start time of the process, in clock ticks of its host: tells processes with a reused pid apart.
+  std::uint64_t pid_space = 0;  // the pid namespace of `pid`
+  // Start time of the process, in clock ticks of its host. It differs between processes with the same, reused pid.
   std::uint64_t started = 0;
   std::int32_t pid = 0;
   std::uint32_t user = 0;

@@ -27,7 +27,8 @@ SocketAddress rendezvous_address(const std::string& rule, const std::string& pre
   return own_address({});
 }
 
-// A plain bind() takes only a port that no other socket has. SO_REUSEADDR is set afterwards: it lets rank 0 listen.
+// bind() without SO_REUSEADDR takes only a port that no other socket has. SO_REUSEADDR is set afterwards, so that rank
+// 0 can listen at the port.
 PortReservation::PortReservation(const SocketAddress& address, const base::PortRange& ports) {
   const auto reserve = [&](std::uint16_t port) {
     const SocketAddress wanted = address.with_port(port);

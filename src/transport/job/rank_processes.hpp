@@ -1,8 +1,8 @@
 // RankProcesses: the ranks that a launcher has started on this host. They end together: end_all() asks all of them to
-// end and, after the grace period, kill_late() kills them. Each rank leads a process group, so that its children end
+// end, and after the grace period kill_late() kills them. Each rank leads a process group, so that its children end
 // with it; no other process is ever signalled. If this process is killed, a JobGuard kills the ranks.
 //
-// One thread uses it. The waits are the caller's: it polls, with a JobSignals for SIGCHLD, until kill_at_ns().
+// One thread uses it. It never waits by itself: the caller polls a JobSignals for SIGCHLD, until kill_at_ns() at most.
 #pragma once
 
 #include <sys/types.h>
@@ -19,6 +19,7 @@
 
 namespace slip::transport {
 
+// Exit statuses of a launcher, the same as of timeout(1) and of a shell. After a signal: kOfSignal + its number.
 inline constexpr int kJobTimedOut = 124, kCannotStart = 126, kNoSuchProgram = 127, kOfSignal = 128;
 
 int start_failure_status(int error);  // 127 if there is no such program, otherwise 126
@@ -63,12 +64,13 @@ class RankProcesses : base::NoCopy {
   std::vector<int> kill_late();
   std::int64_t kill_at_ns() const { return kill_at_ns_; }  // 0: no rank has been asked to end
 
-  // Calls handle(exit) for each rank that has ended since the last call. running() still counts that rank meanwhile.
+  // Calls handle(exit) for each rank that has ended since the last call. During that call, running() still includes the
+  // rank.
   void reap(const std::function<void(const RankExit&)>& handle);
 
   std::vector<int> running() const;
   bool any_running() const;
-  // The caller exits without waiting for the ranks: the guard then kills them and all processes that they started.
+  // Call it before an exit that does not wait for the ranks: the guard kills them and all processes that they started.
   void leave_to_guard();
 
  private:

@@ -25,7 +25,7 @@ std::string replace_host(std::string word, const std::string& host) {
   return word;
 }
 
-// ssh passes the words to a shell of the other host, joined by blanks.
+// Quotes a word for the remote shell: ssh joins its words with blanks and passes them to a shell of the other host.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kSafe = "/._-+=:,@%";
   const auto safe = [&](unsigned char c) { return std::isalnum(c) || kSafe.find(static_cast<char>(c)) != kSafe.npos; };
@@ -35,25 +35,24 @@ std::string quoted(const std::string& word) {
   return result + "'";
 }
 
-// The last lines of what the shell wrote, as one line.
-std::string summary(const std::string& said) {
+// The end of the shell's output, as one line.
+std::string summary(const std::string& output) {
   constexpr std::size_t kMax = 300;
-  std::string text = base::single_line_text(said);
+  std::string text = base::single_line_text(output);
   const auto end = text.find_last_not_of(" \r\n");
   text.resize(end == std::string::npos ? 0 : end + 1);
   return text.size() <= kMax ? text : "..." + text.substr(text.size() - kMax);
 }
 
-// What ssh writes for a failure, and what to do about it. {0}: the host, {1}: "ssh ... host".
+// A text that ssh writes when it fails, and what to do about it. {0}: the host, {1}: "ssh ... host".
 struct SshFailure {
-  std::string_view sign;
+  std::string_view text;
   const char* meaning;
 };
 constexpr SshFailure kSshFailures[] = {
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than before: another machine may answer under this name. If the host was set up "
-     "anew, "
-     "remove the old key (ssh-keygen -R {0}) and log in once (`{1}`) to check the new one"},
+     "its host key has changed: another machine may answer under this name. If the host was set up anew, remove the "
+     "old key (ssh-keygen -R {0}) and log in once (`{1}`) to check the new one"},
     {"Host key verification failed",
      "its host key is not known here. Log in once (`{1}`) and compare the fingerprint, or add the key that the host's "
      "administrator confirms (ssh-keyscan {0} >> ~/.ssh/known_hosts)"},
@@ -75,7 +74,7 @@ constexpr SshFailure kSshFailures[] = {
 std::vector<std::string> split_words(std::string_view line) {
   std::vector<std::string> words;
   std::string word;
-  bool inside = false;  // a word has begun, perhaps an empty one in quotes
+  bool inside = false;  // a word has begun; it may be an empty one in quotes
   char quote = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
@@ -108,7 +107,7 @@ RemoteShell::RemoteShell(std::string_view command, std::chrono::milliseconds con
   is_ssh_ = program.substr(program.rfind('/') + 1) == "ssh";
 }
 
-std::vector<std::string> RemoteShell::run_agent(const std::string& host, const std::string& program) const {
+std::vector<std::string> RemoteShell::agent_command(const std::string& host, const std::string& program) const {
   std::vector<std::string> result;
   bool has_host = false;
   for (const std::string& word : words_) {
@@ -139,11 +138,11 @@ std::string RemoteShell::to_try(const std::string& host) const {
 }
 
 std::string RemoteShell::explain(const std::string& host, const std::string& program, int status,
-                                 const std::string& said) const {
-  const std::string words = said.empty() ? "" : fmt::format(" ({} said: {})", name(), summary(said));
+                                 const std::string& output) const {
+  const std::string words = output.empty() ? "" : fmt::format(" ({} wrote: {})", name(), summary(output));
   if (is_ssh_ && status == kSshFailed) {
     for (const SshFailure& failure : kSshFailures) {
-      if (contains(said, failure.sign))
+      if (contains(output, failure.text))
         return fmt::format(fmt::runtime(failure.meaning), without_user(host), to_try(host)) + words;
     }
   }
@@ -152,7 +151,7 @@ std::string RemoteShell::explain(const std::string& host, const std::string& pro
                        words);
   if (status == kCannotStart)
     return fmt::format("'{}' cannot be run there; give another path: --slip PATH{}", program, words);
-  if (contains(said, "no command 'agent'"))
+  if (contains(output, "no command 'agent'"))
     return fmt::format("'{}' is an older Slipstream without `slip agent`: install the same version there{}", program,
                        words);
   return fmt::format("{} ended with status {} before the agent answered; try `{} {} --version`{}", name(), status,

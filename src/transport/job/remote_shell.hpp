@@ -1,4 +1,4 @@
-// RemoteShell: the command that runs a program on another host, usually ssh, and what its failures mean.
+// RemoteShell: the command that runs a program on another host, usually ssh, and explanations of its failures.
 #pragma once
 
 #include <chrono>
@@ -18,13 +18,13 @@ class RemoteShell {
   // empty.
   RemoteShell(std::string_view command, std::chrono::milliseconds connect_timeout);
 
-  // Runs `program` with the argument "agent" on the host. The host replaces {host}, or follows the command. ssh also
-  // gets options: it must never ask for a password, and must give up after the timeout. Options of the user come first,
-  // and so win.
-  std::vector<std::string> run_agent(const std::string& host, const std::string& program) const;
+  // The command line that runs `program agent` on the host. The host replaces {host}; without {host} it is appended.
+  // For ssh, options are added: never ask for a password, and stop after the timeout. They follow the options of the
+  // user, which therefore take precedence.
+  std::vector<std::string> agent_command(const std::string& host, const std::string& program) const;
 
-  // Why the agent did not run, and what to try. `status`: exit status of the shell; `said`: its standard error.
-  std::string explain(const std::string& host, const std::string& program, int status, const std::string& said) const;
+  // Why the agent did not run, and what to try. `status`: exit status of the shell; `output`: its error output.
+  std::string explain(const std::string& host, const std::string& program, int status, const std::string& output) const;
   const std::string& name() const { return words_.front(); }
 
  private:

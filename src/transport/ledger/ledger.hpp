@@ -1,4 +1,4 @@
-// The ledger of a process: what each of its ranks is doing, in shared memory that other processes can read at any time.
+// The ledger of a process: the state of each of its ranks, in shared memory that other processes can read at any time.
 // It is a memfd named slip-ledger, which `slip ranks` finds under /proc, see ledger_reader.hpp.
 //
 // LedgerEntry: one rank of one communicator. LedgerView: a copy of an entry that is valid in any process and on any
@@ -6,8 +6,8 @@
 //
 // A rank writes with a few plain stores per call, and reads no clock. Times are written only by a thread that has
 // waited long, and by the control thread, which reads the entry a few times per second. All fields are atomic 64-bit
-// words, so no word is ever torn. A check word, a hash of the words of a call, detects a mix of two calls. So these
-// stores need no fence, whatever the order in which they become visible. A version, odd during a change (a seqlock),
+// words, so no word is ever torn. The word `check`, a hash of the words of a call, detects a mix of two calls. So these
+// stores need no fence: they may become visible in any order. A version, odd during a change (a seqlock),
 // protects the rank's identity and its failure.
 #pragma once
 
