@@ -1,4 +1,4 @@
-"""What model.slip tells: the plan, the prediction and the report of an offloaded model."""
+"""The results of model.slip.plan(), predict() and report() of an offloaded model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """What stays on the device. `passes`: by kind of call, the bytes that a call loads."""
+    """Which weights stay on the device and which are streamed. `passes`: by kind of call, the bytes that a call loads.
+    `settled`: the choice was made from observed calls; before that it may still change."""
 
     device: str
     settled: bool
@@ -23,7 +24,7 @@ class OffloadPlan:
     small_bytes: int
     resident_bytes: int
     ring_bytes: int
-    slot_bytes: int  # for compressed weights on their way
+    slot_bytes: int  # device memory for compressed weights, which are decoded from there
     weight_bytes: int
     pinned_bytes: int
     resident: list[str]
@@ -34,7 +35,7 @@ class OffloadPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Of all weights and the ring; without activations."""
+        """Device memory for all weights, the ring and the slots; without activations."""
         return self.small_bytes + self.resident_bytes + self.ring_bytes + self.slot_bytes
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class OffloadPlan:
                          f"{sum(each['resident'] for each in used)} stay so on the device, "
                          f"{sum(not each['resident'] for each in used)} are streamed so")
         if not session._settled:
-            lines.append("not final      what stays is chosen after the first calls of the model, by their order and times")
+            lines.append("not final      the resident weights are chosen after the first calls, by their order and times")
         lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
         return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring,
                            sizes["slot_bytes"], weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
@@ -74,7 +75,7 @@ class OffloadPlan:
 
 @dataclass(frozen=True)
 class OffloadPrediction:
-    """The simulated time of a call, in a row of equal calls. `loaded_bytes` in each of them."""
+    """The simulated time of a call in a sequence of equal calls. Each of them loads `loaded_bytes`."""
 
     name: str
     seconds: float
@@ -97,7 +98,7 @@ class OffloadPrediction:
 
 @dataclass(frozen=True)
 class OffloadReport:
-    """What was loaded since what stays on the device was chosen."""
+    """The calls and loads since the resident weights were chosen."""
 
     calls: dict[str, int]
     planned_loads: int
