@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from types import TracebackType
@@ -132,11 +133,13 @@ class Watch(Trace):
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
-        for stream in self.streams.values():
+        with contextlib.ExitStack() as at_end:  # also if a stream has failed, so that sync() raises
+            at_end.callback(self.stop)
+            for stream in self.streams.values():
+                at_end.callback(stream.close)
             if kind is None:
-                stream.sync()
-            stream.close()
-        self.stop()
+                for stream in self.streams.values():
+                    stream.sync()
         if self._path is not None:
             self.save(self._path)
         if self._html is not None:
