@@ -51,11 +51,13 @@ class OffloadPlan:
         passes = {each.name: sum(use.group.nbytes for use in each.uses) for each in session._passes.values()}
         small, kept, ring = session._small_bytes(), sizes["resident_bytes"], sizes["ring_bytes"]
         rate = sizes["load"][0]
-        lines = [f"device         {session._device}: {text_of(small + kept + ring)} for weights"
+        slots = sizes["slot_bytes"]
+        lines = [f"device         {session._device}: {text_of(small + kept + ring + slots)} for weights"
                  + (f" of a budget of {text_of(session._options['budget'])}" if session._options["budget"] is not None else ""),
                  f"  small        {text_of(small)}: {len(weights.small)} small weights, {len(weights.buffers)} buffers",
                  f"  resident     {text_of(kept)}: {len(resident)} weights",
                  f"  ring         {text_of(ring)}, for {len(streamed)} streamed weights",
+                 *([f"  slots        {text_of(slots)}, for compressed weights before they are decoded"] if slots else []),
                  f"link           {text_of(rate)}/s"]
         packed = [group for group in weights.groups if group.packed is not None]
         if packed:
@@ -69,7 +71,7 @@ class OffloadPlan:
             lines.append("not final      the resident weights are chosen after the first calls, by their order and times")
         lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
         return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring,
-                           sizes["slot_bytes"], weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
+                           slots, weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
                            "\n".join(lines) + "\n")
 
 
@@ -117,9 +119,9 @@ class OffloadReport:
     @staticmethod
     def of(session: Offloaded) -> OffloadReport:
         assert session._streamer is not None
-        made, sizes = session._streamer.report(), session._streamer.plan_of(0)
+        made = session._streamer.report()
         calls = {each.name: each.calls for each in session._passes.values()}
-        device_bytes = session._small_bytes() + sizes["resident_bytes"] + sizes["ring_bytes"]
+        device_bytes = OffloadPlan.of(session).device_bytes
         waited = {each.name: each.waited_ps / 1e12 for each in session._passes.values()}
         text = "".join(f"calls          {count} of {name}; an observed one waited {waited[name] * 1e3:.3g} ms for loads\n"
                        for name, count in calls.items()) + made["text"]
