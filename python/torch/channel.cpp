@@ -66,13 +66,20 @@ void Channel::make() {
   } catch (const std::exception& caught) {
     error = caught.what();
   }
-  const std::lock_guard lock(mutex_);
-  if (error_.empty()) {  // not closed
-    comm_ = std::move(made);
-    error_ = error;
+  std::vector<std::pair<SlipWorkPtr, std::string>> failed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_.empty()) {  // not closed
+      comm_ = std::move(made);
+      error_ = error;
+    }
+    for (const auto& [work, memory] : waiting_) {
+      if (std::string reason = issue(*work, memory); !reason.empty()) failed.emplace_back(work, std::move(reason));
+    }
+    waiting_.clear();
   }
-  for (const auto& [work, memory] : waiting_) issue(work, memory);
-  waiting_.clear();
+  // Without the lock: failed() runs the callbacks of the work's future, which may send by this channel.
+  for (const auto& [work, reason] : failed) work->failed(reason);
 }
 
 WorkPtr Channel::start(const at::Tensor& tensor) {
@@ -85,23 +92,29 @@ WorkPtr Channel::start(const at::Tensor& tensor) {
        .outputs = out ? Tensors{} : Tensors{tensor},
        .staging = {memory.memory},
        .context = c10::str("message from rank ", ends_.from, " to rank ", ends_.to, " (below: ranks 0 and 1): ")});
-  const std::lock_guard lock(mutex_);
-  if (comm_ || !error_.empty()) issue(work, memory);
-  else waiting_.emplace_back(work, memory);
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ || !error_.empty()) reason = issue(*work, memory);
+    else waiting_.emplace_back(work, memory);
+  }
+  if (!reason.empty()) work->failed(reason);
   return work;
 }
 
-// REQUIRES: mutex_
-void Channel::issue(const SlipWorkPtr& work, const Staged& memory) {
-  if (!comm_) return work->failed(error_);
+// Enqueues the message. Returns why it could not be enqueued; then the caller must end the work, without the lock.
+// Empty: it is enqueued. REQUIRES: mutex_
+std::string Channel::issue(SlipWork& work, const Staged& memory) {
+  if (!comm_) return error_;
   try {
-    line_.issue(*work, {memory}, [&](StreamRef stream) {
+    line_.issue(work, {memory}, [&](StreamRef stream) {
       const Range range = memory_.range(memory.memory);
       if (ends_.is_sender) comm_->send(range, kReceiver, stream, {});
       else comm_->recv(range, kSender, stream, {});
     });
+    return {};
   } catch (const std::exception& error) {
-    work->failed(error.what());
+    return error.what();
   }
 }
 

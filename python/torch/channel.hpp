@@ -36,7 +36,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
  private:
   void await_id(const std::string& name);
   void make();
-  void issue(const SlipWorkPtr& work, const Staged& memory);
+  std::string issue(SlipWork& work, const Staged& memory);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ends ends_;
