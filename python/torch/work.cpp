@@ -115,6 +115,7 @@ void SlipWork::end(const std::string& error) {
   {
     const std::lock_guard lock(mutex_);
     future = future_;
+    future_read_ = true;
   }
   if (future) complete(*future);
 }
@@ -139,7 +140,8 @@ bool SlipWork::isCompleted() {
   } catch (const std::exception&) {  // reached, with an error
   }
   settle();
-  return true;
+  const std::lock_guard lock(mutex_);
+  return completed_;  // false: another thread is about to end the work. True only when isSuccess() has its result
 }
 
 bool SlipWork::isSuccess() const {
@@ -175,8 +177,8 @@ c10::intrusive_ptr<c10::ivalue::Future> SlipWork::getFuture() {
   std::unique_lock lock(mutex_);
   if (future_) return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  if (!completed_) {
-    notify_later(lock);
+  if (!future_read_) {  // end() will complete it. A second thread must not: a future can be completed only once
+    if (!completed_) notify_later(lock);
     return future_;
   }
   lock.unlock();

@@ -76,8 +76,9 @@ class SlipWork final : public c10d::Work {
   // Guarded by mutex_ of the base class. `event_` does not change after issued().
   std::condition_variable issue_;
   bool issued_ = false;
-  bool ended_ = false;     // a thread has begun end()
-  bool notified_ = false;  // the notifier has it
+  bool ended_ = false;        // a thread has begun end()
+  bool notified_ = false;     // the notifier has it
+  bool future_read_ = false;  // end() has read future_: getFuture() completes a future that it makes later
   Event event_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
