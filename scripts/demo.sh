@@ -28,6 +28,6 @@ The first row of the table ran with all weights in memory, the second with a thi
 $demo/run.html shows the run and, below it, the predicted time of each op. To try next:
 
   $slip lab weights --device sim:h200    the same with four additions, on a simulated H200
-  $slip lab                              lists all experiments
+  $slip lab                              runs all experiments
   $slip bench weights $model    compares runs with less and less memory
 END
