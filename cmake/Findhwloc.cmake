@@ -1,5 +1,5 @@
-# Finds hwloc (Debian gives it no CMake package) and defines hwloc::hwloc. Installed beside the package
-# configuration, because programs that link the static library need it too.
+# Finds hwloc and defines hwloc::hwloc: Debian's package has no CMake configuration. This file is installed with ours,
+# because programs that link the static library need hwloc, too.
 find_path(hwloc_INCLUDE_DIR hwloc.h)
 find_library(hwloc_LIBRARY hwloc)
 mark_as_advanced(hwloc_INCLUDE_DIR hwloc_LIBRARY)

@@ -1,5 +1,5 @@
-# Finds liburing (Debian gives it no CMake package) and defines liburing::liburing. Installed beside the package
-# configuration, because programs that link the static library need it too.
+# Finds liburing and defines liburing::liburing: Debian's package has no CMake configuration. This file is installed with
+# ours, because programs that link the static library need liburing, too.
 find_path(liburing_INCLUDE_DIR liburing.h)
 find_library(liburing_LIBRARY uring)
 mark_as_advanced(liburing_INCLUDE_DIR liburing_LIBRARY)

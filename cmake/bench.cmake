@@ -1,6 +1,6 @@
-# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all, and bench/peers/
-# builds its own programs where their libraries are (bench/collectives/run.sh). CUDA code, known by its place
-# as everywhere (cmake/cuda.cmake), is left out without CUDA.
+# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all. bench/peers/run.sh
+# builds the programs of bench/peers/ for which it finds the libraries. Without CUDA, CUDA code is left out; its path
+# identifies it (cmake/cuda.cmake).
 find_package(TBB QUIET)
 
 file(GLOB slip_bench_support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/bench/support/*.cpp")
@@ -37,7 +37,7 @@ foreach(area IN LISTS slip_bench_areas)
     target_link_libraries(bench_${area} PRIVATE bench_support)
   endif()
   if(TARGET slip_cli)
-    add_dependencies(bench_${area} slip_cli)   # which benchmarks may start
+    add_dependencies(bench_${area} slip_cli)   # benchmarks may start the slip program
   endif()
   if(slip_bench_${area} MATCHES "\\.cu(;|$)")
     target_link_libraries(bench_${area} PRIVATE CUDA::cudart_static)
@@ -46,7 +46,7 @@ endforeach()
 # The network plug-in that the benchmark of networks loads.
 target_compile_definitions(bench_networks PRIVATE SLIP_OWN_PLUGIN="$<TARGET_FILE:slip_nccl_net>")
 add_dependencies(bench_networks slip_nccl_net)
-# Slipstream's column among the peers, which are built by bench/peers/run.sh.
+# Slipstream's program in the comparison with other libraries; bench/peers/run.sh builds their programs.
 add_executable(bench_peers_slip "${PROJECT_SOURCE_DIR}/bench/peers/slip_bench.cpp")
 target_link_libraries(bench_peers_slip PRIVATE slip)
 

@@ -1,10 +1,10 @@
-# Run at every build (cmake -P): writes the source with the commit that `slip --version` names, if it changed.
+# Run at every build (cmake -P): writes the source with the commit for `slip --version`, if the commit has changed.
 set(commit "unknown")
 find_program(GIT git)
 if(GIT)
   execute_process(COMMAND "${GIT}" -C "${SOURCE_DIR}" rev-parse --show-toplevel RESULT_VARIABLE status
                   OUTPUT_VARIABLE top ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(status EQUAL 0 AND top STREQUAL SOURCE_DIR)   # not that of a project around this one
+  if(status EQUAL 0 AND top STREQUAL SOURCE_DIR)   # otherwise it is the repository of a project that contains this one
     execute_process(COMMAND "${GIT}" -C "${SOURCE_DIR}" rev-parse --short=12 HEAD RESULT_VARIABLE status
                     OUTPUT_VARIABLE head ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
     execute_process(COMMAND "${GIT}" -C "${SOURCE_DIR}" status --porcelain --untracked-files=no OUTPUT_VARIABLE changes

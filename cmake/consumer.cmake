@@ -1,5 +1,5 @@
-# Run by ctest (cmake -P): installs into BUILD_DIR/prefix, then configures, builds and runs tests/consumer
-# against it, as a user of the package would.
+# Run by ctest (cmake -P): installs into BUILD_DIR/prefix, then configures, builds and runs tests/consumer with the installed
+# package, as a user would.
 set(prefix "${BUILD_DIR}/prefix")
 set(work "${BUILD_DIR}/consumer")
 file(REMOVE_RECURSE "${prefix}" "${work}")
@@ -17,7 +17,7 @@ step("configure" "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${work}" -G "${GENERATO
      "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}")
 step("build" "${CMAKE_COMMAND}" --build "${work}")
 step("run" "${work}/consumer")
-# The same program as pkg-config describes it.
+# The same program with the flags of pkg-config.
 find_program(PKG_CONFIG pkg-config)
 if(PKG_CONFIG)
   file(GLOB_RECURSE pc "${prefix}/*/slipstream.pc")

@@ -1,8 +1,8 @@
-# CUDA is compiled when it is wanted, found, and there is something to compile.
+# Whether CUDA code is compiled: SLIP_CUDA_FOUND.
 #
-# CUDA code is known by its place: a *.cu file, or a path with a part called cuda or cuda_<something>
-# (src/backend/cuda/..., src/nccl/cuda_calls.cpp). scripts/check_layers.py
-# admits CUDA headers in these places only, so nothing else changes with the switch.
+# The path of a file shows whether it is CUDA code: a *.cu file, or a path with a part called cuda or cuda_<something>
+# (src/backend/cuda/..., src/nccl/cuda_calls.cpp). scripts/check_layers.py allows CUDA headers only in such files, so
+# SLIP_CUDA has no effect on others.
 set(SLIP_CUDA_PATH "/cuda(_[a-z0-9_]+)?[/.]|\\.cu$")
 set(SLIP_CUDA_FOUND OFF)
 
@@ -24,8 +24,8 @@ else()
     endif()
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})   # CMake itself reads the variable
-    # The GPUs of this machine. If it has none, PTX, which the driver of any newer GPU compiles at first use: machine code
-    # would take minutes to compile here. `make package` compiles machine code for several GPUs.
+    # Compile for the GPUs of this machine. If it has none, compile to PTX, which the driver of any newer GPU compiles at
+    # first use: machine code for several GPUs would take minutes. `make package` compiles that.
     execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE slip_no_gpu OUTPUT_VARIABLE slip_gpus ERROR_QUIET)
     set(slip_architectures 80-virtual)
     if(slip_no_gpu EQUAL 0 AND slip_gpus MATCHES "GPU 0")
@@ -37,7 +37,7 @@ else()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
-    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc speaks C++20
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc supports C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()

@@ -1,5 +1,5 @@
-# Every examples/NN_name.cpp is one program, built against the public headers only. The tests run it. NN_name.cu needs
-# CUDA; its program ends with status 77 if there is no GPU.
+# Every examples/NN_name.cpp is one program that uses the public headers only. ctest runs it. NN_name.cu needs CUDA; its
+# program ends with status 77 if there is no GPU.
 file(GLOB slip_examples CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/examples/[0-9][0-9]_*.cpp" "${PROJECT_SOURCE_DIR}/examples/[0-9][0-9]_*.cu")
 slip_drop_cuda(slip_examples)

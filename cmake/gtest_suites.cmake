@@ -1,6 +1,6 @@
-# Read by ctest: asks a GoogleTest program for its suites and adds one test for each (see tests.cmake).
-# Takes program, area, labels, one_thread (a pattern of suites without the label concurrency), timeout, scratch, and
-# whole: one test for the whole program instead.
+# Read by ctest: lists the suites of a GoogleTest program and adds one test for each (see tests.cmake). Variables: program,
+# area, labels, timeout, scratch (the working directory), one_thread (a pattern of suites that do not get the label
+# concurrency), whole (true: one test for the whole program).
 if(whole)
   add_test("${area}.all" "${program}" --gtest_brief=1)
   set_tests_properties("${area}.all" PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
@@ -10,7 +10,7 @@ endif()
 execute_process(COMMAND "${program}" --gtest_list_tests
                 OUTPUT_VARIABLE listing ERROR_VARIABLE complaint RESULT_VARIABLE status TIMEOUT 60)
 if(NOT status EQUAL 0)
-  # Not built, or broken before main(): a test that says so, rather than silence.
+  # The program is not built, or fails before main(): a test that fails reports this.
   add_test("${area}.cannot_list" "${program}" --gtest_list_tests)
   set_tests_properties("${area}.cannot_list" PROPERTIES LABELS "${labels}")
   return()

@@ -1,7 +1,7 @@
 # The library `slip` (alias slip::slip) and the program `slip` (target slip_cli).
 
-# Takes CUDA code out of a list of sources when it cannot be compiled. Only the path below the source folder counts,
-# wherever the checkout itself may lie.
+# If CUDA code cannot be compiled, removes it from a list of sources. Compares only the path below the source folder: the
+# path of the checkout may contain "cuda", too.
 function(slip_drop_cuda list)
   if(NOT SLIP_CUDA_FOUND)
     set(kept)
@@ -29,7 +29,7 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# What our own sources, tests and benchmarks see beyond the public headers. Never installed.
+# The private headers and flags of our own sources, tests and benchmarks. Not installed.
 add_library(slip_internal INTERFACE)
 target_include_directories(slip_internal INTERFACE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(slip_internal INTERFACE slip_warnings fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
@@ -43,13 +43,13 @@ add_library(slip STATIC ${slip_sources})
 add_library(slip::slip ALIAS slip)
 target_compile_features(slip PUBLIC cxx_std_20)
 target_sources(slip PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${slip_headers})
-# Header-only helpers stay in the build; what a static library needs at link time is exported.
+# Header-only libraries are needed in the build only. Libraries that a static library needs at link time are exported.
 target_link_libraries(slip PRIVATE "$<BUILD_INTERFACE:slip_internal>" fmt::fmt Threads::Threads)
 if(SLIP_CUDA_FOUND)
   target_link_libraries(slip PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 endif()
 
-# hwloc describes the machine to src/topo; without it the sources must do without (SLIP_HAS_HWLOC unset).
+# src/topo uses hwloc to read the topology of the machine; SLIP_HAS_HWLOC is undefined without it.
 set(SLIP_HWLOC_FOUND OFF)
 if(slip_sources MATCHES "/src/topo/")
   find_package(hwloc QUIET MODULE)
@@ -61,8 +61,8 @@ if(slip_sources MATCHES "/src/topo/")
   message(STATUS "hwloc: ${SLIP_HWLOC_FOUND}")
 endif()
 
-# UCX carries messages between hosts in src/transport/net_ucx. Only its headers are needed: the library is opened when it
-# is first used (SLIP_HAS_UCX unset: without it).
+# src/transport/net_ucx sends messages between hosts with UCX. Only its headers are needed here, because the library is
+# loaded at run time when it is first used. SLIP_HAS_UCX is undefined without them.
 option(SLIP_UCX "Use UCX where its headers are found" ON)
 set(SLIP_UCX_FOUND OFF)
 if(SLIP_UCX)
@@ -75,7 +75,7 @@ if(SLIP_UCX)
       set(SLIP_UCX_FOUND "${slip_ucx_version}")
       file(GLOB slip_ucx_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/transport/net_ucx/*.cpp")
       set_property(SOURCE ${slip_ucx_sources} APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_UCX=1)
-      if(NOT UCX_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)   # named again, <stdlib.h> is not found
+      if(NOT UCX_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)   # -I of such a folder hides <stdlib.h>
         set_property(SOURCE ${slip_ucx_sources} APPEND PROPERTY INCLUDE_DIRECTORIES "${UCX_INCLUDE_DIR}")
       endif()
       target_link_libraries(slip PRIVATE ${CMAKE_DL_LIBS})
@@ -84,7 +84,7 @@ if(SLIP_UCX)
 endif()
 message(STATUS "UCX: ${SLIP_UCX_FOUND}")
 
-# zlib unpacks traces in src/watch; without it compressed ones are refused (SLIP_HAS_ZLIB unset).
+# src/watch decompresses traces with zlib. Without it (SLIP_HAS_ZLIB undefined) compressed traces are an error.
 find_package(ZLIB QUIET)
 set(SLIP_ZLIB_FOUND OFF)
 if(ZLIB_FOUND)
@@ -94,7 +94,7 @@ if(ZLIB_FOUND)
 endif()
 message(STATUS "zlib: ${SLIP_ZLIB_FOUND}")
 
-# liburing reads weight files in src/store; without it threads read them (SLIP_HAS_LIBURING unset).
+# src/store reads weight files with liburing. Without it (SLIP_HAS_LIBURING undefined) threads read them.
 option(SLIP_LIBURING "Use liburing where it is found" ON)
 set(SLIP_LIBURING_FOUND OFF)
 if(SLIP_LIBURING)
@@ -107,29 +107,29 @@ if(SLIP_LIBURING)
 endif()
 message(STATUS "liburing: ${SLIP_LIBURING_FOUND}")
 
-# OpenBLAS multiplies matrices in src/model/cpu, which loads it at run time; without it dot products over tiles stand in.
+# src/model/cpu multiplies matrices with OpenBLAS, which it loads at run time. Without it, it uses dot products over tiles.
 option(SLIP_OPENBLAS "Use OpenBLAS where the machine has it" ON)
 file(GLOB slip_cpu_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/cpu/*.cpp")
 if(SLIP_OPENBLAS)
   set_property(SOURCE ${slip_cpu_kernels} APPEND PROPERTY COMPILE_DEFINITIONS SLIP_USES_OPENBLAS=1)
 endif()
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  # -O2 of g++ 12 vectorises next to no loop of the kernels.
+  # -O3, because g++ 12 with -O2 vectorises almost no loop of the kernels.
   file(GLOB slip_codec CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/codec/*.cpp")
   set_property(SOURCE ${slip_cpu_kernels} ${slip_codec} APPEND PROPERTY COMPILE_OPTIONS -O3)
 endif()
 
-# The loops of collectives are vectorised, which trapping floats would forbid, and never use fused multiply-add: not every
-# machine has it, and the bits are the same on all.
+# The loops of reductions must be vectorised, which -fno-trapping-math permits. They must not use fused multiply-add: not
+# every machine has it, and the results must have the same bits on all machines.
 file(GLOB slip_reduce_loops CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_*.cpp")
 set_property(SOURCE ${slip_reduce_loops} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-trapping-math
              "$<$<CONFIG:Release>:-O3>")
-# The reductions on GPUs give the same bits, too.
+# The reductions on GPUs must give the same bits, too.
 file(GLOB slip_gpu_reductions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/cuda/cuda_reduce_*.cu")
 set_property(SOURCE ${slip_gpu_reductions} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_arm.cpp" APPEND PROPERTY COMPILE_OPTIONS
-               -march=armv8.2-a+fp16+bf16)   # asked of the processor before it runs
+               -march=armv8.2-a+fp16+bf16)   # reduce.cpp calls it only if the processor has these instructions
 endif()
 
 # Device descriptions of the sim backend.
@@ -152,7 +152,7 @@ if(slip_cli_sources)
   add_executable(slip_cli ${slip_cli_sources})
   set_target_properties(slip_cli PROPERTIES OUTPUT_NAME slip)
   target_link_libraries(slip_cli PRIVATE slip slip_internal CLI11::CLI11 $<TARGET_NAME_IF_EXISTS:slip_quickly>)
-  # The program parses its arguments and prints; what takes time is in the library.
+  # The program only parses its arguments and prints, so it needs little optimisation.
   if(SLIP_SANITIZE_FLAGS)
     target_compile_options(slip_cli PRIVATE -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
@@ -174,7 +174,7 @@ if(slip_cli_sources)
   slip_embed(TARGET slip_cli NAMESPACE slip::cli FUNCTION completion_scripts HEADER cli/commands.hpp
              FILES ${slip_completions})
 
-  # The commit that --version names, looked up at every build: one small source changes, and only when it does.
+  # The commit for --version. Each build reads it; one small source changes only if the commit has changed.
   set(commit_source "${PROJECT_BINARY_DIR}/generated/commit.cpp")
   set(write_commit "${CMAKE_COMMAND}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}" "-DOUTPUT=${commit_source}"
       -P "${PROJECT_SOURCE_DIR}/cmake/commit.cmake")
@@ -183,7 +183,7 @@ if(slip_cli_sources)
   add_dependencies(slip_cli slip_commit)
   target_sources(slip_cli PRIVATE "${commit_source}")
 
-  # The man page and the completions of shells, written by the program itself.
+  # The program itself generates its man page and the completions of shells.
   set(slip_texts)
   foreach(text man:slip.1 bash:slip.bash zsh:_slip)
     string(REGEX REPLACE ":.*" "" what "${text}")

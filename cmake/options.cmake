@@ -1,4 +1,4 @@
-# What can be chosen, and the flags that hold for every target.
+# The options of the build, and the flags of all targets.
 
 option(SLIP_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(SLIP_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
@@ -13,7 +13,7 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-# Nobody replaces our functions at load time, so calls within a file may be inlined in position-independent code, too.
+# No other library replaces our functions at load time, so calls may be inlined in position-independent code, too.
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
@@ -21,7 +21,7 @@ if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CONFIGURATION_TYP
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-# Warnings belong to our targets only (slip_warnings), not to whoever adds this project as a subfolder.
+# Warnings are enabled for our own targets only (slip_warnings), not for a project that adds this one as a subfolder.
 add_library(slip_warnings INTERFACE)
 set(cxx "$<COMPILE_LANGUAGE:CXX>")
 set(cuda "$<COMPILE_LANGUAGE:CUDA>")
@@ -29,19 +29,19 @@ target_compile_options(slip_warnings INTERFACE
   "$<${cxx}:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
   "$<${cuda}:-Xcompiler=-Wall,-Wextra>")
 if(SLIP_WERROR)
-  # A use of an old name that is kept for users is worth a warning, not a failed build.
+  # The use of a deprecated name is a warning, not an error.
   target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Werror;-Wno-error=deprecated-declarations>"
                          "$<${cuda}:-Werror=all-warnings>")
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Wthread-safety;-Wno-unknown-warning-option>")
-  if(SLIP_UNITY)   # clang, unlike g++, warns of a local name that another source of the folder has, too
+  if(SLIP_UNITY)   # clang, unlike g++, warns about a local name that hides one of another source in the same unit
     target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Wno-shadow>")
   endif()
 endif()
 
-# Sanitizers must see everything that is linked together. ASAN_OPTIONS=detect_stack_use_after_return=1 is not used: g++ 12
-# on aarch64 never gives the frames of that check back, so after 16384 calls it finds nothing and each call takes 1-9 us.
+# A sanitizer applies to all targets that are linked together. ASAN_OPTIONS=detect_stack_use_after_return=1 is not used: on
+# aarch64, g++ 12 does not free the frames of that check, so after 16384 calls it finds nothing and each call takes 1-9 us.
 if(SLIP_SANITIZE STREQUAL "address")
   # The address sanitizer finds what these checks find, except accesses that are not aligned. With them g++ takes twice
   # as long.
@@ -55,24 +55,23 @@ else()
   message(FATAL_ERROR "SLIP_SANITIZE is '${SLIP_SANITIZE}'; it must be none, address or thread")
 endif()
 if(SLIP_SANITIZE_FLAGS)
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")   # as g++ does
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")   # g++ defines this macro itself
     string(TOUPPER "${SLIP_SANITIZE}" sanitizer)
     add_compile_definitions("__SANITIZE_${sanitizer}__=1")
   endif()
   add_compile_options("$<${cxx}:${SLIP_SANITIZE_FLAGS}>")
   add_link_options(${SLIP_SANITIZE_FLAGS})
-  # What tests and the program do is in the library; they themselves are half of the code. They compile in two thirds of
-  # the time without the checks of undefined behaviour, and in half of it without optimisation.
+  # For the tests and the program, which are half of the code and call the library. Without checks of undefined behaviour
+  # they compile in two thirds of the time; also without optimisation, in half of the time.
   add_library(slip_quickly INTERFACE)
-  # Some tests take a lock in one place and release it in another: the thread-safety analysis of clang is for src/.
+  # Without the thread-safety analysis of clang: some tests acquire a lock in one function and release it in another.
   target_compile_options(slip_quickly INTERFACE "$<${cxx}:-O0;-Wno-thread-safety>")
   if(SLIP_SANITIZE STREQUAL "address")
     target_compile_options(slip_quickly INTERFACE "$<${cxx}:-fno-sanitize=undefined>")
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++ finds uninitialised values and accesses out of bounds that are none in instrumented code (strings that are
-    # added, say, by the length of a path), and with -fsanitize=thread it warns of every atomic_thread_fence, which that
-    # sanitizer does not model: worth seeing, not stopping.
+    # In instrumented code, g++ gives false warnings of uninitialised values and of accesses out of bounds. With
+    # -fsanitize=thread it warns about every atomic_thread_fence, which that sanitizer does not model: not an error.
     target_compile_options(slip_warnings INTERFACE
       "$<${cxx}:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-restrict;-Wno-error=tsan>")
   endif()

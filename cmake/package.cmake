@@ -1,4 +1,4 @@
-# Installation, what find_package(slipstream) and pkg-config read, and the packages that cpack makes.
+# Installation, the files for find_package(slipstream) and pkg-config, and the packages that cpack makes.
 include(CMakePackageConfigHelpers)
 set(slip_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/slipstream")
 
@@ -28,7 +28,7 @@ if(SLIP_LIBURING_FOUND)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/Findliburing.cmake" DESTINATION "${slip_package_dir}")
 endif()
 
-# For pkg-config. The library is static: what it links is always needed.
+# For pkg-config. The library is static, so its dependencies must be linked, too: Requires and Libs, not the private ones.
 set(slip_pc_requires "fmt")
 set(slip_pc_libs "-lpthread")
 if(SLIP_HWLOC_FOUND)
@@ -66,6 +66,6 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION "libdevel")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# To link the library.
+# Programs that link the library need these packages.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libhwloc-dev, zlib1g-dev, liburing-dev, libopenblas0-pthread, pkg-config")
 include(CPack)

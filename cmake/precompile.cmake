@@ -1,7 +1,7 @@
-# Two ways to compile faster. The tidy preset uses neither, so that a source that forgets an include is found there.
-# SLIP_UNITY: sources of a folder are compiled together, tests eight at a time. Tests then compile in half of the time, and
-# the library in two thirds. In these folders no two sources define the same local name; each test has a namespace of its
-# own. Whoever works on one source may switch it off.
+# Unity builds and precompiled headers, to compile faster. The tidy preset uses neither, so that it finds missing includes.
+# SLIP_UNITY: the sources of a folder are compiled together, and tests in units of eight. Tests then compile in half of the
+# time, and the library in two thirds. No two sources of these folders may define the same local name; each test has its own
+# namespace. Switch it off while you work on a single source.
 option(SLIP_UNITY "Compile the sources of a folder together" OFF)
 if(SLIP_UNITY)
   set(folders backend/cpu backend/cuda backend/sim base comm/api comm/cuda comm/delegate comm/diagnose comm/host comm/link
@@ -9,7 +9,7 @@ if(SLIP_UNITY)
       transport/ledger transport/socket watch/analysis watch/page watch/trace)
   set_target_properties(slip PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # The more g++ inlines, the more accesses out of bounds it sees where there are none: a warning, no failed build.
+    # With more inlining, g++ gives more false warnings of accesses out of bounds: they are not errors.
     target_compile_options(slip PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:-Wno-error=array-bounds;-Wno-error=restrict;-Wno-error=stringop-overflow>")
   endif()
@@ -25,13 +25,13 @@ if(SLIP_UNITY)
         set_target_properties(test_${area} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
       endif()
     endforeach()
-    # It replaces operator new and delete; a compiler that inlines only one of the two sees memory freed the wrong way.
+    # It replaces operator new and delete. If the compiler inlined only one of them, it would warn of a mismatched free.
     set_property(SOURCE "${PROJECT_SOURCE_DIR}/tests/flow/allocations.cpp" PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endif()
 
-# Headers that most sources include, compiled once for each kind of target: sources of the library compile in half of the
-# time.
+# SLIP_PRECOMPILE: headers that most sources include are compiled once for each kind of target. Sources of the library then
+# compile in half of the time.
 option(SLIP_PRECOMPILE "Compile common headers once" OFF)
 if(NOT SLIP_PRECOMPILE)
   return()

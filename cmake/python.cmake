@@ -1,8 +1,8 @@
 # The Python package slipstream, in build/<preset>/python: the files of python/slipstream, and the extension module _core
 # (target slip_python). `slip_wheel` makes a wheel of it in build/.
 #
-# SLIP_PYTHON as SLIP_CUDA: AUTO (if Python's headers and pybind11 are found), ON or OFF. Another interpreter:
-# -DPython_EXECUTABLE=PATH. pybind11 is its own package, or the copy that PyTorch brings.
+# SLIP_PYTHON: AUTO (if Python's headers and pybind11 are found), ON or OFF. Python_EXECUTABLE: the interpreter. pybind11
+# is the system's package or the copy in PyTorch.
 set(SLIP_PYTHON AUTO CACHE STRING "Python package: AUTO (if pybind11 is found), ON or OFF")
 set_property(CACHE SLIP_PYTHON PROPERTY STRINGS AUTO ON OFF)
 set(SLIP_PYTHON_FOUND OFF)
@@ -11,7 +11,8 @@ if(NOT SLIP_PYTHON MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "SLIP_PYTHON is '${SLIP_PYTHON}'; it must be AUTO, ON or OFF")
 endif()
 
-# The first python3 of PATH may be one of pyenv or conda without the packages that Debian's python3 has.
+# Chooses the first python3 of PATH if it has pybind11 or torch. Otherwise Debian's /usr/bin/python3: a python3 of pyenv or
+# conda does not have the packages of Debian.
 function(slip_choose_python)
   if(DEFINED Python_EXECUTABLE)
     return()
@@ -71,16 +72,16 @@ file(GLOB slip_python_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/sr
 Python_add_library(slip_python MODULE WITH_SOABI ${slip_python_sources})
 set_target_properties(slip_python PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${SLIP_PYTHON_DIR}/slipstream"
                       CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON   # as pybind11 requires
-                      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5   # nearly all of the time goes into pybind11's headers
+                      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5   # pybind11's headers take nearly all of the compile time
                       CXX_CLANG_TIDY "")   # most findings would be in the macros of pybind11
 target_include_directories(slip_python SYSTEM PRIVATE "${slip_pybind}")
 target_link_libraries(slip_python PRIVATE slip slip_internal)
-# Nothing but PyInit__core is exported: another extension module with its own copy of the library must not mix with it.
+# Only PyInit__core is exported. Otherwise its symbols could be bound to those of another module with a copy of the library.
 set(slip_python_exports "${PROJECT_SOURCE_DIR}/python/src/exports.map")
 target_link_options(slip_python PRIVATE "-Wl,--version-script=${slip_python_exports}" -Wl,--as-needed)
 set_target_properties(slip_python PROPERTIES LINK_DEPENDS "${slip_python_exports}")
 
-# The Python files are links to the sources: a change counts at once.
+# The Python files are links to the sources, so that a change needs no build.
 file(GLOB slip_python_files CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/python/slipstream"
      "${PROJECT_SOURCE_DIR}/python/slipstream/*.py" "${PROJECT_SOURCE_DIR}/python/slipstream/*.pyi"
      "${PROJECT_SOURCE_DIR}/python/slipstream/py.typed")

@@ -1,5 +1,5 @@
-# Network plug-ins of NCCL for the tests of our loader (tests/plugins): our own with one version of the interface or with
-# faults, and one on libfabric, which is left out if libfabric's headers are not there.
+# Network plug-ins of NCCL for the tests of our loader (tests/plugins). Most wrap our own plug-in, and offer only one version
+# of the interface or have a fault. One uses libfabric; it is left out if libfabric is not installed.
 set(slip_plugin_folder "${PROJECT_BINARY_DIR}/test-plugins")
 function(slip_add_test_plugin name source)
   add_library(test_plugin_${name} MODULE "${PROJECT_SOURCE_DIR}/tests/plugins/${source}")

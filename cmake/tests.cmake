@@ -1,27 +1,27 @@
-# The tests, all found by folder:
+# The tests. The folder of a file determines its test:
 #   tests/<area>/**.cpp   one GoogleTest program test_<area>; ctest entries <area>.<Suite>
 #   tests/support/        helpers, linked to every test program
 #   tests/fuzz/*.cpp      programs with their own main(seconds, seed); 5 seconds each
 #   tests/scripts/        self-tests of the checkers in scripts/
 #   tests/consumer/       a project of its own that uses the installed package
-#   tests/nccl/client.c   a C program made for NCCL; it runs as threads, as one thread and as processes
-#   tests/page/           the timeline page in Chromium, driven by node; without sanitizers only
-# and beside them the examples, the checkers themselves and the self-containment of public headers.
+#   tests/nccl/client.c   a C program that calls NCCL; it runs its ranks as threads, in one thread and as processes
+#   tests/page/           the timeline page in Chromium, controlled by node; only without sanitizers
+# There are also tests that run the examples and the checkers, and one that compiles each public header on its own.
 enable_testing()
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
-# Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
+# Areas whose tests run many threads. They get the label concurrency; CI runs them with the thread sanitizer.
 set(slip_concurrent_areas base backend comm conformance flow nccl races runtime store stress transport watch)
-# Suites of these areas that take long under that sanitizer, which has nothing to find there: they start no thread, or
-# only processes of the slip program.
+# Suites of these areas that do not get that label: they start no thread, or only processes of the slip program. The
+# sanitizer would find nothing in them, and they take long.
 string(CONCAT slip_one_thread_suites
   "^(comm\\.(Predict|MessagePlanOf|Rails|RelayChoice|RelayPlans|FormationPlans|SimTimesOf|By/SimTimes|"
   "All/Reduce(Types|Bytes)|Every/(Message|Shared)Plans)|"
   "flow\\.(ClusterCost|BucketPlan|PlanLimits|PlanWeights|RandomGraphs)|"
   "transport\\.(Clusters|ClusterLaunch|SlipLaunch)|"
   "watch\\.(Fixes|TraceReader|TraceReaderFuzz|TraceFile|TimeOrder|Replay))$")
-# Areas that continuous integration leaves to the thread sanitizer, for lack of time; `ctest --preset dev` has them all.
+# Areas that CI does not run with the address sanitizer, to save time; `ctest --preset dev` runs all areas with it.
 set(slip_thread_only_areas backend base cli comm conformance cuda nccl races runtime stress)
 set(slip_special_areas support consumer fuzz scripts page)
 set(slip_timeout_none 600)   # seconds for one ctest entry; the longest takes 200 on a busy machine with 2 cores
@@ -42,13 +42,13 @@ elseif(TARGET slip_cli)
   target_compile_definitions(test_common INTERFACE SLIP_PROGRAM="$<TARGET_FILE:slip_cli>")
 endif()
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  # What the tests exercise is the library; they themselves need little optimisation and compile faster with less.
-  # With -O1, g++ 12 finds accesses out of bounds in strings that are added, where there are none.
+  # The code under test is in the library: the tests themselves need little optimisation, and compile faster with less. With
+  # -O1, g++ 12 gives false warnings of accesses out of bounds for concatenated strings.
   target_compile_options(test_common INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-O1;-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>")
 endif()
 if(SLIP_SANITIZE_FLAGS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # As in options.cmake: paths that are put together, and found too long or not by the length of this folder's.
+  # As in options.cmake: whether g++ gives this false warning depends on the length of the path of this folder.
   target_compile_options(test_common INTERFACE -Wno-stringop-overflow)
 endif()
 file(GLOB slip_test_support CONFIGURE_DEPENDS
@@ -59,7 +59,7 @@ if(slip_test_support)
   target_link_libraries(test_support PUBLIC test_common GTest::gtest)
 endif()
 
-# Links a test program and makes it wait for the slip program, which tests may start.
+# Links a test program, and makes it depend on the slip program, which tests may start.
 function(slip_test_program target)
   target_link_libraries(${target} PRIVATE test_common)
   if(TARGET test_support)
@@ -70,10 +70,10 @@ function(slip_test_program target)
   endif()
 endfunction()
 
-# One ctest entry per suite, listed when ctest starts. An entry per case would start a process for each of
-# thousands of conformance cases, which under the sanitizers costs more than the cases themselves; an
-# entry per program would hide which suite failed and leave ctest nothing to run side by side. The address
-# sanitizer alone gets an entry per program: on aarch64 g++ 12's leak check takes 4 s at every exit.
+# Adds one ctest entry for each suite; ctest lists the suites when it starts. With an entry for each case, ctest would start
+# a process for each of thousands of conformance cases, which takes longer than the cases if a sanitizer is on. With an entry
+# for each program, ctest would not show which suite failed and could run less in parallel. Only with the address sanitizer
+# there is one entry for each program: on aarch64 the leak check of g++ 12 takes 4 s at every exit.
 function(slip_add_suites target area labels)
   set(file "${PROJECT_BINARY_DIR}/suites/${target}.cmake")
   file(GENERATE OUTPUT "${file}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
@@ -101,8 +101,8 @@ foreach(source IN LISTS slip_test_sources)
 endforeach()
 list(REMOVE_DUPLICATES slip_test_areas)
 
-add_custom_target(concurrency_tests)   # builds just what `ctest -L concurrency` runs
-add_custom_target(memory_tests)        # and `ctest -L memory`
+add_custom_target(concurrency_tests)   # builds the programs of `ctest -L concurrency`
+add_custom_target(memory_tests)        # builds the programs of `ctest -L memory`
 foreach(area IN LISTS slip_test_areas)
   add_executable(test_${area} ${slip_test_${area}})
   slip_test_program(test_${area})
@@ -122,11 +122,11 @@ endforeach()
 enable_language(C)
 include(test_plugins)   # network plug-ins of NCCL, for the tests of the loader
 
-# Many small sources, each in a namespace of its own: compiled together they take a tenth of the time.
+# Many small sources, each in its own namespace: compiled together they take a tenth of the time.
 set_target_properties(test_races PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)
 
-# Programs that are right, all of them: the race checker has nothing to say.
-if(SLIP_SANITIZE STREQUAL "none")   # the sanitizers see the checker in tests/races and tests/watch
+# The race checker must find no race in these programs.
+if(SLIP_SANITIZE STREQUAL "none")   # tests/races and tests/watch run the checker under sanitizers
 add_test(NAME conformance.checked COMMAND test_conformance --gtest_brief=1 WORKING_DIRECTORY "${slip_test_scratch}")
 set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS conformance
                      TIMEOUT ${slip_test_timeout})
@@ -136,8 +136,8 @@ add_test(NAME flow.checked COMMAND test_flow --gtest_brief=1 --gtest_filter=Rand
 set_tests_properties(flow.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS flow TIMEOUT ${slip_test_timeout})
 endif()
 
-# libnccl.so.2: its names, and a program made for NCCL, over host memory.
-# A stand-in for NVIDIA's libnccl.so.2, which tests of SLIP_NCCL load.
+# fake_nccl: a test double for NVIDIA's libnccl.so.2, which tests of SLIP_NCCL load. The tests after it check the exported
+# names of our libnccl.so.2, and run a program that calls NCCL with it on host memory.
 add_library(fake_nccl MODULE "${PROJECT_SOURCE_DIR}/tests/comm/fake_nccl.c")
 set_target_properties(fake_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 target_compile_definitions(test_comm PRIVATE SLIP_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
@@ -181,8 +181,8 @@ if(TARGET slip_cli)
   set_tests_properties(cli.help PROPERTIES LABELS cli TIMEOUT 60)
 endif()
 
-# The checkers on this tree, and their self-tests.
-if(SLIP_SANITIZE STREQUAL "none")   # they read files only: a second run under a sanitizer would find the same
+# The checkers on this tree, and the tests of the checkers.
+if(SLIP_SANITIZE STREQUAL "none")   # they only read files, so a sanitizer makes no difference
 foreach(check check_layers.py check_sizes.py check_odr.py check_format.sh check_shell.sh check_text.sh)
   cmake_path(GET check STEM name)
   if(check MATCHES "\\.py$")
@@ -201,7 +201,7 @@ foreach(source IN LISTS slip_script_tests)
 endforeach()
 endif()
 
-# The timeline page in Chromium. What the page writer does is a unit test, which the sanitizers see.
+# The timeline page in Chromium. Unit tests cover the writer of the page, also under sanitizers.
 if(TARGET slip_cli AND SLIP_SANITIZE STREQUAL "none")
   add_test(NAME page.chromium COMMAND bash "${PROJECT_SOURCE_DIR}/tests/page/run.sh" page_test.js "$<TARGET_FILE:slip_cli>")
   add_test(NAME page.runs COMMAND bash "${PROJECT_SOURCE_DIR}/tests/page/run.sh" runs_test.js "$<TARGET_FILE:slip_cli>")
@@ -215,7 +215,7 @@ if(SLIP_SANITIZE STREQUAL "none")
   set_tests_properties(headers.self_contained PROPERTIES LABELS headers TIMEOUT 600)
 endif()
 
-# The installed package serves a stranger's project.
+# A project that uses the installed package can be built.
 if(SLIP_SANITIZE STREQUAL "none")
   add_test(NAME consumer.find_package
            COMMAND "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}"

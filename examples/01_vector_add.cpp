@@ -1,8 +1,7 @@
 // The README's program, with a result to check. One stream loads the weights while another stream fills x. Then a
 // kernel adds both.
 //
-// Calls return at once, and the ops of a stream run in the order of issue. Between the two streams only the event
-// gives an order.
+// Calls return at once. The ops of a stream run in the order of issue; only the event orders the two streams.
 #include <cstdio>
 
 #include "slip/slip.hpp"
@@ -24,7 +23,7 @@ int main() {
 
   load.copy(slot, weights);  // asynchronous, ordered in its stream
   slip::Event loaded = load.record();
-  compute.fill(x, 0);    // runs beside the copy
+  compute.fill(x, 0);    // may run at the same time as the copy
   compute.wait(loaded);  // orders the stream, never blocks the host
   compute.launch(add, {.reads = {x, slot}, .writes = {y}}, {.bytes = 3 * bytes, .flops = n});
   compute.copy(weights, y);

@@ -1,9 +1,9 @@
-// Overlap of copies and kernels: the data is split into chunks, and the next chunk is copied while this one is
-// computed.
+// Overlap of copies and kernels: the data is split into chunks, and while the kernel of one chunk runs, the next chunk
+// is copied.
 //
-// It runs on a simulated H200, because there times are exact. In one stream a chunk takes the time of copy + kernel.
-// With one stream for copies and one for kernels it takes the longer of the two. An event per chunk orders its kernel
-// after its copy; no other order is needed.
+// It runs on a simulated H200, where times are exact. With one stream, each chunk takes the time of its copy plus the
+// time of its kernel. With one stream for copies and one for kernels, it takes the longer of the two. An event for each
+// chunk orders its kernel after its copy; no other order is needed.
 #include <cstdio>
 
 #include "slip/slip.hpp"

@@ -1,8 +1,8 @@
 // A model larger than device memory: four layers with a weight each, but memory for two weights (two slots).
 //
 // While layer k computes with one slot, the weight of layer k+1 is loaded into the other. Two kinds of waits are
-// needed. A layer waits until its weight is loaded. A load waits until the layer that last used its slot is done; this
-// one is easily forgotten.
+// needed. A layer waits until its weight is loaded. A load waits until the layer that last used its slot is done.
+// Programs often lack the second kind.
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -22,7 +22,7 @@ const slip::Kernel kAdd{"vector_add", [](const slip::Args& args) {
 }  // namespace
 
 int main() {
-  // With this limit, an allocation beyond four buffers is an error.
+  // With this limit, a fifth buffer on the device is an error.
   const auto device = slip::Device::open("cpu", {.memory_limit = 4 * kBytes});
   const auto compute = device.stream();
   const auto load = device.stream(slip::StreamFlags::kNonBlocking);
@@ -35,12 +35,12 @@ int main() {
   auto host = device.alloc(kBytes, slip::MemoryKind::kPinned);
   for (float& value : host.host_write<float>()) value = 100;
 
-  // On the device: two weight slots, and two buffers between which the data goes back and forth.
+  // On the device: two weight slots, and two buffers. Each layer reads one buffer and writes the other.
   const std::array slots = {device.alloc(kBytes), device.alloc(kBytes)};
   const std::array data = {device.alloc(kBytes), device.alloc(kBytes)};
 
   compute.copy(data[0], host);
-  std::array<slip::Event, 2> used;  // by slot: its last reader is done. A wait for an unrecorded event returns at once
+  std::array<slip::Event, 2> used;  // by slot: its last reader is done. A wait for an unrecorded event has no effect
   for (std::size_t k = 0; k < kLayers; ++k) {
     const auto& slot = slots[k % 2];
     load.wait(used[k % 2]);

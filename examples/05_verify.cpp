@@ -1,6 +1,6 @@
 // Proof before the run: the loop of 03_weights is captured into a plan and verified. Then the same loop is captured
-// without the waits of loads for layers (the "edge back"), which are easily forgotten. verify() finds the races: it
-// names the two ops, the bytes that they share, and the missing wait.
+// without the waits of loads for layers. verify() finds the races: it names the two ops, the bytes that both access,
+// and the missing wait.
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -49,7 +49,7 @@ int main() {
   const Model model;
   const slip::Plan right = model.capture(true), wrong = model.capture(false);
   const slip::Verification proof = slip::verify(right), finding = slip::verify(wrong);
-  std::printf("with the edge back: %s", proof.text(right).c_str());
-  std::printf("without it: %s", finding.text(wrong).c_str());
+  std::printf("with all waits: %s", proof.text(right).c_str());
+  std::printf("without the waits of loads for layers: %s", finding.text(wrong).c_str());
   return proof.proven() && finding.verdict == slip::Verdict::kRace && finding.missing.size() == 2 ? 0 : 1;
 }

@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint64_t kTokens = 32, kSize = 512;
 constexpr int kLayers = 8, kSteps = 4;
 
-// Fills the weights, from byte `offset` on. A program would rather use slip::WeightSource::files("model/"), which reads
-// safetensors files.
+// Writes bytes of a weight, from byte `offset` on. Most programs use slip::WeightSource::files("model/") instead, which
+// reads safetensors files.
 void fill(const slip::GraphValue& weight, std::uint64_t offset, std::span<std::byte> into) {
   auto* numbers = reinterpret_cast<float*>(into.data());
   for (std::size_t i = 0; i < into.size() / sizeof(float); ++i)
@@ -56,11 +56,11 @@ int main() {
   const slip::Prediction prediction = slip::predict_weights(plan, graph, costs);
   std::printf("proof: %s\n", slip::verdict_name(proof.verdict));
 
-  const std::vector<float> wanted = run(graph, all, nullptr, nullptr);
+  const std::vector<float> expected = run(graph, all, nullptr, nullptr);
   slip::Trace trace;
   std::uint64_t compute_stream = 0;
-  const std::vector<float> got = run(graph, plan, &trace, &compute_stream);
+  const std::vector<float> output = run(graph, plan, &trace, &compute_stream);
   std::printf("%s", slip::compare_weights(graph, prediction, trace.data(), compute_stream).text(2).c_str());
-  std::printf("outputs: %s\n", got == wanted ? "equal" : "WRONG");
-  return proof.proven() && got == wanted && plan.device_bytes() <= all.device_bytes() / 2 ? 0 : 1;
+  std::printf("outputs: %s\n", output == expected ? "equal" : "WRONG");
+  return proof.proven() && output == expected && plan.device_bytes() <= all.device_bytes() / 2 ? 0 : 1;
 }

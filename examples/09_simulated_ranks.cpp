@@ -48,7 +48,7 @@ std::vector<float> sums_on(const std::string& name) {
 int main() try {
   const std::vector<float> cpu = sums_on("cpu"), sim = sums_on("sim:h200");
   const bool same = std::memcmp(cpu.data(), sim.data(), cpu.size() * sizeof(float)) == 0;
-  std::printf("%s bits\n", same ? "the same" : "other");
+  std::printf("the bits of the results are %s\n", same ? "equal" : "different");
   return same ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

@@ -2,8 +2,7 @@
 // the backward pass runs. Without a launcher there is one rank:
 //
 //   slip launch -n 4 -- ./10_train --steps 300 --checkpoint train.ckpt
-//   ./10_train --micro-batches 4 --steps 300       one rank computes the same micro-batches: the same result, to the
-//   bit
+//   ./10_train --micro-batches 4 --steps 300       one rank, the same micro-batches, the same bits of the result
 //
 // It learns y = sin(u.x) + 0.5 v.x for fixed u and v. With --checkpoint FILE the training saves its state every 20
 // steps, and continues from FILE if it exists. --kill R@S kills rank R in step S, to show the errors of the other
@@ -28,26 +27,26 @@ namespace {
 constexpr std::size_t kBatch = 32, kSizes[] = {16, 128, 128, 1}, kLayers = 3;
 constexpr float kRate = 0.02F;
 
-struct Asked {
+struct Arguments {
   int steps = 200, micro_batches = 0, progress = 50, kill_rank = -1, kill_step = -1;
   std::string checkpoint;
 };
 
-Asked read_arguments(int argc, char** argv) {
-  Asked asked;
+Arguments read_arguments(int argc, char** argv) {
+  Arguments result;
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
-    if (name == "--steps") asked.steps = std::atoi(value.c_str());
-    else if (name == "--micro-batches") asked.micro_batches = std::atoi(value.c_str());
-    else if (name == "--progress") asked.progress = std::max(std::atoi(value.c_str()), 1);
-    else if (name == "--checkpoint") asked.checkpoint = value;
-    else if (name == "--kill") std::sscanf(value.c_str(), "%d@%d", &asked.kill_rank, &asked.kill_step);
+    if (name == "--steps") result.steps = std::atoi(value.c_str());
+    else if (name == "--micro-batches") result.micro_batches = std::atoi(value.c_str());
+    else if (name == "--progress") result.progress = std::max(std::atoi(value.c_str()), 1);
+    else if (name == "--checkpoint") result.checkpoint = value;
+    else if (name == "--kill") std::sscanf(value.c_str(), "%d@%d", &result.kill_rank, &result.kill_step);
     else
-      throw std::runtime_error("no option " + name +
-                               ": there are --steps N, --micro-batches N, --progress STEPS, --checkpoint FILE, --kill "
-                               "RANK@STEP");
+      throw std::runtime_error("unknown option " + name +
+                               "; the options are --steps N, --micro-batches N, --progress STEPS, --checkpoint FILE, "
+                               "--kill RANK@STEP");
   }
-  return asked;
+  return result;
 }
 
 // A pseudo-random number in [-1, 1) that depends only on its arguments.
@@ -59,17 +58,17 @@ float noise(std::uint64_t a, std::uint64_t b) {
 }
 
 // A matrix in row-major order, or its transpose.
-enum class As { kIs, kTransposed };
+enum class Layout { kRowMajor, kTransposed };
 struct Matrix {
   const float* data;
-  std::size_t stride;  // floats from one row to the next
-  As as = As::kIs;
+  std::size_t stride;  // floats from one row in memory to the next
+  Layout layout = Layout::kRowMajor;
 };
 
 // c = a * b. `a` has `inner` columns; c is contiguous in row-major order.
 void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
   const auto at = [](const Matrix& of, std::size_t row, std::size_t column) {
-    return of.data[of.as == As::kIs ? row * of.stride + column : column * of.stride + row];
+    return of.data[of.layout == Layout::kRowMajor ? row * of.stride + column : column * of.stride + row];
   };
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t column = 0; column < columns; ++column) {
@@ -86,7 +85,7 @@ const slip::Kernel kForward{"forward", [](const slip::Args& args) {
                               const auto x = args.in<float>(0), w = args.in<float>(1), b = args.in<float>(2);
                               const auto y = args.out<float>(0);
                               const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
-                              multiply(kBatch, out, in, {x.data(), in}, {w.data(), in, As::kTransposed}, y.data());
+                              multiply(kBatch, out, in, {x.data(), in}, {w.data(), in, Layout::kTransposed}, y.data());
                               for (std::size_t i = 0; i < kBatch * out; ++i) {
                                 const float sum = y[i] + b[i % out];
                                 y[i] = args.scalar<int>(2) != 0 ? sum : std::tanh(sum);
@@ -96,11 +95,11 @@ const slip::Kernel kForward{"forward", [](const slip::Args& args) {
 // The gradient of the loss by y, and the loss (the mean squared error), added to that of earlier micro-batches. Scalar:
 // whether it is the first micro-batch.
 const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
-                           const auto y = args.in<float>(0), wanted = args.in<float>(1);
+                           const auto y = args.in<float>(0), target = args.in<float>(1);
                            const auto d = args.out<float>(0), loss = args.out<float>(1);
                            float sum = 0;
                            for (std::size_t n = 0; n < kBatch; ++n) {
-                             const float off = y[n] - wanted[n];
+                             const float off = y[n] - target[n];
                              d[n] = 2 * off / kBatch;
                              sum += off * off / kBatch;
                            }
@@ -111,23 +110,25 @@ const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
 // micro-batch is computed completely before it is added to earlier ones. The sum over ranks has the same order, so the
 // bits are equal. Scalars: number of inputs, number of outputs, whether it is the last layer, whether it is the first
 // micro-batch.
-const slip::Kernel kBackward{
-    "backward", [](const slip::Args& args) {
-      const auto x = args.in<float>(0), y = args.in<float>(1), dy = args.in<float>(2), w = args.in<float>(3);
-      const auto dw = args.out<float>(0), db = args.out<float>(1), dx = args.out<float>(2), slope = args.out<float>(3),
-                 own = args.out<float>(4);
-      const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
-      const bool last = args.scalar<int>(2) != 0, first = args.scalar<int>(3) != 0;
-      for (std::size_t i = 0; i < kBatch * out; ++i) slope[i] = last ? dy[i] : dy[i] * (1 - y[i] * y[i]);
-      for (std::size_t o = 0; o < out; ++o) {
-        float bias = 0;
-        for (std::size_t n = 0; n < kBatch; ++n) bias += slope[n * out + o];
-        db[o] = first ? bias : db[o] + bias;
-      }
-      multiply(out, in, kBatch, {slope.data(), out, As::kTransposed}, {x.data(), in}, first ? dw.data() : own.data());
-      for (std::size_t i = 0; !first && i < out * in; ++i) dw[i] += own[i];
-      multiply(kBatch, in, out, {slope.data(), out}, {w.data(), in}, dx.data());
-    }};
+const slip::Kernel kBackward{"backward", [](const slip::Args& args) {
+                               const auto x = args.in<float>(0), y = args.in<float>(1), dy = args.in<float>(2),
+                                          w = args.in<float>(3);
+                               const auto dw = args.out<float>(0), db = args.out<float>(1), dx = args.out<float>(2),
+                                          slope = args.out<float>(3), own = args.out<float>(4);
+                               const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
+                               const bool last = args.scalar<int>(2) != 0, first = args.scalar<int>(3) != 0;
+                               for (std::size_t i = 0; i < kBatch * out; ++i)
+                                 slope[i] = last ? dy[i] : dy[i] * (1 - y[i] * y[i]);
+                               for (std::size_t o = 0; o < out; ++o) {
+                                 float bias = 0;
+                                 for (std::size_t n = 0; n < kBatch; ++n) bias += slope[n * out + o];
+                                 db[o] = first ? bias : db[o] + bias;
+                               }
+                               multiply(out, in, kBatch, {slope.data(), out, Layout::kTransposed}, {x.data(), in},
+                                        first ? dw.data() : own.data());
+                               for (std::size_t i = 0; !first && i < out * in; ++i) dw[i] += own[i];
+                               multiply(kBatch, in, out, {slope.data(), out}, {w.data(), in}, dx.data());
+                             }};
 
 const slip::Kernel kDivide{"divide", [](const slip::Args& args) {
                              for (float& one : args.out<float>(0)) one /= args.scalar<float>(0);
@@ -140,14 +141,16 @@ const slip::Kernel kDescend{"descend", [](const slip::Args& args) {
 
 class Training {
  public:
-  Training(const Asked& asked)
-      : asked_(asked),
+  Training(const Arguments& arguments)
+      : arguments_(arguments),
         device_(slip::Device::open("cpu")),
         comm_(slip::Communicator::init(device_, options())),
         compute_(device_.stream(slip::StreamFlags::kNonBlocking)),
         gradients_(comm_, device_, {.measure = true}),
-        micro_batches_(asked.micro_batches > 0 ? asked.micro_batches : comm_.nranks()) {
-    if (micro_batches_ % comm_.nranks() != 0) throw std::runtime_error("each rank needs as many micro-batches");
+        micro_batches_(arguments.micro_batches > 0 ? arguments.micro_batches : comm_.nranks()) {
+    if (micro_batches_ % comm_.nranks() != 0)
+      throw std::runtime_error(std::to_string(micro_batches_) + " micro-batches cannot be divided equally among " +
+                               std::to_string(comm_.nranks()) + " ranks");
     const auto alloc = [&](std::size_t floats) { return device_.alloc(floats * 4, slip::MemoryKind::kPinned); };
     for (std::size_t k = 0; k < kLayers; ++k) {
       for (const std::size_t count : {kSizes[k] * kSizes[k + 1], kSizes[k + 1]}) {
@@ -166,7 +169,7 @@ class Training {
     const std::size_t widest = *std::max_element(std::begin(kSizes), std::end(kSizes));
     slope_ = alloc(kBatch * widest);
     own_ = alloc(widest * widest);
-    wanted_ = alloc(kBatch);
+    target_ = alloc(kBatch);
     loss_ = alloc(1);
     gradients_.seal();
     resume();
@@ -174,11 +177,11 @@ class Training {
 
   void run() {
     if (comm_.rank() == 0) std::printf("%d ranks, %d micro-batches a step\n", comm_.nranks(), micro_batches_);
-    for (int step = first_step_; step < asked_.steps; ++step) {
-      if (comm_.rank() == asked_.kill_rank && step == asked_.kill_step) std::raise(SIGKILL);
+    for (int step = first_step_; step < arguments_.steps; ++step) {
+      if (comm_.rank() == arguments_.kill_rank && step == arguments_.kill_step) std::raise(SIGKILL);
       const float loss = run_step(step);
-      if (step % asked_.progress == 0 || step + 1 == asked_.steps) show_progress(step, loss);
-      if (!asked_.checkpoint.empty() && (step + 1) % 20 == 0) save(step + 1);
+      if (step % arguments_.progress == 0 || step + 1 == arguments_.steps) show_progress(step, loss);
+      if (!arguments_.checkpoint.empty() && (step + 1) % 20 == 0) save(step + 1);
     }
     show_end();
     comm_.finalize();
@@ -234,7 +237,7 @@ class Training {
 
   void make_batch(int step, int micro_batch) {
     const auto x = activations_[0].host_write<float>();
-    const auto wanted = wanted_.host_write<float>();
+    const auto target = target_.host_write<float>();
     const std::uint64_t batch = static_cast<std::uint64_t>(step) * 1000 + static_cast<std::uint64_t>(micro_batch);
     for (std::size_t n = 0; n < kBatch; ++n) {
       float u = 0, v = 0;
@@ -243,7 +246,7 @@ class Training {
         u += noise(3, i) * x[n * kSizes[0] + i];
         v += noise(5, i) * x[n * kSizes[0] + i];
       }
-      wanted[n] = std::sin(u) + 0.5F * v;
+      target[n] = std::sin(u) + 0.5F * v;
     }
   }
 
@@ -252,7 +255,7 @@ class Training {
       compute_.launch(kForward, {.reads = {activations_[k], parameters_[2 * k], parameters_[2 * k + 1]},
                                  .writes = {activations_[k + 1]},
                                  .scalars = {kSizes[k], kSizes[k + 1], k + 1 == kLayers ? 1 : 0}});
-    compute_.launch(kLoss, {.reads = {activations_[kLayers], wanted_, loss_},
+    compute_.launch(kLoss, {.reads = {activations_[kLayers], target_, loss_},
                             .writes = {slopes_[kLayers], loss_},
                             .scalars = {first ? 1 : 0}});
   }
@@ -277,11 +280,11 @@ class Training {
     }
   }
 
-  // The file is replaced atomically: written under another name, then renamed. All ranks have the same parameters, so
-  // rank 0 saves them.
+  // Rank 0 saves, because all ranks have the same parameters. It writes a new file and renames it, so that the old file
+  // is replaced atomically.
   void save(int step) const {
     if (comm_.rank() != 0) return;
-    const std::string beside = asked_.checkpoint + ".new";
+    const std::string beside = arguments_.checkpoint + ".new";
     {
       std::ofstream file(beside, std::ios::binary);
       file.write(reinterpret_cast<const char*>(&step), sizeof(step));
@@ -290,17 +293,17 @@ class Training {
                    static_cast<std::streamsize>(one.bytes()));
       if (!file.flush()) throw std::runtime_error("cannot write " + beside);
     }
-    if (std::rename(beside.c_str(), asked_.checkpoint.c_str()) != 0)
+    if (std::rename(beside.c_str(), arguments_.checkpoint.c_str()) != 0)
       throw std::runtime_error("cannot rename " + beside);
   }
 
   void resume() {
-    std::ifstream file(asked_.checkpoint, std::ios::binary);
-    if (asked_.checkpoint.empty() || !file) return;
+    std::ifstream file(arguments_.checkpoint, std::ios::binary);
+    if (arguments_.checkpoint.empty() || !file) return;
     file.read(reinterpret_cast<char*>(&first_step_), sizeof(first_step_));
     for (slip::Buffer& one : parameters_)
       file.read(one.host_write<char>().begin(), static_cast<std::streamsize>(one.bytes()));
-    if (!file) throw std::runtime_error(asked_.checkpoint + " is cut short");
+    if (!file) throw std::runtime_error(arguments_.checkpoint + " is cut short");
     if (comm_.rank() == 0) std::printf("goes on at step %d\n", first_step_);
   }
 
@@ -312,7 +315,7 @@ class Training {
     return hash;
   }
 
-  const Asked asked_;
+  const Arguments arguments_;
   slip::Device device_;
   slip::Communicator comm_;
   slip::Stream compute_;
@@ -320,7 +323,7 @@ class Training {
   int micro_batches_, first_step_ = 0;
   std::vector<slip::ParameterId> ids_;  // a weight and a bias for each layer
   std::vector<slip::Buffer> parameters_, activations_, slopes_;
-  slip::Buffer slope_, own_, wanted_, loss_;
+  slip::Buffer slope_, own_, target_, loss_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kTokens = 16, kSize = 256, kBytes = kSize * kSize * sizeof(float);
 constexpr std::uint32_t kLayers = 12;
 
-// The kernel and its arguments: here the library's matrix product. A program has kernels of its own.
+// The kernel and its scalars: here the library's matrix product. A real program has its own kernels.
 const slip::GraphOp& product() {
   static const slip::Graph graph = [] {
     slip::Graph made;
@@ -81,8 +81,8 @@ int main(int count, char** arguments) {
   std::string name = "cpu";
   if (count == 3 && std::string(arguments[1]) == "--device") name = arguments[2];
   const slip::Device device = slip::Device::open(name);
-  const std::vector<float> wanted = run(device, kLayers * kBytes);
-  const std::vector<float> got = run(device, kLayers * kBytes * 2 / 5);
-  std::printf("outputs: %s\n", got == wanted ? "equal" : "WRONG");
-  return got == wanted ? 0 : 1;
+  const std::vector<float> expected = run(device, kLayers * kBytes);
+  const std::vector<float> output = run(device, kLayers * kBytes * 2 / 5);
+  std::printf("outputs: %s\n", output == expected ? "equal" : "WRONG");
+  return output == expected ? 0 : 1;
 }

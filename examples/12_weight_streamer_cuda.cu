@@ -61,8 +61,8 @@ std::vector<float> run(const slip::Device& device, const slip::Buffer& weights, 
     for (int step = 0; step < kSteps; ++step) {
       streamer.begin(pass);
       for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-        const slip::Range place = streamer.acquire(layer, compute);  // the stream waits for the load, the host does not
-        const auto* w = static_cast<const float*>(slip::WeightStreamer::address(place));
+        const slip::Range range = streamer.acquire(layer, compute);  // the stream waits for the load, the host does not
+        const auto* w = static_cast<const float*>(slip::WeightStreamer::address(range));
         layer_kernel<<<kSize, kThreads, 0, stream>>>(y, w, x);
         streamer.release(layer, compute);
         std::swap(x, y);
@@ -95,8 +95,8 @@ int main() {
     random = random * 1664525 + 1013904223;
     value = (static_cast<float>(random >> 8) / 16777216.0F - 0.5F) / 8.0F;
   }
-  const std::vector<float> wanted = run(device, weights, kLayers * kBytes);
-  const std::vector<float> got = run(device, weights, kLayers * kBytes / 3);
-  std::printf("outputs: %s, the first is %g\n", got == wanted ? "equal" : "WRONG", static_cast<double>(got[0]));
-  return got == wanted && got[0] != 0 ? 0 : 1;
+  const std::vector<float> expected = run(device, weights, kLayers * kBytes);
+  const std::vector<float> output = run(device, weights, kLayers * kBytes / 3);
+  std::printf("outputs: %s, the first is %g\n", output == expected ? "equal" : "WRONG", static_cast<double>(output[0]));
+  return output == expected && output[0] != 0 ? 0 : 1;
 }

@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 
 KEPT = (".py", ".pyi", ".so")
-TIME = (2026, 1, 1, 0, 0, 0)  # the same bytes from the same files
+TIME = (2026, 1, 1, 0, 0, 0)  # of all files in the wheel, so that the same files always make the same bytes
 
 
 def tag() -> str:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the benchmarks: each build/release/bench_<area> with --json build/bench/<area>.json, or, where there
-# is one, bench/<area>/run.sh with that file as its argument. Needs a built release preset (`make bench`).
+# Runs the benchmarks and writes build/bench/<area>.json. If bench/<area>/run.sh exists, it runs that script with the file as
+# its argument; otherwise build/release/bench_<area> --json FILE. Needs a built release preset (`make bench`).
 # usage: scripts/bench.sh [AREA [ARGUMENT...]]     no area: all; arguments go to the programs
 #        QUICK=1: --quick for all of them
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every C++ and CUDA file is formatted as .clang-format says. Exit 77 (skipped) without clang-format 14:
-# other versions lay out a few constructs differently. `make format` repairs.
+# Checks that every C++ and CUDA file is formatted by .clang-format; `make format` formats them. Without clang-format 14 the
+# exit status is 77 (skipped), because other versions format a few constructs differently.
 # usage: scripts/check_format.sh [ROOT]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check_headers.sh COMPILER: each public header compiles on its own. It names those that do not.
+# Checks that each public header compiles on its own, and prints the names of those that do not.
+# usage: scripts/check_headers.sh COMPILER
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export COMPILER=$1

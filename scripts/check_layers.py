@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The layer law: who may include whom, and which room may touch the outside world.
+"""Checks the layers: which folder of src/ may include which others, and which folder may use which system interfaces.
 
 usage: scripts/check_layers.py [ROOT]
 
-A folder of src/ includes itself, folders of a lower number, and the public headers. A public header
-includes only public and standard headers. CUDA, sockets, shared memory, hwloc, threads, the environment,
-the standard streams and the clock each have one home. There is no list of exceptions.
+A file in a folder of src/ (a room) may include its own folder, folders with a lower number, and public headers. A public
+header may include only public and standard headers. Each system interface (CUDA, sockets, shared memory, hwloc, threads,
+the environment, the standard streams, the clock) may be used only in its home folders. There is no list of exceptions.
 """
 
 import re
@@ -23,7 +23,7 @@ LAYERS = {
     "cli": 5,
 }
 
-# (what, pattern of the included header, pattern of the paths below src/ where it is at home, home in words)
+# (interface, pattern of the included header, pattern of the paths below src/ that may include it, the same for messages)
 HEADER_HOMES = [
     ("CUDA header",
      r"(cuda|cublas|cudnn|cufft|curand|nvrtc|nvml|nvToolsExt|driver_types|device_launch|cooperative_groups|mma\.h)"
@@ -38,7 +38,7 @@ HEADER_HOMES = [
     ("stream header", r"iostream$", r"(base|cli)/", "base (and cli)"),
 ]
 
-# (what, pattern in the code without comments and literals, home, home in words)
+# (interface, pattern in the code without comments and literals, pattern of the paths that may use it, for messages)
 CODE_HOMES = [
     ("thread", r"\bstd::j?thread\b|\bpthread_create\b", r"base/", "base"),
     ("environment", r"\b(secure_)?getenv\b|\b(set|unset|put)env\b|\benviron\b", r"base/", "base"),
@@ -63,7 +63,7 @@ class Checker:
         self.faults.append(f"{path.relative_to(self.root)}:{line}: {text}")
 
     def room_of(self, path, include):
-        """The folder of src/ that a quoted include means; "" for a public header; None if neither."""
+        """The folder of src/ that contains the included file; "" for a public header; None for another file."""
         if include.startswith("slip/"):
             return ""
         for base in (self.src, path.parent, self.public):

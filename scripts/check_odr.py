@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""One definition: no two files of one program define different types with the same qualified name, and a header of
-src/ROOM/ puts its types into the namespace slip::ROOM, so that rooms cannot collide.
+"""Checks that no two files of one program define a type of the same qualified name, and that a header of src/ROOM/ puts
+its types into the namespace slip::ROOM, so that folders cannot collide.
 
 usage: scripts/check_odr.py [ROOT]
 
-Two such types break the one-definition rule of C++. The linker keeps one of their inline functions for both, and
-nothing reports it. Programs are the library with the slip program, and with each folder of tests/ and bench/. Types
-in anonymous namespaces and in functions belong to their file and are not compared. There is no C++ parser here:
-`make odr` lets the compiler look, which finds more and takes minutes.
+Two such types break the one-definition rule of C++: the linker keeps the inline functions of one of them for both, and
+reports nothing. The programs are the library with the slip program, and with each folder of tests/ and bench/. Types in
+anonymous namespaces and in functions belong to their file and are not compared. This script does not parse C++. `make odr`
+uses the compiler, which finds more and takes minutes.
 """
 
 import re
@@ -53,7 +53,7 @@ def types(text):
 
 
 def programs(root):
-    """(name, folders) of each program; the first one is part of all others."""
+    """(name, folders) of each program. The first one is the library, which is part of all others."""
     yield "the library", ["include", "src"]
     for kind in ("tests", "bench"):
         for folder in sorted(p for p in (root / kind).glob("*") if p.is_dir() and p.name not in ("support", "consumer")):
@@ -61,7 +61,7 @@ def programs(root):
 
 
 def in_own_namespace(name, kind, public):
-    """Whether the type of a header of src/ lies in the namespace of its room, in a public type, or is of a C interface."""
+    """Whether the type of a header of src/ is in the namespace of its folder, in a public type, or in a C interface."""
     room, parts = name.split("/")[1], kind.split("::")
     return len(parts) == 1 or parts[1] == room or (room, parts[1]) == ("backend", "sim") or "::".join(parts[:2]) in public
 
@@ -79,7 +79,7 @@ def check(root):
                     other = found.setdefault(kind, (name, line))
                     if folder == "src" and name.endswith(".hpp") and not in_own_namespace(name, kind, public):
                         faults.append(f"{name}:{line}: {kind} belongs into the namespace slip::{name.split('/')[1]}")
-                    # Fuzz programs and peers are one file each.
+                    # Each fuzz program and each peer is a single file.
                     if other[0] != name and not re.match(r"tests/fuzz/|bench/peers/", name):
                         faults.append(f"{name}:{line}: {kind} is defined in {other[0]}:{other[1]}, too")
         if program == "the library":

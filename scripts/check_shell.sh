@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every shell script begins with its interpreter and is one: bash reads it without running it.
+# Checks that every shell script names bash in its first line, and that bash can parse it (bash -n, which runs nothing).
 # usage: scripts/check_shell.sh [ROOT]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sizes: files of at most 600 lines, public headers of 200, functions of 70, classes of 25 methods and 15 members.
+"""Checks sizes: at most 600 lines a file, 200 a public header, 70 a function, 25 methods and 15 members a class.
 
 usage: scripts/check_sizes.py [ROOT]
 
-Files are counted in src/, include/, tests/, bench/, examples/ and python/; functions in src/ and include/. There is
-no C++ parser here: a function is a brace block at namespace or class level whose head has a parameter
-list. Counted are the lines from its opening to its closing brace.
+It counts the C++ and CUDA files of src/, include/, tests/, bench/, examples/ and python/, and the functions of src/ and
+include/. This script does not parse C++: a function is a brace block at namespace or class level whose head has a
+parameter list. Its length is the number of lines from the opening to the closing brace.
 
 Classes and structs are counted in src/ and include/. Overloads count as one method. Constructors, destructors,
 operators, static data and nested types do not count. A struct without methods is plain data and may have any
@@ -52,7 +52,7 @@ def closing(code, start):
 
 
 def head_kind(head):
-    """scope (descend), function, or other (skip), by the text before an opening brace."""
+    """The kind of a brace block, by the text before its brace: "scope" (may contain functions), "function" or "other"."""
     head = re.sub(r"^(?:public|private|protected)\s*:", "", head.strip()).strip()
     head = re.sub(r"^(?:template\s*<[^{}]*?>\s*(?:requires\s+[^{}]*?)?)+(?=\b(?:class|struct|union)\b)", "", head)
     if _SCOPE.match(head) and not _FUNCTION_END.search(head):
@@ -116,7 +116,7 @@ def classes(text):
 
 
 def declarations(body):
-    """The declarations of a class body, with what stands in their braces dropped."""
+    """The declarations of a class body, without the contents of their braces."""
     text, i = "", 0
     while i < len(body):
         char = body[i]
@@ -137,7 +137,7 @@ def declarations(body):
 
 
 def without_templates(text):
-    """Template arguments, attributes, alignments and annotation macros taken out."""
+    """The text without template arguments, attributes, alignments and annotation macros."""
     text = re.sub(r"\[\[.*?\]\]|\balignas\s*\([^()]*\)|\bdecltype\s*\([^()]*\)|\bnoexcept\s*\([^()]*\)", " ", text)
     text = re.sub(r"\b[A-Z][A-Z0-9_]{2,}\s*\((?:[^()]|\([^()]*\))*\)", " ", text)
     text = re.sub(r"->|<=>|<=|>=|<<|>>(?=\s*\()", " ", text)

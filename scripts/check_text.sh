@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plain rules for the text of sources: no line over 140 characters, no tab, no space at a line's end, no
-# leftover note to oneself, a newline at the end of the file.
+# Checks the text of sources: no line over 140 characters, no tab, no space at the end of a line, no note about work that is
+# left, and a newline at the end of the file.
 # usage: scripts/check_text.sh [ROOT]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

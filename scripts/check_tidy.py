@@ -3,10 +3,10 @@
 
 usage: scripts/check_tidy.py [PATH...]    the sources below these paths; without PATH all of src/
 
-Nearly all of the time of clang-tidy goes into the headers that a source includes. So sources are checked in groups, each
-group as one translation unit. Sources whose local names (anonymous namespaces, macros) collide come into different
-groups. A group that does not compile is split in two and checked again, so a collision that the grouping missed costs
-time and changes no result. A source that does not compile by itself is a finding, too.
+clang-tidy spends nearly all of its time on the headers that a source includes. So sources are checked in groups, each group
+as one translation unit. Sources whose local names (anonymous namespaces, macros) collide are put into different groups. A
+group that does not compile is split in two and checked again, so a collision that the grouping missed costs time and
+changes no result. A source that does not compile by itself is a finding, too.
 """
 
 import concurrent.futures
@@ -21,7 +21,7 @@ from pathlib import Path
 from check_sizes import closing, strip_preprocessor
 from cpp_text import code_only
 
-GROUP_LINES = 4000   # of sources; larger groups need more memory (1 GB) and balance worse between the cores
+GROUP_LINES = 4000   # the maximum of a group: larger ones need more than 1 GB of memory and load the cores unevenly
 CUDA_PATH = re.compile(r"/cuda(_[a-z0-9_]+)?[/.]")   # as in cmake/cuda.cmake
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/tidy"
@@ -81,7 +81,7 @@ def groups_of(sources):
 
 
 def compile_flags():
-    """What all sources of src/ need: they differ in macros that do not disturb others."""
+    """The union of the flags of all sources of src/. Macros that only some of them need do not change the others."""
     subprocess.run(["cmake", "--preset", "tidy", "--log-level=WARNING"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     flags = {}
     for entry in json.loads((WORK / "compile_commands.json").read_text()):
@@ -97,7 +97,7 @@ def compile_flags():
 
 
 def cuda_flags():
-    """The headers of CUDA, if there are any here: then the host code for GPUs is checked, too."""
+    """The flags for the headers of CUDA; empty if this machine has none, then the host code for GPUs is not checked."""
     for folder in (os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"):
         if folder and Path(folder, "include/cuda_runtime_api.h").exists():
             return [f"-isystem{folder}/include", "-DSLIP_HAS_CUDA=1"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make run` shows: a model run with all of its weights in memory, then in a third of what they take.
-# usage: scripts/demo.sh   (needs build/release/slip; everything it writes is in build/demo)
+# The demonstration of `make run`: runs a model with all of its weights in memory, then in a third of that memory.
+# usage: scripts/demo.sh   (needs build/release/slip; writes only to build/demo)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 slip=build/release/slip
@@ -24,10 +24,10 @@ say "$slip run $model --budget $budget --check --html $demo/run.html   (a third 
 
 cat <<END
 
-The first row of the table had all weights in memory, the second a third of that; both computed the same bits.
-$demo/run.html shows the run, and under it what was predicted, op by op. To try next:
+The first row of the table ran with all weights in memory, the second with a third of them. Both computed the same bits.
+$demo/run.html shows the run and, below it, the predicted time of each op. To try next:
 
-  $slip lab weights --device sim:h200    the idea in four additions, on a simulated H200
-  $slip lab                              all experiments: what overlaps, what blocks, what it costs
-  $slip bench weights $model    less and less memory, side by side
+  $slip lab weights --device sim:h200    the same with four additions, on a simulated H200
+  $slip lab                              runs all experiments
+  $slip bench weights $model    compares runs with less and less memory
 END

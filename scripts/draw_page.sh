@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Draws docs/timeline-page.png: the page of `slip lab weights` on a simulated H200, as Chromium shows it. The trace is in
-# virtual time, so the picture is the same on every machine with the same fonts. Needs a built release preset.
+# Makes docs/timeline-page.png: the timeline page of `slip lab weights` on a simulated H200, rendered by Chromium. The trace
+# is in virtual time, so all machines with the same fonts make the same picture. Needs a built release preset.
 # usage: scripts/draw_page.sh [OUTPUT.png]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -3,7 +3,7 @@
 
 Usage: scripts/draw_timeline.py TRACE OUT.svg [--title TEXT] [--from-us A] [--to-us B]
 
-For pictures in documents; `--trace` files themselves open in Perfetto and chrome://tracing.
+For pictures in documents. To look at a trace, open the file in Perfetto or chrome://tracing.
 """
 import argparse
 import html

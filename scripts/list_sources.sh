@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints, NUL-separated, the files of the tree that are ours: tracked or new, not ignored.
+# Prints the source files of the tree, separated by NUL: files that git tracks, and new files that it does not ignore.
 # usage: scripts/list_sources.sh ROOT cpp|text     cpp: C++ and CUDA; text: also scripts, CMake and web files
 set -euo pipefail
 cd "$1"

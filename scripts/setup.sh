@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Makes sure that what the build needs is installed, and installs only what is missing.
+# Installs the packages that the build needs and that are missing.
 #
-# usage: scripts/setup.sh [build|test|tidy|bench]  build (default): to build and run; test: the browser for the page's
-#                                                  tests as well; tidy: clang-tidy as well; bench: the peers of
-#                                                  collectives as well, which nothing installs unasked
-#        scripts/setup.sh --list                   the packages and why
+# usage: scripts/setup.sh [build|test|tidy|bench]  build (default): packages to build and run the program. The other groups
+#                                                  contain these, too. test: browser, shells and networks for the tests;
+#                                                  tidy: clang and clang-tidy; bench: MPI and Gloo, for comparison. No
+#                                                  other script installs the group bench
+#        scripts/setup.sh --list                   prints the packages, and why each is needed
 #
-# On Debian, packages are asked of dpkg and installed with apt-get, as root or with a sudo that asks no
-# password. Elsewhere, or where nothing can be installed, the tools and headers themselves are looked for,
-# and the build goes on if the needed ones are there. A stamp in build/ makes the second call quick.
+# On Debian, the script asks dpkg which packages are installed, and installs the others with apt-get, as root or with a sudo
+# that needs no password. On other systems, and if nothing can be installed, it looks for the tools and headers themselves,
+# and succeeds if the necessary ones exist. A stamp file in build/ makes the second call fast.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# package | what shows that it is there | need: cannot build without; want: something is left out | why
+# package | the tool, header, library or Python module that it contains | need: the build fails without it; want: the build
+# leaves something out | why
 build_packages=(
-  'make|cmd:make|need|the front door: make run, make test'
+  'make|cmd:make|need|make run, make test'
   'g++|cmd:g++|need|the C++20 compiler'
   'cmake|cmd:cmake|need|configures the build; also ctest'
   'ninja-build|cmd:ninja|need|runs the build'
@@ -85,7 +87,7 @@ is_debian() { [[ -r /etc/os-release ]] && (. /etc/os-release && [[ ${ID:-} == de
 
 installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
-# Is the tool or header itself usable, wherever it came from?
+# Whether the tool, header, library or module is usable, from whatever package it comes.
 usable() {
   case "$1" in
     cmd:* | any:*) command -v "${1#*:}" >/dev/null ;;
@@ -95,9 +97,9 @@ usable() {
   esac
 }
 
-# Rows that are missing, by the test given as arguments (a function of package and probe).
-# A tool that may come from elsewhere (any:) is not installed over; npm would bring Debian's node over another one.
-# Where systemd runs, the package of sshd would open the machine to logins: there it is not installed unasked.
+# by_dpkg PACKAGE PROBE, by_probe PACKAGE PROBE: whether a package counts as installed. A tool from another source (any:) is
+# not replaced by Debian's package; npm would replace node. Where systemd runs, the package of sshd would open the machine to
+# logins, so it is not installed there.
 by_dpkg() {
   case "$2" in
     any:sshd) usable "$2" || [[ -d /run/systemd/system ]] ;;
@@ -107,6 +109,7 @@ by_dpkg() {
   esac
 }
 by_probe() { usable "$2"; }
+# find_missing TEST: sets missing and missing_needed to the packages for which TEST (by_dpkg or by_probe) fails.
 find_missing() {
   missing=() missing_needed=()
   local row package probe level
@@ -133,7 +136,7 @@ if command -v apt-get >/dev/null; then
     can_install=yes as_root=(sudo -n)
   fi
 fi
-# A machine that is not Debian is changed only when the build could not go on otherwise.
+# On a system that is not Debian, packages are installed only if the build would fail without them.
 if ! is_debian && [[ ${#missing_needed[@]} -eq 0 ]]; then can_install=no; fi
 
 if [[ $can_install == yes ]]; then
@@ -143,7 +146,7 @@ if [[ $can_install == yes ]]; then
   install=("${apt[@]}" install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends)
   if "${install[@]}" "${missing[@]}" >/dev/null; then finish; fi
   echo "setup: apt-get could not install them all" >&2
-  # What is only wanted must not keep away what is needed.
+  # If a package that is only wanted cannot be installed, those that are needed are still installed.
   if [[ ${#missing_needed[@]} -gt 0 ]]; then "${install[@]}" "${missing_needed[@]}" >/dev/null || true; fi
 fi
 

@@ -33,10 +33,10 @@ const trace = (() => {
     for (let i = 0; i < count; i++) values[i] = base + scale * stored[i];
     return values;
   };
-  const kept = new Map();
+  const decoded = new Map();
   const column = (key) => {
-    if (!kept.has(key)) kept.set(key, decode(key));
-    return kept.get(key);
+    if (!decoded.has(key)) decoded.set(key, decode(key));
+    return decoded.get(key);
   };
 
   const result = {
@@ -51,7 +51,7 @@ const trace = (() => {
     end: (i) => result.start[i] + result.duration[i],
     nameOf: (i) => meta.names[result.name[i]],
     deviceOf: (i) => meta.streams[result.stream[i]].device,
-    // The op that `i` waited for last.
+    // The last op that had to end before `i` could start; NONE: unknown.
     after: (i) => column("span.after")[i] - 1,
     first: 0,
     last: 1,
@@ -75,7 +75,7 @@ trace.prediction = (() => {
   };
 })();
 
-// By op: indices into meta.findings. Few ops have any.
+// By op: indices into meta.findings. A Map, because few ops have findings.
 trace.findings = new Map();
 trace.meta.findings.forEach((finding, number) => {
   for (const span of finding.spans) {
@@ -143,21 +143,21 @@ const TIME_UNITS = [[1e12, "s"], [1e9, "ms"], [1e6, "\u00b5s"], [1e3, "ns"], [1,
 function timeText(picos) {
   if (picos === 0) return "0";
   const size = Math.abs(picos);
-  const [unit, word] = TIME_UNITS.find(([least]) => size >= least) || TIME_UNITS[4];
+  const [unit, word] = TIME_UNITS.find(([min]) => size >= min) || TIME_UNITS[4];
   const value = picos / unit;
   const digits = Math.abs(value) >= 1000 ? 0 : Math.abs(value) >= 100 ? 1 : Math.abs(value) >= 10 ? 2 : 3;
   return `${Number(value.toFixed(unit === 1 ? 0 : digits))} ${word}`;
 }
 
-// A point in time, with the digits that matter beside an interval of `length`.
+// A point in time, with as many digits as are needed to compare it with an interval of `length`.
 function momentText(picos, length) {
   if (picos === 0) return "0";
-  const [unit, word] = TIME_UNITS.find(([least]) => Math.abs(picos) >= least) || TIME_UNITS[4];
+  const [unit, word] = TIME_UNITS.find(([min]) => Math.abs(picos) >= min) || TIME_UNITS[4];
   const digits = Math.max(0, Math.min(Math.log10(unit), Math.ceil(Math.log10(100 * unit / Math.max(length, 1)))));
   return `${(picos / unit).toFixed(digits)} ${word}`;
 }
 
-// A time to the picosecond.
+// A time in whole picoseconds.
 function exactTime(picos) {
   return `${Math.round(picos).toLocaleString("en").replaceAll(",", "\u202f")} ps`;
 }
@@ -171,11 +171,12 @@ function bytesText(bytes) {
 
 function countText(value, unit) {
   const units = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
-  const [size, letter] = units.find(([least]) => value >= least) || [1, ""];
+  const [size, letter] = units.find(([min]) => value >= min) || [1, ""];
   return `${Number((value / size).toPrecision(4))} ${letter}${unit}`;
 }
 
-// Streams of other programs are called "process / thread". If all streams of a device are, the process names the device.
+// In traces of other programs a stream is named "process / thread". If all streams of a device have the same process, the
+// device is named after it.
 const deviceNames = (() => {
   const names = new Map();
   const used = new Set(trace.stream);

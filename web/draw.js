@@ -8,14 +8,14 @@ const canvas = document.getElementById("timeline");
 const pen = canvas.getContext("2d", { alpha: false });
 const frames = { count: 0, lastMs: 0 };
 
-// Okabe and Ito: compute blue, copies in orange, copies out green, communication vermilion; tones differ by name. By
-// number of the engine.
+// The palette of Okabe and Ito, by number of the engine: compute is blue, copies in orange, copies out green, communication
+// vermilion. TONES vary a colour by the name of the op.
 const HUES = {
   light: [[138, 146, 158], [0, 114, 178], [230, 159, 0], [0, 158, 115], [176, 92, 146], [213, 94, 0]],
   dark: [[120, 130, 145], [64, 150, 214], [236, 172, 48], [38, 176, 134], [206, 126, 176], [240, 124, 56]],
 };
 const TONES = [0, .16, -.14, .28];
-const paint = { colours: [], words: [], ink: {}, css: {} };
+const paint = { colours: [], pixels: [], ink: {}, css: {} };
 
 function mix([r, g, b], tone) {
   const to = tone > 0 ? 255 : 0;
@@ -29,17 +29,17 @@ function readTheme() {
     paint.css[key] = style.getPropertyValue(`--${key}`).trim();
   const hues = HUES[document.documentElement.dataset.theme] || HUES.light;
   paint.colours = [];
-  paint.words = [];
+  paint.pixels = [];
   paint.ink = [];
   hues.forEach((hue) => TONES.forEach((tone) => {
     const [r, g, b] = mix(hue, tone);
     paint.colours.push(`rgb(${r},${g},${b})`);
-    paint.words.push((b << 16) | (g << 8) | r);  // a pixel of ImageData, without its alpha
+    paint.pixels.push((b << 16) | (g << 8) | r);  // a pixel of ImageData, without its alpha
     paint.ink.push(r * .299 + g * .587 + b * .114 > 140 ? "#10161e" : "#ffffff");
   }));
 }
 
-// The number of an op's colour: the engine chooses the colour, the name chooses the tone.
+// The index of an op's colour in paint.colours: the engine determines the hue, the name the tone.
 function colourOf(i) {
   return trace.engine[i] * TONES.length + ((trace.name[i] * 2654435761 >>> 8) & 3);
 }
@@ -99,12 +99,12 @@ function drawLane(track, lane) {
   drawOps(lane, lane.list, "sums", y + 1, lane.height - 2, !faded);
   pen.globalAlpha = 1;
   if (faded && lane.hits && lane.hits.length > 0) drawOps(lane, lane.hits, "hitSums", y + 1, lane.height - 2, true);
-  if (lane.ghosts && lane.ghosts.length > 0) drawGhosts(lane, y + lane.height);
+  if (lane.predicted && lane.predicted.length > 0) drawPredicted(lane, y + lane.height);
 }
 
 function drawOps(lane, list, sums, y, height, labels) {
   const [from, to] = visible(list, view.t0, view.t1);
-  if (to - from > plot.width / 3) return drawCrowd(lane, list, sums, from, to, y, height);
+  if (to - from > plot.width / 3) return drawDense(lane, list, sums, from, to, y, height);
   const wide = [];
   for (let k = from; k < to; k++) {
     const i = list[k];
@@ -145,9 +145,9 @@ function widthOf(name, large) {
 }
 
 function fitted(text, room, letter) {
-  const most = Math.min(MAX_LABEL, Math.floor((room + .5) / letter));
-  if (text.length <= most) return text;
-  return most < 3 ? "" : text.slice(0, most - 1).replace(/[\ud800-\udbff]$/, "") + "\u2026";
+  const max = Math.min(MAX_LABEL, Math.floor((room + .5) / letter));
+  if (text.length <= max) return text;
+  return max < 3 ? "" : text.slice(0, max - 1).replace(/[\ud800-\udbff]$/, "") + "\u2026";
 }
 
 // Prefix sums of durations, so that the busy time of any interval is one subtraction.
@@ -159,19 +159,20 @@ function sumsOf(lane, list, key) {
   return sums;
 }
 
-const crowd = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-let crowdRow = null;
+const dense = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+let denseRow = null;
 
-// One pixel for each interval of plot.scale. The intervals are fixed in time, so that nothing flickers while it moves.
-function drawCrowd(lane, list, key, from, to, y, height) {
+// Draws one pixel for each interval of plot.scale. The intervals are fixed in time, so pixels do not flicker while the view
+// moves.
+function drawDense(lane, list, key, from, to, y, height) {
   const width = Math.ceil(plot.width) + 1;
-  if (!crowdRow || crowdRow.width !== width) {
-    crowd.canvas.width = width;
-    crowd.canvas.height = 1;
-    crowdRow = crowd.createImageData(width, 1);
+  if (!denseRow || denseRow.width !== width) {
+    dense.canvas.width = width;
+    dense.canvas.height = 1;
+    denseRow = dense.createImageData(width, 1);
   }
   const sums = sumsOf(lane, list, key);
-  const pixels = new Uint32Array(crowdRow.data.buffer);
+  const pixels = new Uint32Array(denseRow.data.buffer);
   const first = Math.floor(view.t0 / plot.scale);
   let at = from;
   for (let px = 0; px < width; px++) {
@@ -186,26 +187,27 @@ function drawCrowd(lane, list, key, from, to, y, height) {
     if (next > at) busy -= Math.max(0, trace.end(list[next - 1]) - stop);
     const share = Math.min(1, busy / plot.scale);
     const shown = next > at ? list[(at + next) >>> 1] : before;
-    pixels[px] = next > at || share > 0 ? paint.words[colourOf(shown)] | (Math.round(60 + 195 * share) << 24) : 0;
+    pixels[px] = next > at || share > 0 ? paint.pixels[colourOf(shown)] | (Math.round(60 + 195 * share) << 24) : 0;
     at = next;
   }
-  crowd.putImageData(crowdRow, 0, 0);
+  dense.putImageData(denseRow, 0, 0);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(crowd.canvas, 0, 0, width, 1, xOf(first * plot.scale), y, width, height);
+  pen.drawImage(dense.canvas, 0, 0, width, 1, xOf(first * plot.scale), y, width, height);
 }
 
-// First place in list[from, to) whose op starts at `time` or later, near `from`.
+// The first index in list[from, to) whose op starts at `time` or later. Searches in steps of growing size, because the
+// index is usually near `from`.
 function gallop(list, from, to, time) {
   let step = 1;
   while (from + step < to && trace.start[list[from + step]] < time) step *= 2;
   return lowerBound(list, from + (step >>> 1), Math.min(to, from + step + 1), (i) => trace.start[i] >= time);
 }
 
-// The predicted run, outlined, under the measured one.
-function drawGhosts(lane, y) {
+// Draws the predicted run of the lane, outlined, below the measured one.
+function drawPredicted(lane, y) {
   const start = trace.column("prediction.start"), duration = trace.column("prediction.duration");
   const spans = trace.column("prediction.span");
-  const list = lane.ghosts;
+  const list = lane.predicted;
   const from = Math.max(0, lowerBound(list, 0, list.length, (k) => start[k] >= view.t0) - 8);
   const to = lowerBound(list, from, list.length, (k) => start[k] > view.t1);
   const stride = Math.max(1, Math.floor((to - from) / plot.width));
@@ -217,16 +219,16 @@ function drawGhosts(lane, y) {
     if (x1 < plot.left) continue;
     pen.globalAlpha = .3;
     pen.fillStyle = paint.colours[colourOf(spans[row])];
-    pen.fillRect(x0, y, Math.max(1, x1 - x0), SIZES.ghost - 3);
+    pen.fillRect(x0, y, Math.max(1, x1 - x0), SIZES.predicted - 3);
     pen.globalAlpha = 1;
     pen.strokeStyle = pen.fillStyle;
-    if (x1 - x0 > 2) pen.strokeRect(x0 + .5, y + .5, x1 - x0 - 1, SIZES.ghost - 4);
+    if (x1 - x0 > 2) pen.strokeRect(x0 + .5, y + .5, x1 - x0 - 1, SIZES.predicted - 4);
   }
 }
 
-const MAX_BACK = 2000;  // marked ops before the view that are checked for reaching into it
+const MAX_BACK = 2000;  // so many marked ops that start before the view are checked, because they may end in it
 
-// Marks ops with findings by a frame and a corner, also where ops are too small to see.
+// Marks ops with findings by a frame and a filled corner, which is visible even if the op is narrower than a pixel.
 function drawMarks() {
   pen.lineWidth = 2;
   pen.strokeStyle = pen.fillStyle = paint.css.alarm;

@@ -1,4 +1,4 @@
-// The figures of the run with their formulas: the row of cards above, and the panel beside.
+// The figures of the run: the row of cards at the top, and the tab "Figures" with their formulas.
 "use strict";
 
 const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4, communication: 5 };
@@ -13,7 +13,7 @@ function engineTimes() {
   return trace.meta.engine_times.filter((time) => device < 0 || time.device === device);
 }
 
-// Idle time of the engines added up, by cause.
+// The sum of the idle times of the engines, by cause.
 function idleByCause(times) {
   return trace.meta.causes.map((cause, k) => times.reduce((sum, time) => sum + time.idle[k], 0));
 }
@@ -30,7 +30,7 @@ function card(label, value, note, extra = "") {
 function buildCards() {
   const f = trace.meta.figures[figuresOf];
   const idle = idleByCause(engineTimes());
-  const most = idle.indexOf(Math.max(...idle));
+  const longest = idle.indexOf(Math.max(...idle));
   const found = trace.meta.findings.length;
   const critical = trace.column("critical").length;
   const cards = [
@@ -39,8 +39,8 @@ function buildCards() {
       f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)}` : "no copies"),
     card("Exposed", timeText(f.exposed), "copying, nothing computes"),
     ...communicationCards(f),
-    card("Idle", share(f.idle, f.total), idle[most] > 0 && (!trace.meta.foreign || critical > 0)
-      ? `engines wait: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : "no engine busy"),
+    card("Idle", share(f.idle, f.total), idle[longest] > 0 && (!trace.meta.foreign || critical > 0)
+      ? `engines wait: ${CAUSES[trace.meta.causes[longest]].word.toLowerCase()}` : "no engine busy"),
     card("Lower bound", timeText(f.bound), boundNote(f)),
     card("Critical path", critical > 0 ? timeText(criticalTime()) : "\u2013",
       trace.meta.foreign && critical === 0 ? "needs a trace of Slipstream" : `${critical.toLocaleString("en")} ops`),
@@ -106,7 +106,7 @@ function enginePart(time) {
     make("p", { class: "small" }, `${trace.meta.engines[time.engine]}, ${deviceText(time.device)}: busy ${timeText(time.busy)}`),
     idleBar(time),
     ...causes.map(([part, word]) => make("p", { class: "small muted" }, `idle ${timeText(part)}: ${word}`)),
-    time.done > 0 ? make("p", { class: "small muted" }, `idle ${timeText(time.done)}: it had no more to do`) : "");
+    time.done > 0 ? make("p", { class: "small muted" }, `idle ${timeText(time.done)}: after its last op`) : "");
 }
 
 function deviceChoice() {
@@ -122,7 +122,7 @@ function deviceChoice() {
 function buildFigures() {
   const f = trace.meta.figures[figuresOf];
   const times = engineTimes();
-  const most = 24;
+  const max = 24;
   fill("panel-figures", deviceChoice(),
     make("h3", {}, "Overlap"),
     formula("overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
@@ -140,8 +140,8 @@ function buildFigures() {
       "could have ended without a longer run"),
     make("h3", {}, "Idle, by what the next op waited for"),
     formula("idle", `${timeText(f.idle)} (${share(f.idle, f.total)})`, "total \u2212 time with at least one engine busy"),
-    ...times.slice(0, most).map(enginePart),
-    times.length > most ? remark(`and ${times.length - most} engines more`) : null,
+    ...times.slice(0, max).map(enginePart),
+    times.length > max ? remark(`and ${times.length - max} more engines`) : null,
     trace.meta.not_run > 0 ? remark(`${trace.meta.not_run} ops had not run when the trace ended.`) : null,
     trace.meta.prediction ? remark(`${trace.meta.matched} ops have a prediction.`) : null);
 }

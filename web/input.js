@@ -43,7 +43,7 @@ const glide = {
   },
 };
 
-// The target of the animation, so that keys pressed in quick succession add up.
+// The view at the end of the animation. Keys start from it, so that several key presses during one animation add up.
 function goalView() {
   return glide.goal || [view.t0, view.t1];
 }

@@ -1,14 +1,14 @@
 // Where ops are drawn: tracks (a stream, or an engine of a device), and in each track lanes in which no two ops overlap.
-// A lane's ops are sorted by start, and so by end: two binary searches find the visible ones.
+// The ops of a lane are sorted by start and, because they do not overlap, by end. Two binary searches find the visible ones.
 "use strict";
 
-const SIZES = { gutter: 190, ruler: 26, device: 24, gap: 6, lane: 22, thinLane: 15, thinFrom: 7, ghost: 8 };
-const MAX_LANES = 200;  // of one track; further ops are drawn over those of the last lane
+const SIZES = { gutter: 190, ruler: 26, device: 24, gap: 6, lane: 22, thinLane: 15, thinFrom: 7, predicted: 8 };
+const MAX_LANES = 200;  // of one track. Further overlapping ops go into the last lane: there they hide each other
 
 const layout = {
   mode: "stream",
   tracks: [],      // {label, device, engine, lanes, collapsed, y, height}
-  lanes: [],       // {list, hits, ghosts, track, y, height}
+  lanes: [],       // {list, hits, predicted, track, y, height}
   laneOf: null,    // by op: index in lanes
   height: 0,
   collapsed: new Set(),  // devices
@@ -20,8 +20,7 @@ function trackNames(mode) {
   return (i) => trace.deviceOf(i) * engines + trace.engine[i];
 }
 
-// One pass over the ops by start: each goes into the first free lane of its track. Nested ops, the outer one first, look
-// like a flame graph.
+// Puts each op, in the order of starts, into the first free lane of its track. So nested ops look like a flame graph.
 function assignLanes(trackOf) {
   const laneOf = new Uint32Array(trace.count);
   const tracks = new Map();
@@ -73,7 +72,7 @@ function buildLayout(mode) {
   const all = new Uint32Array(trace.count);
   for (let i = 0; i < all.length; i++) all[i] = i;
   const lists = fillLanes(laneOf, counts, all, (k) => laneOf[k]);
-  const lanes = lists.map((list) => ({ list, hits: null, ghosts: null, y: 0, height: 0 }));
+  const lanes = lists.map((list) => ({ list, hits: null, predicted: null, y: 0, height: 0 }));
   const made = tracks.map((track) => ({
     label: trackLabel(mode, track.first),
     device: trace.deviceOf(track.first),
@@ -82,7 +81,7 @@ function buildLayout(mode) {
     lanes: track.numbers.map((lane) => lanes[lane]),
   }));
   made.sort(byDevice);
-  if (trace.meta.prediction) addGhosts(lanes, laneOf);
+  if (trace.meta.prediction) addPredicted(lanes, laneOf);
   const critical = trace.column("critical");
   if (critical.length > 0) {
     const own = criticalLanes(Uint32Array.from(critical).sort());
@@ -92,7 +91,7 @@ function buildLayout(mode) {
   return { mode, laneOf, lanes, tracks: made };
 }
 
-// One lane, unless ops overlap because their devices have different clocks.
+// The lanes of the critical path: one, or several if ops overlap because their devices have different clocks.
 function criticalLanes(spans) {
   const lists = [];
   for (const i of spans) {
@@ -101,17 +100,17 @@ function criticalLanes(spans) {
     if (list) list.push(i);
     else lists.push([i]);
   }
-  return lists.map((list) => ({ list: Uint32Array.from(list), hits: null, ghosts: null, y: 0, height: 0 }));
+  return lists.map((list) => ({ list: Uint32Array.from(list), hits: null, predicted: null, y: 0, height: 0 }));
 }
 
 // The predicted run of each lane's ops: rows of the prediction columns, by predicted start.
-function addGhosts(lanes, laneOf) {
+function addPredicted(lanes, laneOf) {
   const spans = trace.column("prediction.span");
   const counts = new Array(lanes.length).fill(0);
   const rows = new Uint32Array(spans.length);
   spans.forEach((span, row) => { counts[laneOf[span]]++; rows[row] = row; });
   const lists = fillLanes(laneOf, counts, rows, (k) => laneOf[spans[k]]);
-  lanes.forEach((lane, k) => { lane.ghosts = lists[k]; });
+  lanes.forEach((lane, k) => { lane.predicted = lists[k]; });
 }
 
 function useLayout(mode) {
@@ -125,7 +124,7 @@ function useLayout(mode) {
 function placeTracks() {
   let y = SIZES.gap / 2, device = null;
   layout.headers = [];
-  const ghost = trace.meta.prediction ? SIZES.ghost : 0;
+  const predictedHeight = trace.meta.prediction ? SIZES.predicted : 0;
   for (const track of layout.tracks) {
     if (track.device !== device && track.device !== NONE) {
       layout.headers.push({ device: track.device, y });
@@ -138,7 +137,7 @@ function placeTracks() {
     for (const lane of track.lanes) {
       lane.y = y;
       lane.height = track.hidden ? 0 : height;
-      if (!track.hidden) y += height + (lane.ghosts ? ghost : 0);
+      if (!track.hidden) y += height + (lane.predicted ? predictedHeight : 0);
     }
     track.height = y - track.y;
     if (!track.hidden) y += SIZES.gap;
@@ -167,7 +166,7 @@ function opAt(y, time, slop) {
   return best;
 }
 
-// The op `step` places on in the same lane.
+// The op `step` positions later in the same lane; NONE if there is none.
 function neighbour(i, step) {
   const list = layout.lanes[layout.laneOf[i]].list;
   const at = lowerBound(list, 0, list.length, (k) => k >= i) + step;

@@ -14,7 +14,7 @@ function systemTheme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-// Exports Chrome trace-event JSON, which Perfetto opens. In pieces, because one string could be too long.
+// The trace in the Chrome trace-event format, which Perfetto opens. In several strings, because one could be too long.
 function exportParts() {
   const parts = ['{"traceEvents":[\n'];
   trace.meta.streams.forEach((stream, k) => parts.push(JSON.stringify(
@@ -114,7 +114,7 @@ window.slip = {
   state: () => ({ t0: view.t0, t1: view.t1, y: view.y, tracks: layout.mode, theme: document.documentElement.dataset.theme,
     selected: chosen.span, hover: chosen.hover, hits: search.hits.length, moving: glide.goal !== null, frames: frames.count,
     frameMs: frames.lastMs, openedMs: window.slip.openedMs }),
-  where: (i) => boxOf(i),  // on the timeline's canvas, in pixels; null when out of view
+  where: (i) => boxOf(i),  // the rectangle on the timeline's canvas, in pixels; null if the op is not visible
   view: setView,
   select: (i) => select(i, true),
   find: (text) => { document.getElementById("search").value = text; runSearch(text); return search.hits.length; },

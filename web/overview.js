@@ -1,7 +1,7 @@
-// Everything around the ops: ruler, grid, names of tracks, arrows, and the strip above, which shows the whole trace.
+// Draws all that surrounds the ops: ruler, grid, names of tracks, arrows, and the strip above, which shows the whole trace.
 "use strict";
 
-// The step of the ruler: 1, 2 or 5 times a power of ten, some 110 pixels wide.
+// The step of the ruler: 1, 2 or 5 times a power of ten, and at least 110 pixels wide.
 function rulerStep() {
   const wanted = plot.scale * 110;
   const power = 10 ** Math.floor(Math.log10(wanted));
@@ -19,10 +19,10 @@ function drawGrid() {
   forTicks((time, x) => pen.fillRect(Math.round(x), SIZES.ruler, 1, plot.height));
 }
 
-// Labels of ticks have as many digits as neighbours need to differ.
+// The label of a tick, with enough digits to differ from the next tick.
 function tickText(time, step) {
   if (Math.abs(time) < step / 2) return "0";
-  const [unit, word] = TIME_UNITS.find(([least]) => Math.abs(time) >= least) || TIME_UNITS[4];
+  const [unit, word] = TIME_UNITS.find(([min]) => Math.abs(time) >= min) || TIME_UNITS[4];
   const digits = Math.max(0, Math.min(12, -Math.floor(Math.log10(step / unit) + 1e-9)));
   return `${(time / unit).toFixed(digits)} ${word}`;
 }
@@ -84,7 +84,7 @@ function drawTrackName(track) {
 
 const MAX_ARROWS = 300;  // if more are visible, only those of the selected op are drawn
 
-// Arrows sorted by the time of one of their ends, so that binary search finds the visible ones.
+// Indices of arrows, sorted by the time at one end, so that binary search finds the visible ones.
 const arrowOrder = { from: null, to: null };
 function visibleArrows() {
   const from = trace.column("arrow.from"), to = trace.column("arrow.to");
@@ -179,11 +179,11 @@ function buildStrip() {
   const busy = busyByPixel(stripImage.width);
   const step = Math.floor((stripImage.height - 6) / stripRows.length);
   stripRows.forEach((engines, row) => {
-    const most = busy[row].reduce((a, b) => Math.max(a, b), 1e-9);
+    const max = busy[row].reduce((a, b) => Math.max(a, b), 1e-9);
     image.fillStyle = paint.colours[engines[0] * TONES.length];
     busy[row].forEach((value, x) => {
       if (value <= 0) return;
-      image.globalAlpha = .25 + .75 * Math.min(1, value / most);
+      image.globalAlpha = .25 + .75 * Math.min(1, value / max);
       image.fillRect(x, 4 + row * step, 1, step - 2);
     });
     image.globalAlpha = 1;

@@ -63,7 +63,7 @@ function momentBefore(gap) {
   return gap > 0 ? `${timeText(gap)} before` : gap === 0 ? "at that moment" : "last";
 }
 
-// The last two parts of a path; the whole path is the tooltip.
+// Shows the last two parts of a path; the tooltip has the whole path.
 function placeCell(file, line) {
   return make("span", { title: `${file}:${line}` }, `${file.split("/").slice(-2).join("/")}:${line}`);
 }
@@ -81,15 +81,15 @@ function whyParts(i) {
       if (!other) break;
       return [cause, "It had to follow ", other, `${where}, which ended ${momentBefore(start - trace.end(after))}.`];
     case "queue":
-      if (!other) return [cause, `It was ready ${waited} earlier and stood behind another stream's op in its queue.`];
-      return [cause, `It was ready ${waited} earlier, but stood behind `, other, `${where} in the same hardware queue.`];
+      if (!other) return [cause, `It was ready ${waited} earlier, but an op of another stream was ahead of it in its hardware queue.`];
+      return [cause, `It was ready ${waited} earlier, but in the same hardware queue it was behind `, other, `${where}.`];
     case "engine": {
       const engine = trace.meta.engines[trace.engine[i]];
       if (!other) return [cause, `It was ready ${waited} earlier; its engine (${engine}) was busy.`];
       return [cause, `It was ready ${waited} earlier; its engine (${engine}) was busy with `, other, `${where}.`];
     }
     case "host":
-      return [cause, `Nothing held it but the host, which submitted it ${timeText(Math.max(0, start - queued))} before.`,
+      return [cause, `It waited only for the host, which submitted it ${timeText(Math.max(0, start - queued))} before.`,
         ...(other ? [" The last op it follows, ", other, ", had ended before that."] : [])];
     case "peer":
       return [cause, "Another rank had not arrived.", ...(other ? [" It waited for ", other, `${where}.`] : [])];
@@ -98,13 +98,13 @@ function whyParts(i) {
   }
   if (trace.column("span.submitted")[i] === 0)
     return [cause, trace.meta.foreign
-      ? "Nothing in the trace explains it: ops recorded by other tools carry no submission and no waits."
-      : "It was submitted before the trace began: what it waited for is not in the trace."];
-  return [cause, `It was ready ${waited} before it started, and its engine was free. Nothing in the trace explains the `
-    + "rest: the cores may have been busy with other work.", ...(other ? [" Last before it ended ", other, `${where}.`] : [])];
+      ? "The trace does not show why: other tools do not record submissions and waits."
+      : "It was submitted before the trace began, so the trace does not show its waits."];
+  return [cause, `It was ready ${waited} before it started, and its engine was free. The trace does not show why it waited: `
+    + "the cores may have been busy with other work.", ...(other ? [" The last op that ended before it was ", other, `${where}.`] : [])];
 }
 
-// What kind of op it is. A host function on a copy engine is a load: the host itself fetches the bytes.
+// The kind of an op. A host function on a copy engine is a load or a store: the host itself moves the bytes.
 function kindText(i) {
   const kind = trace.meta.kinds[trace.column("span.kind")[i]];
   const engine = trace.engine[i];
@@ -130,12 +130,12 @@ function rangeText({ buffer, offset, bytes }) {
 
 function rangeList(title, ranges) {
   if (ranges.length === 0) return null;
-  const most = 40;
-  return make("div", {}, make("h3", {}, title), ...ranges.slice(0, most).map((range) => make("p", { class: "small" }, rangeText(range))),
-    ranges.length > most ? remark(`and ${ranges.length - most} more`) : "");
+  const max = 40;
+  return make("div", {}, make("h3", {}, title), ...ranges.slice(0, max).map((range) => make("p", { class: "small" }, rangeText(range))),
+    ranges.length > max ? remark(`and ${ranges.length - max} more`) : "");
 }
 
-// Ops whose start waited for this one last.
+// The ops for which this one was the last that had to end before they could start.
 function followers(i) {
   const after = trace.column("span.after");
   const list = [];
@@ -176,7 +176,7 @@ function costRows(i) {
 
 function showOp(i) {
   if (i === NONE) {
-    fill("panel-op", make("p", { class: "muted" }, "Click an op to see what it is and why it started when it did."),
+    fill("panel-op", make("p", { class: "muted" }, "Click an op to see its properties and the reason why it started at that time."),
       make("p", { class: "muted small" }, "Press ? for the keys."));
     return;
   }
@@ -214,11 +214,11 @@ function showOp(i) {
       trace.meta.foreign ? null : ["position", String(trace.column("span.position")[i])],
       ["device", deviceText(trace.deviceOf(i))],
       queue > 0 ? ["hardware queue", String(queue - 1)] : null,
-      file ? ["place", placeCell(file, trace.column("span.line")[i])] : null,
+      file ? ["source line", placeCell(file, trace.column("span.line")[i])] : null,
       ...costRows(i),
     ]),
     rangeList("Reads", reads), rangeList("Writes", writes),
-    trace.column("span.opaque")[i] > 0 ? remark("It declared no ranges: nothing is known of what it touches.") : null,
+    trace.column("span.opaque")[i] > 0 ? remark("It declared no ranges, so the memory that it accesses is unknown.") : null,
     followers(i));
 }
 
@@ -231,19 +231,19 @@ function showFinding(number) {
 
 function buildFindings() {
   const list = trace.meta.findings;
-  const most = 500;
+  const max = 500;
   document.getElementById("tab-findings").textContent = `Findings (${list.length})`;
   fill("panel-findings",
     trace.meta.dropped > 0 ? make("p", {}, `${trace.meta.dropped} records are missing from the trace: nothing is proven.`) : null,
     list.length === 0 ? make("p", { class: "muted" }, trace.meta.foreign
-      ? "Another program's trace: it says when ops ran, not what they touched or waited for, so nothing can be checked."
+      ? "Another program recorded this trace. It has the times of ops, but not their memory accesses and waits, so it cannot be checked."
       : "No finding. Only ops that declare what they read and write can be checked.") : null,
-    ...list.slice(0, most).map((finding, number) => make("div", { class: "finding", "data-finding": number },
+    ...list.slice(0, max).map((finding, number) => make("div", { class: "finding", "data-finding": number },
       make("div", { class: "head" }, make("span", { class: "chip alarm" }, finding.kind), " ",
         make("button", { class: "link", click: () => showFinding(number) }, finding.title)),
       make("pre", {}, finding.detail),
       make("div", { class: "small" }, ...finding.spans.slice(0, 12).map((i) => make("span", { class: "chip" }, opLink(i)))))),
-    list.length > most ? make("p", { class: "muted" }, `and ${list.length - most} more`) : null);
+    list.length > max ? make("p", { class: "muted" }, `and ${list.length - max} more`) : null);
 }
 
 function goTo(i) {

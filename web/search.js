@@ -1,4 +1,4 @@
-// Search: ops whose name, kind, source line or buffer contains the words. Each distinct name is compared once, not once
+// Search: finds the ops whose name, source file or kind contains all words. Each distinct text is compared once, not once
 // for each op.
 "use strict";
 
@@ -9,7 +9,7 @@ function matches(text, words) {
   return words.every((word) => low.includes(word));
 }
 
-// By number of a text: whether it matches.
+// For each text 1 if it matches, otherwise 0.
 function flagsOf(texts, words) {
   return Uint8Array.from(texts, (text) => (matches(text, words) ? 1 : 0));
 }
@@ -32,7 +32,7 @@ function runSearch(text) {
   requestDraw();
 }
 
-// Each lane gets its own list of hits, so that they are drawn with its ops.
+// Gives each lane its own list of hits, so that they are drawn with its ops.
 function spreadHits() {
   const counts = new Uint32Array(layout.lanes.length);
   for (const i of search.hits) counts[layout.laneOf[i]]++;
@@ -49,7 +49,7 @@ function showHits() {
   else label.textContent = search.at === NONE ? `${count} hits` : `${(search.at + 1).toLocaleString("en")} of ${count}`;
 }
 
-// The next or previous hit from the selected op on, wrapping at the ends.
+// Selects the next or previous hit after the selected op; wraps around at the ends.
 function stepHit(step) {
   const count = search.hits.length;
   if (count === 0) return;

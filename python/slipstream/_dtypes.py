@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-# struct code: names, and the name that collectives use (safetensors' spelling)
+# struct code: (the names that numpy uses, the name in collectives, spelled as in safetensors)
 _TYPES: dict[str, tuple[tuple[str, ...], str]] = {
     "B": (("u1", "uint8"), "U8"),
     "b": (("i1", "int8"), "I8"),
@@ -31,7 +31,7 @@ def format_of(dtype: Any) -> tuple[str, int]:
 
 
 def data_type_of(dtype: Any) -> str:
-    """The element type in collectives. Their own names, such as "BF16", pass unchanged."""
+    """The name of an element type in collectives. Other names, such as "BF16", are only converted to upper case."""
     try:
         return _TYPES[_code_of(dtype)][1]
     except ValueError:
@@ -46,5 +46,5 @@ def _code_of(dtype: Any) -> str:
         name = {"int": "q", "float": "d", "bool": "?"}.get(dtype.__name__, dtype.__name__)  # numpy.float32, float
     code = _CODES.get(name.lstrip("<=@|") if name else "")
     if code is None:
-        raise ValueError(f"no element type {dtype!r}; there are {', '.join(sorted(_CODES))}")
+        raise ValueError(f"no element type {dtype!r}; the names are {', '.join(sorted(_CODES))}")
     return code

@@ -31,7 +31,7 @@ class IoError(Error, OSError):
 
 
 class LaunchFailed(Error):
-    """A kernel or a host function raised an exception; the text has its type, message and line."""
+    """A kernel or a host function raised an exception. The text contains its type, message and line."""
 
 
 class RankLost(Error, ConnectionError):
@@ -49,7 +49,7 @@ _BY_CODE: dict[str, type[Error]] = {
 
 
 def make(code: str, text: str, file: str, line: int) -> Error:
-    """The exception for an error of the compiled part."""
+    """The exception for an error of the extension module, which calls this function."""
     error = _BY_CODE.get(code, Error)(text)
     error.code, error.file, error.line = code, file, line
     return error

@@ -47,7 +47,8 @@ def device_of(name: Any) -> torch.device:
 
 
 def free_memory(model: torch.nn.Module, device: torch.device) -> int:
-    """Bytes of a GPU that are free once the weights of the model have left it: also what torch keeps for later use."""
+    """Bytes of a GPU that are free when the weights of the model have left it. Includes the memory that torch's allocator
+    caches."""
     own = {each.data_ptr(): each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers())
            if each.device == device and each.layout == torch.strided}
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -68,7 +69,7 @@ def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any =
     on = device_of(device)
     if budget is None and slowdown is None and on.type == "cpu":
         raise InvalidValue("on cpu, give a budget for the memory of weights, for example budget='8GiB' or '50%' (of the weights), or a "
-                           "slowdown: only on a GPU it follows from the free memory")
+                           "slowdown: only on a GPU the free memory determines a budget")
     files = _core.WeightFiles(os.fspath(weights)) if weights is not None else None
     whole = Weights(model, 1).total
     room = None if budget is None else bytes_of(budget, "budget", whole)

@@ -1,8 +1,8 @@
-"""The weights of a PyTorch model as groups for a WeightStreamer: what is streamed, where its bytes are on the host, and
-what a parameter points to while its bytes are not on the device.
+"""The weights of a PyTorch model as groups for a WeightStreamer. A group knows where its bytes are on the host, and the
+tensor that its parameters point to while the bytes are not on the device.
 
 A group is one parameter, or several parameters that share their memory (tied weights). Parameters that are smaller than
-a threshold stay on the device, like buffers: their loads would take longer than they save memory.
+a threshold stay on the device, like buffers: each load has a fixed cost, and they take little memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from . import _core
 from ._errors import InvalidValue, OutOfMemory
 
-ALIGNMENT = 256  # of the places of groups, as in the library
+ALIGNMENT = 256  # groups begin at multiples of this many bytes in device memory, as in the library
 BLOCK = 1 << 30  # bytes of one allocation of pinned memory
 THRESHOLDS = (1 << 20, 1 << 18, 1 << 16, 1 << 14, 1 << 12, 1 << 10, 1)
 FILE_TYPES = {
@@ -36,7 +36,7 @@ def aligned(size: int) -> int:
 
 
 def text_of(size: float) -> str:
-    """Bytes for people: 6.2 GB."""
+    """A number of bytes for readers, such as "6.2 GB"."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
@@ -60,14 +60,14 @@ def bytes_of(value: Any, what: str, whole: int = 0) -> int:
 
 
 def keeps_its_weights(module: torch.nn.Module) -> bool:
-    """Whether the weights of a module stay on the device. nn.LSTM and nn.GRU keep references to their parameters, so that
-    accesses cannot be noticed. An embedding with max_norm writes its weight in forward."""
+    """Whether the weights of a module must stay on the device. nn.LSTM and nn.GRU keep references to their parameters, so
+    their accesses do not go through `_parameters`. An embedding with max_norm writes its weight in forward."""
     return isinstance(module, torch.nn.RNNBase) or (
         isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.max_norm is not None)
 
 
 class Group:
-    """A weight that is streamed, with all its parameters."""
+    """A streamed weight, with all parameters that share its memory."""
 
     __slots__ = ("name", "index", "places", "params", "shape", "stride", "dtype", "nbytes", "origin", "original", "host",
                  "tensor", "idle_view", "open", "views", "requires_grad", "rows", "rows_shown", "has_rows", "stream",
@@ -86,26 +86,26 @@ class Group:
         self.host: Optional[torch.Tensor] = None         # the bytes on the host, as a tensor; None: only in a file
         self.packed: Optional[_core.CompressedWeights] = None  # the bytes on the host, compressed
         self.tensor: Optional[str] = None                # the name in the files
-        self.idle_view: Optional[torch.Tensor] = None    # what the parameters show otherwise
-        self.open = False                                # the parameters show the bytes
-        self.views: dict[int, torch.Tensor] = {}         # by address
-        self.requires_grad: list[bool] = []
-        self.rows: Optional[torch.Tensor] = None         # the bytes on the host, as the device can read them
-        self.has_rows = False                            # a module reads rows of it
-        self.rows_shown = False                          # the parameters show rows in host memory
-        self.stream: Optional[_core.Stream] = None       # that acquired it
-        self.versions: Optional[list[int]] = None        # of the parameters, at an access outside of calls
+        self.idle_view: Optional[torch.Tensor] = None    # the parameters point to it while `open` is False
+        self.open = False                                # the parameters point to the bytes of the weight
+        self.views: dict[int, torch.Tensor] = {}         # of the streamer's memory, by address
+        self.requires_grad: list[bool] = []              # of `params`, before offload()
+        self.rows: Optional[torch.Tensor] = None         # the bytes on the host, as a tensor that the device can read
+        self.has_rows = False                            # an embedding may read single rows instead of the whole weight
+        self.rows_shown = False                          # the parameters point to rows in host memory
+        self.stream: Optional[_core.Stream] = None       # the stream for which the weight was acquired
+        self.versions: Optional[list[int]] = None        # versions_now() at an access outside of calls
 
     def point_to(self, data: torch.Tensor) -> None:
         for param in self.params:
             param.data = data
 
     def versions_now(self) -> list[int]:
-        """Numbers that torch counts up at each write to a parameter, except by `param.data`."""
+        """The version of each parameter. torch increments it at each write, except for a write by `param.data`."""
         return [param._version for param in self.params if not param.is_inference()]
 
     def view_of(self, memory: torch.Tensor) -> torch.Tensor:
-        """`memory`, bytes, as a tensor like the parameter."""
+        """A tensor of the parameter's shape and type on `memory`, a tensor of bytes."""
         return memory[:self.nbytes].view(self.dtype).as_strided(self.shape, self.stride)
 
 
@@ -194,7 +194,8 @@ class Weights:
         return max(own.values(), key=bytes_in)
 
     def small_on(self, device: torch.device) -> int:
-        """Bytes of what stays beside the streamer's memory: also the idle views, of one block of torch's allocator each."""
+        """Device memory beside the streamer's: small parameters, buffers, and on a GPU an idle view of each group. An idle
+        view takes one block of torch's allocator, 512 bytes."""
         return self.small_bytes + (0 if device.type == "cpu" else 2 * ALIGNMENT * len(self.groups))
 
     def smallest_budget(self, device: torch.device) -> int:
@@ -202,7 +203,7 @@ class Weights:
 
 
 def bytes_in(groups: Iterable[Group]) -> int:
-    """In a ring."""
+    """The bytes that the groups take in a ring."""
     return sum(aligned(group.nbytes) for group in groups)
 
 
@@ -214,7 +215,7 @@ def check(name: str, param: torch.nn.Parameter) -> None:
 
 
 def find_weights(model: torch.nn.Module, budget: Optional[int]) -> Weights:
-    """The weights, with the largest threshold that leaves most of the budget to the streamed ones."""
+    """The weights, with the largest threshold for which the small ones take at most 1/16 of the budget."""
     for threshold in THRESHOLDS:
         weights = Weights(model, threshold)
         if weights.groups and (budget is None or weights.small_bytes <= budget // 16):
@@ -223,7 +224,8 @@ def find_weights(model: torch.nn.Module, budget: Optional[int]) -> Weights:
 
 
 def require_budget(model: torch.nn.Module, budget: int, device: torch.device) -> None:
-    """Raises an error that names a budget that is large enough. Which weights count as small depends on the budget."""
+    """Raises an error if the budget is too small. The error names a budget that is large enough. The loop is needed
+    because a larger budget makes more weights small, so it needs more memory."""
     room = budget
     while True:
         weights = find_weights(model, room)
@@ -242,8 +244,8 @@ def require_budget(model: torch.nn.Module, budget: int, device: torch.device) ->
 
 
 def idle_view_for(group: Group, device: torch.device) -> torch.Tensor:
-    """A tensor with the shape, type and device of the weight, of one element: NaN, so that a use of it is noticed. Integers
-    have no such value: theirs is 0."""
+    """A tensor with the shape, type and device of the weight, on the memory of one element. The element is NaN, so that a
+    use without an acquire is noticed; for integers it is 0."""
     with torch.inference_mode(False):
         one = torch.zeros((1,), dtype=group.dtype, device=device)
         if group.dtype.is_complex:
@@ -255,7 +257,7 @@ def idle_view_for(group: Group, device: torch.device) -> torch.Tensor:
 
 
 class HostMapped:
-    """Pinned memory as the GPU sees it, for torch.as_tensor()."""
+    """Pinned host memory as an array of the GPU, for torch.as_tensor()."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3,
@@ -304,11 +306,11 @@ class PinnedBlocks:
 
     def __init__(self, device: _core.Device, sizes: list[int]) -> None:
         self.device, self.sizes = device, sizes
-        self.at = 0        # the next group
-        self.left = 0      # bytes of the block
+        self.at = 0        # the index of the next group in `sizes`
+        self.left = 0      # free bytes of the current block, which begin at `offset`
         self.offset = 0
-        self.buffer: Any = None
-        self.bytes = 0
+        self.buffer: Any = None  # the current block
+        self.bytes = 0     # of all blocks
 
     def take(self) -> tuple[Any, torch.Tensor]:
         """The memory of the next group, as a Range and as a tensor."""
@@ -322,7 +324,7 @@ class PinnedBlocks:
             try:
                 self.buffer = self.device.alloc(block, kind="pinned", name="weights in host memory")
             except OutOfMemory as error:
-                raise OutOfMemory(f"{text_of(block)} of pinned host memory, after {text_of(self.bytes)}, cannot be had: {error}"
+                raise OutOfMemory(f"cannot allocate {text_of(block)} of pinned host memory, after {text_of(self.bytes)}: {error}"
                                   ) from error
             self.bytes += block
             self.offset, self.left = 0, block
@@ -351,7 +353,8 @@ def in_files(group: Group, files: _core.WeightFiles, tensors: dict[str, Any], na
 
 
 def check_cast(name: str, kind: str, dtype: torch.dtype) -> None:
-    """Refuses casts that do not keep the values: numbers of a quantised weight mean nothing without their scales."""
+    """Refuses casts from or to integers and float8: such weights are quantised, and their numbers mean nothing without
+    their scales."""
     found = file_dtype(kind)
     if found != dtype and (found.is_floating_point != dtype.is_floating_point or "float8" in f"{found} {dtype}"):
         raise InvalidValue(f"tensor '{name}' has the type {kind} in the files, but {dtype} in the model. Quantised weights are not "
@@ -359,7 +362,8 @@ def check_cast(name: str, kind: str, dtype: torch.dtype) -> None:
 
 
 def check_unused(tensors: Any, used: set[str], ignored: Any) -> None:
-    """Tensors of the files that no weight uses: scales of a used weight are refused, for others there is a warning."""
+    """Looks for tensors of the files that no weight uses. Raises an error for a scale of a used weight, and warns about
+    the others. `ignored`: patterns of names that need no warning."""
     unused = [name for name in tensors if name not in used and not any(re.search(pattern, name) for pattern in ignored)]
     for name in unused:
         bases = [name[:found.start()] for found in re.finditer("[._](?=(weight_)?(scale|scb|absmax|quant|zero))", name.lower())]

@@ -1,8 +1,8 @@
-"""How an offloaded model calls its streamer: `forward` of its modules is wrapped, and a module's dict of parameters
-notices each access to a streamed weight.
+"""How an offloaded model calls its streamer: `forward` of its modules is wrapped, and `_parameters` of a module is a dict
+that notices each access to a streamed weight.
 
-The first access to a weight inside a forward acquires it. The end of that module's forward releases it. So weights that
-a module takes from another one (tied weights, nn.MultiheadAttention) need no rule of their own.
+The first access to a weight inside a forward acquires it. The end of the innermost forward that runs then releases it.
+So weights that a module takes from another one (tied weights, nn.MultiheadAttention) need no rule of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHANGED = "the model is offloaded: {} cannot change now; call model.slip.restore() first"
 HOOK_MAKERS = ("register_forward_pre_hook", "register_forward_hook")
 REPLACED = ("forward", "_apply", "_save_to_state_dict", "_load_from_state_dict", "_parameters", "_modules", *HOOK_MAKERS)
-MAX_DEPTH = 4  # of tuples, lists and dicts in an output
+MAX_DEPTH = 4  # tensors are looked for in tuples, lists and dicts of an output, nested up to this depth
 COPIED = "an offloaded model cannot be copied or pickled: call model.slip.restore() first"
 
 
@@ -82,7 +82,7 @@ def needs_gradient(value: Any, depth: int = 0) -> bool:
 
 
 def refuse_training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """For a call with gradients."""
+    """Raises an error if a call with gradients could train the model."""
     if model.training:
         raise Error("the offloaded model is in training mode: its weights are only read, they cannot be trained; call "
                     "model.eval(), or run it under torch.no_grad()")
@@ -90,12 +90,12 @@ def refuse_training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
         if param.requires_grad:
             raise Error(f"'{name}' requires a gradient: the weights of an offloaded model cannot be trained")
     if needs_gradient((args, kwargs)):
-        raise Error("an input of the offloaded model requires a gradient: its weights are not there any more when "
+        raise Error("an input of the offloaded model requires a gradient: its weights are not on the device any more when "
                     "backward() runs; use torch.no_grad(), or detach the input")
 
 
 def own_copies(value: Any, shares: Callable[[torch.Tensor], bool], depth: int = 0) -> Any:
-    """An output with copies instead of the tensors that show bytes of weights, such as a view of a weight."""
+    """The output of a module, with copies of the tensors that point into the streamer's memory (views of weights)."""
     if isinstance(value, torch.Tensor):
         return value.clone() if shares(value) else value
     if depth == MAX_DEPTH:
@@ -118,7 +118,8 @@ def own_copies(value: Any, shares: Callable[[torch.Tensor], bool], depth: int = 
 
 
 def wrap(module: torch.nn.Module, number: int, session: Offloaded, table: Optional[Group]) -> None:
-    """Wraps the forward of a module. `table`: a weight of which the module reads some rows."""
+    """Wraps the forward of a module. `number`: of the module in the session. `table`: the weight of an embedding, which may
+    read single rows of it."""
     original = module.forward
     opened = session._opened
 
@@ -133,14 +134,14 @@ def wrap(module: torch.nn.Module, number: int, session: Offloaded, table: Option
                 session._show_rows(table, args[0])
             result = original(*args, **kwargs)
             if outermost and torch.is_grad_enabled() and needs_gradient(result):
-                raise Error("an output of the offloaded model requires a gradient: its weights are not there any more when "
-                            "backward() runs; use torch.no_grad(), or detach the inputs")
-            if outermost or len(opened) > mark:  # the bytes of weights in it are about to be released
+                raise Error("an output of the offloaded model requires a gradient: its weights are not on the device any more "
+                            "when backward() runs; use torch.no_grad(), or detach the inputs")
+            if outermost or len(opened) > mark:  # it may be a view of a weight, which is released below
                 result = own_copies(result, session._shares)
             return result
         except BaseException:
             if outermost:
-                session._observation = None  # a call that was broken off says nothing about the order
+                session._observation = None  # the call is incomplete, so its order and times are not used
             raise
         finally:
             try:
@@ -154,8 +155,8 @@ def wrap(module: torch.nn.Module, number: int, session: Offloaded, table: Option
 
 
 class HookScope:
-    """Weights that hooks of a module read are released after its last hook: nn.utils.weight_norm, hooks of the program.
-    Without it they would be held until the end of the forward around this module."""
+    """Releases the weights that forward hooks of a module read (nn.utils.weight_norm, hooks of the program) after the last
+    of these hooks. Without it they would be held until the end of the forward around this module."""
 
     def __init__(self, module: torch.nn.Module, session: Offloaded) -> None:
         self.module, self.session = module, session
@@ -202,12 +203,12 @@ class HookScope:
 
 
 def is_copy_or_conversion(function: Callable[..., Any], probes: list[torch.Tensor]) -> bool:
-    """Whether the function of Module._apply changes tensors: model.to("cuda:0") on cuda:0 does not."""
+    """Whether the function of Module._apply makes new tensors. model.to("cuda:0") of a model on cuda:0 makes none."""
     return any(function(probe) is not probe for probe in probes)
 
 
 def guard(module: torch.nn.Module, session: Offloaded) -> None:
-    """Refuses moves, conversions and changes of an offloaded model, with a sentence that says what to do."""
+    """Makes moves, conversions and changes of an offloaded model raise an error that names restore()."""
 
     def refuse_apply(function: Any, *_: Any, **__: Any) -> torch.nn.Module:
         if is_copy_or_conversion(function, session._host.probes):
@@ -242,7 +243,7 @@ def scope_hooks(module: torch.nn.Module, scope: HookScope) -> None:
 
 
 def unwrap(module: torch.nn.Module, before: dict[str, Any]) -> None:
-    """The module as it was. `before`: what its __dict__ had of REPLACED."""
+    """Removes the wrappers from a module. `before`: the entries of its __dict__ for the names REPLACED; None: no entry."""
     for name, value in before.items():
         if value is None:
             module.__dict__.pop(name, None)

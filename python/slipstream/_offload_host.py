@@ -1,5 +1,5 @@
-"""Where the weights of an offloaded model are on the host: pinned memory, their own memory, or files. All changes of the
-model are listed, so that they can be undone: by restore(), or after an exception."""
+"""Where the weights of an offloaded model are on the host: pinned memory, their own memory, or files. Each change of the
+model adds its reverse to a list, which restore() runs, and offload() after an exception."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class HostWeights:
         self.model, self.device, self.slip_device, self.compress = model, device, slip_device, compress
         self.weights, self.files, self.host_memory = weights, files, host_memory
         self.on_host = device.type == "cpu"
-        self.sources: list[Any] = []                # by group
-        self.undo: list[Callable[[], None]] = []    # bring the model back, in the order of the changes
-        self.probes: list[torch.Tensor] = []        # one of each type in the model, empty
+        self.sources: list[Any] = []                # for the WeightStreamer, by group
+        self.undo: list[Callable[[], None]] = []    # one function for each change, in the order of the changes
+        self.probes: list[torch.Tensor] = []        # an empty tensor of each type in the model; see is_copy_or_conversion()
         self.pinned_bytes = 0
 
     def undo_all(self) -> None:
-        """Each change leaves the list after it was undone, and may be undone twice: after an exception, call this again."""
+        """Undoes all changes, the last one first. A change leaves the list only after its function has returned. After an
+        exception the caller can call this again, because the functions may run twice."""
         while self.undo:
             self.undo[-1]()
             self.undo.pop()
@@ -62,7 +63,7 @@ class HostWeights:
 
     @contextlib.contextmanager
     def shown(self, groups: Iterable[Group]) -> Iterator[None]:
-        """The parameters of the groups show the weights in host memory, for a state_dict()."""
+        """Inside, the parameters of the groups point to the weights in host memory: for state_dict()."""
         before = [(group, group.open, [param.data for param in group.params]) for group in dict.fromkeys(groups)]
         try:
             for group, _, _ in before:
@@ -76,12 +77,13 @@ class HostWeights:
                 group.open = was_open
 
     def rows(self, group: Group, ids: torch.Tensor) -> Optional[torch.Tensor]:
-        """The weight with its rows `ids`, readable on the device. None: there is no way but to load it."""
+        """A tensor of the weight's shape that the device can read, with at least the rows `ids`. None: the weight must be
+        loaded."""
         if group.rows is not None:
             return group.rows
         if group.host is not None or group.packed is not None or not self.on_host:
             return None
-        # Only the pages of these rows become memory. Other numbers are an error of the lookup itself.
+        # torch.empty() leaves the other rows without physical memory. The lookup itself reports ids that are out of range.
         assert self.files is not None and group.tensor is not None
         with torch.inference_mode(False):
             table = torch.empty(group.shape, dtype=group.dtype)
@@ -90,7 +92,7 @@ class HostWeights:
         return table
 
     def prepare(self, names: Any) -> None:
-        """Moves the weights. After an exception the caller calls _undo_all()."""
+        """Moves the weights to the host, and fills `sources`. After an exception the caller calls undo_all()."""
         weights = self.weights
         progress = Progress("compressing weights" if self.compress else "reading weights" if self.files else "pinning weights",
                             weights.total)
@@ -98,21 +100,22 @@ class HostWeights:
             if self.files:
                 self._read_files(names, progress)
             else:
-                self._take_memory(progress)
+                self._move_from_memory(progress)
         finally:
             progress.end()
         for kind in {p.dtype for p in self.model.parameters()} | {torch.float32}:
             self.probes.append(torch.empty(0, dtype=kind, device=self.device))
 
     def _small(self) -> list[tuple[torch.nn.Parameter, list[Place]]]:
-        """The small parameters, each with all its places: tied ones have several."""
+        """The small parameters, each with all its places: a tied parameter has several."""
         found: dict[int, tuple[torch.nn.Parameter, list[Place]]] = {}
         for module, name, param in self.weights.small:
             found.setdefault(id(param), (param, []))[1].append((module, name))
         return list(found.values())
 
     def _keep_small(self, param: torch.nn.Parameter, places: list[Place], data: torch.Tensor) -> None:
-        """Gives a parameter other bytes. One on the meta device is replaced, because its kind of tensor cannot change."""
+        """Makes `data` the memory of a small parameter. A parameter on the meta device is replaced by a new one, because
+        torch cannot give it memory."""
         if param.device.type == "meta":
             made = torch.nn.Parameter(data, requires_grad=False)
             self.undo.append(lambda: put(places, param))
@@ -135,8 +138,8 @@ class HostWeights:
         self.undo.append(undo)
         module._buffers[name] = data
 
-    def _take_memory(self, progress: Progress) -> None:
-        """Weights that are in memory: on a GPU they move to pinned memory, on cpu they stay where they are."""
+    def _move_from_memory(self, progress: Progress) -> None:
+        """For weights that are in memory. If the device is a GPU, they move to pinned memory; on cpu they keep their own."""
         moved: dict[int, torch.Tensor] = {}
         for param, places in self._small():
             self._keep_small(param, places, param.data.to(self.device))
@@ -149,7 +152,7 @@ class HostWeights:
         for group in self.weights.groups:
             source = group.params[0].data
             if self.compress:
-                self._pack(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(source))
+                self._compress(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(source))
             elif self.on_host and source.stride() == tuple(group.stride) and source.device.type == "cpu":
                 group.original = group.host = source
                 flat = source.as_strided((source.numel(),), (1,)).view(torch.uint8)
@@ -167,15 +170,16 @@ class HostWeights:
             progress.add(group.nbytes)
         self.pinned_bytes += blocks.bytes
 
-    def _pack(self, group: Group, data: torch.Tensor) -> None:
-        """Compresses the bytes of a group into pinned memory; its own memory is not needed any more."""
+    def _compress(self, group: Group, data: torch.Tensor) -> None:
+        """Compresses the bytes of a group into pinned memory, which becomes its source."""
         flat = data.as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()
         group.packed = _core.CompressedWeights(self.slip_device, flat, FILE_NAMES.get(group.dtype, "U8"))
         self.pinned_bytes += group.packed.compressed_nbytes
         self.sources.append(group.packed)
 
     def _read_files(self, names: Any, progress: Progress) -> None:
-        """Weights in files: on a GPU they are read to pinned memory, as many as host_memory allows; on cpu they stay there."""
+        """For weights in files. If the device is a GPU, as many as host_memory allows are read into pinned memory. The others
+        stay in the files, and on cpu all do."""
         assert self.files is not None
         files, weights, tensors = self.files, self.weights, self.files.tensors()
         missing: list[str] = []
@@ -219,7 +223,7 @@ class HostWeights:
                 self.sources.append((files, [group.tensor]))
             elif self.compress:
                 kind, shape = tensors[group.tensor][:2]
-                self._pack(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(
+                self._compress(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(
                     read_tensor(files, group.tensor, kind, shape)))
             else:
                 pinned, memory = blocks.take()
@@ -235,7 +239,8 @@ class HostWeights:
         self.pinned_bytes += blocks.bytes
 
     def _kept(self, tensors: dict[str, Any]) -> list[bool]:
-        """By group: whether it is kept in host memory. The others are read from the files at each load, as they are there."""
+        """By group: whether it is kept in host memory. The others are read from the files at each load, without conversion,
+        so a group whose type or layout differs from that of the files must be kept."""
         groups = self.weights.groups
         same = [file_dtype(tensors[group.tensor][0]) == group.dtype and group.stride == contiguous_stride(group.shape)
                 for group in groups if group.tensor is not None]
@@ -262,8 +267,8 @@ class HostWeights:
         return kept
 
     def _replace(self, group: Group) -> None:
-        """From here on the parameters of the group show its bytes only while it is acquired. The undo is listed before any
-        change. `idle_view` comes after it: a group that has one is pointed to it when the streamer is closed."""
+        """From here on the parameters of the group point to its bytes only while it is acquired. The undo function is listed
+        before any change. `idle_view` is set after that: closing the streamer points each group that has one to it."""
         idle_view = idle_view_for(group, self.device)
         if group.origin.type != "meta":
             self.undo.append(lambda: self._bring_back(group))
@@ -285,13 +290,14 @@ class HostWeights:
         group.idle_view = idle_view
 
     def _bring_back(self, group: Group) -> None:
-        """The parameters of the group have memory of their own again. The copy on the host stays until all groups have."""
+        """Gives the parameters of the group memory of their own again. The copy on the host stays until all groups have
+        theirs, so no weight is lost if memory runs out."""
         data = group.original
         if data is None:
             try:
                 data = torch.empty_strided(group.shape, group.stride, dtype=group.dtype, device=group.origin)
             except RuntimeError as error:
-                raise OutOfMemory(f"{text_of(group.nbytes)} of the memory of {group.origin} for '{group.name}' cannot be had: "
+                raise OutOfMemory(f"cannot allocate {text_of(group.nbytes)} on {group.origin} for '{group.name}': "
                                   f"{error}; free some, then call model.slip.restore() again: no weight is lost") from error
             data.copy_(self.read(group))
         for param, needed in zip(group.params, group.requires_grad):

@@ -1,4 +1,4 @@
-"""Which thread uses an offloaded model: one call at a time, and reports of any thread between the calls."""
+"""The lock of an offloaded model: one call at a time, and between the calls reports by any thread."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MAX_WAIT = 60  # seconds
 
 
 class CallLock:
-    """All use of the streamer needs this lock. A report waits for a call in another thread, and a call waits for a report.
-    A second call does not wait."""
+    """All use of the streamer needs this lock. A report waits for a call in another thread, and a call waits for a report,
+    both up to MAX_WAIT. A call does not wait for another call: enter() returns False."""
 
     def __init__(self) -> None:
-        self.calls = Lock()    # held by a call, an access outside of calls, restore() or a report
-        self.reports = Lock()  # held by a report that waits for the other lock or has it: no call can overtake it
-        self.owner = 0         # the thread inside a call
+        self.calls = Lock()    # held by a call, by an access outside of calls, by restore() or by a report
+        self.reports = Lock()  # held by a report that waits for `calls` or holds it, so that no new call can overtake it
+        self.owner = 0         # the id of the thread inside a call; 0: none
 
     def inside(self) -> bool:
         """Whether this thread is inside a call."""
         return self.owner == get_ident()
 
     def enter(self) -> bool:
-        """For a call, an access or restore(). False: another thread is in one."""
+        """Takes the lock for a call, an access outside of calls or restore(). False: another thread holds it for one."""
         self._wait_for_reports()
         try:
             return self.calls.acquire(blocking=False)
@@ -38,7 +38,7 @@ class CallLock:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """For a report."""
+        """Holds the lock for a report. A report inside a call needs no lock: its thread has it."""
         if self.inside():
             yield
             return

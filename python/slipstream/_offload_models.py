@@ -18,7 +18,8 @@ from ._offload import offload
 
 @contextlib.contextmanager
 def empty_weights() -> Iterator[None]:
-    """Parameters of modules made inside have no memory (device "meta"). Buffers are made as always: many are computed."""
+    """Parameters of modules that are made inside have no memory (device "meta"). Buffers get memory and values as always,
+    because many models compute them."""
     register = torch.nn.Module.register_parameter
 
     def without_memory(module: torch.nn.Module, name: str, param: Optional[torch.nn.Parameter]) -> None:
@@ -46,7 +47,7 @@ def default_dtype(kind: Optional[torch.dtype]) -> Iterator[None]:
 
 
 def class_of(given: Any, config: Any) -> Any:
-    """A class of transformers: itself, or its name; None: the one that the config names."""
+    """The class for `given`: a class, the name of a class of transformers, or None for the one that the config names."""
     if given is not None and not isinstance(given, str):
         return given
     import transformers
@@ -88,7 +89,7 @@ def from_pretrained(cls: Any, path: Any, budget: Any = None, device: Any = None,
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     names = names_of(model)
     if missing := missing_in(model, _core.WeightFiles(folder), names):
-        # Some models have several tensors of a file in one parameter, for example the experts of a layer.
+        # In some models one parameter consists of several tensors of the files, for example the experts of a layer.
         if host_memory is not None:
             raise InvalidValue(f"'{missing[0]}' is not a tensor of the files: transformers must convert them, in memory, so "
                                "host_memory cannot be kept")
@@ -102,7 +103,7 @@ def from_pretrained(cls: Any, path: Any, budget: Any = None, device: Any = None,
 
 
 def keep_in_float32(model: torch.nn.Module, kind: Optional[torch.dtype]) -> None:
-    """Parameters that a class of transformers keeps in float32, because their layers overflow in a smaller type."""
+    """Converts the parameters that a class of transformers keeps in float32: their layers overflow in a smaller type."""
     wanted = list(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if kind in (torch.float16, torch.bfloat16) else []
     if kind == torch.float16:
         wanted += getattr(model, "_keep_in_fp32_modules", None) or ()

@@ -1,6 +1,6 @@
-"""Passes of an offloaded model: which uses of weights a call makes, in which order, and how long its kernels take.
+"""Passes of an offloaded model: which weights a call uses, in which order, and how long its kernels take.
 
-Calls of the same module with a similar number of tokens (the same power of two) are one kind of pass: a prompt and a
+Calls of the same module whose numbers of tokens have the same number of bits are one kind of pass. So a prompt and a
 generated token are two kinds. The first calls of a kind are observed, then the kind has a plan of its own.
 """
 
@@ -15,11 +15,11 @@ from ._offload_groups import Group, aligned
 
 NAMED_INPUTS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds", "pixel_values", "hidden_states",
                 "input_features", "x", "input")
-OBSERVED_CALLS = (1, 2, 8, 32)  # of each kind, after the choice of what stays on the device: the first ones may be slow
+OBSERVED_CALLS = (1, 2, 8, 32)  # when the resident weights are chosen, these calls of a kind are observed: the first may be slow
 
 
 def kind_of(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """The kind of a call: the number of the module, and the magnitude of its first tensor."""
+    """The kind of a call: the number of the module, and the number of bits of the number of tokens of its input."""
     for name in NAMED_INPUTS:
         value = kwargs.get(name)
         if isinstance(value, torch.Tensor):
@@ -37,7 +37,7 @@ def tokens_of(tensor: torch.Tensor) -> int:
 
 
 class HostClock:
-    """Marks are times of the host: on cpu, kernels run in the calling thread."""
+    """A mark is a time of the host: on cpu, kernels run in the calling thread."""
 
     @staticmethod
     def mark() -> float:
@@ -57,7 +57,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Marks are timed events in the current stream of the device."""
+    """A mark is a timed event in the current stream of the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -81,7 +81,8 @@ class CudaClock:
 
 
 class Use(NamedTuple):
-    """A use of a group in a call. `last`: the number of the last use that began before this one ended."""
+    """A use of a group in a call. `picos`: the time of the kernels until the next use begins, in picoseconds. `last`: the
+    number of the last use that began before this one ended."""
 
     group: Group
     picos: int
@@ -110,8 +111,8 @@ class Observation:
             self.last[use] = len(self.marks) - 1
 
     def uses(self) -> list[Use]:
-        """With the time of the kernels from each use to the next one. What comes before the first use counts with the
-        last: in a row of equal calls it follows it."""
+        """The uses with their times. The time before the first use is added to the last one: in a sequence of equal calls
+        it follows that use."""
         ends = [before for _, before, _ in self.marks[1:]] + [self.end]
         found = [self.clock.picoseconds(after, end) for (_, _, after), end in zip(self.marks, ends)]
         if found:
@@ -132,11 +133,11 @@ def in_order(groups: list[Group]) -> list[Use]:
 
 
 def held_bytes(uses: list[Use]) -> int:
-    """The most bytes that are held when another use begins."""
-    most = 0
+    """The maximum bytes that earlier uses hold when a use begins."""
+    result = 0
     for number in range(len(uses)):
-        most = max(most, sum(aligned(use.group.nbytes) for use in uses[:number] if use.last >= number))
-    return most
+        result = max(result, sum(aligned(use.group.nbytes) for use in uses[:number] if use.last >= number))
+    return result
 
 
 class Pass:
@@ -152,7 +153,8 @@ class Pass:
         self.waited_ps = 0                 # for loads, in the last observed call
 
     def observe(self, observation: Observation) -> bool:
-        """Takes the order of a call and, if it was the quickest one of this order, its times. False: nothing is new."""
+        """Takes over the uses of the observed call if their order is new, or if the call was the fastest one with this order.
+        False: the uses stay as they were."""
         self.observed += 1
         self.total_ps, self.waited_ps = observation.total(), observation.waited()
         uses = observation.uses()
@@ -164,15 +166,15 @@ class Pass:
 
 
 def for_streamer(uses: list[Use]) -> list[tuple[str, int, int]]:
-    """As WeightStreamer.add_pass takes them."""
+    """The uses in the form that WeightStreamer.add_pass takes."""
     return [(use.group.name, max(use.picos, 1), use.last - number) for number, use in enumerate(uses)]
 
 
 def streamed_uses(uses: list[Use], is_resident: Callable[[Group], bool]) -> list[Use]:
-    """The uses of streamed groups. The time of a use of a resident group counts with the streamed use before it."""
+    """The uses of streamed groups. The time of a use of a resident group is added to the streamed use before it."""
     result: list[Use] = []
-    lead = 0
-    before: list[int] = []  # streamed uses among the uses up to each
+    lead = 0                # the time before the first streamed use
+    before: list[int] = []  # by use: the number of streamed uses up to it
     for use in uses:
         if not is_resident(use.group):
             result.append(use)

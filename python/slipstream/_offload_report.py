@@ -1,4 +1,4 @@
-"""What model.slip tells: the plan, the prediction and the report of an offloaded model."""
+"""The results of model.slip.plan(), predict() and report() of an offloaded model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """What stays on the device. `passes`: by kind of call, the bytes that a call loads."""
+    """Which weights stay on the device and which are streamed. `passes`: by kind of call, the bytes that a call loads.
+    `settled`: the choice was made from observed calls; before that it may still change."""
 
     device: str
     settled: bool
@@ -23,7 +24,7 @@ class OffloadPlan:
     small_bytes: int
     resident_bytes: int
     ring_bytes: int
-    slot_bytes: int  # for compressed weights on their way
+    slot_bytes: int  # device memory for compressed weights, which are decoded from there
     weight_bytes: int
     pinned_bytes: int
     resident: list[str]
@@ -34,7 +35,7 @@ class OffloadPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Of all weights and the ring; without activations."""
+        """Device memory for all weights, the ring and the slots; without activations."""
         return self.small_bytes + self.resident_bytes + self.ring_bytes + self.slot_bytes
 
     def __str__(self) -> str:
@@ -50,11 +51,13 @@ class OffloadPlan:
         passes = {each.name: sum(use.group.nbytes for use in each.uses) for each in session._passes.values()}
         small, kept, ring = session._small_bytes(), sizes["resident_bytes"], sizes["ring_bytes"]
         rate = sizes["load"][0]
-        lines = [f"device         {session._device}: {text_of(small + kept + ring)} for weights"
+        slots = sizes["slot_bytes"]
+        lines = [f"device         {session._device}: {text_of(small + kept + ring + slots)} for weights"
                  + (f" of a budget of {text_of(session._options['budget'])}" if session._options["budget"] is not None else ""),
                  f"  small        {text_of(small)}: {len(weights.small)} small weights, {len(weights.buffers)} buffers",
                  f"  resident     {text_of(kept)}: {len(resident)} weights",
                  f"  ring         {text_of(ring)}, for {len(streamed)} streamed weights",
+                 *([f"  slots        {text_of(slots)}, for compressed weights before they are decoded"] if slots else []),
                  f"link           {text_of(rate)}/s"]
         packed = [group for group in weights.groups if group.packed is not None]
         if packed:
@@ -65,16 +68,16 @@ class OffloadPlan:
                          f"{sum(each['resident'] for each in used)} stay so on the device, "
                          f"{sum(not each['resident'] for each in used)} are streamed so")
         if not session._settled:
-            lines.append("not final      what stays is chosen after the first calls of the model, by their order and times")
+            lines.append("not final      the resident weights are chosen after the first calls, by their order and times")
         lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
         return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring,
-                           sizes["slot_bytes"], weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
+                           slots, weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
                            "\n".join(lines) + "\n")
 
 
 @dataclass(frozen=True)
 class OffloadPrediction:
-    """The simulated time of a call, in a row of equal calls. `loaded_bytes` in each of them."""
+    """The simulated time of a call in a sequence of equal calls. Each of them loads `loaded_bytes`."""
 
     name: str
     seconds: float
@@ -97,7 +100,7 @@ class OffloadPrediction:
 
 @dataclass(frozen=True)
 class OffloadReport:
-    """What was loaded since what stays on the device was chosen."""
+    """The calls and loads since the resident weights were chosen."""
 
     calls: dict[str, int]
     planned_loads: int
@@ -116,9 +119,9 @@ class OffloadReport:
     @staticmethod
     def of(session: Offloaded) -> OffloadReport:
         assert session._streamer is not None
-        made, sizes = session._streamer.report(), session._streamer.plan_of(0)
+        made = session._streamer.report()
         calls = {each.name: each.calls for each in session._passes.values()}
-        device_bytes = session._small_bytes() + sizes["resident_bytes"] + sizes["ring_bytes"]
+        device_bytes = OffloadPlan.of(session).device_bytes
         waited = {each.name: each.waited_ps / 1e12 for each in session._passes.values()}
         text = "".join(f"calls          {count} of {name}; an observed one waited {waited[name] * 1e3:.3g} ms for loads\n"
                        for name, count in calls.items()) + made["text"]

@@ -21,15 +21,19 @@ from ._offload_passes import (OBSERVED_CALLS, CudaClock, HostClock, Observation,
 from ._offload_report import OffloadPlan, OffloadPrediction, OffloadReport
 from ._trace import Trace
 
-MAX_UNSETTLED = 4    # calls before what stays on the device is chosen, at the latest
+MAX_UNSETTLED = 4    # after this many observed kinds of calls the resident weights are chosen at the latest
 ROWS_SHARE = 8       # a lookup of at most 1/8 of the rows of a weight reads them from host memory
-TORCH_BLOCK = 2 << 20  # torch's allocator gives large memory in multiples of this
-DRIVER_BYTES = 8 << 20  # of streams and events, as the driver counts them: 6 MB on an H200
-LEGACY_STREAM = 1    # cudaStreamLegacy, which torch calls 0
+TORCH_BLOCK = 2 << 20  # torch's allocator allocates large memory in multiples of this
+DRIVER_BYTES = 8 << 20  # reserved for the driver's own memory of streams and events: 6 MB on an H200
+LEGACY_STREAM = 1    # the value of cudaStreamLegacy; torch represents that stream as 0
 
 
 class Offloaded:
-    """`model.slip` of an offloaded model."""
+    """`model.slip` of an offloaded model. Only one thread at a time may be inside a call of the model; see CallLock.
+
+    The first calls run with all weights in the ring, and are observed. _settle() then chooses the resident weights. A
+    call that fails sets `_restart`: the next one begins with a new streamer.
+    """
 
     def __init__(self, model: torch.nn.Module, device: torch.device, weights: Weights, options: dict[str, Any],
                  files: Optional[_core.WeightFiles]) -> None:
@@ -45,17 +49,17 @@ class Offloaded:
         self._host = HostWeights(model, device, self._slip_device, weights, files, options["host_memory"],
                                  options["compress"])
         self._modules: list[str] = []       # names of the wrapped modules, by number
-        self._subtree: list[list[Group]] = []
-        self._settled = False               # what stays on the device is chosen, from observed calls
-        self._link: Optional[tuple[float, int]] = None
-        self._decode: Optional[tuple[float, int]] = None  # of compressed weights
+        self._subtree: list[list[Group]] = []  # by number of the module: the streamed weights in it
+        self._settled = False               # the resident weights are chosen
+        self._link: Optional[tuple[float, int]] = None    # of a load: (bytes/s, latency); None: to be measured
+        self._decode: Optional[tuple[float, int]] = None  # the same for decoding compressed weights
         self._passes: dict[tuple[int, int], Pass] = {}
-        self._last: Optional[Pass] = None
-        self._known: dict[tuple[int, int], list[Use]] = {}  # observed before that choice
-        self._pending: list[Observation] = []
-        self._observation: Optional[Observation] = None
-        self._began = False
-        self._restart = False
+        self._last: Optional[Pass] = None   # of the last call
+        self._known: dict[tuple[int, int], list[Use]] = {}  # observed before the resident weights are chosen
+        self._pending: list[Observation] = []  # of calls that may still run on the device
+        self._observation: Optional[Observation] = None  # of the running call; None: it is not observed
+        self._began = False                 # the streamer has begun a step
+        self._restart = False               # the next call needs a new streamer
         self._lock = CallLock()
         self._opened: list[Group] = []      # acquired groups, innermost last
         self._scopes: list[tuple[_offload_hooks.HookScope, int]] = []  # calls of modules with hooks: groups before them
@@ -64,17 +68,17 @@ class Offloaded:
     # ---------------------------------------------------------------- for programs
 
     def plan(self) -> OffloadPlan:
-        """What stays on the device and what is streamed, with the plan of each kind of call."""
+        """Which weights stay on the device and which are streamed, with the plan of each kind of call."""
         with self._reading():
             return OffloadPlan.of(self)
 
     def predict(self, name: Optional[str] = None) -> OffloadPrediction:
-        """The time of a call in a row of equal calls, simulated: of the last kind, or of the one with this name."""
+        """The simulated time of a call in a sequence of equal calls. `name`: a kind of call; None: that of the last call."""
         with self._reading():
             return OffloadPrediction.of(self, self._find(name))
 
     def report(self) -> OffloadReport:
-        """What was loaded so far, as planned and on demand."""
+        """The loads so far, as planned and on demand."""
         with self._reading():
             return OffloadReport.of(self)
 
@@ -100,15 +104,15 @@ class Offloaded:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Around a report, which any thread may make."""
+        """Around a report, which any thread may request."""
         self._in_this_process()
         with self._lock.reading():
             self._usable()
             yield
 
     def restore(self) -> torch.nn.Module:
-        """The model as before offload: its weights where they were. Gives device memory and pinned memory back. After an
-        exception, for example of too little memory, it can be called again."""
+        """Makes the model as it was before offload(), and frees the streamer's device memory and pinned memory. After an
+        exception, for example OutOfMemory, it can be called again."""
         if self._restored:
             return self._model
         self._in_this_process()
@@ -118,7 +122,7 @@ class Offloaded:
             if not locked:
                 raise Error("restore() inside a call of the model" if self._lock.inside() else
                             "restore() while another thread is inside a call of the model: call it after that call")
-            with contextlib.suppress(Error):  # an error of a load: nothing is left to do for it
+            with contextlib.suppress(Error):  # the error of a load has no effect on the weights in host memory
                 self._sync()
             if written := self._written():
                 warnings.warn(f"slipstream: {written} was changed while the model was offloaded: the change is lost", stacklevel=2)
@@ -133,7 +137,7 @@ class Offloaded:
     # ---------------------------------------------------------------- setup
 
     def _hook(self) -> None:
-        """Wraps the modules that have streamed weights, and those around them."""
+        """Wraps the modules that have streamed weights, and all modules that contain one of these."""
         model = self._model
         own: dict[int, dict[str, Group]] = {}
         for group in self._weights.groups:
@@ -165,7 +169,7 @@ class Offloaded:
             self._subtree.append(inside)
 
     def _undo_all(self) -> None:
-        self._memory = None  # first: weights that came from the device may need this memory
+        self._memory = None  # first: weights that return to the device may need this memory
         self._host.undo_all()
         self._model.__dict__.pop("slip", None)
         if not self._slip_device.closed:
@@ -198,7 +202,7 @@ class Offloaded:
                 whole = torch.empty(size + 4096, dtype=torch.uint8, device=self._device) if self._on_host \
                     else torch.empty(size, dtype=torch.uint8, device=self._device)
             except RuntimeError as error:
-                raise OutOfMemory(f"{text_of(size)} of the memory of {self._device} cannot be had: {error}") from error
+                raise OutOfMemory(f"cannot allocate {text_of(size)} on {self._device}: {error}") from error
         begin = -whole.data_ptr() % 4096 if self._on_host else 0
         self._memory = whole[begin:begin + size]
 
@@ -224,7 +228,7 @@ class Offloaded:
         return streamer
 
     def _measure_files(self) -> None:
-        """The rate of reads from the files, by one read that the page cache need not have."""
+        """Measures the rate of reads from the files with one read. The page cache may not contain the bytes."""
         assert self._files is not None
         group = min(self._weights.groups, key=lambda each: abs(each.nbytes - (32 << 20)))
         if group.host is None:
@@ -234,7 +238,8 @@ class Offloaded:
             self._link = (group.nbytes / max(time.perf_counter() - begin, 1e-9), 0)
 
     def _start(self) -> None:
-        """The first streamer: its order is that of the modules, its ring all memory. If all weights fit, they stay."""
+        """Makes the first streamer, which assumes the order of the modules. If all weights fit, they are resident; otherwise
+        its ring takes all memory of the budget."""
         total, budget = self._weights.streamed_bytes, self._room()
         if budget is None:
             budget = max(4 * aligned(self._weights.largest.nbytes), 1 << 28)
@@ -249,7 +254,7 @@ class Offloaded:
             self._point_residents()
 
     def _start_again(self) -> None:
-        """After an error: with a new streamer, and without what was learned."""
+        """After an error: makes a new streamer, and forgets the observed calls."""
         with contextlib.suppress(Error):  # the error of a load, which was raised before
             self._sync()
         self._close_streamer()
@@ -260,7 +265,7 @@ class Offloaded:
         self._restart = False
 
     def _settle(self) -> None:
-        """Chooses what stays on the device, by the calls observed so far."""
+        """Chooses the resident weights, from the calls observed so far."""
         orders = [(self._name(kind), uses) for kind, uses in self._known.items() if uses]
         if not orders:
             orders = [("modules", in_order(self._weights.groups))]
@@ -271,13 +276,14 @@ class Offloaded:
         if options["slowdown"] is not None:
             self._memory = None
             if not self._on_host:
-                torch.cuda.empty_cache()  # the trial does not allocate by torch, which keeps the memory of the moved weights
+                torch.cuda.empty_cache()  # frees the memory of the moved weights: the trial cannot use torch's cache
             trial = self._make_streamer(orders, slowdown=options["slowdown"], ring=options["ring"])
             sizes = trial.plan_of(0)
             trial.close()
             budget = sizes["resident_bytes"] + sizes["ring_bytes"] + sizes["slot_bytes"]
         assert budget is not None
-        # Where weights are held while others are used, any weight may come at that place, in a ring with gaps.
+        # If weights are held while others are used, the ring has gaps. It must have space for the held weights and, at any
+        # position, for the largest weight: hence twice its size.
         held = max(held_bytes(uses) for _, uses in orders)
         floor = held + 2 * aligned(self._weights.largest.nbytes) if held else 0
         budget = min(max(budget, floor if options["slowdown"] is not None else 0), total)
@@ -291,7 +297,7 @@ class Offloaded:
         self._point_residents()
 
     def _point_residents(self) -> None:
-        """The parameters of resident groups show their bytes from here on: they need no acquire."""
+        """From here on the parameters of resident groups point to their bytes: they need no acquire."""
         assert self._streamer is not None
         for group in self._weights.groups:
             address = self._streamer.resident(group.index)
@@ -335,7 +341,7 @@ class Offloaded:
         return view
 
     def _shares(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor shows bytes of the streamer's memory."""
+        """Whether a tensor points into the streamer's memory."""
         if self._memory is None or tensor.layout != torch.strided or tensor.device != self._device:
             return False
         try:
@@ -364,7 +370,8 @@ class Offloaded:
     def _begin_pass(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._in_this_process()
         if torch.jit.is_tracing():
-            raise Error("torch.jit.trace() of an offloaded model: its weights come and go; call model.slip.restore() first")
+            raise Error("torch.jit.trace() of an offloaded model: it would record weights that are not on the device later; call "
+                        "model.slip.restore() first")
         if not self._lock.enter():
             raise Error("another thread is inside a call of this offloaded model: one call at a time, since all share one ring")
         try:
@@ -378,7 +385,7 @@ class Offloaded:
             self._take_observations()
             if not self._settled and self._known and (
                     kind in self._known or len(self._known) >= MAX_UNSETTLED or self._all_known()):
-                self._restart = True  # if this fails
+                self._restart = True  # stays set if the next line raises
                 self._settle()
                 self._restart = False
             current = self._passes.get(kind) or self._new_pass(kind)
@@ -394,12 +401,12 @@ class Offloaded:
             raise
 
     def _begin_step(self, number: Optional[int]) -> None:
-        """Begins a step of the streamer. A call that streams nothing begins only the first one, since any weight may be
-        acquired in a step."""
+        """Begins a step of the streamer. `number`: of the pass; None: of a call that streams nothing. Such a call begins a
+        step only if there is none, because any weight may be acquired in any step."""
         if number is None and self._began:
             return
         assert self._streamer is not None
-        self._restart = True  # if a load has failed
+        self._restart = True  # stays set if begin() raises the error of a load
         self._streamer.begin(number or 0)
         self._restart = False
         self._began = True
@@ -416,7 +423,7 @@ class Offloaded:
 
     def _new_pass(self, kind: tuple[int, int]) -> Pass:
         uses = self._known.get(kind)
-        if uses is None:  # as another kind of the same module, or as the modules come
+        if uses is None:  # assume the order of another kind of the same module, or that of the modules
             like = [each for each in self._known if each[0] == kind[0]]
             uses = [use._replace(picos=1) for use in self._known[like[-1]]] if like else in_order(self._subtree[kind[0]])
         made = Pass(kind, self._name(kind), streamed_uses(uses, self._is_resident))
@@ -436,7 +443,7 @@ class Offloaded:
         return all(group.has_rows or id(group) in used for group in self._weights.groups)
 
     def _take_observations(self) -> None:
-        """Learns from the observed calls that have ended on the device. Waits only before the choice of what stays."""
+        """Evaluates the observed calls that have ended on the device. Waits for their end only before _settle()."""
         for observation in list(self._pending):
             if not self._settled:
                 self._clock.wait(observation.end)
@@ -453,7 +460,7 @@ class Offloaded:
                 self._known[observation.kind] = found.uses
 
     def _fetch(self, group: Group) -> None:
-        """The parameters of the group show its bytes, for work that the current stream gets from here on."""
+        """Makes the parameters of the group point to its bytes, for work that is submitted to the current stream later."""
         if not self._lock.inside():
             self._fetch_outside(group)
             return
@@ -484,7 +491,8 @@ class Offloaded:
         self._opened.append(group)
 
     def _no_place(self, group: Group, error: OutOfMemory) -> NoReturn:
-        """The weights that are held leave no place in the ring. The next call begins with a ring of all memory."""
+        """Raises the error for a group that has no space in the ring, because the model holds other weights. The next call
+        begins with a ring that takes all memory."""
         held = [each for each in self._opened if not each.rows_shown]
         needed = self._small_bytes() + bytes_in((*held, group))
         names = ", ".join(f"'{each.name}'" for each in held[-4:])
@@ -493,7 +501,7 @@ class Offloaded:
                           f"budget of at least {needed} bytes ({text_of(needed)})") from error
 
     def _show_rows(self, group: Group, ids: Any) -> None:
-        """If a lookup reads a small part of the weight, the device reads it from host memory."""
+        """If a lookup reads a small part of the weight, lets the device read these rows from host memory."""
         if not isinstance(ids, torch.Tensor) or ids.numel() * ROWS_SHARE > group.shape[0]:
             return
         data = self._host.rows(group, ids)
@@ -505,8 +513,8 @@ class Offloaded:
         self._opened.append(group)
 
     def _fetch_outside(self, group: Group) -> None:
-        """An access outside of the model's forward. The weight stays until the next call of the model, or until another
-        such access needs its place."""
+        """An access outside of the model's forward. The weight stays acquired until the next call of the model, or until
+        another such access needs its space in the ring."""
         if self._restored:
             return
         self._in_this_process()
@@ -544,11 +552,11 @@ class Offloaded:
             if observation is not None:
                 observation.end_use(group)
             if group.stream is not stream and group.stream is not None:
-                stream.wait(group.stream)  # its work also uses the weight
+                stream.wait(group.stream)  # work in that stream also uses the weight
             self._streamer.release(group.index, stream)
 
     def _close_open_groups(self) -> None:
-        """Accesses outside of calls, and what an exception left."""
+        """Releases the weights of accesses outside of calls, and those of a call that an exception ended."""
         written = self._written()
         if self._opened:
             self._release(0)
@@ -571,7 +579,7 @@ class Offloaded:
 
     def _not_restoring(self) -> None:
         if self._restoring:
-            raise Error("restore() of the offloaded model was broken off by an exception: call model.slip.restore() again")
+            raise Error("an exception ended restore() of the offloaded model: call model.slip.restore() again")
 
     def _usable(self) -> None:
         self._in_this_process()
@@ -579,15 +587,15 @@ class Offloaded:
             raise Error("the model was restored: it is not offloaded any more")
         self._not_restoring()
         if self._streamer is None:
-            raise Error("the last call of the offloaded model has failed, and with it its plan: the next call makes a new one")
+            raise Error("the last call of the offloaded model has failed, so there is no plan: the next call makes a new one")
 
     def _find(self, name: Optional[str]) -> Pass:
         if self._lock.inside():
-            raise Error("not inside a call of the model")
+            raise Error("predict() and verify() of the offloaded model cannot run inside a call of the model: call them after it")
         self._take_observations()
         if name is None:
             if self._last is None:
-                raise Error("the model was not called yet: its order and times are not known")
+                raise Error("the model was not called yet, so the order and the times of its uses of weights are not known")
             return self._last
         for each in self._passes.values():
             if each.name == name:

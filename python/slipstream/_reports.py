@@ -1,4 +1,4 @@
-"""What checks, proofs and traces find, as plain data. Times are integers in picoseconds (`_ps`)."""
+"""The results of checks, proofs and traces, as plain data. Times are integers in picoseconds (`_ps`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class RaceReport:
 
 @dataclass(frozen=True)
 class SuperfluousWait:
-    """A wait that can be removed. `cost_ps` is how much shorter the run would be; None: not computed."""
+    """A wait of `before` for `after` that can be removed. `implied`: other waits order the same ops. `cost_ps`: how much
+    shorter the run would be; None: not computed."""
 
     after: Place
     before: Place
@@ -99,7 +100,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class PlanRace:
-    """Two ops of a plan, by index, that access the same bytes in no order."""
+    """Two ops of a plan, by index, that access the same bytes and that no dependency orders."""
 
     first: int
     second: int
@@ -112,7 +113,7 @@ class PlanRace:
 
 @dataclass(frozen=True)
 class Verification:
-    """The proof of a plan, or what prevents it. Ops are indices; a wait is (op, the op that it waits for)."""
+    """The proof of a plan, or the reasons why there is none. Ops are indices; a wait is (op, the op that it waits for)."""
 
     verdict: str
     races: list[PlanRace]
@@ -174,7 +175,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Stats:
-    """Where the time of a trace went. `critical_path` is (op name, what it waited for last)."""
+    """The times of a trace by their use. `critical_path`: for each op on it (name, the reason why it began no earlier)."""
 
     ops: int
     total_ps: int
@@ -190,7 +191,7 @@ class Stats:
 
     @property
     def overlap_percent(self) -> float:
-        """The part of the copies that ran beside compute."""
+        """The percentage of the time of copies in which kernels ran, too."""
         return 100.0 * self.overlapped_ps / self.copy_ps if self.copy_ps else 0.0
 
 

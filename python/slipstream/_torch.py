@@ -27,7 +27,7 @@ def offload(model: torch.nn.Module, budget: Optional[Size] = None, device: Any =
     "cpu" for a model larger than the main memory. `weights`: safetensors files with the weights, for a model made under
     empty_weights(); `host_memory` limits how many of them are kept in host memory. `stream_all`: no weight stays on the
     device. `ring`: bytes for weights that are loaded ahead. `compress`: the weights in host memory are compressed without
-    loss (bfloat16 to 70 %), and decoded on the device where that makes calls faster; the results keep every bit.
+    loss (bfloat16 to 70 %), and decoded on the device where that makes calls faster; the results have the same bits.
 
     `model.slip` has plan(), predict(), report(), verify(), timeline("x.html") and restore().
     """

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels in a Trace: a recording by torch.profiler, with the names that the program gives to its streams."""
+"""Records PyTorch's own kernels for a Trace: by torch.profiler, with the names that the program gives to its streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import tempfile
 from typing import Any, Mapping
 
-_MARK = "slipstream.watch: "   # a range of the host in which one kernel is launched into a stream, to find its number
+_MARK = "slipstream.watch: "   # begins the names of marks: a mark is a range in which one kernel is launched into one stream
 
 
 class TorchProfile:
@@ -48,7 +48,8 @@ class TorchProfile:
 
 
 def name_streams(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events without the marks, and with a name for each marked stream."""
+    """The events without the marks and their kernels, and with a name for each marked stream. The kernel of a mark shows
+    which stream of the profile it is."""
     marks = [event for event in events
              if event.get("ph") == "X" and str(event.get("name", "")).startswith(_MARK) and event.get("cat") == "user_annotation"]
     names: dict[tuple[Any, Any], str] = {}
@@ -70,7 +71,7 @@ def name_streams(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_inside(event: dict[str, Any], mark: dict[str, Any]) -> bool:
-    """Whether this is work of the mark's thread during the mark."""
+    """Whether the event is work of the mark's thread during the mark."""
     if event.get("ph") != "X" or (event.get("pid"), event.get("tid")) != (mark["pid"], mark["tid"]):
         return False
     return mark["ts"] <= event["ts"] and event["ts"] + event.get("dur", 0) <= mark["ts"] + mark["dur"]

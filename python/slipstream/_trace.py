@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from types import TracebackType
@@ -15,7 +16,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class Trace:
-    """A record of everything that happened on streams: recorded (trace()), read (read_trace()) or predicted."""
+    """The ops of streams, with their times: recorded (trace()), read from a file (read_trace()) or predicted."""
 
     def __init__(self, data: Optional[_core.TraceData] = None) -> None:
         self._data = data
@@ -36,7 +37,7 @@ class Trace:
 
     @property
     def data(self) -> _core.TraceData:
-        """The records so far."""
+        """The recorded data so far."""
         if self._recorder is not None:
             return self._recorder.data()
         assert self._data is not None
@@ -132,11 +133,13 @@ class Watch(Trace):
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
-        for stream in self.streams.values():
+        with contextlib.ExitStack() as at_end:  # also if a stream has failed, so that sync() raises
+            at_end.callback(self.stop)
+            for stream in self.streams.values():
+                at_end.callback(stream.close)
             if kind is None:
-                stream.sync()
-            stream.close()
-        self.stop()
+                for stream in self.streams.values():
+                    stream.sync()
         if self._path is not None:
             self.save(self._path)
         if self._html is not None:
@@ -148,9 +151,9 @@ def watch(path: Optional[Path] = None, *, html: Optional[Path] = None, streams: 
     """`with watch("run.json", html="run.html") as run:` records, and writes the files at the end.
 
     `streams` maps names to torch.cuda.Streams. Then torch.profiler records all kernels and copies of the process, those
-    of PyTorch too, and the timeline shows each stream under its name. `run.streams[name]` is the same native stream as a
-    Stream. `torch=True` records PyTorch without naming streams, on a CPU too. The recording of a PyTorch program has no
-    declared reads and writes, so check() cannot find its races.
+    of PyTorch too, and the timeline shows each stream under its name. `run.streams[name]` is a slipstream.Stream for the
+    same CUDA stream. `torch=True` records PyTorch without naming streams, on a CPU too. The recording of a PyTorch program
+    has no declared reads and writes, so check() cannot find its races.
     """
     return Watch(path, html, streams or {}, torch)
 
@@ -178,7 +181,8 @@ def verify(plan: Plan) -> _reports.Verification:
 
 
 def predict(plan: Plan, device: str = "sim:h200") -> Prediction:
-    """Simulates the plan on a sim device. No function runs: declare the cost of kernels at their launch."""
+    """Simulates the plan on a sim device. No function runs, so the times follow from `bytes`, `flops` or `time_ps` of each
+    launch."""
     time_ps, data = _plan(plan)._predict(device)
     return Prediction(time_ps, Trace(data))
 

@@ -22,7 +22,7 @@ void forget(const BufferObject& buffer) {
   if (found != registry().by_address.end() && found->second == &buffer) registry().by_address.erase(found);
 }
 
-// The memory as the host may see it without a copy. The host cannot access the device memory of sim and cuda devices.
+// The memory of a buffer that the host can access directly. Throws for device memory of sim and cuda devices.
 View whole_view(const std::shared_ptr<BufferObject>& buffer) {
   const Buffer& handle = buffer->get();
   const std::string& device = buffer->device->get().info().name;
@@ -113,10 +113,10 @@ struct HostViewObject {
 
 RangeObject part_of(const RangeObject& whole, const py::object& index) {
   if (!py::isinstance<py::slice>(index)) {
-    // numpy comes here, too, if the memory cannot be shown: then the reason is the error.
+    // numpy, too, calls this function if it cannot access the memory. Then the error is the reason for that.
     static_cast<void>(whole_view(whole.buffer));
     throw py::type_error(
-        "a part of a buffer is buffer[a:b], a range of elements; host_read() and host_write() show values");
+        "a part of a buffer is buffer[a:b], a range of elements; host_read() and host_write() give access to values");
   }
   const auto slice = py::reinterpret_borrow<py::slice>(index);
   const auto size = static_cast<std::size_t>(whole.buffer->format.bytes);
@@ -130,7 +130,6 @@ RangeObject whole_of(const std::shared_ptr<BufferObject>& buffer) { return {buff
 
 template <class Class>
 void define_host_views(Class& bound) {
-  using Object = typename Class::type;
   const auto view = [](bool writes) {
     return [writes](const py::object& self) {
       auto made = std::make_unique<HostViewObject>();
@@ -140,7 +139,6 @@ void define_host_views(Class& bound) {
       return made;
     };
   };
-  static_cast<void>(sizeof(Object));
   bound.def("host_read", view(false),
             "The host reads pinned or pageable memory: `with buffer.host_read() as array`. Synchronise first. The race "
             "checker records the access.");
@@ -180,7 +178,7 @@ std::shared_ptr<BufferObject> find_buffer(const void* address) {
   return at < std::prev(found)->first + buffer.bytes ? find_buffer(buffer.id) : nullptr;
 }
 
-void BufferObject::let_go() {
+void BufferObject::release_handle() {
   if (!handle) return;
   forget(*this);
   if (inside_callback() && !closing()) {
@@ -201,8 +199,8 @@ void BufferObject::free() {
   if (!handle) return;
   if (views > 0)
     throw py::buffer_error("buffer '" + name + "' has " + std::to_string(views) +
-                           " views: delete the arrays that show its memory first");
-  let_go();
+                           " views: delete the arrays that use its memory first");
+  release_handle();
 }
 
 RangeObject to_range(py::handle operand) {
@@ -230,8 +228,8 @@ Format format_of(const py::object& dtype) {
 }
 
 py::object array_of(View view) {
-  // Under the GIL, and not initialised by a static guard: the import gives the GIL up, and a thread that then has the
-  // GIL would wait for the guard for ever.
+  // Guarded by the GIL, not initialised as a static local: the import releases the GIL. Another thread could then hold
+  // the GIL and wait for the guard of the static local, while this thread waits for the GIL: a deadlock.
   static PyObject* convert = nullptr;
   if (!convert) {
     py::object found;
@@ -300,7 +298,7 @@ void bind_buffer(py::module_& module) {
       .def("__len__", [](const BufferObject& self) { return self.bytes / static_cast<std::size_t>(self.format.bytes); })
       .def("__getitem__", [](const std::shared_ptr<BufferObject>& self,
                              const py::object& index) { return part_of(whole_of(self), index); })
-      .def("free", &BufferObject::free, "Frees the memory now. BufferError while arrays show it.")
+      .def("free", &BufferObject::free, "Frees the memory now. Raises BufferError while arrays use it.")
       .def("__enter__", [](const std::shared_ptr<BufferObject>& self) { return self; })
       .def("__exit__", [](BufferObject& self, const py::args&) { self.free(); })
       .def("__repr__", [](const BufferObject& self) {

@@ -57,8 +57,8 @@ const Kernel& kernel_named(Name name, void (*function)(const Args&)) {
   return kKernels->try_emplace({name.c_str(), function == run_kernel}, Kernel{name, function}).first->second;
 }
 
-// Ends all callbacks before the interpreter is gone. A thread that asked a finalized interpreter for the GIL would be
-// ended by it in the middle of C++ code.
+// Waits until all callbacks have ended, before the interpreter is finalized. If a thread asks a finalized interpreter
+// for the GIL, the interpreter ends the thread in the middle of C++ code.
 void at_exit() {
   g_exiting = std::this_thread::get_id();
   g_closing.store(true, std::memory_order_seq_cst);
@@ -113,7 +113,7 @@ void destroy_kept() {
 }
 
 void Call::release() {
-  // acq_rel: the last user sees what the others did with the object before it is deleted.
+  // acq_rel: the accesses of all other users come before the deletion.
   if (users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const Locked locked;
   if (!locked.entered()) return;  // exit: leaked

@@ -9,9 +9,9 @@
 
 namespace slip::python {
 
-// A Python function with its operands, for one launch or one op of a plan. Reference-counted: an op that
-// waits to run holds one reference and gives it back after its run. (An op that never runs, because its stream failed,
-// keeps it.) The last reference takes the GIL.
+// A Python function with its operands, for one launch or one op of a plan. Reference-counted: an op that waits to run
+// holds one reference and releases it after its run. If the op never runs, because its stream has failed, the Call is
+// leaked. Releasing the last reference takes the GIL.
 class Call {
  public:
   Call(py::object function, std::vector<std::shared_ptr<BufferObject>> operands, std::vector<bool> reals)

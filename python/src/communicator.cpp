@@ -42,8 +42,8 @@ struct CommunicatorObject {
     if (!handle) throw Error(Code::kInvalidHandle, "the communicator was closed", caller());
     return *handle;
   }
-  // Issues a call on `to` and `source`, which the ranges of the op keep only while it is issued: freeing a buffer
-  // waits.
+  // Issues a call without the GIL. The op does not keep its buffers alive: freeing a buffer waits for the device's
+  // work.
   template <class Issue>
   void call(const StreamObject& stream, const Issue& issue) {
     const Here here = caller();
@@ -105,7 +105,8 @@ struct GroupObject {
 };
 
 void bind_ids(py::module_& module) {
-  py::class_<UniqueId>(module, "UniqueId", "How the ranks of one communicator find each other.")
+  py::class_<UniqueId>(module, "UniqueId",
+                       "Names a new communicator, with the address at which its ranks find each other.")
       .def_static(
           "create", [] { return unlocked([] { return UniqueId::create(); }); },
           "One process creates it and passes its text to the others.")
@@ -158,7 +159,7 @@ void bind_reductions(Bound& bound) {
           "`source` has nranks times the bytes of `to`.");
 }
 
-void bind_moves(Bound& bound) {
+void bind_data_movement(Bound& bound) {
   bound
       .def(
           "all_gather",
@@ -250,7 +251,7 @@ void bind_communicator(py::module_& module) {
         retire(self.handle);
       });
   bind_reductions(bound);
-  bind_moves(bound);
+  bind_data_movement(bound);
 }
 
 }  // namespace slip::python

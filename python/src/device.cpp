@@ -1,4 +1,4 @@
-// Device, and what all bindings share: positions in Python code, and waits.
+// Device, and functions that all bindings use: positions in Python code, and waits.
 #include <pybind11/chrono.h>
 
 #include <algorithm>
@@ -179,7 +179,8 @@ void close(DeviceObject& self, bool force) {
                     ": close them first, or call close(force=True)",
                 caller());
   for (const auto& buffer : buffers) {
-    if (buffer->views == 0) buffer->let_go();  // waits for the device. Others stay allocated while arrays show them
+    if (buffer->views == 0)
+      buffer->release_handle();  // waits for the device. The others stay allocated while arrays use them
   }
   for (const auto& stream : streams) {
     retire(stream->owned);
@@ -256,7 +257,7 @@ void wait_in_slices(std::optional<double> seconds, const char* what,
         error = std::current_exception();
       }
     });
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();  // Ctrl-C, also one that a callback met
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();  // Ctrl-C, also if it arrived in a callback
     if (error) std::rethrow_exception(error);
     if (done) {
       destroy_kept();

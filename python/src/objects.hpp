@@ -5,8 +5,8 @@
 // are read and written with the GIL held.
 //
 // Destruction. Freeing memory and closing devices waits for work. `retire` destroys a handle without the GIL. Inside a
-// callback it keeps the handle until the next call from outside (a thread cannot wait for itself). When the
-// interpreter exits, handles are leaked: exit drops the work that has not started.
+// callback it keeps the handle until a call outside of callbacks, because a thread cannot wait for itself. When the
+// interpreter exits, handles are leaked: exit discards the work that has not started.
 #pragma once
 
 #include <pybind11/functional.h>
@@ -40,8 +40,8 @@ class Locked {
   PyGILState_STATE state_{};
 };
 
-// Gives the GIL up, and takes it again at the end. A thread that would take it while the interpreter exits stops for
-// ever instead, as from Python 3.14 on: older interpreters would end the thread in the middle of C++ code.
+// Releases the GIL, and takes it again in the destructor. If the interpreter exits meanwhile, the thread stops for ever
+// instead. Python 3.14 does the same; older interpreters would end the thread in the middle of C++ code.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
@@ -65,7 +65,7 @@ Here caller();
 bool inside_callback();  // this thread runs a Python callback of an op
 bool closing();          // the interpreter exits
 void keep_for_later(std::shared_ptr<void> handle);
-void destroy_kept();  // what callbacks left; called by calls that may wait
+void destroy_kept();  // destroys the handles of keep_for_later(); functions that may wait call it
 
 template <class Handle>
 void retire(std::optional<Handle>& handle) {
@@ -112,9 +112,9 @@ struct BufferObject {
   void* address = nullptr;
   int views = 0;  // exported views, which point into the memory
 
-  ~BufferObject() { let_go(); }
+  ~BufferObject() { release_handle(); }
   const Buffer& get() const;  // throws if it was freed
-  void let_go();
+  void release_handle();
   void free();  // throws BufferError while views exist
 };
 std::shared_ptr<BufferObject> make_buffer(std::shared_ptr<DeviceObject> device, Buffer buffer, Format format,
@@ -123,7 +123,7 @@ std::shared_ptr<BufferObject> make_buffer(std::shared_ptr<DeviceObject> device, 
 std::shared_ptr<BufferObject> find_buffer(std::uint64_t id);
 std::shared_ptr<BufferObject> find_buffer(const void* address);
 
-// Some elements of a buffer. Keeps the buffer.
+// Some elements of a buffer. Keeps the buffer alive.
 struct RangeObject {
   std::shared_ptr<BufferObject> buffer;
   Range range;
@@ -131,7 +131,7 @@ struct RangeObject {
 RangeObject to_range(py::handle operand);  // a Buffer or a Range
 std::vector<RangeObject> to_ranges(const py::object& operands);
 
-// Memory seen through the buffer protocol. Keeps the buffer.
+// Memory that is exported through the buffer protocol. Keeps the buffer alive.
 struct View {
   std::shared_ptr<BufferObject> buffer;
   std::byte* data = nullptr;

@@ -76,7 +76,8 @@ struct CaptureObject {
   }
 };
 
-// The plan with each scalar of its Python kernels checked: their index 0 is the Call itself.
+// The bindings of a launch. Throws if the plan does not use a buffer, or has no such scalar of this type. The indices
+// of scalars are those of Python: in the library, index 0 is the Call itself.
 Bindings bindings_of(const PlanObject& self, const py::dict& buffers, const py::dict& scalars,
                      std::vector<RangeObject>& kept) {
   const Plan& plan = *self.plan;

@@ -1,4 +1,4 @@
-// Plan, and what a capture keeps.
+// PlanObject: a plan and the buffers that it uses. CaptureRefs: keeps the operands of a capture alive.
 #pragma once
 
 #include "objects.hpp"

@@ -87,8 +87,8 @@ void launch_kernel(const StreamObject& self, const py::object& kernel, const py:
       refused = std::current_exception();
     }
   });
-  // The op, or the plan, has the reference now. If no function will run, nobody gives it back but this call. With
-  // launch_blocking an error may be that of the run itself, which gave it back.
+  // The op, or the plan, has the reference now, and releases it after the run. If no function will run, this thread
+  // releases it. With launch_blocking an error may come from the run itself, which has released the reference already.
   const bool never_runs = !options.run_functions && !capturing;
   if (never_runs || (refused && !options.launch_blocking)) call->release();
   if (refused) std::rethrow_exception(refused);
@@ -180,7 +180,7 @@ void free_in_order(const StreamObject& self, BufferObject& buffer) {
   buffer.get();
   if (buffer.views > 0) throw py::buffer_error("buffer '" + buffer.name + "' has views: delete its arrays first");
   unlocked([&] { stream.free(std::move(*buffer.handle), here); });
-  buffer.let_go();
+  buffer.release_handle();
 }
 
 void sync(const StreamObject& self, std::optional<double> timeout) {

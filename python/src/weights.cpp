@@ -1,4 +1,4 @@
-// WeightStreamer and WeightFiles. `slipstream.offload` is made of them.
+// WeightStreamer and WeightFiles. `slipstream.offload` uses them.
 //
 // acquire() and release() are called some hundred times in each step of a model, so they do not look for the caller's
 // position in the Python code.
@@ -20,8 +20,8 @@ struct FilesObject {
 struct StreamerObject {
   std::shared_ptr<WeightStreamer> handle;
   std::shared_ptr<DeviceObject> device;
-  std::vector<std::shared_ptr<BufferObject>> buffers;  // of sources and of the memory
-  std::vector<py::object> kept;                        // objects whose memory the sources are
+  std::vector<std::shared_ptr<BufferObject>> buffers;  // kept alive: of the sources, and of the option `memory`
+  std::vector<py::object> kept;                        // kept alive: objects whose memory is a source
   pid_t process = ::getpid();
 
   ~StreamerObject() { close(); }
@@ -170,13 +170,13 @@ py::dict plan_of(const StreamerObject& self, std::uint32_t pass) {
   const Costs& costs = streamer->costs_of({pass}, here);
   const Graph& graph = streamer->graph_of({pass}, here);
   py::list groups;
-  for (const WeightGroup& unit : plan.units) {
+  for (const WeightGroup& group : plan.units) {
     py::dict each;
-    each["name"] = graph.values()[unit.parts.front().bytes.value.index].name;
-    each["bytes"] = unit.bytes;
-    each["resident"] = unit.resident;
-    each["from_disk"] = unit.from_disk;
-    each["compressed_bytes"] = unit.compressed_bytes;
+    each["name"] = graph.values()[group.parts.front().bytes.value.index].name;
+    each["bytes"] = group.bytes;
+    each["resident"] = group.resident;
+    each["from_disk"] = group.from_disk;
+    each["compressed_bytes"] = group.compressed_bytes;
     groups.append(each);
   }
   py::dict result;

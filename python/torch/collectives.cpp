@@ -38,7 +38,7 @@ void require_same_type(const at::Tensor& a, const at::Tensor& b, const char* cal
               b.scalar_type(), "; they must have one type");
 }
 
-// `whole` has `size` times the elements of `part`.
+// Throws unless both have the same type and `whole` has `size` times as many elements as `part`.
 void require_parts(const at::Tensor& whole, const at::Tensor& part, int size, const char* call) {
   require_host_tensor(whole, call);
   require_host_tensor(part, call);
@@ -54,7 +54,8 @@ void require_pairs(std::size_t outputs, std::size_t inputs, const char* call) {
 }  // namespace
 
 int SlipGroup::require_root(std::int64_t root, const char* call) const {
-  TORCH_CHECK(root >= 0 && root < getSize(), "slip ", call, ": root ", root, " of ", getSize(), " ranks");
+  TORCH_CHECK(root >= 0 && root < getSize(), "slip ", call, ": root ", root, " is not a rank of the group, which has ",
+              getSize(), " ranks");
   return static_cast<int>(root);
 }
 

@@ -5,7 +5,8 @@
 namespace slip::distributed {
 namespace {
 
-// Releases Python's lock while a group is destroyed: the threads that end its works may need it.
+// Releases the GIL while a group is destroyed. The destructor waits for threads that complete works, and these threads
+// may need the GIL.
 class WithoutPython {
  public:
   WithoutPython() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -25,7 +26,7 @@ SlipGroup::SlipGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int
     : TorchGroup(rank, size),
       store_(store),
       timeout_(timeout),
-      line_(memory_.device(), rank, Name("collectives")),
+      works_(memory_.device(), rank, Name("collectives")),
       comm_(make_communicator(*store, "torch", size, rank, memory_.device(), timeout)) {
   init();
 }
@@ -33,17 +34,17 @@ SlipGroup::SlipGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int
 SlipGroup::~SlipGroup() {
   const WithoutPython unlocked;
   for (const auto& [ends, channel] : channels_) channel->close();
-  comm_.reset();  // waits for the calls of this rank
+  comm_.reset();  // returns when the calls of this rank are complete
 }
 
 std::uint64_t SlipGroup::getSequenceNumberForGroup() {
   return calls_.load(std::memory_order_relaxed);  // relaxed: a count, which publishes nothing
 }
 
-WorkPtr SlipGroup::start(SlipWork::Call call, std::vector<Staged> staged, const Line::Enqueue& enqueue) {
+WorkPtr SlipGroup::start(SlipWork::Call call, std::vector<Staged> staged, const WorkStream::Enqueue& enqueue) {
   for (const Staged& memory : staged) call.staging.push_back(memory.memory);
-  const SlipWorkPtr work = line_.make(std::move(call));
-  line_.issue(*work, std::move(staged), enqueue);
+  const SlipWorkPtr work = works_.make(std::move(call));
+  works_.issue(*work, std::move(staged), enqueue);
   calls_.fetch_add(1, std::memory_order_relaxed);  // relaxed: see above
   return work;
 }

@@ -1,7 +1,8 @@
 // SlipGroup: a torch.distributed process group of cpu tensors on a slip::Communicator.
 //
 // Each group has a cpu device, one communicator and one stream for collectives. A call enqueues its ops and returns a
-// work; works complete in the order of issue. Messages between two ranks have channels of their own (channel.hpp).
+// c10d::Work; works complete in the order of the calls. Messages between two ranks use their own channels
+// (channel.hpp).
 //
 // Thread rule: any thread may call any function. All ranks must make the same calls in the same order.
 #pragma once
@@ -12,8 +13,8 @@
 #include <optional>
 
 #include "channel.hpp"
-#include "line.hpp"
 #include "slip/communicator.hpp"
+#include "work_stream.hpp"
 
 namespace slip::distributed {
 
@@ -54,7 +55,7 @@ class SlipGroup final : public TorchGroup {
   std::uint64_t getSequenceNumberForGroup() override;
 
  private:
-  WorkPtr start(SlipWork::Call call, std::vector<Staged> staged, const Line::Enqueue& enqueue);
+  WorkPtr start(SlipWork::Call call, std::vector<Staged> staged, const WorkStream::Enqueue& enqueue);
   WorkPtr gather_parts(std::vector<Staged> outputs, std::vector<Staged> inputs, SlipWork::Call call);
   WorkPtr reduce_parts(std::vector<Staged> outputs, std::vector<Staged> inputs, const c10d::ReduceOp& op,
                        SlipWork::Call call);
@@ -65,9 +66,9 @@ class SlipGroup final : public TorchGroup {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Milliseconds timeout_;
   const HostMemory memory_;
-  Line line_;
-  std::optional<Communicator> comm_;     // destroyed before the line, which has the tensors of unfinished calls
-  std::atomic<std::uint64_t> calls_{0};  // collectives
+  WorkStream works_;
+  std::optional<Communicator> comm_;     // destroyed before works_, which has the tensors of unfinished calls
+  std::atomic<std::uint64_t> calls_{0};  // the number of collectives so far
   std::mutex channels_mutex_;            // guards channels_
   std::map<std::pair<int, int>, std::shared_ptr<Channel>> channels_;  // by sender and receiver
 };

@@ -23,8 +23,8 @@ class HostMemory {
   }
 
  private:
-  // All addresses are one buffer: closing a Buffer for each call would wait for the device. The first page is never
-  // mapped.
+  // One buffer covers the whole address space except for the first page, which is never mapped. A Buffer for each call
+  // would be slow, because closing a Buffer waits for the device.
   static constexpr std::uintptr_t kFirst = 4096;
   static constexpr std::size_t kBytes = std::numeric_limits<std::ptrdiff_t>::max() - kFirst;
   Device device_;

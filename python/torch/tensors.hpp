@@ -11,7 +11,7 @@
 
 namespace slip::distributed {
 
-// The element type of a reduction. Throws an error that names the torch type, if it cannot be reduced.
+// The element type of a reduction. If the torch type cannot be reduced, throws an error that names it.
 DataType reduced_type(const at::Tensor& tensor, const char* call);
 ReduceOp reduce_op(const c10d::ReduceOp& op, const char* call);
 
@@ -19,10 +19,10 @@ ReduceOp reduce_op(const c10d::ReduceOp& op, const char* call);
 void require_host_tensor(const at::Tensor& tensor, const char* call);
 const at::Tensor& require_one(const Tensors& tensors, const char* call);
 const Tensors& require_one(const TensorLists& lists, const char* call);
-// Throws unless all of them have the shape and type of `like`, and there are `count`.
+// Throws unless there are `count` tensors, and each has as many elements as `like` and the same type.
 void require_alike(const Tensors& tensors, const at::Tensor& like, int count, const char* call);
 
-// Dense memory that stands for a tensor or a list of tensors.
+// The dense memory that a collective uses for a tensor or a list of tensors.
 struct Staged {
   at::Tensor memory;     // contiguous; the tensor itself, or a copy
   Tensors results = {};  // if not empty: the tensors to which the parts of `memory` are copied after the call
@@ -31,7 +31,7 @@ struct Staged {
 };
 enum class Access { kRead, kWrite, kReadWrite };
 Staged stage(const at::Tensor& tensor, Access access);
-// All tensors of the list, one after the other.
+// The memory of all tensors of the list, one after the other.
 Staged stage(const Tensors& tensors, Access access);
 
 }  // namespace slip::distributed

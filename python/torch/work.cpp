@@ -8,7 +8,7 @@ namespace slip::distributed {
 
 struct Notifier::Queue {
   explicit Queue(const Device& device) : stream(device.stream(Name("futures"), StreamFlags::kNonBlocking)) {}
-  Stream stream;  // waits for the events. So workers run the ops, and the notifier's thread only sleeps
+  Stream stream;  // waits for the events, so that workers run the ops and the notifier's thread only sleeps
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<SlipWorkPtr> works;
@@ -17,7 +17,7 @@ struct Notifier::Queue {
 
 Notifier::Notifier(const Device& device) : queue_(std::make_shared<Queue>(device)) {}
 
-// A work in the queue owns the notifier, so the queue is empty.
+// The queue is empty here, because each work in it owns the notifier.
 Notifier::~Notifier() {
   if (!thread_.joinable()) return;
   {
@@ -25,7 +25,7 @@ Notifier::~Notifier() {
     queue_->stopping = true;
   }
   queue_->changed.notify_one();
-  if (thread_.get_id() == std::this_thread::get_id()) thread_.detach();  // it dropped the last work itself
+  if (thread_.get_id() == std::this_thread::get_id()) thread_.detach();  // this thread dropped the last work
   else thread_.join();
 }
 
@@ -106,7 +106,7 @@ void SlipWork::end(const std::string& error) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(ended_, true)) return;
   }
-  kept_->clear();  // no other thread: only the first one comes here, and the group only drops its reference
+  kept_->clear();  // no race: only the first thread comes here, and WorkStream only drops its reference
   std::exception_ptr exception;
   if (!error.empty()) exception = std::make_exception_ptr(std::runtime_error("slip: " + context_ + error));
   finish(exception);  // sets completed_ and wakes the threads in wait()
@@ -115,6 +115,7 @@ void SlipWork::end(const std::string& error) {
   {
     const std::lock_guard lock(mutex_);
     future = future_;
+    future_read_ = true;
   }
   if (future) complete(*future);
 }
@@ -124,7 +125,7 @@ void SlipWork::complete(c10::ivalue::Future& future) const {
   else future.markCompleted(c10::IValue(outputs_));
 }
 
-// The caller holds the lock: the work is added once, and before it ends.
+// Adds the work to the notifier, once. The caller holds the lock and has seen that the work has not ended.
 void SlipWork::notify_later(const std::unique_lock<std::mutex>&) {
   if (!std::exchange(notified_, true)) notifier_->add(SlipWorkPtr::unsafe_reclaim_from_nonowning(this));
 }
@@ -139,7 +140,8 @@ bool SlipWork::isCompleted() {
   } catch (const std::exception&) {  // reached, with an error
   }
   settle();
-  return true;
+  const std::lock_guard lock(mutex_);
+  return completed_;  // false: another thread is about to end the work. True only when isSuccess() has its result
 }
 
 bool SlipWork::isSuccess() const {
@@ -170,13 +172,13 @@ bool SlipWork::wait(Milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> SlipWork::getFuture() {
-  // A callback may wait for the future, and then its own thread cannot complete it.
+  // The caller is a callback, which may wait for the future. Then the notifier's thread could not complete the future.
   if (notifier_->is_this_thread()) settle();
   std::unique_lock lock(mutex_);
   if (future_) return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  if (!completed_) {
-    notify_later(lock);
+  if (!future_read_) {  // end() will complete it. A second thread must not: a future can be completed only once
+    if (!completed_) notify_later(lock);
     return future_;
   }
   lock.unlock();

@@ -1,5 +1,5 @@
-// SlipWork: one call of a process group, as torch sees it. It is complete when its event on a stream is reached. wait()
-// runs the op in the waiting thread if no other thread has begun it (see Event::sync).
+// SlipWork: one call of a process group, as a c10d::Work. It is complete when its event on a stream is reached. If no
+// other thread has begun the op, wait() runs it in the waiting thread (see Event::sync).
 //
 // Thread rule: any thread may call any function.
 #pragma once
@@ -17,20 +17,20 @@ namespace slip::distributed {
 class SlipWork;
 using SlipWorkPtr = c10::intrusive_ptr<SlipWork>;
 
-// A thread that completes the futures of works on one stream. It sleeps until the event of the next work is reached.
+// Completes the futures of works of one stream. Its thread sleeps until the event of the next work is reached.
 // Callbacks of futures run in this thread and not in a host function of a stream, because they may issue collectives.
-// The thread is started when the first work is added.
+// The first add() starts the thread.
 class Notifier {
  public:
   explicit Notifier(const Device& device);
   ~Notifier();
   void add(SlipWorkPtr work);
-  bool is_this_thread() const;  // whether the caller is a callback of a future
+  bool is_this_thread() const;  // whether the caller is this thread, that is, a callback of a future
 
  private:
   struct Queue;
   static void run(Queue& queue);
-  std::shared_ptr<Queue> queue_;  // the thread has it, too
+  std::shared_ptr<Queue> queue_;  // shared with the thread
   std::thread thread_;
 };
 
@@ -46,11 +46,12 @@ class SlipWork final : public c10d::Work {
   };
   SlipWork(int rank, Call call, std::shared_ptr<Notifier> notifier);
 
-  // One of these two, once: its ops are enqueued, or could not be.
+  // The owner calls one of these two, once: the ops are enqueued and end with the event, or they could not be enqueued.
   void issued(const Event& event);
   void failed(const std::string& text) { end(text); }
 
-  // The tensors that the op uses. The group has them, too, until the event is reached: the caller may drop the work.
+  // The tensors that the op uses. WorkStream shares them until the event is reached, because the caller may drop the
+  // work before.
   const std::shared_ptr<Tensors>& kept() const { return kept_; }
   const Event* await_issue();  // null: it failed before
   void settle();               // waits for the event, then ends the work
@@ -76,8 +77,9 @@ class SlipWork final : public c10d::Work {
   // Guarded by mutex_ of the base class. `event_` does not change after issued().
   std::condition_variable issue_;
   bool issued_ = false;
-  bool ended_ = false;     // a thread has begun end()
-  bool notified_ = false;  // the notifier has it
+  bool ended_ = false;        // a thread has begun end()
+  bool notified_ = false;     // the work was added to the notifier
+  bool future_read_ = false;  // end() has read future_: getFuture() completes a future that it makes later
   Event event_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -12,7 +12,7 @@ namespace slip::nccl_net {
 
 transport::NetOptions connection_options(const NetDevice& device) {
   transport::NetOptions options;
-  options.rank = -1;  // NCCL does not tell a plug-in the ranks
+  options.rank = -1;  // unknown: NCCL does not pass ranks to a plug-in
   options.host = device.host;
   const bool has_secret = !base::env_text("SLIP_SECRET").empty() || !base::env_text("SLIP_SECRET_FILE").empty();
   if (has_secret) options.key = transport::shared_secret("nccl net plug-in", false);
@@ -51,7 +51,7 @@ struct Dialers::Dialer {
   Dialer(void* at, const transport::NetHandle& to, const transport::NetOptions& with)
       : place(at), handle(to), options(with), dialer(transport::dial_tcp(to, with)) {}
 
-  void* const place;  // where NCCL keeps the handle: it names the attempt
+  void* const place;  // the address at which NCCL keeps the handle; it identifies the attempt
   const transport::NetHandle handle;
   const transport::NetOptions options;
   transport::GreetingDialer dialer;

@@ -16,7 +16,8 @@
 namespace slip::nccl_net {
 
 // The options of all connections. The key is derived from SLIP_SECRET or SLIP_SECRET_FILE, if one of them is set.
-// Otherwise it is the same everywhere: then only the random salt in the listener's handle keeps strangers away.
+// Otherwise all processes use the same key: then only the random salt in the listener's handle keeps processes of other
+// jobs from connecting.
 transport::NetOptions connection_options(const NetDevice& device);
 
 class Comm;
@@ -26,7 +27,7 @@ struct Request {
   transport::NetRequest* request = nullptr;
 };
 
-// One end of a connection, with the requests that NCCL has of it.
+// One end of a connection, with the requests that NCCL has started on it.
 class Comm : base::NoCopy {
  public:
   explicit Comm(std::unique_ptr<transport::NetConnection> connection);  // a NetSender or a NetReceiver
@@ -41,7 +42,7 @@ class Comm : base::NoCopy {
  private:
   const std::unique_ptr<transport::NetConnection> connection_;
   std::array<Request, transport::kNetMaxRequests> requests_;
-  std::vector<Request*> free_;  // as many as the connection has
+  std::vector<Request*> free_;  // never empty when the connection has a free request: both have the same number
 };
 
 // connect() without waiting. NCCL calls it with the same handle until it returns a connection.

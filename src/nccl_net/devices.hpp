@@ -15,7 +15,7 @@ struct NetDevice {
   int speed_mbps = 0;
 };
 
-// Fails if no interface is accepted.
+// Throws if the rules accept no interface.
 std::vector<NetDevice> find_devices();
 
 }  // namespace slip::nccl_net

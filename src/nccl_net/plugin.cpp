@@ -232,7 +232,7 @@ net_result close_listen(void* listener) {
   });
 }
 
-// What all versions have in the same form.
+// A table with the functions that have the same signature in all versions.
 template <class Table>
 constexpr Table common_table() {
   Table table{};

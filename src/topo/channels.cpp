@@ -14,7 +14,7 @@ namespace {
 using topo::Fabric;
 using topo::LinkLoads;
 
-// A binary tree has fewer hops than a chain. It is preferred if it reaches at least this share of the chain's rate.
+// A binary tree has fewer hops than a chain. It is chosen if it reaches at least this share of the chain's rate.
 constexpr double kMinBinaryShare = 0.9;
 
 topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here here) {
@@ -34,7 +34,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   if (rings.segments.empty())
     base::fail(Code::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
                fabric.ranks());
-  // Ranks that all share one device use no link, so more channels gain nothing.
+  // Ranks that all share one device use no link, so more channels are not faster.
   const bool local = rings.within == PathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);
   return rings;
@@ -53,6 +53,7 @@ Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t c
   return orders;
 }
 
+// `places`: for each position in `order`, the position of the parent. `parent`: by rank.
 void set_parents(const std::vector<int>& order, const std::vector<int>& places, std::vector<int>& parent) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (places[i] != kNoRank) parent[static_cast<std::size_t>(order[i])] = order[static_cast<std::size_t>(places[i])];
@@ -156,8 +157,8 @@ Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Order
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, Here here) {
   if (limits.max_channels < 1 || limits.max_channels > 64 || !(limits.max_gbps > 0))
     base::fail(Code::kInvalidValue, here,
-               "{} channels of at most {} GB/s: 1 to 64 channels of more than 0 are possible", limits.max_channels,
-               limits.max_gbps);
+               "{} channels of at most {} GB/s each: 1 to 64 channels are possible, and the rate must be more than 0",
+               limits.max_channels, limits.max_gbps);
   const Fabric fabric(cluster, here);
   const topo::RingSet rings = search(fabric, limits, here);
   ChannelPlan plan;

@@ -77,7 +77,7 @@ std::vector<int> nets_named(const TopoSystem& system, std::string_view part) {
 bool is_port(std::string_view part) { return part.starts_with("nic:") || part.starts_with("net:"); }
 bool is_link(std::string_view part) { return part.starts_with("link:"); }
 
-// Machines with equal XML are taken for equal. A comment tells this one from the others, and keeps the XML valid.
+// Machines with equal XML are treated as equal. An XML comment makes this machine differ from the others.
 void mark(TopoSystem& system, std::string_view what) { system.xml += fmt::format("<!-- {} -->\n", what); }
 
 }  // namespace
@@ -91,8 +91,8 @@ TopoSystem without_part(TopoSystem system, std::string_view part, Here here) {
     const std::vector<std::size_t> links =
         is_link(part) ? links_named(system, part.substr(5)) : std::vector<std::size_t>();
     if (links.empty()) refuse(system, part, here);
-    for (auto link = links.rbegin(); link != links.rend();
-         ++link) {  // both directions; from the end: indices stay valid
+    // Erases both directions of each link. It begins with the last link, so that the other indices stay valid.
+    for (auto link = links.rbegin(); link != links.rend(); ++link) {
       const auto at = system.links.begin() + static_cast<std::ptrdiff_t>(*link);
       system.links.erase(at, at + 2);
     }

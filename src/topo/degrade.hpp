@@ -1,4 +1,4 @@
-// Machines with a broken or slow part, to see what it costs.
+// Changes of a machine: one of its parts is broken or slow. Predictions for the changed machine show the effect.
 //
 // A part is "nic:2" (a NIC by the number that `slip topo` shows), "net:3" (a port by its device number), or a link:
 // "link:PCI0" is the link from PCI switch 0 towards its CPU, "link:GPU0-NVS" the one between GPU 0 and the NVSwitch.
@@ -11,9 +11,9 @@
 
 namespace slip::topo {
 
-// Without the part. Throws kInvalidValue if there is none, with the names of those that there are.
+// The machine without the part. Throws kInvalidValue if it has no such part; the error lists the parts that it has.
 TopoSystem without_part(TopoSystem system, std::string_view part, Here here = Here::at());
-// With this share of the part's rate, from 0 to 1, both excluded.
+// The machine with the part at this share of its rate: more than 0 and less than 1.
 TopoSystem with_slow_part(TopoSystem system, std::string_view part, double share, Here here = Here::at());
 
 }  // namespace slip::topo

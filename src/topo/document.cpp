@@ -17,7 +17,7 @@ bool is_large_switch(const XmlElement& element) {
          std::ranges::find(kSwitches, lower_case(*device)) != kSwitches.end();
 }
 
-// Moves the children of all large switches directly below `element`, a large switch, to `into`.
+// Appends the children of `element` to `into`.
 void lift(XmlElement element, std::vector<XmlElement>& into);
 
 XmlElement flattened_below(const XmlElement& element) {
@@ -75,7 +75,7 @@ class NvSwitchAdder {
     gpu.set("dev", std::to_string(next_++));
     return gpu;
   }
-  // Published files have links of a GPU to itself, which count for nothing.
+  // Returns false if the GPU has an NVLink. Published files have links of a GPU to itself; these are ignored.
   bool add(XmlElement& gpu, const std::string& bus_id) const {
     const auto linked = [&](const XmlElement& child) {
       const std::string* const target = child.find("target");
@@ -85,7 +85,7 @@ class NvSwitchAdder {
     if (std::ranges::any_of(gpu.children, linked)) return false;
     if (!gpu.find("sm")) gpu.set("sm", std::to_string(sm_));
     XmlElement nvlink{"nvlink", {}, {}, gpu.line};
-    nvlink.set("target", "0000:fe:00.0");  // the address of the switch matters to nobody; the class says what it is
+    nvlink.set("target", "0000:fe:00.0");  // any address: the class below identifies the target as an NVSwitch
     nvlink.set("count", std::to_string(links_));
     nvlink.set("tclass", "0x068000");
     gpu.children.push_back(std::move(nvlink));

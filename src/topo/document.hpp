@@ -11,15 +11,15 @@ namespace slip::topo {
 // One document for each host: the CPUs with the same host_hash. A document of one host is returned as it is.
 std::vector<XmlElement> hosts_of(const XmlElement& root);
 
-// Broadcom's large PCI switches report several switches inside of them, whose links to each other are no limit. Moves
-// their devices to the outermost one, as NCCL does.
+// A large PCI switch of Broadcom reports several switches inside itself. The links between these are no bottleneck, so
+// this function moves their devices to the outermost switch, as NCCL does.
 XmlElement flattened(const XmlElement& root);
 
 // A document may describe several hosts: one machine for each, in the order of the document.
 std::vector<TopoSystem> parse_topologies(std::string_view xml, const std::string& name, Here here = Here::at());
 
-// Gives each GPU that has no NVLink this number of NVLinks to an NVSwitch, and the compute capability, if the document
-// does not state it. Adds <gpu> where the document leaves it out. Returns the number of GPUs that were changed.
+// Adds this number of NVLinks to an NVSwitch to each GPU that has no NVLink. Also adds the compute capability, and the
+// element <gpu> itself, where the document leaves them out. Returns the number of GPUs that were changed.
 int add_nvswitch(XmlElement& root, int links, int sm);
 
 // The machine after add_nvswitch(). Throws kInvalidValue if no GPU is changed.

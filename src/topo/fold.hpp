@@ -1,7 +1,7 @@
-// FoldedCluster: many copies of a few machines, as a small cluster that has the same rates. Rings use each copy in the
-// same way. A machine in the middle of a tree has a parent and two children from a few machines on, whatever their
-// number is. So the plan for kMaxCopies copies has the rates of the plan for any larger number, and the memory and time
-// depend on the machines that differ, not on the ranks.
+// FoldedCluster: represents many copies of a few machines by a small cluster that has the same rates. A ring uses each
+// copy in the same way. In a tree of more than a few machines, a machine in the middle has a parent and two children,
+// however many machines there are. So the plan for kMaxCopies copies has the rates of the plan for any larger number of
+// copies. Memory and time depend on the number of different machines, not on the number of ranks.
 #pragma once
 
 #include <algorithm>

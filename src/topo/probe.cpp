@@ -1,5 +1,5 @@
-// Writes hwloc's view of a machine in NCCL's XML format. hwloc does not know NVLinks and compute capabilities. The
-// document has no NVLinks; sm_of() knows the compute capability of some GPUs.
+// Writes hwloc's description of a machine in NCCL's XML format. hwloc reports neither NVLinks nor compute capabilities.
+// So the document has no NVLinks, and sm_of() finds the compute capability of some GPUs by their PCI device id.
 #include "topo/probe.hpp"
 
 #ifdef SLIP_HAS_HWLOC

@@ -12,7 +12,7 @@ namespace slip::topo {
 
 struct ProbeSource {
   std::string synthetic;  // a synthetic machine in hwloc's notation, "pack:2 numa:1 core:4 pu:1"; empty: this machine
-  // Reads a small file of /sys, such as /sys/class/net/eth0/speed; returns nothing if the file does not exist.
+  // Reads a small file of /sys, such as /sys/class/net/eth0/speed; none if the file does not exist.
   std::function<std::optional<std::string>(const std::string& path)> text_of;
 };
 

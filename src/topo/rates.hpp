@@ -20,7 +20,7 @@ inline std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   if (!link_speed.empty() && link_speed != "Unknown") {
     const auto [end, error] = std::from_chars(link_speed.data(), link_speed.data() + link_speed.size(), transfers);
     const std::string_view unit = link_speed.substr(static_cast<std::size_t>(end - link_speed.data()));
-    // What follows the unit is a remark: " PCIe" of the Linux kernel, " PCIe/s" in files of cloud providers.
+    // The text after the unit is ignored: " PCIe" of the Linux kernel, " PCIe/s" in files of cloud providers.
     const bool known = unit.starts_with(" GT/s") || unit.starts_with("GT/s");
     if (error != std::errc() || !known || !(transfers >= 0.1 && transfers <= 512)) return std::nullopt;
   }

@@ -11,7 +11,7 @@
 namespace slip::topo {
 namespace {
 
-// A path between two nodes, with its rate in kB/s.
+// A path between two nodes of a machine's graph, with its rate in kB/s.
 struct Route {
   PathType type = PathType::kNone;
   std::int64_t rate = 0;
@@ -223,8 +223,8 @@ class RingPacker {
   bool take(const Route& route) {
     --effort_;
     if (route.type > limit_) return false;
-    // A route may use a link twice (PXN through the GPU's own switch). So the loop takes one link after the other, and
-    // gives them back if one has too little capacity left.
+    // A route may use a link twice (PXN through the GPU's own switch). So the loop reserves one link after the other,
+    // and releases all of them if one has too little capacity left.
     for (std::size_t i = 0; i < route.links.size(); ++i) {
       std::int64_t& left = free_[static_cast<std::size_t>(route.links[i])];
       left -= rate_;
@@ -323,7 +323,8 @@ class RingPacker {
 std::vector<std::int64_t> candidate_rates(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
   std::int64_t max_rate = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
-  // A channel may fill the link between two GPUs, even if that is a bit more: links cannot be split among rings well.
+  // A channel may use the whole link between two GPUs, even if that is up to a quarter above the limit: otherwise the
+  // rest of the link would be unused.
   for (const MachineRoutes& routes : kinds)
     max_rate = std::max(max_rate, std::min(routes.pair_rate(), max_rate * 5 / 4));
   rates.insert(max_rate);
@@ -396,7 +397,7 @@ class RingSearch {
   }
 
   // Rings on one kind of machine. If there are several kinds, one may need longer paths than another. So nearer paths
-  // are tried first, if they may be enough: with them fewer rings get in each other's way.
+  // are tried first, if they may be enough: they use fewer links, which leaves more links for the other rings.
   std::vector<RingSegment> pack(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted) {
     std::vector<RingSegment> rings;
     for (int type = kinds_.size() > 1 ? 0 : static_cast<int>(limit); type <= static_cast<int>(limit); ++type) {

@@ -92,7 +92,7 @@ class SwitchRelief {
 
   // Returns the rank that sends or receives through the net in place of `rank`. NVLink connects the two. If `rank` is
   // -1, the result takes the place of any rank of the node, with or without NVLink. `number` chooses among several such
-  // ranks. Returns -1 if there is none, if the net has GPUDirect RDMA, or if nothing is gained.
+  // ranks. Returns -1 if there is none, if the net has GPUDirect RDMA, or if the transfer would not be faster.
   int rank_for(int node, int net, int rank, int number) {
     const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];

@@ -106,8 +106,8 @@ class GraphBuilder {
     if (cpus_.empty())
       numa_gbps_ = topo::numa_gbps({values.text_or("arch", ""), values.text_or("vendor", ""), family, model});
     if (cpus_.size() >= kMaxCpus)
-      fail(cpu, fmt::format("more than {} <cpu>: they are joined each with each; leave out those without devices",
-                            kMaxCpus));
+      fail(cpu,
+           fmt::format("more than {} <cpu>: each pair of them has a link; leave out those without devices", kMaxCpus));
     const int node = add_node(cpu, {.kind = TopoKind::kCpu, .index = numa, .name = fmt::format("CPU {}", numa)});
     cpus_.push_back(node);
     for (const XmlElement& child : cpu.children) add_below_cpu(child, node);
@@ -315,7 +315,9 @@ class GraphBuilder {
       const int links_back = back == found.end() ? 0 : back->second.count;
       const bool shared = shared_.contains(bus_id_of(ends.first)) || shared_.contains(bus_id_of(ends.second));
       if (links_back != links.count && !shared)
-        of(*links.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
+        of(*links.element)
+            .refuse("count", fmt::format("{} lists {} links back; both directions must have the same number",
+                                         bus_id_of(ends.second), links_back));
       if (ends.first < ends.second || links_back == 0)
         connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, links));
     }

@@ -121,7 +121,7 @@ class StagedRank {
   void copy(const comm::StagedStep& step) const {
     const comm::StagingSlot slot = memory_.slot(step.slot);
     const bool to_host = step.kind == comm::StagedStep::Kind::kToHost;
-    std::byte* host = (to_host || step.from_input ? slot.input : slot.output) + step.copy.place;
+    std::byte* host = (to_host || step.from_input ? slot.input : slot.output) + step.copy.slot_offset;
     std::byte* device = step.copy.device;
     for (std::uint64_t row = 0; row < step.copy.rows; ++row) {
       std::memcpy(to_host ? host : device, to_host ? device : host, step.copy.bytes);

@@ -57,10 +57,10 @@ TEST(PlacesErrors, AFileThatIsNone) {
 
 TEST(PlacesErrors, TooFewDevices) {
   expect_on_all(options_of(1, 5, data_file("crossed4.xml")), Code::kInvalidValue,
-                {"rank 4 stands for device 4", "crossed4.xml", "which has 4", "SLIP_TOPO_DEVICE"});
+                {"rank 4 has topology device 4", "crossed4.xml", "which has 4", "SLIP_TOPO_DEVICE"});
   std::vector<CommunicatorOptions> options = options_of(1, 3, data_file("crossed4.xml"));
   options[1].topo_device = 9;
-  expect_on_all(options, Code::kInvalidValue, {"rank 1 stands for device 9", "topo_device"});
+  expect_on_all(options, Code::kInvalidValue, {"rank 1 has topology device 9", "topo_device"});
   options[1].topo_device = -2;
   EXPECT_TRUE(test::fails([&] { comm::check_options(options[1], 3, {}); }, Code::kInvalidValue, {"topo_device", "-2"}));
 }

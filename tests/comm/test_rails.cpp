@@ -315,7 +315,7 @@ void expect_trouble_on_rail1(const Variables& variables, const std::function<voi
   std::printf("known to all after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
   for (int rank = 0; rank < 2; ++rank) {
     const std::string report = job[rank].report();
-    EXPECT_TRUE(has(report, R"(^2 ranks go on after: .*rank [01] is not reached over rail1 \(10\.88\.1\.[12]\))"))
+    EXPECT_TRUE(has(report, R"(^2 ranks go on after: .*rank [01] cannot be reached over rail1 \(10\.88\.1\.[12]\))"))
         << "rank " << rank << ": " << report;
   }
 }

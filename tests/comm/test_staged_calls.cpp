@@ -121,10 +121,10 @@ TEST(StagedCalls, EachPartOfAGroupHasBytesOfEveryMessage) {
       EXPECT_EQ(piece.offset, moved[piece.message]);
       moved[piece.message] += piece.bytes;
       has[piece.message] = true;
-      EXPECT_LE(piece.place + piece.bytes, kStagingBytes);
+      EXPECT_LE(piece.slot_offset + piece.bytes, kStagingBytes);
       for (const auto& [begin, end] : used[group.message(piece).out])
-        EXPECT_TRUE(piece.place >= end || piece.place + piece.bytes <= begin);
-      used[group.message(piece).out].emplace_back(piece.place, piece.place + piece.bytes);
+        EXPECT_TRUE(piece.slot_offset >= end || piece.slot_offset + piece.bytes <= begin);
+      used[group.message(piece).out].emplace_back(piece.slot_offset, piece.slot_offset + piece.bytes);
     }
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const bool waits = !has[i] && moved[i] < messages[i].bytes;

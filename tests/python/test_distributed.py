@@ -404,6 +404,20 @@ def absent(rank, size):
     store.set("done", "1")
 
 
+def sends_in_callback(rank, size):
+    """Rank 1 does not receive, so the send of rank 0 fails. The callback of the failed send may send again."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["done"])
+        return
+    tensor = torch.ones(3)
+    second = []
+    future = dist.isend(tensor, 1).get_future().then(lambda _: second.append(dist.isend(tensor, 1)))
+    future.wait()
+    raises("message from rank 0 to rank 1", second[0].wait)
+    store.set("done", "1")
+
+
 def different_calls(rank, size):
     raises(["mismatch", "all_reduce"], dist.all_reduce, torch.ones(10 + rank))
 
@@ -503,6 +517,9 @@ class Failures(unittest.TestCase):
 
     def test_absent_rank(self):
         run_ranks(self, 2, absent, timeout_s=2)
+
+    def test_a_send_in_the_callback_of_a_failed_send(self):
+        run_ranks(self, 2, sends_in_callback, timeout_s=2)
 
     def test_different_calls(self):
         run_ranks(self, 2, different_calls)

@@ -169,7 +169,7 @@ class Refusals(Case):
         def wait(*_):
             if threading.current_thread() is not threading.main_thread():
                 model.slip.report()   # inside a call of this thread
-                self.refused("not inside a call", model.slip.verify)
+                self.refused("cannot run inside a call", model.slip.verify)
                 inside.set()
                 self.assertTrue(leave.wait(LIMIT))
                 happened.append("call")

@@ -246,6 +246,20 @@ class Checks(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "no torch stream"):
                 slip.watch(streams={"torch": 1234})
 
+    def test_watch_ends_when_a_stream_has_failed(self):
+        def fails():
+            raise ValueError("on purpose")
+
+        with slip.Device("cpu") as device:
+            with self.assertRaisesRegex(slip.LaunchFailed, "on purpose"):
+                with slip.watch() as run:
+                    run.streams.update(first=device.stream("first"), second=device.stream("second"))
+                    run.streams["first"].host(fails)
+            self.assertTrue(run.streams["first"].closed and run.streams["second"].closed)
+            with device.stream("later") as stream:
+                stream.fill(device.alloc(8), 1, "after the recording")
+            self.assertNotIn("after the recording", [span.name for span in run.spans])
+
     def test_watch_names_the_streams_of_a_torch_profile(self):
         def event(name, tid, ts, dur=2, cat="kernel", **args):
             return {"ph": "X", "name": name, "pid": 0 if "stream" in args else 9, "tid": tid, "ts": ts, "dur": dur,

@@ -24,7 +24,7 @@ namespace {
 class Corpus : public test::DeviceTest {
  protected:
   bool can_run(const Scenario& scenario) const {
-    return GetParam().most >= scenario.devices && (scenario.on_cuda || !on_cuda());
+    return GetParam().max_devices >= scenario.devices && (scenario.on_cuda || !on_cuda());
   }
   void expect_right(const Scenario& scenario);
   // The program's report, live and from its trace.

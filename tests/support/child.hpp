@@ -1,7 +1,7 @@
 // Child processes of tests. A child is a function of the test program, registered by SLIP_CHILD. A test starts the same
 // program again with --child=SUITE.NAME; main() then runs that function instead of the tests (main.cpp).
 //
-//   SLIP_CHILD(Hangs, Sum) { play(...); }                     // what the child process does
+//   SLIP_CHILD(Hangs, Sum) { play(...); }                     // runs in the child process
 //   TEST(Hangs, ...) { RankProcess child("Hangs.Sum", ...); }  // a test that starts it
 #pragma once
 

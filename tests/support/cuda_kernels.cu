@@ -11,9 +11,10 @@ namespace {
 constexpr unsigned int kThreads = 128;
 constexpr std::size_t kMaxBlocks = 256;
 constexpr std::uint64_t kMissedNs = 2'000'000'000;
-constexpr std::size_t kMeetings = 4096;  // far more than live at once, so that nobody has to give them back
+constexpr std::size_t kMeetings =
+    4096;  // many more than exist at the same time, so that they are reused without being freed
 
-// The same as mixed() of the host.
+// The device version of mixed() in kernels.hpp.
 __device__ std::uint32_t mixed_on_gpu(std::uint32_t state, std::uint32_t value) {
   state = (state ^ value) * 0x9e3779b1u;
   return state ^ (state >> 15);
@@ -30,7 +31,7 @@ __global__ void mix_words(std::uint32_t* out, std::size_t count, std::uint32_t v
   for (std::size_t i = first_index(); i < count; i += index_step()) out[i] = mixed_on_gpu(out[i], value);
 }
 
-// In place, too: no word is read by another thread than the one that writes it.
+// Also works in place: each word is read only by the thread that writes it.
 __global__ void add_words(std::uint32_t* out, const std::uint32_t* in, std::size_t count, std::uint32_t value) {
   for (std::size_t i = first_index(); i < count; i += index_step()) out[i] = in[i] + value;
 }
@@ -43,21 +44,21 @@ __device__ std::uint64_t gpu_now_ns() {
   return now;
 }
 
-// Words of host memory: volatile, so that each look goes there.
-__global__ void meet_guests(volatile std::uint32_t* came, volatile std::uint32_t* missed, int place, int expected) {
-  came[place] = 1;
+// The flags are in host memory: volatile, so that each poll reads them there.
+__global__ void meet_others(volatile std::uint32_t* arrived, volatile std::uint32_t* missed, int index, int expected) {
+  arrived[index] = 1;
   __threadfence_system();
   const std::uint64_t until = gpu_now_ns() + kMissedNs;
   for (;;) {
-    int here = 0;
-    for (int i = 0; i < Guests::kMax; ++i) here += static_cast<int>(came[i]);
-    if (here >= expected) return;
+    int count = 0;
+    for (int i = 0; i < MeetingFlags::kMax; ++i) count += static_cast<int>(arrived[i]);
+    if (count >= expected) return;
     if (*missed != 0 || gpu_now_ns() > until) {
       *missed = 1;
       __threadfence_system();
       return;
     }
-    __nanosleep(1000);  // each look is a read over the bus
+    __nanosleep(1000);  // each poll is a read over the bus
   }
 }
 
@@ -69,7 +70,7 @@ unsigned int blocks_for(std::size_t count) {
   return static_cast<unsigned int>(std::clamp<std::size_t>((count + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-std::atomic<Guests*> meetings{nullptr};
+std::atomic<MeetingFlags*> meetings{nullptr};
 std::atomic<std::size_t> next_meeting{0};
 
 }  // namespace
@@ -77,14 +78,15 @@ std::atomic<std::size_t> next_meeting{0};
 void prepare() {
   if (meetings.load()) return;
   void* memory = nullptr;
-  if (cudaHostAlloc(&memory, kMeetings * sizeof(Guests), cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess)
+  if (cudaHostAlloc(&memory, kMeetings * sizeof(MeetingFlags), cudaHostAllocPortable | cudaHostAllocMapped) !=
+      cudaSuccess)
     throw std::runtime_error("no pinned memory for the meetings of kernels");
-  meetings.store(static_cast<Guests*>(memory));  // for the life of the process
+  meetings.store(static_cast<MeetingFlags*>(memory));  // for the life of the process
 }
 
-Guests* guests() {
-  Guests* const all = meetings.load();
-  return all ? new (all + next_meeting.fetch_add(1) % kMeetings) Guests{} : nullptr;
+MeetingFlags* meeting_flags() {
+  MeetingFlags* const all = meetings.load();
+  return all ? new (all + next_meeting.fetch_add(1) % kMeetings) MeetingFlags{} : nullptr;
 }
 
 void store(const Args& args, CUstream_st* stream) {
@@ -113,12 +115,12 @@ void nothing(const Args&, CUstream_st* stream) {
 }
 
 void meet(const Args& args, CUstream_st* stream) {
-  auto* const guests = args.scalar<Guests*>(0);
-  const int place = guests->places.fetch_add(1);
-  if (place >= Guests::kMax) throw std::runtime_error("too many guests at a meeting");
-  // One address on both sides, as everywhere with 64 bits; asking for the GPU's would be a call that a graph's capture
-  // may refuse.
-  meet_guests<<<1, 1, 0, stream>>>(guests->came, &guests->missed, place, guests->expected);
+  auto* const flags = args.scalar<MeetingFlags*>(0);
+  const int index = flags->next.fetch_add(1);
+  if (index >= MeetingFlags::kMax) throw std::runtime_error("too many members of a meeting");
+  // The host's address is also the GPU's address, as always with 64 bits (unified addressing). A call that asks for the
+  // GPU's address could fail during a capture.
+  meet_others<<<1, 1, 0, stream>>>(flags->arrived, &flags->missed, index, flags->expected);
   check(cudaGetLastError(), "meet");
 }
 

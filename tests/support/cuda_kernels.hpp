@@ -1,33 +1,33 @@
-// The kernels of the tests on a GPU: null functions, and no guests, in a build without CUDA.
+// The kernels of the tests on a GPU. In a build without CUDA the functions are null, and meeting_flags() returns null.
 //
-// There are none for `fail` and `fault`: a kernel of a GPU cannot throw, and a real fault takes the context of the
-// whole process away.
+// `fail` and `fault` have no version for GPUs: a kernel of a GPU cannot throw, and a real fault destroys the CUDA
+// context of the whole process.
 #pragma once
 
 #include "slip/kernel.hpp"
-#include "support/guests.hpp"
+#include "support/meeting_flags.hpp"
 
 namespace slip::test::cuda {
 
 #if SLIP_HAS_CUDA
 
-// Once a GPU was opened, and before any stream is held: reserves the memory of all meetings. Allocating or freeing
-// pinned memory later could wait for work that a test holds back.
+// Reserves the memory of all meetings. Called when a GPU was opened, and before a gate holds any stream: allocating or
+// freeing pinned memory later could wait for work that a test holds back.
 void prepare();
-// Fresh guests in memory that GPUs reach, good for the next thousands of meetings; null before prepare().
-Guests* guests();
+// The flags of a new meeting, in memory that GPUs can access; null before prepare(). They are reused after 4096 calls.
+MeetingFlags* meeting_flags();
 
 void store(const Args& args, CUstream_st* stream);
 void mix(const Args& args, CUstream_st* stream);
 void add(const Args& args, CUstream_st* stream);
 void nothing(const Args& args, CUstream_st* stream);
-// Comes to the meeting of the Guests in scalar 0; a missed meeting ends after 2 seconds.
+// Joins the meeting whose MeetingFlags are scalar 0, and waits for the others for at most 2 seconds.
 void meet(const Args& args, CUstream_st* stream);
 
 #else
 
 inline void prepare() {}
-inline Guests* guests() { return nullptr; }
+inline MeetingFlags* meeting_flags() { return nullptr; }
 
 inline constexpr void (*store)(const Args&, CUstream_st*) = nullptr;
 inline constexpr void (*mix)(const Args&, CUstream_st*) = nullptr;

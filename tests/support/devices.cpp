@@ -21,9 +21,9 @@ bool opens(const char* name, int count) {
 
 bool ready_cuda() {
 #if SLIP_HAS_CUDA
-  // Read when CUDA starts. Streams that a test holds back must not share a hardware queue with those that it wants to
-  // go on: 8 queues are the default, 32 the most. And the first launch of a kernel must not have to load it: that may
-  // wait for the work which a test holds back.
+  // CUDA reads both when it starts. A stream that a test holds back must not share a hardware queue with streams that
+  // must run: 8 queues are the default, 32 the maximum. The first launch of a kernel must not load it, because the load
+  // may wait for work that a test holds back.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (!opens("cuda:0", 1)) return false;
@@ -42,11 +42,14 @@ std::vector<DeviceCase> make_cases() {
     cases.push_back({.label = "cpu_random" + std::to_string(seed),
                      .name = "cpu",
                      .options = {.policy = Policy::kRandom, .seed = seed}});
-  // Queues enough for every stream of a test: only the rules about queues want them scarce.
+  // One queue for each stream of a test; only the tests of queues need fewer.
   cases.push_back({.label = "sim_h200", .name = "sim:h200", .options = {.max_connections = 32}, .simulated = true});
   if (has_cuda())
-    cases.push_back(
-        {.label = "cuda_0", .name = "cuda:0", .concurrent = true, .cuda = true, .most = opens("cuda:0", 2) ? 2 : 1});
+    cases.push_back({.label = "cuda_0",
+                     .name = "cuda:0",
+                     .concurrent = true,
+                     .cuda = true,
+                     .max_devices = opens("cuda:0", 2) ? 2 : 1});
   return cases;
 }
 

@@ -1,4 +1,4 @@
-// Errors that must come, with their code and the values that their text must name.
+// Expectations of errors: their code, and words that their text must contain.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace slip::test {
 
-// The call throws Error with this code, and its text has all of `words`.
+// Whether the call throws Error with this code, and the text of the error contains all of `words`.
 testing::AssertionResult fails(const std::function<void()>& call, Code code,
                                std::initializer_list<std::string_view> words = {});
 

@@ -1,8 +1,9 @@
-// A child forked by the test, which it can stop and kill, and which reports in words. For a child that starts no
-// threads before it is alone; ranks are better started anew (processes.hpp).
+// A child process that the test forks, can stop and can kill. It reports with a text. For a test program that has no
+// threads when it forks. Ranks are not forked but started as new programs (processes.hpp).
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,11 +18,11 @@ namespace slip::test {
 
 class Child {
  public:
-  // Runs the body in a child; what it returns, or the text of what it throws, is its report.
+  // Runs the body in a child process. The returned text, or the text of an exception, is the report.
   explicit Child(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe(ends) != 0) std::abort();
-    std::fflush(nullptr);  // or the child would print it again
+    std::fflush(nullptr);  // otherwise the child would print the buffered text again
     pid_ = ::fork();
     if (pid_ == 0) {
       ::close(ends[0]);
@@ -47,11 +48,12 @@ class Child {
   }
 
   void signal(int number) const { ::kill(pid_, number); }
-  // Until the child ends: its own deadlines see to that.
+  // Waits until the child ends, or has written nothing for 60 s: then returns what it has written so far.
   std::string report() const {
     std::string result;
     char bytes[4096];
-    for (ssize_t got = 0; (got = ::read(from_, bytes, sizeof(bytes))) > 0;)
+    pollfd ready{from_, POLLIN, 0};
+    for (ssize_t got = 0; ::poll(&ready, 1, 60'000) == 1 && (got = ::read(from_, bytes, sizeof(bytes))) > 0;)
       result.append(bytes, static_cast<std::size_t>(got));
     return result;
   }
@@ -61,7 +63,7 @@ class Child {
   int from_ = -1;
 };
 
-// TSan stops a program that starts threads after a fork of a threaded one.
+// Whether a forked child may start threads. TSan ends such a child if its parent had threads at the fork.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kThreadsAfterFork = false;
 #else

@@ -2,8 +2,9 @@
 
 namespace slip::test {
 namespace {
-// Time for a call that wrongly does not wait to return: a test that fails ends within it, one that passes takes it.
-constexpr std::chrono::milliseconds kMoment{2};
+// HostCall::holds() gives a call that wrongly does not wait this long to return. A longer time would find more faults,
+// and each test that passes takes it.
+constexpr std::chrono::milliseconds kHoldTime{2};
 }  // namespace
 
 HostCall::HostCall(std::function<void()> function)
@@ -31,12 +32,13 @@ HostCall::HostCall(std::function<void()> function)
 HostCall::~HostCall() { thread_.join(); }
 
 testing::AssertionResult HostCall::holds(const Device& device) {
-  // A CUDA driver may keep its lock while a copy of pageable memory holds the host: other work could not be issued.
+  // Not on CUDA: while a copy of pageable memory blocks the host, the driver may hold its lock, so progressed() would
+  // block, too.
   const bool asks = !device.info().name.starts_with("cuda");
   if (const testing::AssertionResult result = asks ? progressed(device) : testing::AssertionSuccess(); !result)
     return result;
   std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, kMoment, [this] { return returned_; }))
+  if (changed_.wait_for(lock, kHoldTime, [this] { return returned_; }))
     return testing::AssertionFailure() << "the call returned while the gate was closed";
   return testing::AssertionSuccess();
 }

@@ -1,5 +1,5 @@
-// Gate: holds streams until the test opens it, so that a test decides what is pending instead of guessing by time.
-// HostCall: a call made by another thread, to see whether it returns while a gate is closed.
+// Gate: holds streams back until the test opens it. So the test decides which work is pending, without sleeping.
+// HostCall: makes a call in another thread, and checks whether it returns while a gate is closed.
 //
 //   Gate gate(device);
 //   gate.hold(stream);                         // nothing issued to `stream` from here on runs
@@ -21,7 +21,7 @@
 
 namespace slip::test {
 
-// Declare buffers and streams before the gate: it opens when it goes, also when an assertion left the test early.
+// Declare buffers and streams before the gate. Its destructor opens it, also when an assertion ends the test early.
 class Gate {
  public:
   explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) {
@@ -32,9 +32,9 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   void hold(StreamRef stream, std::uint32_t value = 1) const { stream.wait_value(word_, value, "gate"); }
-  // What the host wrote before is visible to the work that the gate held.
+  // release: bytes that the host wrote before are visible to the work that the gate held.
   void set(std::uint32_t value) { word().store(value, std::memory_order_release); }
-  // The largest value that is over all smaller ones on a GPU, too, where the difference counts as a signed number.
+  // The largest value that a GPU takes as larger than 0: it compares the difference of two values as a signed number.
   void open() { set(0x7fffffffU); }
   Range range() const { return word_; }
   std::uint32_t value() { return word().load(std::memory_order_acquire); }
@@ -51,9 +51,9 @@ class HostCall {
   HostCall(const HostCall&) = delete;
   HostCall& operator=(const HostCall&) = delete;
 
-  // It has not returned although other work of `device` went through meanwhile, and does not for a moment longer.
+  // Whether the call has not returned after other work of `device` ran, and 2 ms later.
   testing::AssertionResult holds(const Device& device);
-  // It returns within the limit. Throws what the call threw.
+  // Whether the call returns within kLimit. Rethrows its exception.
   testing::AssertionResult ends();
 
  private:

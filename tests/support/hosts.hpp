@@ -1,6 +1,6 @@
-// Hosts of a test: network namespaces, each with a tun device, and a thread that passes packets on between them. So
-// packets can be lost, delayed, slowed or swallowed without any tool of the system but ip, and ranks started there are
-// ranks of different hosts.
+// Hosts of a test: network namespaces, each with a tun device, and a thread that forwards packets between them. The
+// thread can drop packets, delay them and limit their rate; the only tool that it needs is ip. Ranks that are started
+// in these namespaces are ranks of different hosts.
 #pragma once
 
 #include <fcntl.h>
@@ -28,23 +28,23 @@
 
 namespace slip::test {
 
-// Of the wires, all of them alike.
+// The properties of all links between the hosts.
 struct WireQuality {
-  double loss = 0;              // of packets, 0 to 1
-  std::int64_t delay_ns = 0;    // of each
-  double bytes_per_second = 0;  // 0: as fast as it goes
+  double loss = 0;              // the share of packets that are dropped, 0 to 1
+  std::int64_t delay_ns = 0;    // of each packet
+  double bytes_per_second = 0;  // 0: not limited
 };
 
-enum class Family { kIpv4, kIpv6 };  // of the wires; with kIpv6 the hosts have no address of the other at all
+enum class Family { kIpv4, kIpv6 };  // of all addresses; with kIpv6 the hosts have no IPv4 address at all
 
 class Hosts {
  public:
   explicit Hosts(int count, Family family = Family::kIpv4) : family_(family) {
     for (int host = 0; host < count && reason_.empty(); ++host) std::thread([&] { add(host); }).join();
-    if (reason_.empty()) relay_ = std::thread([this] { pass_on(); });
+    if (reason_.empty()) relay_ = std::thread([this] { forward_packets(); });
   }
   ~Hosts() {
-    over_.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+    over_.store(true, std::memory_order_relaxed);  // relaxed: publishes no other data
     if (relay_.joinable()) relay_.join();
     for (const Host& host : hosts_) {
       ::close(host.wire);
@@ -54,12 +54,12 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  const std::string& reason() const { return reason_; }  // why there are none; empty: there are
+  const std::string& reason() const { return reason_; }  // why the hosts could not be made; empty: they exist
   std::string address(int host) const {
     return (family_ == Family::kIpv4 ? "10.77.0." : "fd77::") + std::to_string(host + 1);
   }
 
-  // Runs it in a thread of that host; processes and sockets that it makes stay there.
+  // Runs the body in a thread in the namespace of that host; its processes and sockets belong to that host.
   template <class Body>
   void within(int host, const Body& body) const {
     std::thread([&] {
@@ -71,12 +71,12 @@ class Hosts {
     const std::lock_guard lock(mutex_);
     quality_ = quality;
   }
-  // No packet comes or goes any more, and nobody is told.
+  // Drops all packets from and to the host. Its kernel does not notice.
   void cut(int host, bool is_cut = true) {
     const std::lock_guard lock(mutex_);
     hosts_[static_cast<std::size_t>(host)].cut = is_cut;
   }
-  // A firewall: from now on, TCP connections are made to port 22 and to these ports only. Others get no answer.
+  // A firewall: from now on, drops the SYN of each TCP connection to a port that is not 22 or one of these ports.
   void allow_ports(int first, int last) {
     const std::lock_guard lock(mutex_);
     first_port_ = first;
@@ -86,14 +86,15 @@ class Hosts {
     const std::lock_guard lock(mutex_);
     return refused_;
   }
-  // The host's own interface goes down: its kernel knows.
+  // Takes the host's own interface down, which its kernel notices.
   void take_down(int host) const {
     within(host, [this] { static_cast<void>(in_shell("ip link set " + wire_ + " down")); });
   }
 
  private:
   static constexpr std::size_t kPacket = 9000;
-  static constexpr std::size_t kQueue = 64;  // packets of a slow wire; what comes beyond is dropped, as switches do
+  static constexpr std::size_t kQueue =
+      64;  // packets waiting for a slow link; further ones are dropped, as in a switch
   struct Host {
     int wire = -1, space = -1;
     bool cut = false;
@@ -129,7 +130,7 @@ class Hosts {
     return "ip -4 addr flush dev lo && ip addr add " + address(number) + "/64 dev " + wire_ + " nodad";
   }
 
-  void pass_on() {
+  void forward_packets() {
     std::vector<char> buffer(kPacket);
     while (!over_.load(std::memory_order_relaxed)) {
       std::vector<pollfd> watched;
@@ -139,14 +140,15 @@ class Hosts {
         for (int i = 0; i < 64 && watched[from].revents != 0; ++i) {
           const ssize_t bytes = ::read(watched[from].fd, buffer.data(), buffer.size());
           if (bytes <= 0) break;
-          take(from, {buffer.data(), buffer.data() + bytes});
+          accept_packet(from, {buffer.data(), buffer.data() + bytes});
         }
       }
     }
   }
 
-  void take(std::size_t from, std::vector<char> bytes) {
-    // Where the destination is in the header; its last byte tells the host. What is for all hosts is for none here.
+  void accept_packet(std::size_t from, std::vector<char> bytes) {
+    // The destination address is at bytes `first` to `last` of the header; its last byte is the number of the host
+    // plus 1. Multicast and broadcast packets are dropped.
     const bool four = family_ == Family::kIpv4;
     const std::size_t first = four ? 16 : 24, last = four ? 19 : 39;
     if (bytes.size() <= last || (bytes[0] & 0xf0) != (four ? 0x40 : 0x60) || bytes[first] == '\xff') return;
@@ -170,7 +172,7 @@ class Hosts {
     else waiting_.push_back({due, to, std::move(bytes)});
   }
 
-  // All packets but the first one of a TCP connection to another port.
+  // Whether the firewall lets the packet pass: all but the SYN of a TCP connection to another port.
   bool is_allowed(const std::vector<char>& bytes) const {
     constexpr unsigned kTcp = 6, kSynAck = 0x12, kSyn = 0x02;
     const auto at = [&](std::size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0U; };
@@ -181,7 +183,7 @@ class Hosts {
     return port == 22 || (port >= first_port_ && port <= last_port_);
   }
 
-  // What is due; true: more waits.
+  // Delivers the packets that are due. True: more packets wait.
   bool deliver() {
     const std::lock_guard lock(mutex_);
     for (; !waiting_.empty() && waiting_.front().due_ns <= base::now_ns(); waiting_.pop_front()) {
@@ -191,8 +193,8 @@ class Hosts {
     return !waiting_.empty();
   }
 
-  // UCX takes the names of interfaces from /sys/class/net, which shows those of the namespace that mounted it. So the
-  // wire has one of these names.
+  // UCX reads the names of interfaces from /sys/class/net, which lists those of the namespace that mounted it, not of
+  // the current one. So the interface of each host gets one of the listed names.
   static std::string name_wire() {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", error)) {
@@ -208,13 +210,13 @@ class Hosts {
   std::vector<Host> hosts_;
   std::atomic<bool> over_{false};
   std::thread relay_;
-  std::mutex mutex_;  // of all below, and of Host::cut
+  std::mutex mutex_;  // guards all members below, and Host::cut
   WireQuality quality_;
   std::mt19937 random_{20260};
   std::deque<Packet> waiting_;
   int first_port_ = 0, last_port_ = 0;  // of the firewall; 0: none
   int refused_ = 0;
-  std::int64_t free_ns_ = 0;  // when the slow wire has sent what it has taken
+  std::int64_t free_ns_ = 0;  // the time at which the slow link has sent all accepted packets
 };
 
 }  // namespace slip::test

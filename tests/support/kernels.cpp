@@ -30,31 +30,31 @@ void fault(const Args&) { throw DeviceFault("illegal address 0xdead"); }
 
 std::atomic_ref<std::uint32_t> word(std::uint32_t& plain) { return std::atomic_ref(plain); }
 
-int came(Guests& guests) {
+int arrived(MeetingFlags& flags) {
   int count = 0;
-  for (std::uint32_t& guest : guests.came) count += static_cast<int>(word(guest).load(std::memory_order_acquire));
+  for (std::uint32_t& flag : flags.arrived) count += static_cast<int>(word(flag).load(std::memory_order_acquire));
   return count;
 }
 
-void come(Guests& guests) {
-  const int place = guests.places.fetch_add(1);
-  if (place >= Guests::kMax) throw std::runtime_error("too many guests at a meeting");
-  word(guests.came[place]).store(1, std::memory_order_release);
+void arrive_at(MeetingFlags& flags) {
+  const int index = flags.next.fetch_add(1);
+  if (index >= MeetingFlags::kMax) throw std::runtime_error("too many members of a meeting");
+  word(flags.arrived[index]).store(1, std::memory_order_release);
 }
 
-void come_and_wait(Guests& guests) {
-  come(guests);
+void arrive_and_wait(MeetingFlags& flags) {
+  arrive_at(flags);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (came(guests) < guests.expected) {
-    if (word(guests.missed).load() != 0 || std::chrono::steady_clock::now() > until) {
-      word(guests.missed).store(1);
+  while (arrived(flags) < flags.expected) {
+    if (word(flags.missed).load() != 0 || std::chrono::steady_clock::now() > until) {
+      word(flags.missed).store(1);
       return;
     }
     std::this_thread::yield();
   }
 }
 
-void meet(const Args& args) { come_and_wait(*args.scalar<Guests*>(0)); }
+void meet(const Args& args) { arrive_and_wait(*args.scalar<MeetingFlags*>(0)); }
 
 }  // namespace
 
@@ -109,14 +109,14 @@ testing::AssertionResult Trail::is(std::initializer_list<std::uint32_t> numbers)
   return testing::AssertionFailure() << "the ops did not run in the order " << testing::PrintToString(numbers);
 }
 
-Meeting::Meeting(int expected) : guests_(cuda::guests()) {
-  if (!guests_) guests_ = &own_;
-  guests_->expected = expected;
+Meeting::Meeting(int expected) : flags_(cuda::meeting_flags()) {
+  if (!flags_) flags_ = &own_;
+  flags_->expected = expected;
 }
 
-void Meeting::meet() { come_and_wait(*guests_); }
-void Meeting::arrive() { come(*guests_); }
-bool Meeting::complete() const { return came(*guests_) >= guests_->expected && word(guests_->missed).load() == 0; }
+void Meeting::meet() { arrive_and_wait(*flags_); }
+void Meeting::arrive() { arrive_at(*flags_); }
+bool Meeting::complete() const { return arrived(*flags_) >= flags_->expected && word(flags_->missed).load() == 0; }
 
 std::vector<std::uint32_t> words_of(const Device& device, Range range) {
   const Buffer host = device.alloc(range.bytes, MemoryKind::kPinned, "words");

@@ -26,8 +26,8 @@ void put_words(std::span<transport::LedgerWord> words, std::string_view text) {
   }
 }
 
-LedgerImage::LedgerImage() : words_((transport::kLedgerBytes + sizeof(Line) - 1) / sizeof(Line)) {
-  transport::LedgerHeader* const made = new (words_.data()) transport::LedgerHeader;
+LedgerImage::LedgerImage() : lines_((transport::kLedgerBytes + sizeof(CacheLine) - 1) / sizeof(CacheLine)) {
+  transport::LedgerHeader* const made = new (lines_.data()) transport::LedgerHeader;
   made->magic = transport::LedgerHeader::kMagic;
   made->started = transport::Placement::own().started;
   made->pid = ::getpid();
@@ -35,7 +35,7 @@ LedgerImage::LedgerImage() : words_((transport::kLedgerBytes + sizeof(Line) - 1)
 }
 
 transport::LedgerEntry& LedgerImage::entry(std::int32_t index) {
-  std::byte* const data = reinterpret_cast<std::byte*>(words_.data()) + sizeof(transport::LedgerHeader);
+  std::byte* const data = reinterpret_cast<std::byte*>(lines_.data()) + sizeof(transport::LedgerHeader);
   return reinterpret_cast<transport::LedgerEntry*>(data)[index];
 }
 

@@ -1,4 +1,4 @@
-// Ledgers written by hand: as a process could write them that wants to harm whoever reads them.
+// Ledgers with any content, to test readers with ledgers of a faulty or hostile process.
 #pragma once
 
 #include <sys/types.h>
@@ -18,24 +18,25 @@ void put_words(std::span<transport::LedgerWord> words, std::string_view text);
 class LedgerImage {
  public:
   LedgerImage();
-  transport::LedgerHeader& header() { return *reinterpret_cast<transport::LedgerHeader*>(words_.data()); }
-  // One more entry, of a rank that is in its first call.
+  transport::LedgerHeader& header() { return *reinterpret_cast<transport::LedgerHeader*>(lines_.data()); }
+  // Adds an entry of a rank that is in its first call.
   transport::LedgerEntry& add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks);
   transport::LedgerEntry& entry(std::int32_t index);
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(words_)).first(transport::kLedgerBytes); }
-  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words_)).first(transport::kLedgerBytes); }
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(lines_)).first(transport::kLedgerBytes); }
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(lines_)).first(transport::kLedgerBytes); }
 
  private:
-  struct alignas(64) Line {
+  struct alignas(64) CacheLine {
     std::byte bytes[64];
   };
-  std::vector<Line> words_;
+  std::vector<CacheLine> lines_;
 };
 
-// A sealed memfd with a ledger's name, this content and this size.
+// Makes a sealed memfd with a ledger's name, this content and this size. The caller closes it.
 int ledger_file(std::span<const std::byte> content, std::int64_t bytes = transport::kLedgerBytes);
 
-// A process that has such a file open and does nothing. The image gets its start time. It ends with the object.
+// A process that has such a file open and does nothing. Its start time is written into the image. The destructor kills
+// the process.
 class LedgerProcess {
  public:
   explicit LedgerProcess(LedgerImage image, std::int64_t bytes = transport::kLedgerBytes);

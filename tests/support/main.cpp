@@ -1,4 +1,4 @@
-// main() of every test program: runs the tests, or the one child function that --child=NAME asks for.
+// main() of every test program: runs the tests, or the child function NAME if the argument is --child=NAME.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
     found->second();
     return testing::UnitTest::GetInstance()->Failed() ? 1 : 0;
   }
-  // For the processes that the tests start: on aarch64 the leak check of g++ 12 takes 4 s at every exit. This process
-  // has read its own options already, and makes the check.
+  // For processes that the tests start: on aarch64 the leak check of g++ 12 takes 4 s at every exit. This process
+  // itself makes the check, because it has already read its options.
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -1,4 +1,4 @@
-// A folder with a model as `slip model` writes it, opened.
+// Opens a folder with a model that `slip model` has written.
 #pragma once
 
 #include <string>

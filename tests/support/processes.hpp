@@ -1,6 +1,6 @@
-// Ranks as processes: this test program started again as one rank each, which the test can stop and kill. They are
-// started, not forked: a fork takes along what other threads have locked, and the thread sanitizer ends a forked child
-// that starts threads.
+// Ranks as processes that the test can stop and kill. Each process is this test program, started again as one rank. It
+// is not forked, for two reasons: locks that other threads hold at a fork stay locked in the child, and the thread
+// sanitizer ends a forked child that starts threads.
 #pragma once
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 
 namespace slip::test {
 
-inline constexpr int kLine = 3;  // the descriptor by which such a process talks with the test
+inline constexpr int kLine = 3;  // in such a process, the descriptor of the socket to the test
 
 inline std::string own_path() {
   std::array<char, 4096> path{};
@@ -40,7 +40,7 @@ inline std::string own_path() {
 
 class RankProcess {
  public:
-  // Runs the child function `child` (child.hpp) as this rank, with the variables of a launcher and these.
+  // Runs the child function `child` (child.hpp) as this rank, with the environment of a launcher and these variables.
   RankProcess(const std::string& child, const UniqueId& id, int nranks, int rank,
               std::map<std::string, std::string> variables_too = {}) {
     int ends[2];
@@ -74,7 +74,8 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
   void tell(char word) const { static_cast<void>(!::send(line_, &word, 1, MSG_NOSIGNAL)); }
-  std::string hear(std::size_t bytes) const {  // no more than that, fewer if it ends
+  // Up to `bytes` bytes from the process; fewer if it ends, or sends nothing for 60 s.
+  std::string hear(std::size_t bytes) const {
     std::string result;
     for (char byte = 0; result.size() < bytes && arrives() && ::read(line_, &byte, 1) == 1;) result += byte;
     return result;
@@ -97,7 +98,7 @@ class RankProcess {
   int line_ = -1;
 };
 
-// The other side: such a process plays its part, reports what that returns or throws, and ends.
+// Called in such a process: runs the part, sends the returned text or the text of the exception to the test, and ends.
 [[noreturn]] inline void play(const std::function<std::string(const transport::LaunchInfo&)>& part) {
   std::string report;
   try {

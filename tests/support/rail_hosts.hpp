@@ -1,5 +1,6 @@
-// Hosts of a test with several network interfaces each: network namespaces, and one more with a bridge for each rail,
-// the switch. The tools ip and tc make them. They end with the object, or with the last process in them.
+// Hosts of a test with several network interfaces each. A host is a network namespace. One more namespace is the
+// switch, with a bridge for each rail. The tools ip and tc set them up. A namespace ends when the object is destroyed
+// and no process is in it.
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +24,7 @@ class RailHosts {
  public:
   struct Options {
     int rails = 2;
-    std::string rate = {};    // of each interface, as tc writes it ("100mbit"); empty: not limited
+    std::string rate = {};    // of each interface, in the form of tc ("100mbit"); empty: not limited
     bool one_subnet = false;  // all rails are in the same subnet
   };
 
@@ -37,14 +38,14 @@ class RailHosts {
   RailHosts(const RailHosts&) = delete;
   RailHosts& operator=(const RailHosts&) = delete;
 
-  const std::string& reason() const { return reason_; }  // why there are none; empty: there are
+  const std::string& reason() const { return reason_; }  // why the hosts could not be made; empty: they exist
   std::string address(int host, int rail = 0) const {
     return options_.one_subnet ? fmt::format("10.88.0.{}", 16 * rail + host + 1)
                                : fmt::format("10.88.{}.{}", rail, host + 1);
   }
   static std::string interface(int rail) { return fmt::format("rail{}", rail); }
 
-  // Runs it in a thread of that host; processes and sockets that it makes stay there.
+  // Runs the body in a thread in the namespace of that host; its processes and sockets belong to that host.
   template <class Body>
   void within(int host, const Body& body) const {
     std::thread([&] {
@@ -59,7 +60,7 @@ class RailHosts {
   void mend(int host, int rail) const {
     within(kSwitch, [&] { in_shell(fmt::format("ip link set {} master bridge{}", port(host, rail), rail)); });
   }
-  // The interface goes down: the host's kernel knows.
+  // Takes the interface down, which the host's kernel notices.
   void take_down(int host, int rail) const {
     within(host, [&] { in_shell(fmt::format("ip link set {} down", interface(rail))); });
   }

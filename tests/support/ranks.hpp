@@ -1,4 +1,4 @@
-// Ranks as threads of the test, and what each of them met.
+// Ranks as threads of the test, and the result of each of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,15 +15,16 @@
 
 namespace slip::test {
 
+// The result of one rank.
 struct Met {
-  std::optional<Code> code;  // of the error, if there was one
+  std::optional<Code> code;  // of the error; none: the rank succeeded
   std::string text;
-  bool first = false;  // of all errors
+  bool first = false;  // this error was the first one of all ranks
 };
 
-// Runs the body once for each rank, all at the same time, and waits for all of them. `on_failure` is told at once of a
-// rank that threw, or returned with a fatal failure of the test: the others may wait for it, and must not until their
-// deadline.
+// Runs the body once for each rank, all at the same time, and waits for all of them. If a rank throws, or returns with
+// a fatal failure of the test, its thread calls `on_failure` at once. That function should abort the other ranks, which
+// would otherwise wait for this rank until their deadline.
 inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>& body,
                                  const std::function<void(int rank)>& on_failure = {}) {
   std::atomic<bool> failed{false};

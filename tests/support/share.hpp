@@ -1,4 +1,4 @@
-// Sanitizers make everything many times slower: long random tests then do a share of their rounds.
+// kShare: long random tests divide their number of rounds by it, because sanitizers make them many times slower.
 #pragma once
 
 namespace slip::test {

@@ -1,5 +1,5 @@
-// Ends the program when one test takes too long, with its name: a hang in a destructor fails, too.
-// Included by one source of each test program.
+// Ends the program with the name of the test when one test takes too long. Unlike a Watchdog in the test, it also finds
+// a hang in a destructor. One source of the test program includes it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ class TestAlarm : public ::testing::EmptyTestEventListener {
  public:
   static bool install() {
     ::testing::UnitTest::GetInstance()->listeners().Append(new TestAlarm);
-    signal(SIGALRM, bark);
+    signal(SIGALRM, end_program);
     return true;
   }
 
@@ -22,7 +22,7 @@ class TestAlarm : public ::testing::EmptyTestEventListener {
   static constexpr unsigned kLimitSeconds = 100;
   static inline const char* running = "";
 
-  static void bark(int) {
+  static void end_program(int) {
     const char text[] = "\nslip test hangs: ";
     [[maybe_unused]] ssize_t written = write(2, text, sizeof(text) - 1);
     written = write(2, running, strlen(running));

@@ -1,4 +1,4 @@
-// Durations in virtual time: kernels that take a given time, and how long a program took.
+// Durations in virtual time: kernels that take a given time, and the duration of a program.
 #pragma once
 
 #include <utility>
@@ -10,11 +10,11 @@ namespace slip::test {
 
 inline constexpr Picos kMs = 1'000'000'000;
 
-// A kernel that touches nothing and takes this long in virtual time, on this share of the device. On devices with real
-// time it takes none.
+// Launches a kernel that accesses no memory. In virtual time it takes `ms` on the share `width` of the device; in real
+// time it takes no time.
 void busy(StreamRef stream, Picos ms, double width = 1.0);
 
-// Virtual time from now, with the device idle, until all work that `program` issues is done.
+// Waits until the device is idle, then returns the virtual time until all work that `program` issues is done.
 template <class Program>
 Picos duration(const Device& device, Program&& program) {
   device.sync();

@@ -1,5 +1,5 @@
-// Watchdog: ends the program, with the name of the test, when a test takes too long. A wait that never ends is a
-// failure that says where, not a job that hangs.
+// Watchdog: ends the program, with the name of the test, when a test takes too long. So a wait that never ends is a
+// failure with a place, not a job that hangs.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // What the test is at, for the message.
+  // Sets a text about the current step of the test, for the message.
   void note(std::string text);
 
  private:

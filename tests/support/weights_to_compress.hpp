@@ -23,7 +23,7 @@ inline std::vector<std::byte> bytes_of_float(DataType type, float value) {
   return result;
 }
 
-// Like trained weights: N(0, deviation).
+// Weights with the distribution of trained ones: normal, with mean 0.
 inline std::vector<std::byte> normal_weights(DataType type, std::size_t count, std::uint64_t seed,
                                              float deviation = 0.02F) {
   std::mt19937_64 random(seed);
@@ -44,7 +44,7 @@ inline std::vector<std::byte> random_bits(std::size_t bytes, std::uint64_t seed)
   return result;
 }
 
-// Exponents that are spread `width` wide, so that blocks have many escapes of both kinds.
+// Weights whose exponents have up to `width` values, so that blocks have many escapes of both kinds.
 inline std::vector<std::byte> wide_weights(DataType type, std::size_t count, std::uint64_t seed, int width) {
   std::mt19937_64 random(seed);
   const std::size_t size = bytes_of(type);

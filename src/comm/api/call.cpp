@@ -50,7 +50,7 @@ Signature Signature::of(const Call& call, std::uint64_t number) {
 std::string Signature::text() const {
   const Collective kind = this->kind();
   if (kind == Collective::kMessage)
-    return fmt::format("send or recv of {} bytes, the {}. between the two", elements, (rest & 0xffffffff) + 1);
+    return fmt::format("send or recv of {} bytes, number {} between the two ranks", elements, (rest & 0xffffffff) + 1);
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);
   const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
   std::string said = collective_name(kind);

@@ -42,7 +42,7 @@ struct SplitChoice {
   std::int32_t color = 0, key = 0;
 };
 
-// Where the first rank of a colour listens for the ranks of its group. All ranks of the parent gather it.
+// Where the first rank of a colour listens for the ranks of its group. It sends this to all ranks of the parent.
 struct GroupRoot {
   UniqueId id;
   char failure[256] = {};  // why that rank could not listen, if `id` is not valid
@@ -99,8 +99,9 @@ void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const
   parent.failures().on_trouble(nullptr, {});
 }
 
-// Memory that only this rank can access. As with shared memory, the ranks meet before they allocate, and return when
-// all have their memory. If one rank gets none, all ranks throw kOutOfMemory: none may wait for it later.
+// Allocates memory that only this rank can access. As with shared memory, all ranks synchronise before they allocate,
+// and return when all have their memory. If one rank gets none, all ranks throw kOutOfMemory; otherwise the others
+// would wait for that rank in a later call.
 Buffer allocate_ordinary(transport::Bootstrap& bootstrap, const transport::SetupCall& call, std::size_t bytes,
                          Here here, const std::function<Buffer()>& alloc) {
   const std::vector<std::uint64_t> wanted = bootstrap.all_gather(std::uint64_t{bytes}, call);

@@ -22,7 +22,7 @@ bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
                                : runtime::address(from) == runtime::address(to) + own;
 }
 
-// Whether the memory is protected while no op of its device runs, so that other ranks cannot access it.
+// Whether the device protects the memory while none of its ops runs (option strict). Then other ranks cannot access it.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
 }
@@ -43,8 +43,8 @@ void require_pairs(int rank, std::span<const Range> out, std::span<const Range> 
                rank, out.size(), in.size());
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (out[i].bytes != in[i].bytes)
-      base::fail(Code::kInvalidValue, here, "rank {} sends {} bytes to itself and receives {}", rank, out[i].bytes,
-                 in[i].bytes);
+      base::fail(Code::kInvalidValue, here, "rank {} sends {} bytes to itself in message {}, and receives {}", rank,
+                 out[i].bytes, i, in[i].bytes);
   }
 }
 
@@ -170,11 +170,13 @@ comm::SimRun& Communicator::State::sim_run_of(comm::CallRun& run) {
 void Communicator::State::require_device(const runtime::DeviceCore& core, std::string_view what, Here here) const {
   comm::require_rank_device(core.info, what, here);
   if (core.info.world == world()) return;
-  base::fail(Code::kUnsupported, here, "{} on device '{}': the communicator's ranks are on '{}', with another clock",
+  base::fail(Code::kUnsupported, here,
+             "{} on device '{}': the communicator's ranks are on '{}', and the two devices have different clocks: use "
+             "a device of the same kind",
              what, core.info.label, device.info().label);
 }
 
-// If the device runs no functions, no bytes move, and the call becomes a barrier.
+// If the sim device runs no functions, no bytes move, and the call becomes a barrier.
 void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) {
   static const comm::Call kBarrier;
   const comm::Call& call = moves_bytes() ? asked : kBarrier;
@@ -341,14 +343,16 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (state.core->info.world != world()) [[unlikely]]
     require_device(*state.core, name.text(), here);
   if (comm::has_root(call.kind) && (call.root < 0 || call.root >= nranks))
-    base::fail(Code::kInvalidValue, here, "{}: root {} of {} ranks", name.text(), call.root, nranks);
+    base::fail(Code::kInvalidValue, here, "{}: root {} is not a rank of the communicator, which has {} ranks",
+               name.text(), call.root, nranks);
   if (comm::reduces(call.kind) && !can_reduce(call.type))
     base::fail(Code::kInvalidValue, here, "{}: values of {} cannot be reduced", name.text(), data_type_name(call.type));
   const comm::Blocks blocks = comm::blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
-    base::fail(Code::kInvalidValue, here, "{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name.text(),
-               rank, nranks, from.bytes, to.bytes, in, out);
+    base::fail(Code::kInvalidValue, here,
+               "{} on rank {} of {}: the input has {} bytes and the output {}; expected {} and {}", name.text(), rank,
+               nranks, from.bytes, to.bytes, in, out);
   Range reads[1], writes[1];
   std::size_t read = 0, written = 0;
   if (in > 0) runtime::require_kernel_range(*state.core, reads[read++] = from, name, here);
@@ -382,7 +386,8 @@ void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> m
   for (const comm::PendingSendRecv& message : messages) {
     const Name name = message.out ? names.send : names.recv;
     if (message.rank < 0 || message.rank >= nranks)
-      base::fail(Code::kInvalidValue, message.here, "{}: rank {} of {} ranks", name.text(), message.rank, nranks);
+      base::fail(Code::kInvalidValue, message.here, "{}: rank {} is not a rank of the communicator, which has {} ranks",
+                 name.text(), message.rank, nranks);
     if (message.range.bytes > 0) runtime::require_kernel_range(*state.core, message.range, name, message.here);
     if (message.rank == rank) {
       (message.out ? issued_.own_sent : issued_.own_received).push_back(message.range);

@@ -79,8 +79,8 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   std::uint64_t start_gpu_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit);
   std::uint64_t start_gpu_messages(std::vector<comm::UserMessage>& messages, Op& op, runtime::StreamState& stream,
                                    Submit& submit);
-  void enqueued(const runtime::StreamState& stream,
-                const Op& op);  // notes the call in the ledger and counts its ticket
+  // Writes the call to the ledger, and takes its ticket.
+  void enqueued(const runtime::StreamState& stream, const Op& op);
   void sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state);
 
   // Guards the members up to `explained_`. A thread holds it while it numbers and enqueues a call, so calls enter the

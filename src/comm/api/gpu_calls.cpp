@@ -16,7 +16,7 @@
 namespace slip::comm {
 namespace {
 
-constexpr char kOnGpu = 1, kNccl = 2;  // what each rank tells the others: its device is a GPU; SLIP_NCCL is set
+constexpr char kOnGpu = 1, kNccl = 2;  // flags that each rank sends to the others: on a GPU; SLIP_NCCL asks for NCCL
 
 }  // namespace
 

@@ -30,13 +30,13 @@ struct GpuCall {
   std::byte* output = nullptr;
 };
 
-// What the thread that watches the calls on the device needs from the communicator.
+// The parts of the communicator that the watching thread of GpuCalls uses; see GpuCalls::start().
 struct GpuWatch {
   std::function<std::optional<Error>()> error;              // the communicator's error, if it has one
   std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
   std::shared_ptr<transport::LedgerSlot> ledger;
   std::int64_t timeout_ns = 0;
-  // With them a thread can run calls on host memory, as calls of ranks on cpu devices.
+  // For calls that a thread runs on host memory, as calls of ranks on cpu devices (StagedThread).
   const RankConnections* ranks = nullptr;
   CallContext* calls = nullptr;
 };
@@ -46,8 +46,8 @@ class GpuCalls {
   using Submit = std::uint64_t(runtime::StreamState&, const Op&);
 
   virtual ~GpuCalls() = default;
-  // Before the first call, the same on all ranks: the maximum number of thread blocks of a call on each rank. 0: as
-  // many as are useful. Has no effect if calls have no kernels of their own.
+  // Sets the maximum number of thread blocks of a call. 0: as many as are useful. Called before the first call, with
+  // the same value on all ranks. Has no effect if calls have no kernels of their own.
   virtual void limit_blocks(int /*max*/) {}
 
   // All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
@@ -55,21 +55,22 @@ class GpuCalls {
   static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
                                         std::span<const int> hosts, bool deterministic, Here here);
 
-  // From now on a thread watches the calls: it ends those that cannot end otherwise, and reports why. Until stop().
+  // From now on, until stop(), a thread watches the calls. It ends a call whose peer is lost or too late, and reports
+  // the reason.
   virtual void start(GpuWatch watch) = 0;
   virtual void stop() noexcept = 0;
 
-  // Enqueue the op, whose ranges are set, and return its position. One thread at a time. They do not wait for other
-  // ranks, except until other processes have mapped memory that is used for the first time.
+  // Both enqueue the op, whose ranges are set, and return its position. One thread at a time may call them. They do not
+  // wait for other ranks, except when memory is used for the first time: then other processes must map it.
   virtual std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) = 0;
   virtual std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                        runtime::StreamState& stream, Submit& submit) = 0;
-  // True: calls run as calls on host memory, in the order in which the streams reach them. That thread numbers them and
-  // adds them to the history, because a call in a CUDA graph runs once for each launch.
+  // True: StagedThread runs the calls on host memory, in the order in which the streams reach them. It numbers the
+  // calls and adds them to the history, because a call in a CUDA graph runs once for each launch.
   virtual bool runs_on_host() const { return false; }
   // Returns when all calls have ended, with or without success.
   virtual void drain() noexcept = 0;
-  // What carries the calls, for reports.
+  // The name of the library that runs the calls, for reports.
   virtual std::string engine() const { return "Slipstream"; }
 };
 

@@ -49,7 +49,7 @@ MessageBatch& thread_batch() {
   return batch;
 }
 
-// Empties the batch when the group ends, with or without success.
+// Empties the batch when the outermost group ends, with or without success.
 struct EmptyAtEnd {
   MessageBatch& batch;
   ~EmptyAtEnd() { batch.drop_from(0); }
@@ -86,7 +86,7 @@ SendRecvIssuer& issuer_at(const MessageBatch& batch, std::size_t index) {
               batch.messages[static_cast<std::size_t>(first)].here);
 }
 
-// If one message is refused, none is issued.
+// Issues all messages of the batch. If check_messages() refuses one of them, none is issued.
 void issue_all(const MessageBatch& batch) {
   const StreamRef stream = batch.messages.front().stream;
   const auto is_other = [&](const PendingSendRecv& message) { return !(message.stream == stream); };
@@ -154,7 +154,8 @@ void enqueue_failure(const StreamRef& stream, const Error& error) {
   }
 }
 
-// Keeps the error of a group that ended in its destructor. The next calls of its communicators and streams throw it.
+// Keeps the error of a group whose messages its destructor could not issue. The next calls of its communicators and
+// streams throw the error.
 void make_sticky(const MessageBatch& batch, const Error& error) {
   const std::string text = base::bare_text(error);
   for (const MessageBatch::Target& one : batch.targets) {

@@ -11,7 +11,7 @@
 
 namespace slip::comm {
 
-// Throws if ranks cannot run on the device.
+// Throws if ranks cannot run on the device. `what`: the call or object that uses the device, for the error.
 void require_rank_device(const DeviceInfo& info, std::string_view what, Here here);
 // Throws if an option is invalid. The bootstrap root checks the rank number, because it can notify all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
@@ -25,13 +25,13 @@ const std::string& topology_file(const CommunicatorOptions& options);
 // How this rank opens the connections on which it sends.
 transport::NetOptions net_options_of(const CommunicatorOptions& options);
 
-// The value with this name in the options and the environment; nothing if there is none.
+// The value that has this name in the environment and in files; none if the name is unknown.
 std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
 
 inline constexpr int kMaxChannels = 32;
 
-// What the user requested by options or the environment. All ranks must request the same, except for the host.
+// The values that the user set by options or the environment. All ranks must set the same values, except for the host.
 struct RequestedOptions {
   // If they differed, a rank could be declared lost before it sends its next heartbeat.
   std::int64_t heartbeat_ms = 0, silence_ms = 0;

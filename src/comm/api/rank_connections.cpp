@@ -89,8 +89,8 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   }
   tuning.nranks = nranks;
   // Over the network alone, relays gain nothing: blocks would cross the network once more to reach the relay.
-  const std::set<int> apart(hosts.begin(), hosts.end());
-  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  const std::set<int> distinct_hosts(hosts.begin(), hosts.end());
+  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(distinct_hosts.size());
   const CoreShare cores = find_core_share(bootstrap, places.ranks);
   cores_each = cores.each;
   set_channels(requested, hosts, cores.any_oversubscribed, tuning);

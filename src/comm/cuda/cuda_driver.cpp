@@ -38,14 +38,14 @@ MemoryOperation wait_of(CUstreamBatchMemOpType kind, const void* flag, std::uint
 MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value) {
   return write_of(CU_STREAM_MEM_OP_WRITE_VALUE_32, flag, value);
 }
-MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value) {
-  return write_of(CU_STREAM_MEM_OP_WRITE_VALUE_64, word, value);
+MemoryOperation write_64(const std::uint64_t* flag, std::uint64_t value) {
+  return write_of(CU_STREAM_MEM_OP_WRITE_VALUE_64, flag, value);
 }
 MemoryOperation wait_for_32(const std::uint32_t* flag, std::uint32_t value) {
   return wait_of(CU_STREAM_MEM_OP_WAIT_VALUE_32, flag, value);
 }
-MemoryOperation wait_for_64(const std::uint64_t* word, std::uint64_t value) {
-  return wait_of(CU_STREAM_MEM_OP_WAIT_VALUE_64, word, value);
+MemoryOperation wait_for_64(const std::uint64_t* flag, std::uint64_t value) {
+  return wait_of(CU_STREAM_MEM_OP_WAIT_VALUE_64, flag, value);
 }
 
 void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu) {

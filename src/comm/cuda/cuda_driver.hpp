@@ -1,5 +1,5 @@
-// The functions of the CUDA driver that comm/cuda needs, looked up at run time, so that a program starts without a
-// driver.
+// The functions of the CUDA driver that comm/cuda needs. They are looked up at run time, so that a program also starts
+// on a machine without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -13,9 +13,9 @@ namespace slip::comm {
 using MemoryOperation = CUstreamBatchMemOpParams;
 
 MemoryOperation write_32(const std::uint32_t* flag, std::uint32_t value);
-MemoryOperation write_64(const std::uint64_t* word, std::uint64_t value);
+MemoryOperation write_64(const std::uint64_t* flag, std::uint64_t value);
 MemoryOperation wait_for_32(const std::uint32_t* flag, std::uint32_t value);  // until the flag has this value
-MemoryOperation wait_for_64(const std::uint64_t* word, std::uint64_t value);
+MemoryOperation wait_for_64(const std::uint64_t* flag, std::uint64_t value);
 
 // Enqueues the operations in this order. Each write is visible to the system before the next one.
 void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> operations, int gpu);

@@ -13,8 +13,8 @@
 namespace slip::comm {
 namespace {
 
-// Pinned memory is never freed, but used again: cudaHostUnregister may wait for kernels of other communicators, which
-// may wait for the very rank that frees.
+// Pinned memory is not freed but reused: cudaHostUnregister may wait for kernels of other communicators, and these
+// kernels may wait for the rank that frees the memory.
 class StagingPool {
  public:
   static std::shared_ptr<StagingMemory> take(int gpu) {
@@ -121,8 +121,8 @@ CudaHosts::CudaHosts(transport::Bootstrap& bootstrap, const Device& device)
 }
 
 // A graph with calls of this communicator may still exist, although the program should have destroyed it before. Its
-// launches write to the slots, so they are not given to another communicator. Likewise after a call that was enqueued
-// in part: nothing waits for its end.
+// launches write to the slots, so no other communicator may reuse them. The same holds if a call was enqueued only in
+// part, because no thread waits for the end of that part.
 CudaHosts::~CudaHosts() {
   stop();
   memory_->retired = retires_ || order_.has_captured();
@@ -236,7 +236,7 @@ void CudaHosts::put_copy(const StagedStep& step, CopyBatch& copies, cudaStream_t
   const StagedCopy& copy = step.copy;
   const StagingSlot slot = memory_->slot(step.slot);
   const bool to_host = step.kind == StagedStep::Kind::kToHost;
-  std::byte* const host = (to_host || step.from_input ? slot.input : slot.output) + copy.place;
+  std::byte* const host = (to_host || step.from_input ? slot.input : slot.output) + copy.slot_offset;
   if (copy.rows == 1 || copy.bytes == copy.pitch)
     return copies.add(to_host ? host : copy.device, to_host ? copy.device : host, copy.rows * copy.bytes);
   const auto copy_rows = [&](std::byte* to, std::size_t to_pitch, const std::byte* from, std::size_t from_pitch) {

@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kThreads, 2) move_kernel(const __grid_constant
   leave_call(p, state);
 }
 
-// One warp that waits until all ranks have reached this collective. A large kernel that waited itself would take the
-// multiprocessors from other kernels, for instance from the peer's compute before its call.
+// One warp that waits until all ranks have reached this collective. If the large kernel of the collective waited
+// instead, it would occupy multiprocessors that other kernels need, for instance the peer's kernels before its call.
 __global__ void arrival_kernel(RankControl* control, RankPage* pages, int rank, int nranks) {
   const int other = static_cast<int>(threadIdx.x);
   if (other >= nranks || other == rank || is_stopped(*control)) return;
@@ -43,8 +43,7 @@ struct PartOfMessage {
 };
 
 // Runs `body(message, part)` for the parts of this round that belong to this block: the parts of all messages are dealt
-// to the blocks in turn. It steps to the next part of the block directly: a test of each part took 0.2 us for every
-// part.
+// to the blocks in turn. The index of the block's next part is computed, because testing every part took 0.2 us a part.
 template <class Body>
 __device__ void for_each_part(const MessageParameters& p, std::uint32_t round, bool sends, const Body& body) {
   std::uint32_t before = 0;  // parts of the messages before
@@ -111,10 +110,10 @@ __device__ void copy_message(const MessageParameters& p, const DeviceMessage& me
   received += 1;
 }
 
-// First this rank posts its sends, then it copies what it receives, then it waits until its sends were taken. So no
-// order of blocks, and no number of blocks, can make two ranks wait for each other. The i-th message of a pair belongs
-// to round i on both ranks. If ranks are time-sliced, memory operations have done the waiting, and the kernel only
-// copies.
+// First this rank posts its sends, then it copies the messages that it receives, then it waits until its sends were
+// taken. So two ranks never wait for each other, whatever the order and the number of their blocks. The i-th message of
+// a pair belongs to round i on both ranks. If ranks are time-sliced, memory operations have waited before the kernel
+// starts, and the kernel only copies.
 __global__ void __launch_bounds__(kThreads, 2) message_kernel(const __grid_constant__ MessageParameters p) {
   const bool together = p.mode == MeetingMode::kTogether;
   for (std::uint32_t round = 0; round < p.rounds; ++round) {

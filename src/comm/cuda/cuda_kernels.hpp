@@ -18,8 +18,8 @@ CallKernel reduce_kernel_of(DataType type);
 // The kernel of collectives that only move data.
 CallKernel copy_kernel();
 
-// Loads all kernels into the current context. Lazy loading could wait until the GPU is idle, and so for a kernel that
-// waits for the rank that is loading.
+// Loads all kernels into the current context. With lazy loading, the first launch could wait until the GPU is idle. It
+// would then wait for a kernel that itself waits for this rank: a deadlock.
 cudaError_t load_kernels();
 
 cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int blocks, cudaStream_t stream);

@@ -1,4 +1,5 @@
-// The memory through which ranks on GPUs meet, and the parameters of the kernels. Host code and kernels share it.
+// The memory through which ranks on GPUs synchronise, and the parameters of the kernels. Host code and kernels share
+// it.
 //
 // RankControl is device memory of one rank: peers post their calls there. RankPage is pinned host memory that all ranks
 // share: the host can release a stream that waits there, and reads the progress of each rank.
@@ -10,10 +11,10 @@
 namespace slip::comm {
 
 inline constexpr int kMaxGpuRanks = 32;
-inline constexpr int kMaxBlocks = 256;  // of one kernel that meets its peers
+inline constexpr int kMaxBlocks = 256;  // of one kernel that synchronises with its peers
 inline constexpr int kThreads = 512;    // of each block
 
-// What a rank posts when it joins a call. The addresses are those of the reader's process.
+// A rank posts it when it joins a call. The addresses are valid in the reader's process.
 struct CallPost {
   std::uint64_t input = 0, output = 0;
   std::uint64_t elements = 0, rest = 0;  // the signature without its number
@@ -23,7 +24,7 @@ struct CallPost {
 
 // Written by one block of a peer. `flag` counts: 2k + 1 means that the block has joined its call k (from 0), 2k + 2
 // that it no longer accesses this rank's buffers. The post belongs to the call of the flag. One slot suffices: the peer
-// joins its next call only after this rank's block has left the call, and that block has read the post by then.
+// joins its next call only after this rank's block has left the call, and this rank's block has read the post by then.
 struct alignas(64) MeetingSlot {
   CallPost post;
   std::uint32_t flag = 0;
@@ -45,7 +46,7 @@ struct RankControl {
   std::uint32_t calls = 0;  // finished by this rank's kernels; the leader counts for all ranks
   std::uint32_t collectives = 0;
   std::uint32_t reported = 0;     // a mismatch was reported
-  std::uint32_t noted = 0;        // the last call whose begin the host was told
+  std::uint32_t noted = 0;        // the last call whose begin was written to RankPage::begun
   std::uint32_t blocks_done = 0;  // of the running message kernel, without block 0
   std::uint32_t unused[10] = {};
   std::uint64_t peers[kMaxGpuRanks] = {};  // the control memory of each rank, as an address of this process
@@ -78,7 +79,7 @@ struct alignas(64) RankPage {
   // microsecond.
   std::uint32_t begun;
   std::uint32_t collectives;
-  std::uint32_t counted;  // a copy of RankControl::calls, which the watch thread makes at times
+  std::uint32_t counted;  // a copy of RankControl::calls; the watch thread renews it every few looks
   std::uint32_t unused2[13];
   std::uint32_t finished;
   std::uint32_t unused3[15];
@@ -121,7 +122,7 @@ struct DeviceStep {
 inline constexpr std::size_t kInlineProgram = 512;  // bytes of a program that fits into the kernel's parameters
 
 enum class MeetingMode : std::uint32_t {
-  kTogether,  // the kernels of all ranks run at the same time and meet by flags in device memory
+  kTogether,  // the kernels of all ranks run at the same time and synchronise by flags in device memory
   kLeader,    // one kernel moves the data of all ranks; stream memory operations order it
 };
 

@@ -1,6 +1,6 @@
-// How the blocks of a kernel meet the blocks of the peers' kernels: block b of each rank posts its call to block b of
-// all other ranks and waits for their posts. So no rank needs a barrier over its whole grid. All ranks launch the same
-// number of blocks. A kernel ends when each of its blocks has seen that its peers are done, so all are.
+// Synchronisation between the kernels of all ranks: block b of each rank posts its call to block b of all other ranks
+// and waits for their posts. So no rank needs a barrier over its whole grid. All ranks launch the same number of
+// blocks. A kernel ends when each of its blocks has observed that the same block of each peer is done.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ __device__ inline bool await_flag(const std::uint32_t* flag, std::uint32_t wante
   return true;
 }
 
-// What the threads of a block share during a call.
+// Shared memory of a block during a call.
 struct BlockState {
   std::uint64_t inputs[kMaxGpuRanks], outputs[kMaxGpuRanks], scales[kMaxGpuRanks];          // by rank
   std::uint64_t sources[kMaxGpuRanks], targets[kMaxGpuRanks], source_scales[kMaxGpuRanks];  // of the current step
@@ -66,8 +66,8 @@ __device__ inline MeetingSlot& slot_of(RankControl* control, int block, int rank
   return slots[block * nranks + rank];
 }
 
-// Reports once per communicator that another rank made another call. Returns when the host has made the streams fail
-// and stopped the kernels: if the kernel ended before, a thread that waits for its stream would see no error.
+// Reports once per communicator that another rank made a different call. Returns when the host has made the streams
+// fail and stopped the kernels. If the kernel ended earlier, a thread that waits for its stream would get no error.
 __device__ inline void report_mismatch(RankControl& control, RankPage& page, int other, const std::uint64_t (&own)[2],
                                        const std::uint64_t (&theirs)[2]) {
   if (atomicExch(&control.reported, 1U) == 0) {
@@ -82,7 +82,7 @@ __device__ inline void report_mismatch(RankControl& control, RankPage& page, int
   while (!is_stopped(control)) __nanosleep(1000);
 }
 
-// Tells `peer` that `rank` has reached a collective. No data belongs to the flag, so it needs no order.
+// Notifies `peer` that `rank` has reached a collective. No data is published with the flag, so it needs no ordering.
 __device__ inline void note_arrival(RankControl* peer, int rank, std::uint32_t collectives) {
   *static_cast<volatile std::uint32_t*>(&peer->arrived[rank]) = collectives;
 }
@@ -102,11 +102,13 @@ __device__ inline void take_post(const CallParameters& p, const CallPost& post, 
   if (seen.mapped_by != (std::uint64_t{1} << p.nranks) - 1) state.incomplete = 1;
 }
 
-// Some rank cannot access the buffers of another, because its process could not map them while its kernel waits. Then
-// one rank moves the data of all: the first one whose buffers are not mapped everywhere and that can access all others.
-// Only such ranks have the program of all ranks. There is one: the host of a rank launches it with incomplete mappings
-// only if all ranks that do not wait in a kernel have mapped its buffers. So the last such rank can access all others.
-// All ranks see the same posts, so they choose the same rank.
+// Chooses the rank that moves the data of all ranks. This is needed if a rank cannot access the buffers of another
+// rank, because its process could not map them while its kernel waited. The chosen rank is the first one whose buffers
+// are not mapped everywhere and that can access all others: only such ranks have the program of all ranks.
+//
+// Such a rank exists: a rank launches its kernel with incomplete mappings only if all ranks that do not wait in a
+// kernel have mapped its buffers. So the last rank that launches can access all others. All ranks read the same posts,
+// so they choose the same rank.
 __device__ inline int choose_mover(const BlockState& state, int nranks) {
   const std::uint64_t all = (std::uint64_t{1} << nranks) - 1;
   std::uint64_t accesses_all = all;
@@ -114,7 +116,7 @@ __device__ inline int choose_mover(const BlockState& state, int nranks) {
   for (int rank = 0; rank < nranks; ++rank) {
     if (state.mapped_by[rank] != all && (accesses_all >> rank & 1) != 0) return rank;
   }
-  __trap();  // against the rule above: no wrong result
+  __trap();  // not reached by the rule above; a trap is better than a wrong result
   return -1;
 }
 
@@ -170,7 +172,7 @@ __device__ inline void leave_call(const CallParameters& p, BlockState& state) {
     if (block == 0 && threadIdx.x == 0) p.control->calls += 1;
     return;
   }
-  // A stopped block posts nothing: a peer would take the flag for a call whose post it has not got.
+  // A stopped block posts nothing: otherwise a peer would take the flag for a call whose post is missing.
   if (other < p.nranks && other != p.rank && state.stopped == 0) {
     MeetingSlot& there = slot_of(state.peers[other], block, p.rank, p.nranks);
     store_flag(&there.flag, 2 * state.call + 2);

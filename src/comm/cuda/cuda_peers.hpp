@@ -54,17 +54,17 @@ class PeerMemory {
 
   bool one_process() const { return one_process_; }
 
-  // The addresses by which the readers reach these bytes of this rank. Null: no other process can map this memory, or
-  // not all of them have mapped it yet, see `is_pending`. The caller is the thread that enqueues the call.
+  // The addresses by which the readers reach these bytes of this rank. The caller is the thread that enqueues the call.
   struct Found {
-    const std::uint64_t* bases = nullptr;  // by reader
+    const std::uint64_t* bases = nullptr;  // by reader; null: no other process can map this memory
     std::uint64_t offset = 0;
-    bool is_pending = false;
-    int unmappable_by = -1;  // this rank could not open the handle
+    bool is_pending = false;  // some readers have not mapped the memory yet: their bases are 0
+    int unmappable_by = -1;   // this rank could not open the handle
   };
   Found find(const std::byte* data);
 
-  // Opens what other ranks have published, and closes what they have retired. Only the watch thread calls it.
+  // Opens the allocations that other ranks have published, and closes those that they have retired. Only the watch
+  // thread calls it.
   void serve();
 
  private:

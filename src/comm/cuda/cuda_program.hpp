@@ -1,5 +1,5 @@
 // The program of a call in the form that kernels read. The steps are those of DirectProgramBuilder, so GPUs use the
-// same plans as ranks on the CPU; the kernel itself meets the peers.
+// same plans as ranks on the CPU. The kernel itself synchronises with the peers.
 #pragma once
 
 #include <cstddef>

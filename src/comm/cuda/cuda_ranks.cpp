@@ -15,17 +15,17 @@ namespace {
 
 // How long other processes may take to map memory that a call uses for the first time.
 constexpr std::int64_t kMapNs = 30'000'000'000;
-// A process whose kernel waits may be unable to map memory until that kernel ends. After this time the call does not
-// count on it.
+// A process whose kernel waits may be unable to map memory until that kernel ends. After this time the call goes on
+// without its mapping, see choose_mover().
 constexpr std::int64_t kMapSoonNs = 20'000'000;
-// After a call that waited long for its peers, this many calls wait in a small kernel first. Each takes some 3 us
-// longer. If two long waits had to come first, a step of DDP took up to 105 ms instead of 95.
+// After a call that waited long for its peers, this many calls wait in a small kernel first, which adds about 3 us to a
+// call. A single long wait is enough: when two were required, a step of DDP took up to 105 ms instead of 95 ms.
 constexpr int kCallsAfterLongWait = 16;
-// Calls with fewer blocks leave enough of the GPU to other kernels while they wait.
-constexpr int kBlocksThatHinder = 8;
+// A call with at most this many blocks waits in its own kernel: it leaves enough of the GPU to other kernels.
+constexpr int kMaxWaitingBlocks = 8;
 
-// Control memory is never freed, but used again: cudaFree would wait for kernels of other communicators, which may wait
-// for the very rank that frees.
+// Control memory is not freed but reused: cudaFree would wait for kernels of other communicators, and these kernels may
+// wait for the rank that frees the memory.
 class ControlPool {
  public:
   static std::shared_ptr<ControlMemory> take(int gpu, std::size_t bytes) {
@@ -122,8 +122,8 @@ void CudaRanks::choose_mode(const std::vector<GpuIdentity>& all) {
     }
     on_one_gpu = std::max(on_one_gpu, here);
   }
-  // One block for each multiprocessor, shared by the ranks of a GPU. Two would fit; the other half is left to kernels
-  // of the program and of other communicators.
+  // One block for each multiprocessor, shared by the ranks of a GPU. Two blocks would fit; the other half is left to
+  // kernels of the program and of other communicators.
   launch_.max_blocks = mode_ == MeetingMode::kLeader ? multiprocessors : std::max(1, multiprocessors / on_one_gpu);
   launch_.max_blocks = std::min(launch_.max_blocks, kMaxBlocks);
 }
@@ -169,8 +169,8 @@ void CudaRanks::map_controls(const std::vector<ControlHandle>& all, Here here) {
 
 CudaRanks::~CudaRanks() {
   stop();
-  // A graph with captured calls may still exist. Its kernels write to the control memory, so no other communicator gets
-  // it.
+  // A graph with captured calls may still exist. Its kernels write to the control memory, so no other communicator may
+  // reuse that memory.
   if (controls_.own && order_.has_captured()) controls_.own->retired = true;
   try {
     const DeviceScope scope(gpu_);
@@ -218,11 +218,12 @@ std::byte* CudaRanks::staging(int which, std::uint64_t bytes) {
   return staging_.buffers[which].back();
 }
 
-// Whether all these ranks wait in a kernel, for longer than a moment: then their pages say so.
+// Whether all these ranks have waited in a kernel for long: only then kernels write RankPage::begun. `ranks`: a bit
+// mask.
 bool CudaRanks::all_wait(std::uint64_t ranks) const {
   for (int rank = 0; rank < nranks_; ++rank) {
     const RankPage& page = shared_.pages()[rank];
-    // acquire: pairs with nothing; kernels write both, and a stale value only delays the answer.
+    // acquire: no data depends on it; kernels write both counts, and a stale value only delays the answer.
     if ((ranks >> rank & 1) != 0 &&
         __atomic_load_n(&page.begun, __ATOMIC_ACQUIRE) == __atomic_load_n(&page.finished, __ATOMIC_ACQUIRE))
       return false;
@@ -230,8 +231,8 @@ bool CudaRanks::all_wait(std::uint64_t ranks) const {
   return true;
 }
 
-// Finds the addresses of a buffer in all processes that access it. kNotWaiting: the processes whose kernels wait may be
-// left out, see choose_mover().
+// Finds the addresses of a buffer in all processes that access it. kNotWaiting: it does not wait for processes whose
+// kernels wait, see choose_mover().
 void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed,
                       Readers readers, Here here) {
   const std::uint64_t all = (std::uint64_t{1} << nranks_) - 1;
@@ -269,7 +270,7 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
   }
 }
 
-// Programs enter the tables only when they are complete: a call that fails here may be tried again.
+// A program is stored only when it is complete, because a call that fails here may be tried again.
 const DeviceProgram& CudaRanks::program_of(const Call& call, const ProgramKey& key) {
   const auto found = programs_.built.find(key);
   if (found != programs_.built.end()) return found->second;
@@ -348,7 +349,8 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   launch.blocks = blocks_of_call(call, nranks_, mode_, launch_.max_blocks);
 }
 
-// Kernels write `begun` only if they wait long. So a rank that is ahead of the others is found by its last calls.
+// Whether this rank's next call will probably wait long for its peers. Kernels write `begun` only if they wait long, so
+// a new value means that one of the last calls did.
 bool CudaRanks::waits_long() {
   // acquire: no data belongs to the count; a stale one only changes when the small kernels begin.
   const std::uint32_t begun = __atomic_load_n(&shared_.pages()[rank_].begun, __ATOMIC_ACQUIRE);
@@ -364,7 +366,7 @@ void CudaRanks::put_call(cudaStream_t stream) {
     backend::check(cudaMemcpyAsync(launch.staged_input, launch.input, launch.input_bytes, cudaMemcpyDefault, stream),
                    "cudaMemcpyAsync", gpu_);
   if (mode_ == MeetingMode::kTogether) {
-    if (waits_long() && launch.blocks > kBlocksThatHinder)
+    if (waits_long() && launch.blocks > kMaxWaitingBlocks)
       backend::check(launch_arrival(launch.parameters, stream), "cudaLaunchKernel", gpu_);
     backend::check(comm::launch(launch.kernel, launch.parameters, launch.blocks, stream), "cudaLaunchKernel", gpu_);
   } else if (is_leader()) {

@@ -1,11 +1,11 @@
 // CudaRanks: one rank of a communicator whose ranks are on GPUs of one host. A call becomes one kernel, which reads and
 // writes the buffers of all ranks directly.
 //
-// kTogether: the kernels of all ranks run at the same time: ranks are threads of one process, or processes under MPS,
-// or each has its own GPU. Each rank launches a kernel; the kernels meet by flags in device memory. kLeader: processes
-// share a GPU without MPS, so their kernels are time-sliced, and a kernel that waits for another process would wait for
-// milliseconds. Rank 0 alone launches a kernel, which moves the data of all ranks. The other ranks only enqueue stream
-// memory operations, which need no time slice.
+// There are two modes. kTogether: the kernels of all ranks can run at the same time, because ranks are threads of one
+// process, or processes under MPS, or each has its own GPU. Each rank launches a kernel; the kernels synchronise by
+// flags in device memory. kLeader: processes share a GPU without MPS, so their kernels are time-sliced, and a kernel
+// that waits for another process would wait for milliseconds. Rank 0 alone launches a kernel, which moves the data of
+// all ranks. The other ranks only enqueue stream memory operations, which need no time slice.
 //
 // All counters and flags are in memory that kernels and memory operations themselves advance or reset. So a call that
 // was captured in a CUDA graph can be replayed.
@@ -35,10 +35,10 @@ struct ControlMemory {
   cudaStream_t stream = nullptr;
   int gpu = 0;
   std::size_t bytes = 0;
-  bool retired = false;  // work that still exists may write to it: it is never used again
+  bool retired = false;  // enqueued work may still write to the memory, so no other communicator may use it
 };
 
-// What every rank tells the others about its GPU.
+// The GPU of a rank; ranks send it to each other.
 struct GpuIdentity {
   char uuid[16] = {};
   int multiprocessors = 0;

@@ -2,8 +2,8 @@
 // the GPU, are time-sliced; each change of the process takes 0.15 ms (measured on an H200). Stream memory operations
 // need no time slice.
 //
-// Of two ranks, the lower one is the worker: its kernel copies, both what it sends and what it receives. The other rank
-// offers its buffer and waits, by memory operations alone. So two ranks have kernels in one process only.
+// Of two ranks, the lower one is the worker: its kernel copies the messages of both directions. The other rank offers
+// its buffer and waits, by memory operations alone. So only one of the two processes runs kernels.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class SlicedMessages {
 
   // Whether a kernel of this rank copies a message to (`sends`) or from the other rank.
   bool copies(int other, bool sends) const {
-    return other > setup_.rank || (other == setup_.rank && !sends);  // a message to itself: the receiving side
+    return other > setup_.rank || (other == setup_.rank && !sends);  // a message to itself: the receive copies
   }
 
   // Enqueues at most one message in each direction with each rank: first all offers, then the copies, then the waits

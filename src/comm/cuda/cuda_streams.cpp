@@ -59,8 +59,8 @@ void CallOrder::require_stream_of_device(const runtime::StreamState& stream, Her
               here);
 }
 
-// A program may recapture for ever, and nothing tells when a capture has ended. So the oldest of many captures is
-// forgotten: its event serves the new one.
+// A program may capture any number of graphs, and CUDA does not report when a capture ends. So only the last
+// kMaxCaptures captures are kept: a new one reuses the event of the oldest.
 CallOrder::Captured& CallOrder::captured_in(unsigned long long capture) {
   constexpr std::size_t kMaxCaptures = 64;  // at the same time, with calls of one communicator
   const auto found =
@@ -109,7 +109,8 @@ void PendingStreams::note(runtime::StreamState& stream, std::uint64_t position, 
                                  [&](const Pending& one) { return one.stream == &stream && one.use == use; });
   if (same != pending_.end()) *same = noted;
   else pending_.push_back(noted);
-  // The watching thread may have released the call already: then it has ended without its result.
+  // The communicator has failed, and the watching thread may have released this call already. Then the call has ended
+  // without its result, so the stream must fail.
   if (error_ && use == CallUse::kRuns) fail(noted, *error_);
 }
 
@@ -159,7 +160,7 @@ void PendingStreams::drain() noexcept {
 void WatchThread::start(const char* name, int gpu, std::function<void()> look,
                         std::function<void(Code, const std::string& text)> fail) {
   thread_.start(name, [this, gpu, look = std::move(look), fail = std::move(fail)] {
-    constexpr std::int64_t kLookNs = 1'000'000;  // a rank that uses memory for the first time waits for a look
+    constexpr std::int64_t kLookNs = 1'000'000;  // short, because a rank that uses new memory waits for a look
     static_cast<void>(cudaSetDevice(gpu));
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));

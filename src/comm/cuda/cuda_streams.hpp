@@ -35,10 +35,11 @@ class CallOrder {
 
   // Throws unless the stream is of the same GPU.
   void require_stream_of_device(const runtime::StreamState& stream, Here here) const;
-  // Enqueues the op, whose work `put` enqueues in the CUDA stream; `other_threads`: by threads of its own. Returns its
-  // position. The GPU is current. The calls of a communicator run one after the other, also in different streams: the
-  // op waits for the last call. Calls of a CUDA capture wait for the last call of the same capture only; the program
-  // orders the launch of its graph and its other calls.
+  // Enqueues the op and returns its position. `put` enqueues the work of the op in the CUDA stream; `other_threads`: it
+  // uses threads of its own for this. REQUIRES: the GPU is current.
+  // The calls of a communicator run one after the other, also in different streams: the op waits for the last call.
+  // Calls of a CUDA capture wait only for the last call of the same capture; the program must order the launches of its
+  // graph and its other calls.
   std::uint64_t enqueue(Op& op, runtime::StreamState& stream, GpuCalls::Submit& submit,
                         const std::function<void(cudaStream_t)>& put, bool other_threads = false);
   CallUse last_use() const { return last_use_; }            // of the last enqueue()
@@ -67,8 +68,8 @@ class CallOrder {
 class PendingStreams {
  public:
   void note(runtime::StreamState& stream, std::uint64_t position, CallUse use);
-  // The streams whose last call has not ended get the error, so that a thread that waits for them throws it. This comes
-  // before the calls end. A stream that is noted later gets it then.
+  // Makes the streams fail whose last call has not ended, so that a thread that waits for them throws the error. Call
+  // it before the calls are ended. A stream that is noted later fails at once.
   void fail(const Error& error);
   void drain() noexcept;  // returns when all calls have ended
 
@@ -85,8 +86,8 @@ class PendingStreams {
   std::optional<Error> error_ SLIP_GUARDED_BY(mutex_);
 };
 
-// Calls look() once every millisecond, until stop(). The GPU is current in it, and it may call CUDA while another
-// thread captures. What look() throws goes to fail().
+// Calls look() once every millisecond, until stop(). The GPU is current in look(), and look() may call CUDA while
+// another thread captures. fail() gets the errors that look() throws.
 class WatchThread {
  public:
   void start(const char* name, int gpu, std::function<void()> look,

@@ -15,7 +15,7 @@ namespace slip::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr int kLooksPerCount = 16;  // looks for each copy of the count of calls
+constexpr int kLooksPerCount = 16;  // every 16th look() copies the count of calls from the device
 
 // The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
 class Registrations {
@@ -34,9 +34,9 @@ class Registrations {
       if (found == counts().end() || --found->second > 0) return;
       counts().erase(found);
     }
-    // Not under the mutex: it may wait for kernels of other communicators, which may wait for a rank of this process
-    // that needs the mutex. No rank registers the range meanwhile: all ranks that share it have done so before init
-    // ends, and if init failed, it fails on all of them.
+    // Not under the mutex: cudaHostUnregister may wait for kernels of other communicators, and these may wait for a
+    // rank of this process that needs the mutex. No rank registers the range at the same time: all ranks that share it
+    // have registered it before init ended. If init failed, it failed on all of them.
     static_cast<void>(cudaHostUnregister(data));
     static_cast<void>(cudaGetLastError());
   }
@@ -52,14 +52,15 @@ class Registrations {
   }
 };
 
-// Host memory that kernels and memory operations of all ranks write. acquire: what the device wrote before is visible.
-template <class Word>
-Word load(const Word& word) {
-  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+// Flags in host memory that kernels and memory operations of all ranks also write. acquire: the data that the device
+// wrote before is visible. release: the device sees the data that this thread wrote before.
+template <class Flag>
+Flag load(const Flag& flag) {
+  return __atomic_load_n(&flag, __ATOMIC_ACQUIRE);
 }
-template <class Word>
-void store(Word& word, Word value) {
-  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
+template <class Flag>
+void store(Flag& flag, Flag value) {
+  __atomic_store_n(&flag, value, __ATOMIC_RELEASE);
 }
 
 }  // namespace
@@ -103,7 +104,7 @@ void CudaWatch::look() {
   setup_.peers->serve();
   if (failed_) return release_waits();
   if (const std::optional<Error> error = watch_.error()) {
-    failed_ = true;  // first: the waits are released even if not all streams can be failed
+    failed_ = true;  // before the next line, which may throw: the waits must be released even then
     pending_.fail(*error);
     return release_waits();
   }
@@ -123,8 +124,8 @@ CudaWatch::Noted CudaWatch::call_at(std::uint32_t count) const {
   return noted_[count % noted_.size()];
 }
 
-// The device counts a captured call at each launch of its graph, the host counts it once. So the counts differ from the
-// first launch on, and the host cannot name a call by its count any more.
+// The device counts a captured call at each launch of its graph, but the host counts it once. So the counts differ from
+// the first launch on, and the host can no longer find a call by the device's count.
 std::string CudaWatch::name_of(std::uint32_t count) const {
   const base::LockGuard lock(mutex_);
   return any_captured_ ? "a call (perhaps of a CUDA graph)" : noted_[count % noted_.size()].signature.text();
@@ -247,7 +248,7 @@ void CudaWatch::report_mismatch() {
   Noted call;
   {
     const base::LockGuard lock(mutex_);
-    for (std::uint32_t back = 0; back < noted_.size(); ++back) {  // the last one like the kernel's
+    for (std::uint32_t back = 0; back < noted_.size(); ++back) {  // the last call with the kernel's signature
       call = noted_[(count_ - back) % noted_.size()];
       const Signature shape = call.signature.without_number();
       if (shape.elements == page.mismatch_own[0] && shape.rest == page.mismatch_own[1]) break;

@@ -1,6 +1,6 @@
 // SharedPages: pinned host memory of all ranks of a communicator. CudaWatch: the thread that watches the calls of one
-// rank on the device. It maps memory that other ranks publish, keeps the ledger, and ends calls that cannot end
-// otherwise: after an error, a lost rank, a mismatch or the deadline.
+// rank on the device. It maps memory that other ranks publish, and writes the ledger. After an error, a lost rank, a
+// mismatch or the deadline it ends the calls that wait, which nothing else would end.
 #pragma once
 
 #include <array>
@@ -81,7 +81,7 @@ class CudaWatch {
   std::uint32_t last_finished_ = 0;
   std::uint32_t last_counted_ = 0;
   int looks_ = 0;
-  std::int64_t joined_ns_ = 0;  // since when this rank has waited in its call; 0: it is in none
+  std::int64_t joined_ns_ = 0;  // when this rank's wait in its call began, in now_ns(); 0: it is in no call
 
   struct MessageWait {
     std::int64_t since_ns = 0;  // 0: no stream of this rank waits for the other one

@@ -63,7 +63,7 @@ class GroupResult {
   NcclResult first_ = NcclResult::kSuccess;
 };
 
-// NCCL knows hosts by NCCL_HOSTID, or by their name and boot id.
+// A number for the host as NCCL identifies it: by NCCL_HOSTID, or by the host's name and boot id.
 std::uint64_t host_of(const transport::Placement& place) {
   const std::string id = base::env_text("NCCL_HOSTID");
   return id.empty() ? base::hash_of(fmt::format("{} {}", place.host, place.boot)) : base::hash_of("id " + id);
@@ -101,7 +101,7 @@ std::unique_ptr<GpuCalls> NcclRanks::meet(transport::Bootstrap& bootstrap, const
   const std::vector<EngineOffer> all = bootstrap.all_gather(own);
   const EngineChoice choice = choose_engine(all);
   if (base::debugs("nccl") && bootstrap.rank() == 0)
-    base::log_line(fmt::format("communicator {:08x} of {} ranks: {} carries its calls: {}", bootstrap.id() & 0xffffffff,
+    base::log_line(fmt::format("communicator {:08x} of {} ranks: {} runs its calls: {}", bootstrap.id() & 0xffffffff,
                                bootstrap.nranks(), choice.uses_nccl ? found.loaded->text() : "Slipstream",
                                choice.reason));
   if (choice.is_error) throw Error(choice.code, choice.reason, here);
@@ -326,13 +326,14 @@ NcclResult NcclRanks::put_reduction(const Call& call, const std::byte* input, st
   } else {
     result = nccl().reduce_scatter(input, output, call.elements, type, op, comm, stream);
   }
-  // NCCL has copied the factor. While the call is in progress NCCL would refuse to destroy the operator: it goes with
-  // the communicator then.
+  // NCCL has copied the factor. If the call is still in progress, NCCL refuses to destroy the operator, and destroys it
+  // with the communicator.
   if (call.op == ReduceOp::kPreMulSum) static_cast<void>(nccl().red_op_destroy(op, comm));
   return result;
 }
 
-// A block from each rank to each other rank, to the root, or from the root. NCCL itself makes messages of such calls.
+// Sends a block from each rank to each other rank, to the root, or from the root. NCCL, too, implements such calls as
+// sends and receives.
 NcclResult NcclRanks::put_blocks(const Call& call, const std::byte* input, std::byte* output, NcclComm* comm,
                                  cudaStream_t stream) {
   const std::uint64_t block = call.block_bytes();

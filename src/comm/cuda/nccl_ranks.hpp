@@ -1,5 +1,5 @@
-// NcclRanks: one rank of a communicator whose calls are carried by NVIDIA's NCCL (SLIP_NCCL). Streams, traces, the race
-// check and the detection of failures are Slipstream's; the data moves by NCCL's kernels.
+// NcclRanks: one rank of a communicator whose calls NVIDIA's NCCL runs (SLIP_NCCL). Streams, traces, the race check and
+// the detection of failures are Slipstream's; NCCL's kernels move the data.
 //
 // The results of reductions are NCCL's: the order of the ranks depends on NCCL's algorithm, and an average multiplies
 // each float by 1/n before it is added.
@@ -22,8 +22,8 @@ namespace slip::comm {
 
 class NcclRanks final : public GpuCalls {
  public:
-  // All ranks call it. Null: Slipstream's own kernels carry the calls. Throws if SLIP_NCCL names a library that cannot
-  // be used.
+  // All ranks call it. Null: Slipstream's own kernels run the calls. Throws if SLIP_NCCL names a library that cannot be
+  // used.
   static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device, bool deterministic,
                                         Here here);
   ~NcclRanks() override;

@@ -17,15 +17,15 @@ namespace {
 // asks again. An answer takes less than a millisecond.
 constexpr std::int64_t kAskAfterNs = 200'000'000, kAskPauseNs = 10'000'000'000;
 constexpr std::chrono::milliseconds kAnswerTime{50};
-// A rank that has left finished its calls before. So a call that still waits for it this long after the departure was
-// noticed waits for ever.
+// A rank leaves only after its own calls have ended. If a call still waits for a departed rank this long after this
+// rank noticed the departure, the call waits for ever.
 constexpr std::int64_t kDepartedNs = 1'000'000'000;
-// A replayed CUDA graph repeats the states of its calls. Before a call counts as stuck, its state is read this long, in
-// short steps.
+// A replayed CUDA graph repeats the states of its calls. So before a call is considered stuck, its state is read again
+// and again for this time.
 constexpr std::int64_t kCloseLookNs = 1'000'000'000, kCloseStepNs = 20'000;
 
 // acquire: pairs with the write of the stream, which the device makes visible to the system.
-std::uint32_t load(const std::uint32_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
+std::uint32_t load(const std::uint32_t& flag) { return __atomic_load_n(&flag, __ATOMIC_ACQUIRE); }
 
 bool runs(std::uint32_t state) { return (state & 1) != 0; }
 

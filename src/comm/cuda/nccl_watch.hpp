@@ -1,6 +1,5 @@
-// NcclWatch: the thread that watches the calls which one rank has handed to NCCL. It keeps the ledger. It ends calls
-// that cannot end otherwise, by an abort of NCCL's communicator: after an error, a lost rank, a mismatch or the
-// deadline.
+// NcclWatch: the thread that watches the calls which one rank has passed to NCCL. It writes the ledger. After an error,
+// a lost rank, a mismatch or the deadline it aborts NCCL's communicator, which ends the calls that wait.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// Which departed ranks keep a call of NCCL from ending. A rank leaves only after its own calls have ended, and it may
-// leave while other ranks still wait for each other in the same call. NCCL does not say for which ranks it waits.
+// Finds departed ranks for which a call of NCCL waits for ever. A rank leaves only after its own calls have ended, and
+// it may leave while other ranks still wait for each other in the same call. NCCL does not report for which ranks it
+// waits.
 //
 // A replayed CUDA graph makes its calls again under the same numbers. A rank that leaves before the last launch is
 // found by the deadline only.
@@ -15,7 +16,7 @@
 
 namespace slip::comm {
 
-// How many collective calls a departed rank had made; nothing: the rank has not left.
+// How many collective calls a departed rank had made; none: the rank has not left.
 using DepartedCalls = std::function<std::optional<std::uint64_t>(int rank)>;
 
 // The ranks for which the call may wait: `others` without those that left after they had made the call. Of messages,
@@ -23,7 +24,7 @@ using DepartedCalls = std::function<std::optional<std::uint64_t>(int rank)>;
 std::vector<int> awaited_ranks(const Signature& call, std::vector<int> others, const DepartedCalls& departed);
 
 // A departed rank for which the call waits for ever, if there is one. A collective waits for each awaited rank.
-// Messages wait for ever only if all awaited ranks have left: as long as one is there, the wait may be for that one.
+// Messages wait for ever only if all awaited ranks have left: as long as one has not, they may wait for that rank.
 std::optional<int> find_departed(const Signature& call, std::span<const int> awaited, const DepartedCalls& departed);
 
 }  // namespace slip::comm

@@ -20,7 +20,7 @@ const char* request_text(NcclRequest request) {
   return "is unknown";
 }
 
-// Why NCCL cannot carry the calls of these ranks; nothing: it can.
+// The reason why NCCL cannot run the calls of these ranks; none: it can.
 std::optional<std::string> find_obstacle(std::span<const EngineOffer> offers) {
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     if (offers[rank].problem[0] != '\0') return fmt::format("rank {}: {}", rank, offers[rank].problem);
@@ -36,8 +36,8 @@ std::optional<std::string> find_obstacle(std::span<const EngineOffer> offers) {
         return fmt::format("ranks {} and {} are on one GPU, and NCCL refuses several ranks on one GPU", a, b);
     }
   }
-  // A thread may drive both ranks. NCCL's first call of one rank waits inside for the other one, whose call the thread
-  // would make next.
+  // One thread may issue the calls of both ranks. NCCL's first call of one rank waits for the other rank, whose call
+  // the thread would make next: a deadlock.
   for (std::size_t a = 0; a < offers.size(); ++a) {
     for (std::size_t b = a + 1; b < offers.size(); ++b) {
       if (offers[a].process == offers[b].process)

@@ -1,5 +1,5 @@
-// Which engine carries the calls of a communicator on GPUs: Slipstream's kernels, or NVIDIA's NCCL (SLIP_NCCL). Each
-// rank describes its GPU and the library that it found. All ranks exchange these offers and make the same choice.
+// Chooses the engine that runs the calls of a communicator on GPUs: Slipstream's kernels, or NVIDIA's NCCL (SLIP_NCCL).
+// Each rank describes its GPU and the library that it found. All ranks exchange these offers and make the same choice.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ namespace slip::comm {
 namespace {
 
 // How long a destroyed communicator may take to end. NCCL waits for the other ranks of the host, which may destroy
-// theirs later. After this time it is aborted. On a blocking communicator (NcclCallMode::kDirect) ncclCommFinalize
-// itself waits, without a deadline; only the thread of destroy_in_background() waits there.
+// theirs later. After this time the communicator is aborted. On a blocking communicator (NcclCallMode::kDirect)
+// ncclCommFinalize itself waits, without a deadline. So only the thread of destroy_in_background() calls it.
 constexpr std::int64_t kDestroyNs = 30'000'000'000;
 constexpr std::int64_t kExitNs = 5'000'000'000;  // the same at the end of the process
 // How long abort() waits for a thread that is inside a call: before it revokes the communicator, and afterwards.
@@ -63,8 +63,8 @@ void destroy_in_background(const NcclFunctions& nccl, NcclComm* comm) noexcept {
   }
 }
 
-// Where NCCL writes the handle of a new communicator: now, or later in a thread of its own. If that may still come, the
-// memory is kept for the life of the process.
+// The memory to which NCCL writes the handle of a new communicator: at once, or later from a thread of its own. If that
+// thread may still write, the memory is kept for the life of the process.
 class HandleSlot : base::NoCopy {
  public:
   ~HandleSlot() {
@@ -104,7 +104,7 @@ Code code_of(NcclResult result) {
 
 void wait_for_destroyed_nccl(std::int64_t max_ns) {
   const std::int64_t deadline = base::now_ns() + max_ns;
-  // acquire: what the threads did is visible.
+  // acquire: the memory writes of the threads are visible.
   while (unfinished().load(std::memory_order_acquire) > 0 && base::now_ns() < deadline) base::sleep_ns(kPollNs);
 }
 

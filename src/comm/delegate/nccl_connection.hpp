@@ -1,11 +1,11 @@
 // NcclConnection: this rank's communicator of NVIDIA's NCCL. The watch thread may abort it while another thread uses
 // it.
 //
-// Every wait for other ranks can be ended. Init uses a non-blocking communicator: NCCL does not wait, this class does,
-// with a deadline. Calls have two modes:
+// Every wait for other ranks can be ended. Init uses a non-blocking communicator: NCCL does not wait there; this class
+// polls, with a deadline. Calls have two modes:
 // - kDirect: on a blocking communicator, which is split off the first one. NCCL enqueues the work in the calling
 // thread.
-//   It waits there only if it must connect to ranks for the first time; ncclCommRevoke ends that wait. NCCL 2.28.
+//   It waits there only if it must connect to ranks for the first time; ncclCommRevoke (NCCL 2.28) ends that wait.
 // - kPolled: on the non-blocking communicator. NCCL starts a thread for each call, which costs about 40 us. Older
 //   versions have no other way to end a wait inside a call.
 #pragma once
@@ -45,9 +45,9 @@ class NcclConnection : base::NoCopy {
   // Throws if NCCL returns an error, and if the communicator was aborted. kPolled: `check` ends the wait. kDirect: only
   // abort() does.
   void run(const Call& call, const Check& check);
-  // kDirect: since when a thread has been inside a call of NCCL, in now_ns(); 0: none is.
+  // kDirect: the time in now_ns() at which a thread entered NCCL; 0: no thread is inside NCCL.
   std::int64_t inside_since_ns() const { return inside_since_ns_.load(std::memory_order_relaxed); }  // relaxed: a hint
-  // The error that NCCL has found in the background, if there is one. Nothing while another thread is inside a call.
+  // The error that NCCL has found in the background, if there is one. None while another thread is inside a call.
   std::optional<Error> error();
   // Ends all work of the communicator, on the device, too, and calls of other threads. Later calls throw.
   void abort() noexcept;

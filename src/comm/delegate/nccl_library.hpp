@@ -1,5 +1,6 @@
-// NcclLibrary: NVIDIA's libnccl.so.2, loaded at run time. Communicators on GPUs hand their calls to it if SLIP_NCCL
-// asks for that. Also the part of NCCL's binary interface that they use; it has been stable since NCCL 2.14.
+// NcclLibrary: NVIDIA's libnccl.so.2, loaded at run time. Communicators on GPUs pass their calls to it if SLIP_NCCL
+// asks for that. This header also declares the part of NCCL's binary interface that they use; it has been stable since
+// NCCL 2.14.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +72,7 @@ struct NcclLibrary {
 };
 std::string nccl_version_text(int version);
 
-// The library, or why there is none.
+// The library, or the reason why it cannot be used.
 struct NcclSearch {
   const NcclLibrary* loaded = nullptr;
   std::string problem;

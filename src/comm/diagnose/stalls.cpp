@@ -176,10 +176,10 @@ std::vector<Stall> WaitGraph::cycles() {
 
 Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
   const RankState& state = ranks_[rank];
-  std::string who;
+  std::string waiters;
   std::int64_t longest = 0;
   for (const std::size_t one : waiting) {
-    who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[one].view.rank);
+    waiters += fmt::format("{}{}", waiters.empty() ? "" : ", ", ranks_[one].view.rank);
     longest = std::max(longest, ranks_[one].view.waits_ns);
   }
   const RankState& first = ranks_[waiting.front()];
@@ -189,7 +189,7 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
                                              : Stall::Kind::kMissingRank;
   return {kind, fmt::format("{} {} {}: it {}; {} {} {} for it, {} so far", name(rank),
                             joined ? "is waited for in" : "has not joined", call_text(first.view), doing(state),
-                            waiting.size() == 1 ? "rank" : "ranks", who, waiting.size() == 1 ? "waits" : "wait",
+                            waiting.size() == 1 ? "rank" : "ranks", waiters, waiting.size() == 1 ? "waits" : "wait",
                             seconds_text(longest))};
 }
 
@@ -203,10 +203,10 @@ std::vector<Stall> WaitGraph::blockers() const {
       if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_cycle_.contains(edge.to))
         waiting[edge.to].push_back(i);
     }
-    const auto is_asked = [&](const RankState& other) {
+    const auto is_awaited = [&](const RankState& other) {
       return other.view.communicator == ranks_[i].view.communicator && other.view.rank == ranks_[i].view.waits_for;
     };
-    if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
+    if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_awaited))
       result.push_back(
           {Stall::Kind::kMissingRank,
            fmt::format("{} waits in {} for rank {}, {} so far: the ledger of that rank cannot be read here; it "
@@ -231,12 +231,12 @@ class MissingRanks {
         named_(ranks.first(std::min(ranks.size(), kMaxNamed))),
         more_(ranks.size() - named_.size()) {
     read(bootstrap.rank());
-    std::vector<int> unseen;
+    std::vector<int> unread;
     for (const int rank : named_) {
       read(rank);
-      if (!states_.contains(rank)) unseen.push_back(rank);
+      if (!states_.contains(rank)) unread.push_back(rank);
     }
-    if (!unseen.empty()) ask(unseen);
+    if (!unread.empty()) ask(unread);
   }
 
   std::string text() const {

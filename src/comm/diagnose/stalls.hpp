@@ -1,6 +1,6 @@
-// Stalls: which ranks keep others waiting, in all communicators of all ranks whose ledgers this process can read.
-// `slip ranks`, deadlock reports and timeouts use it. Except for missing_ranks_text(), the functions are pure functions
-// of the ledgers that were read.
+// Stalls: ranks that keep others waiting, in all communicators of all ranks whose ledgers this process can read. `slip
+// ranks`, deadlock reports and timeouts use it. Except for missing_ranks_text(), the functions are pure functions of
+// the ledgers that were read.
 #pragma once
 
 #include <cstdint>

@@ -118,7 +118,7 @@ struct CallContext {
   const bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
 
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run
+  std::atomic<std::uint64_t> next_ticket{1};  // the ticket of the call that may run
   RunningState running{nranks, links.channels()};
   std::atomic<bool> aborted{false};
 };

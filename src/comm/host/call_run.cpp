@@ -48,8 +48,9 @@ bool CallRun::advance(By thread) noexcept {
   waiter.unsubscribe();
   try {
     if ((!begun_ && !start()) || !runner_.run()) {
-      // In a long wait the proxy drives the links. Right after enqueuing the proxy is not needed: soon the caller waits
-      // for the call, or a worker advances it. Until this call has begun, the links belong to another call.
+      // In a long wait the proxy thread drives the links. Right after enqueuing the proxy is not needed: soon the
+      // caller waits for the call, or a worker thread advances it. Until this call has begun, the links belong to
+      // another call.
       if (waiter.may_spin() && begun_) context_.links.set_driven(false);
       return false;
     }
@@ -105,12 +106,12 @@ void CallRun::finish(const runtime::Failure* cause) {
     // If the stream failed because a rank was lost, the calls behind it report a lost rank, too, even if they belong to
     // another communicator.
     fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
-         fmt::format("rank {} left out {}, for its stream had failed before: {}", context_.rank, signature().text(),
+         fmt::format("rank {} skipped {}, because its stream had failed before: {}", context_.rank, signature().text(),
                      cause->text));
     error_ = nullptr;  // the stream keeps its own error
     if (!begun_) {
       context_.next_ticket.store(runner_.call().ticket + 1, std::memory_order_release);  // the next call fails, too
-    } else if (!ended_) {                                                                // begin() ran part of the call
+    } else if (!ended_) {  // begin() or advance() ran part of the call
       give_up();
       end();
     }

@@ -22,7 +22,8 @@ class CallRun final : public runtime::Exchange {
   // SharedMemory::find.
   void prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, std::byte* output = nullptr,
                const std::byte* input = nullptr, bool hidden = false);
-  // After prepare(): this call is a part of a larger one. Errors and other ranks see the signature of that one.
+  // After prepare(): this call is a part of a larger call. Errors name the larger call, and the other ranks compare its
+  // signature.
   struct Part {
     Signature whole;
     std::uint64_t number = 0;  // of the larger call in the ledger
@@ -41,7 +42,7 @@ class CallRun final : public runtime::Exchange {
 
   bool failed() const { return error_ != nullptr; }  // after advance() returned true
   const Signature& signature() const { return runner_.call().signature; }
-  // Notifies all ranks why this one failed, unless a rank has failed before.
+  // Reports this rank's failure to all ranks, unless another rank has failed before.
   void fail(Code code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
 
   std::vector<UserMessage> messages;  // of a call of sends and receives; its plan refers to them

@@ -24,7 +24,7 @@ class CallWaiter : base::NoCopy {  // its parts refer to each other
     failures_.restart();
     network_wait_begun_ = 0;
   }
-  // Which thread runs the call from now on.
+  // From now on `thread` runs the call.
   void set_thread(runtime::Exchange::By thread) { thread_ = thread; }
   // Whether the thread may spin and yield. If not, it polls a few times and returns.
   void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
@@ -43,8 +43,8 @@ class CallWaiter : base::NoCopy {  // its parts refer to each other
     in_ledger_ = false;
   }
 
-  // Until unsubscribe(), the links of the call wake the subscriber when can_advance() may have changed. False: they
-  // cannot.
+  // Until unsubscribe(), the links of the call wake the subscriber when can_advance() may have changed. Returns false
+  // if they cannot wake it.
   bool subscribe(base::Subscriber& subscriber) noexcept;
   void unsubscribe() noexcept {
     if (subscribed_) stop_notifications();

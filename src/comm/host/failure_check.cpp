@@ -19,7 +19,8 @@ using Kind = WaitCondition::Kind;
 constexpr std::int64_t kAskAfterNs = 100'000'000, kAskPauseNs = 10'000'000'000;
 constexpr std::chrono::milliseconds kAnswerTime{50}, kMismatchAnswerTime{1000};
 
-// A connection may close before the notification of the reason arrives: how long to wait for it, and between two polls.
+// A connection may close before the notification of the reason arrives. with_cause() waits for the notification for
+// kReasonNs at most, and polls every kLookNs.
 constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
 
 }  // namespace
@@ -30,8 +31,8 @@ void FailureCheck::report(Code code, const std::string& text) const {
   if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.failures().fail(code, text);
 }
 
-// Compares with all ranks that have posted the call, not only with the awaited rank: another rank with a different call
-// may wait for this one.
+// Compares with all ranks that have posted the call, not only with the awaited rank: a rank with a different call may
+// wait for this rank.
 void FailureCheck::compare_with_posted() {
   if (condition_.kind() != Kind::kMeet && condition_.kind() != Kind::kPhase) return;  // this rank has not posted it
   for (int rank = 0; rank < context_.nranks; ++rank) {
@@ -163,8 +164,8 @@ void FailureCheck::throw_timeout() const {
     if (condition_.is_missing(rank)) missing.push_back(rank);
   }
   const char* const what = !condition_.on_link()     ? ""
-                           : condition_.link_sends() ? ", to take what it sends"
-                                                     : ", to send";
+                           : condition_.link_sends() ? ", to receive a message"
+                                                     : ", to send a message";
   base::fail(Code::kTimeout, {}, "rank {} waited {:.1f} s in {} for {}{}", context_.rank,
              static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
              missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what);

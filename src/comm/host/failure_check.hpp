@@ -25,7 +25,7 @@ class FailureCheck {
   bool has_failed();
   void throw_if_failed();
 
-  // Notifies the ranks of this host and all others why this rank failed, unless a rank has failed before.
+  // Reports this rank's failure to the ranks of this host and to all others, unless another rank has failed before.
   void report(Code code, const std::string& text) const;
   // The cause of the error `met`: why a link was closed, or the first call that differs.
   Error with_cause(const Error& met) const;
@@ -36,7 +36,7 @@ class FailureCheck {
   bool waits_for_departed();
   bool link_waits_for_departed();
   void ask_for_history();
-  // The first call in which the histories of the two ranks differ; nothing if the other rank does not answer in time.
+  // The first call in which the histories of the two ranks differ; none if the other rank does not answer in time.
   std::optional<std::pair<Signature, Signature>> difference_from(int rank, std::chrono::milliseconds time) const;
   CallMismatch first_mismatch(const CallMismatch& met) const;
   [[noreturn]] void throw_departed(int rank) const;

@@ -9,8 +9,8 @@
 namespace slip::comm {
 namespace {
 
-// How long a failed rank waits until a peer in another process is outside its buffers: that process may have been
-// killed. 1 ns for each byte is added, the time of a copy at 1 GB/s.
+// A failed rank waits this long for a peer in another process to stop accessing its buffers. There is a limit because
+// that process may have been killed. 1 ns is added for each byte, the time of a copy at 1 GB/s.
 constexpr std::int64_t kLeaveNs = 1'000'000'000;
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {

@@ -98,7 +98,7 @@ Error SharedHost::why() const {
   base::Backoff backoff;
   for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) backoff.pause();
   if (failure().state.load(std::memory_order_acquire) != 2)
-    return {Code::kRankLost, "a rank failed and could not say why", {}};
+    return {Code::kRankLost, "a rank of this host failed, and ended before it wrote the reason", {}};
   return {static_cast<Code>(failure().code), failure().text, {}};
 }
 

@@ -96,9 +96,9 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const tran
     whole += part;
     if (whole > memory)  // Linux may overcommit: it would grant the memory and kill a rank that accesses it
       base::fail(Code::kOutOfMemory, here,
-                 "ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
-                 "host has {}",
-                 rank, wanted[rank], memory);
+                 "together the ranks ask for more shared memory than the {} bytes of memory of the host: rank {}, "
+                 "which asks for {} bytes, is the first that exceeds it",
+                 memory, rank, wanted[rank]);
   }
   if (whole == page_bytes()) return nullptr;
   std::vector<int> ranks(wanted.size());

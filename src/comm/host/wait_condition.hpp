@@ -1,5 +1,5 @@
-// WaitCondition: what a running call waits for, and whether it holds. CallWaiter polls it; FailureCheck asks it which
-// ranks are missing. Polling never blocks.
+// WaitCondition: the condition that a running call waits for. CallWaiter polls it; FailureCheck asks it which ranks are
+// missing. Polling never blocks.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class WaitCondition {
     link_ = &link;
     link_sends_ = sends;
   }
-  // Kind::kChannels: rank(), link() and peer() then report what this channel waits for.
+  // Kind::kChannels: rank(), link() and peer() then report the rank and the link that this channel waits for.
   void set_channel(int channel);
 
   // Polls the condition. It begins with the first rank that did not satisfy it before. Throws CallMismatch, and the

@@ -44,7 +44,7 @@ class LinkEnd : base::NoCopy {
   virtual std::int64_t add_poll_fds(std::vector<pollfd>&) { return 0; }
   // Wakes the subscriber when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
   virtual bool notify(base::Subscriber*) { return false; }
-  // Whether drive() itself throws when the other rank has left, after it has delivered everything sent before.
+  // Whether drive() throws when the other rank has left. It first delivers all messages that the rank sent before.
   virtual bool reports_departure() const { return false; }
 
  protected:

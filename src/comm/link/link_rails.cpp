@@ -98,7 +98,8 @@ std::string LinkRails::text(int channels) const {
                         given ? ", the NIC of the topology" : "");
   }
   if (count_ > 1)
-    text += fmt::format("\n  calls whose channels are no multiple of {}, and messages: all rails", count_);
+    text += fmt::format("\n  sends, receives, and calls whose number of channels is not a multiple of {}: all rails",
+                        count_);
   return text;
 }
 

@@ -2,10 +2,10 @@
 // owns it; only one thread at a time may use it.
 //
 // Each rank listens at all its rails. The sender chooses the rails of a connection:
-//   bound      to one rail. If the number of a call's channels is a multiple of the number of rails, each channel has
-//              its own: the one of the NIC that the topology gives to the channel, or the next one.
-//   striped    over all rails, in equal parts: the messages of all other calls, also sends and receives. Small messages
-//              use only the first rail, another one for each pair of ranks.
+//   bound      to one rail. Used if the number of a call's channels is a multiple of the number of rails. Each channel
+//              then has one rail: that of the NIC that the topology gives to the channel, otherwise the rails in turn.
+//   striped    over all rails, in equal parts. Used for all other calls, and for sends and receives. Small messages use
+//              only the first rail of the connection; the first rail differs between pairs of ranks.
 // With one rail for each host, which is the usual case, nothing is bound and both are the same.
 #pragma once
 
@@ -38,7 +38,7 @@ class LinkRails {
 
   // The maximum number of rails that a rank has, the same on all ranks. 0: no connection is bound to an interface.
   int count() const { return count_; }
-  // A call with so many channels begins.
+  // A call with this number of channels begins.
   void set_call_channels(int channels) {
     use_ = count_ < 2 || channels % count_ == 0 ? RailUse::kBound : RailUse::kStriped;
   }

@@ -22,8 +22,7 @@ class Links {
   Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOptions net_options, std::int64_t timeout_ns,
         int channels = 1, const TopologyNics& topology = {});
 
-  // The links that to() and from() return are those of a call with so many channels: see LinkRails. Before the first
-  // call: with one channel.
+  // From now on to() and from() return the links of a call with this number of channels: see LinkRails. Initially one.
   void set_call_channels(int channels) { rails_.set_call_channels(channels); }
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, number(rank, channel), true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, number(rank, channel), false); }
@@ -32,8 +31,8 @@ class Links {
   bool drive(LinkEnd& end, int rank);
   void set_driven(bool driven);  // see LinkEnd
   void close() noexcept;         // see LinkEnd
-  // Until stop_notifying(), wakes the subscriber when a link with messages under way may move bytes. False: no message
-  // is under way, or one of the links cannot wake a thread; then no link does.
+  // Until stop_notifying(), wakes the subscriber when a link with messages under way may move bytes. Returns false if
+  // no message is under way, or if one of the links cannot wake a thread. Then no link wakes the subscriber.
   bool notify(base::Subscriber& subscriber);
   void stop_notifying();
   int channels() const { return channels_; }

@@ -23,7 +23,8 @@ bool PipeOutlet::has_room() {
 }
 
 // Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
-// ways are measured. Later every kTryEvery-th message takes the slower way, because the rates may have changed.
+// ways are measured. Later every kTryEvery-th message takes the way that was slower, because the rates may have
+// changed.
 bool PipeOutlet::goes_by_address(const Message& message) {
   constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
   if (message.bytes < by_address_) return false;
@@ -95,8 +96,8 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
-// Returns when the receiver does not read this rank's memory. The receiver waits for no rank while it reads, so this
-// wait is short.
+// Returns when the receiver no longer reads this rank's memory, and never will again. The receiver waits for no rank
+// while it reads, so this wait is short.
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
   base::full_fence();
@@ -157,7 +158,8 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
   base::acquire_fence();                                    // the reads are done before the next load, too
   if (memory_.given_up.load(std::memory_order_relaxed))
-    base::fail(Code::kRankLost, {}, "rank {} gave up what it was sending to rank {}", from_, rank_);
+    base::fail(Code::kRankLost, {}, "rank {} gave up the message that it was sending to rank {}: its call has failed",
+               from_, rank_);
   if (!read) {
     refused_ = true;
     memory_.refused.store(taken_ + 1,

@@ -12,6 +12,7 @@
 namespace slip::comm {
 namespace {
 
+// The same tree, with positions on the ring in place of ranks.
 CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
   CommTree tree;
   tree.parent.resize(of_ranks.parent.size());
@@ -41,7 +42,7 @@ std::string tree_text(const CommGraph& graph, const CommTree& tree) {
 
 Relays::Relays(const std::vector<int>& hosts) {
   std::map<int, std::size_t> known;
-  std::vector<std::size_t> number;  // of each rank on its host
+  std::vector<std::size_t> number;  // by rank: its number among the ranks of its host
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const auto [host, fresh] = known.try_emplace(hosts[rank], known.size());
     if (fresh) members_.emplace_back();
@@ -135,10 +136,10 @@ CommGraph switch_comm_graph(const Channel& channel) {
 Relays relays_of(const Cluster& cluster) {
   std::vector<int> hosts;
   for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
-  const std::set<int> apart(hosts.begin(), hosts.end());
+  const std::set<int> distinct_hosts(hosts.begin(), hosts.end());
   Relays relays(hosts);
-  for (const int node : apart) {
-    if (apart.size() < 2) break;
+  for (const int node : distinct_hosts) {
+    if (distinct_hosts.size() < 2) break;
     for (const RailRoute& route : rail_routes(cluster, node)) {
       if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
       else relays.set(route.relay, route.to, route.relay);

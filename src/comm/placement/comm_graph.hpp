@@ -72,11 +72,11 @@ struct CommGraph {
 };
 
 // Graphs for ranks of which only the hosts are known. `hosts`: by rank, any number that identifies its host. The ring
-// of each channel visits one host after the other. On each channel another rank of a host comes first, so that all of
-// them take part in the traffic between hosts. On a single host every second ring runs backwards.
+// of each channel visits one host after the other. Each channel begins with another rank of a host, so that all ranks
+// of the host take part in the traffic between hosts. On a single host every second ring runs backwards.
 std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels);
 
-// The rings and trees of `plan`. If the plan has fewer channels than `channels`, they are used several times.
+// The rings and trees of `plan`. If the plan has fewer channels than `channels`, several channels use the same.
 std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels);
 
 // The ring and the trees of one channel. Channel's trees are of ranks, those of CommGraph of positions.

@@ -11,11 +11,11 @@ namespace {
 using topo::Fabric;
 using topo::LinkLoads;
 
-// What the steps of an all_to_all need to know of each rank, looked up once: there are as many messages as pairs of
-// ranks.
-class Places {
+// The nearest net of each rank, and its number on its machine. Looked up once for each rank, because an all_to_all has
+// a message for each pair of ranks.
+class RankNets {
  public:
-  Places(const Fabric& fabric, NetReach reach) : fabric_(fabric), reach_(reach) {
+  RankNets(const Fabric& fabric, NetReach reach) : fabric_(fabric), reach_(reach) {
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
       const int node = fabric.node_of(rank);
       const std::vector<int>& ranks = fabric.ranks_of(node);
@@ -49,29 +49,29 @@ class Places {
 // Counts the blocks that one step of the algorithm sends.
 class Step {
  public:
-  explicit Step(const Places& places)
-      : places_(places),
-        within_(ranks() * places.max_each()),
-        out_(ranks() * places.max_nets()),
-        in_(ranks() * places.max_nets()) {}
+  explicit Step(const RankNets& nets)
+      : nets_(nets),
+        within_(ranks() * nets.max_each()),
+        out_(ranks() * nets.max_nets()),
+        in_(ranks() * nets.max_nets()) {}
 
   void add(int from, int to) {
     if (from == to) return;
-    if (places_.fabric().node_of(from) == places_.fabric().node_of(to)) {
-      ++within_[static_cast<std::size_t>(from) * places_.max_each() + places_.number(to)];
+    if (nets_.fabric().node_of(from) == nets_.fabric().node_of(to)) {
+      ++within_[static_cast<std::size_t>(from) * nets_.max_each() + nets_.number(to)];
       return;
     }
-    ++out_[by_net(from, places_.out_net(from, to))];
-    ++in_[by_net(to, places_.in_net(to))];
+    ++out_[by_net(from, nets_.out_net(from, to))];
+    ++in_[by_net(to, nets_.in_net(to))];
   }
 
   double load() const {
-    const Fabric& fabric = places_.fabric();
+    const Fabric& fabric = nets_.fabric();
     LinkLoads loads(fabric);
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
       const std::vector<int>& beside = fabric.ranks_of(fabric.node_of(rank));
       for (std::size_t i = 0; i < beside.size(); ++i) {
-        const double blocks = within_[static_cast<std::size_t>(rank) * places_.max_each() + i];
+        const double blocks = within_[static_cast<std::size_t>(rank) * nets_.max_each() + i];
         if (blocks > 0) loads.send(rank, beside[i], {}, blocks);
       }
       const auto nets = static_cast<int>(fabric.system(fabric.node_of(rank)).nets.size());
@@ -86,12 +86,12 @@ class Step {
   }
 
  private:
-  std::size_t ranks() const { return static_cast<std::size_t>(places_.fabric().ranks()); }
+  std::size_t ranks() const { return static_cast<std::size_t>(nets_.fabric().ranks()); }
   std::size_t by_net(int rank, int net) const {
-    return static_cast<std::size_t>(rank) * places_.max_nets() + static_cast<std::size_t>(net);
+    return static_cast<std::size_t>(rank) * nets_.max_nets() + static_cast<std::size_t>(net);
   }
 
-  const Places& places_;
+  const RankNets& nets_;
   std::vector<double> within_;    // by sender, and number of the receiver on its machine
   std::vector<double> out_, in_;  // by rank and net
 };
@@ -100,8 +100,8 @@ class Step {
 
 AllToAllLoads AllToAllLoads::of(const Cluster& cluster, const Relays& relays, NetReach reach) {
   const Fabric fabric(cluster, {}, reach == NetReach::kAll);
-  const Places places(fabric, reach);
-  Step direct(places), over(places), between(places), on(places);
+  const RankNets nets(fabric, reach);
+  Step direct(nets), handed_over(nets), between(nets), handed_on(nets);
   for (int from = 0; from < fabric.ranks(); ++from) {
     for (int to = 0; to < fabric.ranks(); ++to) {
       direct.add(from, to);
@@ -110,12 +110,12 @@ AllToAllLoads AllToAllLoads::of(const Cluster& cluster, const Relays& relays, Ne
         continue;
       }
       const int relay = relays.via(from, to), arrival = relays.arrival(to);
-      over.add(from, relay);
+      handed_over.add(from, relay);
       between.add(relay, arrival);
-      on.add(arrival, to);
+      handed_on.add(arrival, to);
     }
   }
-  return {direct.load(), over.load(), between.load(), on.load()};
+  return {direct.load(), handed_over.load(), between.load(), handed_on.load()};
 }
 
 }  // namespace slip::comm

@@ -36,7 +36,7 @@ std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
   return members;
 }
 
-std::string given(const RankLocation& one) {
+std::string file_text(const RankLocation& one) {
   return one.file == 0 ? std::string("no topology file") : fmt::format("the topology file '{}'", one.file_name);
 }
 
@@ -47,7 +47,7 @@ void require_same_file(const std::vector<int>& members, const std::vector<RankLo
     base::fail(Code::kMismatch, here,
                "rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
                "SLIP_TOPO_FILE (or option topology), or none",
-               members.front(), given(first), rank, given(other));
+               members.front(), file_text(first), rank, file_text(other));
   }
 }
 
@@ -58,26 +58,26 @@ bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>&
   return nodes.size() > 1 && !nodes.contains(-1);
 }
 
-constexpr std::uint64_t kTag = 0x7e873577;
+constexpr std::uint64_t kTopologyTag = 0x7e873577;  // of the bootstrap messages with a topology document
 
 // All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
 // that no rank sends it more than ceil(log2(nranks)) times. Let r be the number of a rank relative to the owner. The
 // rank receives the text from r minus its lowest set bit, and sends it to r plus each smaller power of two.
-std::string spread_text(transport::Bootstrap& bootstrap, int owner, const std::string& text) {
+std::string broadcast_text(transport::Bootstrap& bootstrap, int owner, const std::string& text) {
   const int nranks = bootstrap.nranks();
   const auto rank_at = [&](int place) { return (place + owner) % nranks; };
   const int own = (bootstrap.rank() - owner + nranks) % nranks;
-  std::string heard = text;
+  std::string received = text;
   int bit = 1;
   while (bit < nranks && (own & bit) == 0) bit <<= 1;
   if (own != 0) {
-    const std::vector<std::byte> bytes = bootstrap.recv(rank_at(own ^ bit), kTag);
-    heard.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::vector<std::byte> bytes = bootstrap.recv(rank_at(own ^ bit), kTopologyTag);
+    received.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   for (bit >>= 1; bit > 0; bit >>= 1) {
-    if (own + bit < nranks) bootstrap.send(rank_at(own + bit), kTag, std::as_bytes(std::span(heard)));
+    if (own + bit < nranks) bootstrap.send(rank_at(own + bit), kTopologyTag, std::as_bytes(std::span(received)));
   }
-  return heard;
+  return received;
 }
 
 class PlacementFinder {
@@ -144,7 +144,7 @@ class PlacementFinder {
     for (const auto& [host, members] : members_) {
       const std::uint64_t document = found[at(host)].document;
       if (document == 0 || known_.contains(document)) continue;
-      known_[document] = parse_topology(spread_text(bootstrap_, host, document_), reason_of(host), here_);
+      known_[document] = parse_topology(broadcast_text(bootstrap_, host, document_), reason_of(host), here_);
     }
   }
 
@@ -174,7 +174,7 @@ class PlacementFinder {
       if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
     }
     base::fail(Code::kInvalidDevice, here_,
-               "rank {} is bound to NUMA node {}, of which hwloc knows nothing on host '{}': name a file "
+               "rank {} is bound to NUMA node {}, which hwloc does not report on host '{}': name a file "
                "with SLIP_TOPO_FILE, or do not bind ranks",
                rank, numa, bootstrap_.placements()[at(rank)].host);
   }
@@ -182,7 +182,7 @@ class PlacementFinder {
   void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
     base::fail(Code::kInvalidValue, here_,
-               "rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
+               "rank {} has topology device {} of '{}' ({}), which has {} devices: give a file with more, name one "
                "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
                "fewer ranks on the host",
                rank, device, system.name,
@@ -208,8 +208,8 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
     text = fmt::format("    to {}: {} through {}, handed over by {}", route.to, fmt::join(route.senders, " "),
                        route.relay, path_name(route.gather));
   text += fmt::format(", {} to {}", net_name(here, route.out_net), net_name(there, route.in_net));
-  text += route.spares_out ? ", away from its switch" : "";
-  if (route.spares_in) text += fmt::format(", taken by {} away from the switch there", route.arrival);
+  text += route.spares_out ? ", not through the switch of that net" : "";
+  if (route.spares_in) text += fmt::format(", received by {} to spare the switch there", route.arrival);
   return text + fmt::format(", {:.3g} GB/s\n", route.gbps);
 }
 
@@ -223,8 +223,8 @@ RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited
   if (file.empty()) return result;
   result.file = base::hash_of(file);
   constexpr std::size_t kMax = sizeof(result.file_name) - 1;
-  const std::string shown = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
-  shown.copy(result.file_name, kMax);
+  const std::string name = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
+  name.copy(result.file_name, kMax);
   const int asked = options.topo_device >= 0 ? options.topo_device : base::env().topo_device;
   result.device = asked >= 0 ? asked : inherited_device;
   return result;
@@ -277,16 +277,16 @@ void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGr
   const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
   const auto other = std::find_if(digests.begin(), digests.end(), [&](std::uint64_t one) { return one != digests[0]; });
   if (other == digests.end()) return;
-  struct Shown {
+  struct RingsText {  // the beginning of the text
     char text[400] = {};
   } own_text;
   rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
-  const std::vector<Shown> shown = bootstrap.all_gather(own_text);
+  const std::vector<RingsText> texts = bootstrap.all_gather(own_text);
   const auto rank = static_cast<int>(other - digests.begin());
   base::fail(Code::kMismatch, here,
              "rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
              "on all hosts. Rank 0:\n{}rank {}:\n{}",
-             rank, shown[0].text, rank, shown[at(rank)].text);
+             rank, texts[0].text, rank, texts[at(rank)].text);
 }
 
 TopologyNics topology_nics(const RankPlacement& placement, const std::vector<CommGraph>& graphs, int rank) {

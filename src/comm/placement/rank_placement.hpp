@@ -3,8 +3,8 @@
 // (CommGraph) from it.
 //
 // Each rank always sends a small RankLocation. The topology of a host is used only if a topology file is named for it
-// or if its ranks are bound to several NUMA nodes. Then the first rank of the host reads or probes it. The ranks
-// exchange errors first; then each distinct topology document is distributed once.
+// or if its ranks are bound to several NUMA nodes. Then the first rank of the host reads the file or probes the
+// machine. The ranks exchange errors first; then each distinct topology document is distributed once.
 #pragma once
 
 #include <optional>
@@ -52,7 +52,7 @@ RankPlacement find_rank_placement(transport::Bootstrap& bootstrap, std::vector<i
 // Collective: all ranks call it and get the same rings, trees and relays, one graph for each channel.
 std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, const RankPlacement& placement,
                                             int channels, Here here);
-// Collective: if a rank has computed other graphs than rank 0, throws on all ranks. The error shows both results.
+// Collective: if a rank has computed other graphs than rank 0, throws on all ranks. The error shows how both begin.
 void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
 
 // The NICs of a rank's host, and those that the channels use there. Empty: no topology of the host is used.

@@ -1,7 +1,7 @@
 // Algorithms: how ranks do a collective by messages between pairs of ranks. MessageProgramBuilder uses them.
 //
 // Each algorithm has ProgramWriters, in the .cpp file with its name, that write the program of one rank, piece by
-// piece. A Schedule names the one for a collective; the table is in algorithm.cpp.
+// piece. A Schedule names the ProgramWriter for one collective; the table of schedules is in algorithm.cpp.
 #pragma once
 
 #include <algorithm>
@@ -60,8 +60,7 @@ extern const ProgramWriter kRingLoops, kRingBroadcast, kRingReduce, kTrees, kDou
 struct Schedule {
   Algorithm algorithm;
   Collective kind;
-  bool rank_order;   // values are reduced in the order of the ranks (or not at all), so the result has the same bits
-                     // always
+  bool rank_order;  // values are reduced in the order of the ranks (or not at all), so results are always bitwise equal
   bool by_channels;  // the call may use several channels, each with its own graph and a share of the data
   const ProgramWriter* program;
 };

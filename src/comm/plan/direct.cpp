@@ -24,7 +24,8 @@ bool sends_to(const Call& call, int from, int to) {
   return !has_root(call.kind) || from == call.root;
 }
 
-// given(): the bytes of the input that this rank sends to `rank`. taken(): where the output gets the bytes from `rank`.
+// given(): where the bytes that this rank sends to `rank` begin in its input. taken(): where the bytes that it receives
+// from `rank` begin in its output.
 BufferLocation given(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind == Collective::kAllToAll || task.call.kind == Collective::kScatter;
   return input_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
@@ -34,6 +35,8 @@ BufferLocation taken(const Task& task, int rank, std::uint64_t begin) {
   return output_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
 }
 
+// Calls body(to, from) for each distance on the circle of ranks: the rank at this distance after this rank, and the
+// rank at this distance before it.
 void each_other(const Task& task, auto&& body) {
   for (int step = 1; step < task.nranks; ++step)
     body((task.rank + step) % task.nranks, (task.rank - step + task.nranks) % task.nranks);
@@ -52,8 +55,8 @@ void reduce_own(const Task& task, BufferLocation to, const Span& own, Program& p
     places[1 + static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : incoming(task, rank);
 }
 
-// The location of the input for another rank. In a kPreMulSum this rank first multiplies it into scratch memory (one
-// chunk for each rank), because the receiver adds it unchanged.
+// The location of the values that this rank sends to another rank. In a kPreMulSum this rank first multiplies its input
+// by its factor, into scratch memory (one chunk for each rank): the receiver does not know the factor.
 BufferLocation scaled(const Task& task, int rank, const Span& part, Program& program) {
   if (!task.scales()) return input_at(part.begin);
   const BufferLocation there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);

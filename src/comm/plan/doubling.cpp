@@ -1,7 +1,7 @@
 // Recursive doubling: in round i a rank exchanges its whole value with the rank whose position differs in bit i. There
-// are as few rounds as possible, and each moves all data, so it suits small calls. Ranks beyond a power of two send
-// their value to a partner first and receive the result last. Both ranks of a pair add in the same order, so all ranks
-// get the same bits.
+// are as few rounds as possible, and each moves all data, so it suits small calls. The rounds need a power of two
+// ranks. Each of the remaining ranks sends its value to a partner before the rounds and receives the result after them.
+// Both ranks of a pair add in the same order, so all ranks get the same bits.
 #include <bit>
 
 #include "comm/plan/algorithm.hpp"
@@ -9,6 +9,7 @@
 namespace slip::comm {
 namespace {
 
+// The number of ranks that take part in the rounds: the largest power of two that is not above nranks.
 int paired(const Task& task) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(task.nranks))); }
 int rounds(const Task& task) { return std::countr_zero(static_cast<unsigned>(paired(task))); }
 

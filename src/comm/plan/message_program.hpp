@@ -17,15 +17,15 @@ struct UserMessage {
   int rank = 0;     // the peer
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  // Of a piece: where it begins in the message, and the size of the message. Both ranks must
-  // divide the message into the same pieces. `whole` is 0 if this is the message itself.
+  // Of a piece: where it begins in the message, and the size of the message. Both ranks must divide the message into
+  // the same pieces. `whole` is 0 if this is the message itself.
   std::uint64_t offset = 0, whole = 0;
   friend bool operator==(const UserMessage&, const UserMessage&) = default;
 };
 
 class MessageProgramBuilder {
  public:
-  // With one channel for each graph; `task.channel` is ignored.
+  // A collective, with one channel for each graph; `task.channel` is ignored.
   MessageProgramBuilder(const Schedule& schedule, const Task& task, std::span<const CommGraph> graphs)
       : schedule_(&schedule), task_(task), graphs_(graphs) {}
   explicit MessageProgramBuilder(std::span<const UserMessage> messages);
@@ -37,9 +37,9 @@ class MessageProgramBuilder {
   }
   void write(int channel, std::uint64_t piece, Program& program) const;
   std::span<const UserMessage> messages() const { return messages_; }  // empty for a collective
-  std::uint64_t scratch(int channel) const {
+  std::uint64_t scratch(int channel) const {                           // bytes
     return schedule_ ? schedule_->program->scratch(task_of(channel)) : 0;
-  }  // bytes
+  }
 
  private:
   Task task_of(int channel) const;

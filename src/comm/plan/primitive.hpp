@@ -40,7 +40,7 @@ struct Primitive {
     kCopy,    // copies `bytes` from one location to another
     kReduce,  // reduces several sources, in their order, into each of several targets
     // Ranks of one host.
-    kRoom,    // waits until all peers have joined the call `value` calls ago, so they have ended all calls before it
+    kRoom,    // waits until all peers have joined the call `value` calls before this one: they have ended those before
     kPost,    // publishes that this rank has joined the call and that its staged data is complete
     kMeet,    // waits until `peer` has posted this call, and checks that the signatures are equal
     kSignal,  // publishes that this rank has reached phase `value` of the call
@@ -121,7 +121,7 @@ struct Program {
                      .peer = static_cast<std::uint64_t>(rank)});
     locations.push_back(place);
   }
-  // Adds the step and room for its locations.
+  // Adds the step, and empty entries for its locations.
   std::span<BufferLocation> add(Primitive step) {
     step.first = static_cast<std::uint32_t>(locations.size());
     locations.resize(locations.size() + step.targets + step.sources);

@@ -48,7 +48,7 @@ std::vector<BlockMessage> sent_to(const Relays& relays, int by, int peer) {
   return result;
 }
 
-// The receivers for which the rank `from` hands its blocks over to the rank `by` of its host, in ascending order.
+// The ranks of other hosts for which `from` hands its blocks over to the rank `by` of its own host, in ascending order.
 std::vector<int> handed(const Task& task, int from, int by) {
   const Relays& relays = task.graph->relays;
   std::vector<int> to;
@@ -182,6 +182,7 @@ class RelayProgram {
                     one.from.size() * chunk.bytes);
   }
 
+  // In round i, calls give() for the i-th message of each outgoing link and take() for that of each incoming link.
   template <class Lists, class Give, class Take>
   static void in_rounds(const Lists& out, const Lists& in, const Give& give, const Take& take) {
     std::size_t rounds = 0;

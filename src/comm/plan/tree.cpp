@@ -2,11 +2,11 @@
 // sent down the same tree. all_reduce alternates between two trees, and each rank is a leaf in at least one of them.
 // Collectives with a root use one tree with the same root.
 //
-// Several chunks are under way at once. The pieces of the programs are steps that all ranks make in the same order, and
-// a message sent in step s is awaited in step s + kHop. So a rank at level l of a tree with d levels below the top (the
-// top is level 0) sends the partial sum of chunk c up in step c + kHop (d - l), and the result down in step
+// Several chunks are under way at once. Each piece of a program is one step; all ranks make the same steps in the same
+// order. A message that is sent in step s is awaited in step s + kHop. Let a tree have d levels below the top, which is
+// level 0. A rank at level l sends the partial sum of chunk c up in step c + kHop (d - l), and the result down in step
 // c + kHop (d + l). A rank begins to receive a message in the step in which it is sent. Two ranks may be parent and
-// child in one tree, and the reverse in the other: their messages are sent and received in the same order, too.
+// child in one tree, and the reverse in the other: even then both use the same order of their messages.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -14,7 +14,8 @@
 namespace slip::comm {
 namespace {
 
-// With 1, a rank would wait for each message while it crosses the link. With 2, another one crosses meanwhile.
+// With 1, a rank would wait for each message while the message crosses the link. With 2, another message crosses
+// meanwhile.
 constexpr std::uint64_t kHop = 2;
 
 bool goes_up(const Task& task) { return reduces(task.call.kind); }
@@ -53,13 +54,14 @@ class Node {
   std::size_t own_ = 0;
 };
 
-// The messages of a step, in the order in which all ranks send them and begin to receive them: first up, then down; in
-// each direction tree by tree.
+// One chunk that moves up or down one level of a tree, in one step.
 struct Move {
   bool up = false;
   std::uint64_t tree = 0, chunk = 0;
   std::uint64_t number(const Task& task) const { return (up ? 0 : trees_of(task)) + tree; }  // in the step
 };
+// Calls `function` for each move of this rank in step `step + ahead`. The order is the same on all ranks, which send
+// and begin to receive in this order: first up, then down; in each direction tree by tree.
 template <class Function>
 void for_each_move(const Task& task, std::uint64_t step, std::uint64_t ahead, Function function) {
   const std::uint64_t trees = trees_of(task), chunks = task.chunks();
@@ -75,7 +77,7 @@ void for_each_move(const Task& task, std::uint64_t step, std::uint64_t ahead, Fu
   }
 }
 
-// Whether this rank sends a message of the move to the peer, or receives one from it before.
+// Whether this rank sends a message of the move to the peer, or receives one from the peer first.
 bool sends(const Move& move, const Node& node, int peer) {
   return move.up ? node.parent() == peer : node.has_child(peer);
 }
@@ -107,8 +109,9 @@ void await(const Task& task, std::uint64_t step, const Move& move, int peer, Pro
   program.received(peer, later);
 }
 
-// Memory for the partial sums of the children. The first two slots of the scratch memory are for own ones, of a reduce.
-std::uint64_t slots_of(const Task& task) { return kHop / trees_of(task) + 1; }  // by tree and child
+// Scratch memory for the partial sums of the children: slots_of() slots for each child in each tree, used in turn. In
+// front of them are two slots for this rank's own partial sums in a reduce.
+std::uint64_t slots_of(const Task& task) { return kHop / trees_of(task) + 1; }
 BufferLocation slot_of(const Task& task, const Move& move, const Node& node, std::size_t child) {
   std::uint64_t before = 2;
   for (std::uint64_t tree = 0; tree < move.tree; ++tree) before += Node(task, tree).children() * slots_of(task);

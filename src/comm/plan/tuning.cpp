@@ -31,13 +31,14 @@ std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
   return schedule.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
-constexpr std::uint64_t kMinShare = 512 << 10;  // bytes of a channel: for fewer, latency would dominate
+constexpr std::uint64_t kMinShare = 512 << 10;  // bytes of a channel: with fewer, latency would dominate
 
 // The time in microseconds of an all_to_all on the busiest link of the topology. See AllToAllLoads.
 double on_link(double load, std::uint64_t bytes) { return load * static_cast<double>(bytes) / 1e3; }
 
-// Through relays there is one message for each receiver of a relay. All blocks for other hosts are copied twice more
-// within a host, or once more if the topology says that few are handed on. Three steps follow each other in each chunk.
+// The time through relays, in microseconds. A relay sends one message to each of its receivers. All blocks for other
+// hosts are copied twice more within a host. If the topology is known, its busiest link within a host may take longer
+// than these copies. The three steps of the relay algorithm follow each other in each chunk.
 double relayed_us(std::uint64_t bytes, const TuningInputs& tuning) {
   if (tuning.hosts < 2 || tuning.hosts == tuning.nranks) return std::numeric_limits<double>::infinity();
   const LinkRates& rates = tuning.rates;
@@ -123,7 +124,7 @@ ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wa
     choice.text =
         fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
                     call.block_bytes(), nranks, said, algorithm_name(choice.schedule->algorithm),
-                    best_us < 0 ? " (asked for)" : "", choice.channels, tuning.min_channels, tuning.max_channels);
+                    best_us < 0 ? " (requested)" : "", choice.channels, tuning.min_channels, tuning.max_channels);
   return choice;
 }
 

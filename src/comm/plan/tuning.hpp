@@ -29,22 +29,22 @@ struct TuningInputs {
   LinkRates rates = {};
   int min_channels = 1, max_channels = 1;
   int rails = 1;  // network interfaces of a host that carry data, see LinkRails
-  // How all_to_all loads the links of the topology: the switch of a NIC that relays spare, for example.
+  // The load of the busiest link of the topology in an all_to_all, directly and through relays.
   AllToAllLoads loads = {};
 };
 
 // The model's time in microseconds. `bytes`: of a block.
 double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning);
 
-// The number of channels beyond which more channels gain nothing: each rank of a host can drive its own channel to the
-// next host, if it has a core of its own. `each`: the minimum number of ranks on a host.
+// The number of channels beyond which more channels are not faster. Each rank of a host can drive a channel of its own
+// to the next host, if it has a core of its own. `each`: the minimum number of ranks on a host.
 int useful_channels(int hosts, int each, bool oversubscribed);
 
 struct ScheduleChoice {
   const Schedule* schedule = nullptr;
   std::uint64_t chunk_bytes = 0;
   int channels = 1;
-  std::string text;  // the reason, for SLIP_DEBUG=tune; only with `explain`
+  std::string text;  // the reason of the choice, for SLIP_DEBUG=tune; empty without `explain`
 };
 // `wanted`: kAuto, or the algorithm that the user asked for, used if it has a schedule for the call. `rank_order`: only
 // schedules that reduce in the order of the ranks.

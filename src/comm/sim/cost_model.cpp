@@ -18,6 +18,7 @@ double per_byte(double gbps) { return gbps > 0 ? 1 / (gbps * 1e3) : std::numeric
 // Rounds of a tree or a doubling among `count` members.
 double levels(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
+// The algorithm whose schedules do the same by messages; none: it needs a switch that reduces.
 std::optional<Algorithm> by_messages(GpuAlgorithm algorithm) {
   switch (algorithm) {
     case GpuAlgorithm::kRing: return Algorithm::kRing;
@@ -46,7 +47,7 @@ double nvswitch_gbps(const TopoSystem& system) {
   return system.devices.empty() ? 0 : slowest;
 }
 
-// What one machine adds to the inputs: the slowest machine counts.
+// Adds one machine to the inputs. Each rate is that of the slowest machine.
 void add_machine(const TopoSystem& system, const TopoPaths& paths, ModelInputs& in) {
   in.each = std::max(in.each, static_cast<int>(system.devices.size()));
   double pair = std::numeric_limits<double>::infinity(), nets = 0;
@@ -56,7 +57,7 @@ void add_machine(const TopoSystem& system, const TopoPaths& paths, ModelInputs& 
     }
   }
   for (const int net : system.nets) {
-    double nearest = 0;  // the device that reaches the net best
+    double nearest = 0;  // the rate from the device that reaches the net fastest
     for (const int device : system.devices) nearest = std::max(nearest, paths.gbps(device, net));
     nets += nearest;
   }
@@ -127,7 +128,8 @@ double CollectiveModel::net_us(Protocol protocol) const {
   return net.latency_us * net.simple_latencies;
 }
 
-// The rate with the protocol, if Simple reaches `gbps`. `per_bus`: of the unit of LL's limit, which is bus bandwidth.
+// The rate that the protocol reaches where Simple reaches `gbps`. LL's limit is stated as bus bandwidth; `per_bus`
+// converts it to the unit of `gbps`.
 double CollectiveModel::with(Protocol protocol, double gbps, double per_bus) const {
   if (in_.machines > 1) gbps *= in_.network.rate_share;
   if (protocol == Protocol::kSimple) return gbps;
@@ -138,9 +140,9 @@ double CollectiveModel::with(Protocol protocol, double gbps, double per_bus) con
 
 CollectiveModel::Line CollectiveModel::ring(Collective kind, Protocol protocol) const {
   const double n = in_.ranks, twice = kind == Collective::kAllReduce ? 2 : 1;
-  const bool chain = has_root(kind);  // the data passes each rank once, and ranks add no share of their own
+  const bool chain = has_root(kind);  // all data passes each rank once; it is not divided into one block for each rank
   const double steps = twice * (n - 1), between = twice * (in_.machines - 1);
-  // On several machines the proxy thread of the NIC posts each step of a ring, also those that stay in a machine.
+  // On several machines the proxy thread of the NIC posts each step of a ring, also the steps within a machine.
   const double posts = in_.machines > 1 ? in_.network.message_us * (protocol == Protocol::kSimple ? 3 : 1) : 0;
   const double data = chain ? 1 : steps / n;
   return {in_.gpu.launch_us + (steps - between) * std::max(hop_us(protocol), posts) + between * net_us(protocol),
@@ -159,7 +161,7 @@ CollectiveModel::Line CollectiveModel::through_switch(Protocol protocol) const {
           per_byte(with(protocol, in_.switch_gbps * in_.gpu.tree_share, 0.5))};
 }
 
-// Each GPU sends its data to the NVSwitch and the sum of its own share, and receives as much.
+// Each GPU sends its data to the NVSwitch, then the sum of its own slice. It receives the same number of bytes.
 CollectiveModel::Line CollectiveModel::nvls(Collective kind) const {
   const double data = kind == Collective::kAllReduce ? 1 + 1.0 / in_.each : 1;
   return {in_.gpu.launch_us + in_.gpu.nvls_us, data * per_byte(in_.nvls_gbps * in_.gpu.nvls_share)};
@@ -217,7 +219,8 @@ CollectiveModel::Line CollectiveModel::exchange(bool relayed, Protocol protocol,
   const double crossing = std::max(per_block * load / share, posting);
   const double handing = relayed ? per_block * (in_.loads.handed_over + in_.loads.handed_on) / share : 0;
   const double hops = relayed ? hop_us(protocol) * (in_.loads.handed_on > 0 ? 2 : 1) : 0;
-  // The bytes are in the latency already: which of bytes and messages limits the NIC depends on the size.
+  // The time of the bytes is part of the latency here: whether the bytes or the messages limit the NIC depends on the
+  // size, so the time is not linear in the bytes.
   return {in_.gpu.launch_us + net_us(protocol) + hops + crossing + handing, 0};
 }
 
@@ -287,8 +290,8 @@ std::optional<Estimate> CollectiveModel::estimate(GpuAlgorithm algorithm, Collec
 std::vector<CollectiveModel::Term> CollectiveModel::choice_terms(Collective kind, double bytes) const {
   std::vector<Term> terms;
   for (const GpuAlgorithm algorithm : kGpuAlgorithms) {
-    // NCCL has no doubling, uses a switch in the network only with a plug-in, and exchanges directly only where each
-    // rank has a block for each other.
+    // NCCL has no doubling, and uses a switch in the network only with a plug-in. It sends directly only if each rank
+    // has a block for each other rank.
     const bool pairwise = algorithm == GpuAlgorithm::kDirect || algorithm == GpuAlgorithm::kRelay;
     if (algorithm == GpuAlgorithm::kSwitch || algorithm == GpuAlgorithm::kDoubling) continue;
     if (pairwise && find_schedule(Algorithm::kRing, kind)) continue;

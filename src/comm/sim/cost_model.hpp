@@ -17,14 +17,15 @@
 
 namespace slip::comm {
 
-// The ways to do a collective on GPUs. Those beyond Algorithm use a switch that reduces: the network's, or NVSwitches.
+// The algorithms of collectives on GPUs. Three of them, which Algorithm does not have, use a switch that reduces:
+// kSwitch a switch in the network, kNvls and kNvlsTree the NVSwitches of a machine.
 enum class GpuAlgorithm : unsigned char { kRing, kTree, kSwitch, kNvls, kNvlsTree, kDoubling, kDirect, kRelay };
 const char* gpu_algorithm_name(GpuAlgorithm algorithm);  // "nvls_tree"
 inline constexpr GpuAlgorithm kGpuAlgorithms[] = {
     GpuAlgorithm::kRing,     GpuAlgorithm::kTree,     GpuAlgorithm::kSwitch, GpuAlgorithm::kNvls,
     GpuAlgorithm::kNvlsTree, GpuAlgorithm::kDoubling, GpuAlgorithm::kDirect, GpuAlgorithm::kRelay};
 
-// What the model knows of a cluster. Rates are in GB/s.
+// The properties of a cluster that the model uses. Rates are in GB/s.
 struct ModelInputs {
   int ranks = 0, machines = 1;
   int each = 1;        // ranks of the largest machine
@@ -54,8 +55,8 @@ class CollectiveModel {
   explicit CollectiveModel(const ModelInputs& inputs, const CostFactors& factors = {})
       : in_(inputs), factors_(factors) {}
 
-  // `bytes`: as all_reduce_perf counts them; the blocks of all ranks together, where each rank has a block of its own.
-  // Nothing: the algorithm cannot do the collective on this cluster. Otherwise with its fastest protocol.
+  // The time with the fastest protocol; none: the algorithm cannot do the collective on this cluster. `bytes`: as
+  // all_reduce_perf counts them. If each rank has a block of its own, they are the blocks of all ranks together.
   std::optional<Estimate> estimate(GpuAlgorithm algorithm, Collective kind, double bytes) const;
   // The choice of the tuning model: the fastest among the algorithms that NCCL has for the collective.
   Estimate choice(Collective kind, double bytes) const;

@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kFactors = 2 * kProtocols;
 using Point = std::array<double, kFactors>;  // logarithms of the factors: latencies first, then rates
 
-// How much a factor of e costs, against a mean error of the rows. A larger value gives worse fits, a smaller one lets
-// constants drift that few rows depend on.
+// The weight of the penalty: a factor of e, or 1/e, adds as much to the loss as this mean error of the rows. A larger
+// value gives worse fits. With a smaller value, constants that few rows depend on drift away from their defaults.
 constexpr double kPenalty = 0.003;
 constexpr int kSteps = 600, kRounds = 2;
 
@@ -34,7 +34,7 @@ class Rows {
     for (const Measurement& row : rows) rows_.push_back({row.us, model.choice_terms(kind, row.bytes)});
   }
 
-  // Small errors count by their square, large ones by their amount, so that one odd row does not decide.
+  // The square of small errors and the amount of large ones, so that a single outlier does not determine the fit.
   double loss(const Point& point) const {
     const CostFactors factors = factors_at(point);
     double sum = 0, penalty = 0;
@@ -114,8 +114,8 @@ class Simplex {
 
 CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const Measurement> measured) {
   const Rows rows(model, kind, measured);
-  // The search ends in the nearest valley. These starts differ in what the machine may do worse than the default: all
-  // latencies, or a slow network on which LL128 is not used.
+  // The search ends in the nearest local minimum. So it starts from several points: the defaults, longer latencies, and
+  // a slow network on which LL128 is not used.
   constexpr Point kStarts[] = {
       {0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {0.3, 0.3, 1.5, 0, -1.5, 0}, {1, 1, 2, 0, -1.5, 0}};
   Point best{};
@@ -163,7 +163,8 @@ Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measur
   const CollectiveModel model(inputs);
   Fit result;
   result.before = errors_of(model, kind, rows);
-  // Each half is left out once, so the error does not depend on which half is.
+  // Cross-validation: each half of the rows is left out once, so that the error does not depend on the choice of a
+  // half.
   for (const std::size_t odd : {0U, 1U}) {
     std::vector<Measurement> used, left;
     for (std::size_t i = 0; i < rows.size(); ++i) (i % 2 == odd ? left : used).push_back(rows[i]);

@@ -27,7 +27,7 @@ FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<con
 struct Fit {
   CostFactors factors;      // fitted to all rows
   FitErrors before, after;  // on all rows, with the default constants and with the factors
-  FitErrors left_out;       // fitted to every second row, on the others; both halves take both parts
+  FitErrors left_out;       // cross-validation: of each half of the rows, with factors fitted to the other half
   std::size_t rows_left_out = 0;
 };
 inline constexpr std::size_t kMinFitRows = 6;

@@ -8,7 +8,7 @@ namespace slip::comm {
 namespace {
 
 // The columns are those of GpuCosts. hop_us: LL [N]; LL128 and Simple [T], between [N]'s 1.9 and 3.4 us of a step and
-// the time of a chunk. Launch [T]: what all_reduce_perf shows for a few bytes beyond [N]'s latencies of the steps.
+// the time of a chunk. Launch [T]: the time of all_reduce_perf for a few bytes, less [N]'s latencies of the steps.
 // LL: 141 GB/s [N] on Hopper; 35 [T] on Ampere ([N] says 88). ll128_share [T]: [N] says 0.92, tables show 0.6 to 0.75.
 // Memory: [D].
 constexpr GpuCosts kVolta{"Volta", 27, {0.6, 2.9, 8}, 35, 0.72, 0.95, 0.9, 0, 0, 900};

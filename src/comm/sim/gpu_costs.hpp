@@ -1,5 +1,5 @@
-// The constants of the model in cost_model.hpp: what a collective costs on a generation of GPUs and over a kind of
-// network, beyond the rates of the links, which the topology gives.
+// The constants of the model in cost_model.hpp: the costs of a collective on a generation of GPUs and over a kind of
+// network. The rates of the links are not among them: they come from the topology.
 //
 // Where the numbers come from:
 //   [N]  the tuning constants that NCCL 2.28 publishes in src/graph/tuning.cc: latencies of the protocols, the share of
@@ -8,7 +8,7 @@
 //   [T]  a fit by hand to published all_reduce_perf tables (bench/predict/tables.cpp names each). Every such constant
 //        serves all tables of its generation or network; none belongs to one machine;
 //   [D]  the vendor's data sheet.
-// `slip topo --fit` replaces them by those of one machine, as factors (CostFactors).
+// `slip topo --fit` adapts them to measurements of one machine, by factors (CostFactors).
 #pragma once
 
 #include <array>
@@ -56,13 +56,14 @@ struct NetworkCosts {
 };
 std::span<const NetworkCosts> networks();
 const NetworkCosts* find_network(std::string_view name);  // null: unknown
-// By the PCI vendor of the NICs; InfiniBand's if it is unknown. If the file states a higher latency, that one counts.
+// By the PCI vendor of the NICs; InfiniBand's if it is unknown. If the topology file states a higher latency, the
+// result has that latency.
 NetworkCosts network_costs(const TopoSystem& system);
 
-// Of links that are no NVLink: a step through PCI switches or CPUs takes longer [N].
+// Factors of hop_us for a step that goes through PCI switches or CPUs instead of NVLink [N].
 inline constexpr ByProtocol kPciHopFactor = {1.7, 1.4, 1.5};
 
-// What --fit changes: factors of all latencies and rates of a protocol.
+// The factors that `slip topo --fit` finds: of all latencies, and of all rates, of each protocol.
 struct CostFactors {
   ByProtocol latency = {1, 1, 1}, rate = {1, 1, 1};
 };

@@ -22,9 +22,9 @@ constexpr double kMaxSteps = 1e6;  // of predict(): they take some seconds and a
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
-// Queues of a sim device. Streams that share a queue would wait for each other. An eager wire has eight streams, a
-// pipelined one four. So a rank has at most kMaxEager eager wires, kMaxPipelined pipelined ones, or kMaxWires of one
-// stream.
+// Queues of a sim device. Streams that shared a queue would wait for each other. An eager wire has eight streams, a
+// pipelined wire four, and any other wire one. So a rank has at most kMaxEager eager wires, kMaxPipelined pipelined
+// wires, or kMaxWires others.
 constexpr int kQueues = 128;
 constexpr std::size_t kMaxEager = 15, kMaxPipelined = 31, kMaxWires = 126;
 
@@ -89,7 +89,9 @@ class ClusterLinks {
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
       base::fail(Code::kInvalidValue, {},
-                 "prediction: a rank with more than {} others at once is not simulated; give fewer ranks", kMaxWires);
+                 "prediction: rank {} exchanges messages with more than {} other ranks, which is not simulated; give "
+                 "fewer ranks",
+                 from, kMaxWires);
     const RankPlace a = place_of(from), b = place_of(to);
     std::vector<std::string> names;
     const auto cross = [&](int node, int source, int target) {
@@ -229,7 +231,9 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const bool by_tree = request.algorithm == Algorithm::kTree && request.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
   if (!schedule || nranks < 2 || request.call.block_bytes() == 0 || (request.through_switch && !has_switch))
-    base::fail(Code::kInvalidValue, here, "prediction: {} of {} bytes by {}{} among {} ranks",
+    base::fail(Code::kInvalidValue, here,
+               "prediction: {} of {} bytes by {}{} among {} ranks cannot be simulated: the algorithm must have this "
+               "collective, and the call at least 1 byte and 2 ranks",
                collective_name(request.call.kind), request.call.block_bytes(), algorithm_name(request.algorithm),
                request.through_switch ? " through a switch" : "", nranks);
   const bool by_channels = request.algorithm == Algorithm::kRing || request.algorithm == Algorithm::kTree;

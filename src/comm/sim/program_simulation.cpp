@@ -108,8 +108,7 @@ Plan ProgramSimulation::plan() {
 
 void ProgramSimulation::open_tracks() {
   std::uint64_t scratch = 1, addressed = 1;  // bytes
-  bool stages = false;                       // a host program is among them: only these have a number, and only they
-                                             // use staging memory
+  bool stages = false;  // any program is a host program: only these have a number, and only these use staging memory
   for (const auto& [programs, track] : sequence_) {
     scratch = std::max(scratch, programs.scratch);
     stages = stages || programs.number > 0;

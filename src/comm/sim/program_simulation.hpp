@@ -58,7 +58,7 @@ class ProgramSimulation final : private OpSink {
   // The call runs after the calls that were added to the same track before. Its channels use the tracks from `track`
   // on. When a call is done, the simulated user overwrites its buffers. All calls of a track share one scratch memory.
   void add(const RankPrograms& programs, int track = 0) { sequence_.emplace_back(programs, track); }
-  // What the timeline adds to the name of a wire: the NICs that it uses, for example.
+  // Returns a text that the timeline shows after the name of a wire, for example the NICs that the wire uses.
   using WireNote = std::function<std::string(int from, int to, int track)>;
   void set_wire_note(WireNote note) { wire_note_ = std::move(note); }
   // See ProgramPlayer.

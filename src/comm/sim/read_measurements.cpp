@@ -26,8 +26,8 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
-// The columns of all_reduce_perf: size, count, type, redop, root, and the time out of place. Old versions have no root,
-// so the heading says which column has the time.
+// The columns of all_reduce_perf: size, count, type, redop, root, and the time out of place. Old versions have no root.
+// So the column of the time is found in the heading; kTimeColumn is used if there is no heading.
 constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 
 // The column of the time, if the line is the heading; else `otherwise`.

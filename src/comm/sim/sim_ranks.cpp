@@ -49,8 +49,8 @@ bool SimRun::concerns(int rank) const {
   return rank != rank_ && (!is_message() || std::any_of(call_.messages.begin(), call_.messages.end(), same));
 }
 
-// Throws if peers cannot join any more. Until the bytes have moved, the CallRun checks this. But the bytes of a call
-// may move before all ranks have joined, for example those of a broadcast's root.
+// Throws if peers cannot join any more. Until the bytes have moved, the CallRun checks this. Afterwards this function
+// does: the bytes may move before all ranks have joined, for example those of a broadcast's root.
 void SimRun::check_peers() {
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
     base::fail(Code::kAborted, {}, "rank {}: aborted", rank_);
@@ -81,7 +81,7 @@ bool SimRun::over() const {
   });
 }
 
-// Once the CallRun is finished another call may use it.
+// The CallRun is finished last: another call may use it from then on.
 void SimRun::finish(const runtime::Failure* cause) {
   ranks_.leave(*this);
   if (!trouble_) return run_.finish(cause);
@@ -96,9 +96,10 @@ void SimRun::finish(const runtime::Failure* cause) {
 SimRanks::SimRanks(Settings settings)
     : settings_(std::move(settings)), slots_(static_cast<std::size_t>(settings_.tuning.nranks)) {}
 
-// Rank 0 makes the object; the other ranks get its address, since all are in one process. The messages of the bootstrap
-// order what the ranks do in time, but not for the memory model: `order_` does that. A rank adds to it before a barrier
-// (release: what it wrote is visible to whoever reads the sum) and reads it afterwards (acquire).
+// Rank 0 makes the object; the other ranks get its address, because all are in one process. The bootstrap's messages
+// order the ranks in time, but the C++ memory model does not know these messages. So `order_` makes the writes visible:
+// a rank adds to it before a barrier (release: the rank's earlier writes) and reads it afterwards (acquire: the earlier
+// writes of all ranks).
 std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Settings settings,
                                          Here here) {
   const std::vector<std::uint64_t> worlds = bootstrap.all_gather(device.info().world);

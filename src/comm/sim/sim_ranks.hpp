@@ -76,12 +76,12 @@ class SimRun final : public runtime::Exchange {
   std::size_t unmatched_ = 0;  // its messages that the peer has not posted yet
   std::vector<Transfer> transfers_;
   std::int64_t deadline_ns_ = 0;  // until which the peers must join, if the bytes moved before they did; 0: not set
-  std::optional<Error> trouble_;  // an error of virtual time itself
+  std::optional<Error> trouble_;  // an error that this class or SimRanks found, not the CallRun
 };
 
 class SimRanks {
  public:
-  // What the model needs to choose schedules.
+  // The inputs for the choice of schedules.
   struct Settings {
     TuningInputs tuning;
     std::vector<CommGraph> graphs;

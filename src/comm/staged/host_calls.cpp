@@ -7,7 +7,7 @@ namespace {
 
 // A failure sends no notification, so a waiting thread polls for it.
 constexpr std::int64_t kPollNs = 2'000'000;
-// Without notifications, as in the thread pool of the cpu device.
+// The policy of a wait that gets no notifications: the same as that of the thread pool of the cpu device.
 constexpr base::WaitPolicy kPartWait{.sleep_ns = 20'000, .sleep_step_ns = 2'000, .max_sleep_ns = 100'000};
 
 }  // namespace
@@ -42,7 +42,7 @@ void HostCalls::prepare(const StagedMessages& call, std::uint64_t index, const S
   run_.messages.clear();
   for (const StagedMessages::Piece& piece : call.pieces(index)) {
     const UserMessage& message = call.message(piece);
-    run_.messages.push_back({message.out, message.rank, (message.out ? slot.input : slot.output) + piece.place,
+    run_.messages.push_back({message.out, message.rank, (message.out ? slot.input : slot.output) + piece.slot_offset,
                              piece.bytes, piece.offset, message.bytes});
   }
   run_.plan().emplace<MessageProgramBuilder>(run_.messages);
@@ -50,7 +50,7 @@ void HostCalls::prepare(const StagedMessages& call, std::uint64_t index, const S
                context_.next_ticket.load(std::memory_order_relaxed), 0);  // relaxed: as above
 }
 
-// The proxy or the failure detector changes the state of the wait.
+// Another thread ends the wait: the proxy when messages arrive, or the failure detector.
 void HostCalls::wait_until_it_can_advance() {
   const bool is_notified = run_.subscribe(wake_);
   // The first poll comes after the subscription: earlier events sent no notification.

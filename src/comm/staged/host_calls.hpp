@@ -35,9 +35,9 @@ class HostCalls {
   CallContext& context_;
   CallRun run_;
   Wake wake_;
-  Signature whole_;                  // of the running call
+  Signature whole_;                  // of the running call, not of one part
   std::uint64_t number_ = 0;         // of the last collective, the same on all ranks
-  std::uint64_t calls_ = 0;          // that this rank has begun, with sends and receives
+  std::uint64_t calls_ = 0;          // the calls that this rank has begun, including sends and receives
   std::set<std::string> explained_;  // see RankConnections::plan_of
 };
 

@@ -7,16 +7,16 @@
 namespace slip::comm {
 namespace {
 
-// Smaller parts would not gain: running a part takes some tens of microseconds, in which 1 MiB is copied.
+// Smaller parts would not be faster: running a part takes some tens of microseconds, in which 1 MiB is copied.
 constexpr std::uint64_t kMinPartBytes = 1 << 20;
-constexpr std::uint64_t kAlignment = 4096;      // of the parts of a block, for the copies
-constexpr std::uint64_t kCacheLine = 64;        // of the places of messages
-constexpr std::uint64_t kMaxPiece = 512 << 10;  // of a message
+constexpr std::uint64_t kAlignment = 4096;      // parts of a block begin at multiples of it, so that copies are aligned
+constexpr std::uint64_t kCacheLine = 64;        // messages begin at multiples of it in a slot
+constexpr std::uint64_t kMaxPiece = 512 << 10;  // the maximum bytes of a piece of a message
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 std::uint64_t round_up(std::uint64_t a, std::uint64_t b) { return divide_up(a, b) * b; }
 
-// The most blocks that a rank has in its input or output. The same on all ranks, unlike blocks_of().
+// The maximum number of blocks in the input or output of any rank. The same on all ranks, unlike blocks_of().
 std::uint64_t rows_of(const Call& call, int nranks) {
   std::uint64_t rows = 1;
   for (const int rank : {call.root, (call.root + 1) % nranks}) {
@@ -26,20 +26,23 @@ std::uint64_t rows_of(const Call& call, int nranks) {
   return rows;
 }
 
-// The bytes of a slot that all messages of one direction with one other rank get in each part, and their pieces. Both
-// ranks must put the same pieces into the same part, whatever else is in their groups: otherwise part i of one rank
-// could wait for part i + 1 of another one, and that part for part i + 1 of the first. So both numbers depend on
-// `nranks` alone. The shares of all other ranks fit into a slot.
+// The share of a slot that the messages to (or from) one other rank get in each part: `bytes` of the slot, in pieces of
+// at most `piece` bytes. The shares of all other ranks fit into a slot.
+//
+// Both ranks must put the same pieces into the same part, whatever else is in their groups, so both numbers depend on
+// `nranks` alone. Otherwise part i of one rank could wait for part i + 1 of its peer, which waits for part i + 1 of the
+// first rank: a deadlock.
 struct LinkShare {
   explicit LinkShare(int nranks) {
-    const std::uint64_t most = kStagingBytes / static_cast<std::uint64_t>(std::max(nranks - 1, 1));
-    bytes = std::max(most / kCacheLine * kCacheLine, kCacheLine);
-    piece = std::clamp(std::bit_floor(most), kCacheLine, kMaxPiece);
+    const std::uint64_t max = kStagingBytes / static_cast<std::uint64_t>(std::max(nranks - 1, 1));
+    bytes = std::max(max / kCacheLine * kCacheLine, kCacheLine);
+    piece = std::clamp(std::bit_floor(max), kCacheLine, kMaxPiece);
   }
   std::uint64_t bytes = 0, piece = 0;
 };
 
-// The order of the steps: as many parts as there are slots are under way.
+// Writes the steps in their order. Part p is awaited only before part p + kStagingSlots reuses its slot, so that
+// kStagingSlots parts are under way at the same time.
 template <class CopyIn, class CopyOut>
 void write(std::uint64_t parts, std::vector<StagedStep>& steps, const CopyIn& copy_in, const CopyOut& copy_out) {
   using Kind = StagedStep::Kind;
@@ -87,9 +90,9 @@ StagedMessages::StagedMessages(std::span<const UserMessage> messages, int nranks
     : messages_(messages.begin(), messages.end()) {
   struct Link {
     std::vector<std::uint32_t> messages;
-    std::size_t next = 0;      // of `messages`
-    std::uint64_t offset = 0;  // in that message
-    std::uint64_t area = 0;    // of the slot
+    std::size_t next = 0;      // the first of `messages` that is not divided completely
+    std::uint64_t offset = 0;  // the bytes of that message that already have pieces
+    std::uint64_t area = 0;    // the number of this link's share of the slot
   };
   std::map<std::pair<bool, int>, Link> links;
   std::uint64_t counts[2] = {};  // of links: receives, sends
@@ -169,7 +172,7 @@ void write_steps(const StagedMessages& call, std::span<const UserMessage> messag
       if (piece.bytes == 0 || call.message(piece).out != (kind == Kind::kToHost)) continue;
       steps.push_back({.kind = kind,
                        .slot = slot,
-                       .copy = {messages[piece.message].data + piece.offset, piece.place, piece.bytes}});
+                       .copy = {messages[piece.message].data + piece.offset, piece.slot_offset, piece.bytes}});
     }
   };
   write(

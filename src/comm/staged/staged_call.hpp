@@ -2,9 +2,9 @@
 // slots of pinned host memory in parts. For each part the stream copies the input into a slot and posts the part. A
 // thread of the communicator runs the part as a call on host memory. Then the stream copies the output to the device.
 //
-// A StagedCall has no addresses: it is what the thread needs to know. write_steps() makes the stream's steps from it
-// and the addresses. All ranks divide a call into the same parts. Part i uses slot i modulo kStagingSlots, so the
-// copies of some parts overlap the network of another one.
+// A StagedCall has no addresses, because the thread works only on the slots. write_steps() makes the stream's steps
+// from the StagedCall and the addresses. All ranks divide a call into the same parts. Part i uses slot i modulo
+// kStagingSlots, so some parts are copied while another one is sent over the network.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct StagingMemory {
   static_assert(kStagingSlots * sizeof(StagingFlags) <= kFlagBytes);
 
   std::byte* data = nullptr;
-  bool retired = false;  // work that still exists may write to it: it is never used again
+  bool retired = false;  // enqueued work may still write to the memory, so no later call may use it
 
   StagingFlags& flags(std::uint64_t slot) const { return reinterpret_cast<StagingFlags*>(data)[slot]; }
   StagingSlot slot(std::uint64_t slot) const {
@@ -80,7 +80,7 @@ class StagedMessages {
   struct Piece {
     std::uint32_t message = 0;            // its index
     std::uint64_t offset = 0, bytes = 0;  // in the message
-    std::uint64_t place = 0;              // in the input of the slot if it is sent, otherwise in the output
+    std::uint64_t slot_offset = 0;        // in the input of the slot if it is sent, otherwise in the output
   };
   std::uint64_t parts() const { return first_.size() - 1; }
   std::span<const Piece> pieces(std::uint64_t part) const;
@@ -101,8 +101,8 @@ bool same(const StagedCall& a, const StagedCall& b);
 // A copy between device memory and a slot: rows that are `pitch` bytes apart in device memory and adjacent in the slot.
 struct StagedCopy {
   std::byte* device = nullptr;
-  std::uint64_t place = 0;  // in the input or output of the slot
-  std::uint64_t bytes = 0;  // of a row
+  std::uint64_t slot_offset = 0;  // in the input or output of the slot
+  std::uint64_t bytes = 0;        // of a row
   std::uint64_t rows = 1, pitch = 0;
 };
 
@@ -114,7 +114,7 @@ struct StagedStep {
     kToDevice,  // copies from the output of the slot; in place: from its input
   };
   Kind kind = Kind::kPost;
-  bool from_input = false;
+  bool from_input = false;  // kToDevice: the part ran in place, so its result is in the input of the slot
   std::uint32_t slot = 0;
   StagedCopy copy;
 };

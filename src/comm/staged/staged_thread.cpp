@@ -8,18 +8,19 @@
 namespace slip::comm {
 namespace {
 
-// How often the thread looks for an error while no part is posted.
-constexpr std::int64_t kLookNs = 1'000'000;
+// The thread checks for an error at least this often, also while no part is posted.
+constexpr std::int64_t kErrorCheckNs = 1'000'000;
 // After a part, and after a call was enqueued, the next part is likely to come soon: the thread polls for this long.
 constexpr std::int64_t kBusyNs = 1'000'000;
-// Then it sleeps between polls, for a share of the time in which nothing came. So a part that comes late is found late
-// by that share at most. Calls of CUDA graphs come unannounced, so the thread sleeps longer there.
+// Then it sleeps between polls. A sleep lasts 1/kSleepShare of the time since the thread last had work, so the delay of
+// a late part grows by that share at most. A launch of a CUDA graph does not announce its calls, so the thread must
+// poll for them all the time, and sleeps longer to use less of its core.
 constexpr std::int64_t kSleepShare = 32;
 constexpr std::int64_t kMinSleepNs = 20'000, kMaxSleepNs = 100'000, kMaxSleepCapturedNs = 500'000;
 constexpr int kPollsPerYield = 64;
 
-// Flags in memory that the device also accesses. acquire: the data that the device wrote before is visible. release:
-// the device sees the data that this thread and the links wrote before.
+// Access to flags in memory that the device also accesses. acquire: the data that the device wrote before is visible.
+// release: the device sees the data that this thread and the links wrote before.
 std::uint32_t load(const std::uint32_t& flag) { return __atomic_load_n(&flag, __ATOMIC_ACQUIRE); }
 void store(std::uint32_t& flag, std::uint32_t value) { __atomic_store_n(&flag, value, __ATOMIC_RELEASE); }
 
@@ -85,12 +86,12 @@ void StagedThread::run() {
   while (!ends_.load(std::memory_order_relaxed)) {
     if (failed_) {
       release();
-      base::sleep_ns(kLookNs);
+      base::sleep_ns(kErrorCheckNs);
       continue;
     }
     try {
       if (const std::optional<Error> error = setup_.error()) {
-        failed_ = true;  // first: the streams are released even if not all of them can be failed
+        failed_ = true;  // before the next line, which may throw: the streams must be released even then
         setup_.fail_streams(*error);
       } else if (const std::uint32_t id = poll(0); id != 0) {
         run_call(id);
@@ -127,8 +128,8 @@ void StagedThread::run_call(std::uint32_t id) {
                   setup_.ranks->bootstrap.rank()));
 }
 
-// Returns 0 if the communicator failed. Only copies come before the part in its stream, so the deadline for other ranks
-// suffices for them.
+// Waits until the stream posts the next part of a call. Returns 0 if the communicator failed. The stream only has to do
+// copies before that, so the deadline for other ranks is long enough.
 std::uint32_t StagedThread::await_part(std::uint64_t slot) {
   const std::int64_t timeout = setup_.calls->timeout_ns, began = base::now_ns();
   for (;;) {
@@ -142,9 +143,9 @@ std::uint32_t StagedThread::await_part(std::uint64_t slot) {
   }
 }
 
-// Waits for a part in the slot. Returns 0 after kLookNs.
+// Waits for a part in the slot. Returns 0 after kErrorCheckNs.
 std::uint32_t StagedThread::poll(std::uint64_t slot) {
-  const std::int64_t until = base::now_ns() + kLookNs;
+  const std::int64_t until = base::now_ns() + kErrorCheckNs;
   const std::uint32_t& posted = setup_.memory.flags(slot).posted;
   const int polls = setup_.calls->oversubscribed ? 1 : kPollsPerYield;
   for (;;) {
@@ -164,7 +165,8 @@ std::uint32_t StagedThread::poll(std::uint64_t slot) {
   }
 }
 
-// Streams wait once for each part that is still enqueued or replayed later.
+// Ends the waits of the streams. The thread calls it again and again, because the stream waits once for each part that
+// is still enqueued or is replayed later.
 void StagedThread::release() {
   for (std::uint64_t slot = 0; slot < kStagingSlots; ++slot) {
     store(setup_.memory.flags(slot).posted, 0);

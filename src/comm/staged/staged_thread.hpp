@@ -38,16 +38,16 @@ class StagedThread {
   void start(Setup setup);
   void stop() noexcept;
 
-  // Any thread may call them. add() returns the id of the call, not 0, before the stream posts it. kOnce: the call is
-  // forgotten after it has run. kCaptured: it may run any number of times, or never. Equal captured calls have the same
-  // id. remove(): a kOnce call was not enqueued after all.
+  // Any thread may call add() and remove(). add() returns the id of the call, never 0; the caller then enqueues work
+  // that posts it. kOnce: the entry is removed after the call has run. kCaptured: the call may run any number of times,
+  // or never; equal captured calls have the same id. remove(): the caller could not enqueue a kOnce call after all.
   enum class Use : std::uint8_t { kOnce, kCaptured };
   std::uint32_t add(StagedCall call, Use use);
   void remove(std::uint32_t id);
 
  private:
   struct Entry {
-    std::optional<StagedCall> call;  // nothing: the id is free
+    std::optional<StagedCall> call;  // none: the id is free
     Use use = Use::kOnce;
   };
   void run();

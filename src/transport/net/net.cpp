@@ -65,7 +65,8 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
     if (now - since < spin) continue;
     if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
       fail(base::make_error(Code::kTimeout, {},
-                            "{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
+                            "{}: {} was not done before its deadline: the peer is stopped or cut off, or has not made "
+                            "the matching call",
                             peer_.text(), request->text()));
     if (now - since < yield) base::yield_thread();
     else {
@@ -91,7 +92,7 @@ void NetConnection::check_part(const NetPart& part) const {
   if (part.bytes == 0 || (part.memory && inside)) return;
   base::fail(Code::kInvalidValue, {},
              "{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
-             "register_memory first, and hand what it gave with each part",
+             "call register_memory first, and pass the NetMemory that it returns with each part",
              peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
 }
 

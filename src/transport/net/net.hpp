@@ -1,7 +1,7 @@
 // The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
-// connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
-// ten virtual functions; destroying an object closes or deregisters it. It is implemented by TCP (tcp.hpp), UCX
-// (net_ucx) and NCCL's plug-ins (net_plugin).
+// connection carries messages in one direction, from a sender to a receiver, into registered memory. Destroying an
+// object closes or deregisters it. The interface is implemented for TCP (tcp.hpp), UCX (net_ucx) and NCCL's plug-ins
+// (net_plugin).
 //
 // A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
 // while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
@@ -50,8 +50,8 @@ struct NetOptions {
   std::function<void(const RailPath& path, const std::string& why)> lost_path;
   // How long a path may leave bytes unacknowledged before check() reports it as cut. 0: check() does nothing.
   std::int64_t silence_ns = 0;
-  // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
-  // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
+  // The next three options apply to senders; the receiver's values are ignored. Between ranks of one host MSG_ZEROCOPY
+  // is never used, because the kernel copies there anyway.
   int sockets = 1;                                    // number of sockets; large messages are striped over them
   std::size_t stripe_bytes = std::size_t{128} << 10;  // length of a stripe
   std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
@@ -83,7 +83,7 @@ struct NetRequest {
   std::size_t count = 0;  // number of parts that are used
   std::array<NetPart, kNetMaxParts> parts;
   std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
-  std::string text() const;                       // "a receive with tag 3 (at most 100 bytes)"
+  std::string text() const;                       // "a receive of at most 100 bytes with tag 3"
 };
 
 struct NetPeer {
@@ -103,7 +103,7 @@ class NetConnection : base::NoCopy {
   // Bytes of a GPU, for networks whose adapters read and write them directly. `dma_buf`: the descriptor of a dma-buf
   // that holds the bytes at `offset`; -1: none. The default throws kUnsupported.
   virtual std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf, std::uint64_t offset);
-  virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
+  virtual bool progress() = 0;  // sends or receives as many bytes as possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
   // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,
   // because some networks have none. 0: do not sleep.

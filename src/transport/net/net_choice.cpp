@@ -58,8 +58,8 @@ NetChoice choose_plugin(const std::string& name, const std::string& variable) {
   return {plugin.net, fmt::format("{}{}", kPlugin, plugin.name), fmt::format("{}: {}", variable, plugin.text), false};
 }
 
-// NCCL_NET_PLUGIN, if SLIP_NET is not set: a list, of which NCCL uses the first plug-in that can be loaded. Nothing: it
-// names none.
+// The plug-in of NCCL_NET_PLUGIN, which applies if SLIP_NET is not set. The variable holds a list; as in NCCL, the
+// first plug-in that can be loaded is used. None: the variable names no plug-in.
 std::optional<NetChoice> choose_nccl_plugin() {
   const std::string list = base::env_text(kNcclVariable);
   if (list.empty() || ::strcasecmp(list.c_str(), "none") == 0) return std::nullopt;
@@ -107,7 +107,7 @@ const NetChoice& net_choice() {
     return made;
   };
   if (const NetChoice* const earlier = find(nullptr)) return *earlier;
-  // Without the lock, because loading a library takes long. If two threads make the choice, the first one counts.
+  // Without the lock, because loading a library takes long. If two threads make a choice, the first one is kept.
   return *find(new NetChoice(choose_net(base::env().net)));
 }
 

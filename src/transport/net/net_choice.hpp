@@ -1,5 +1,6 @@
-// Which network carries the messages between hosts: TCP, UCX or a plug-in. SLIP_NET names it; without SLIP_NET it is
-// chosen automatically. Each process makes one choice. The ranks of a communicator compare theirs with agree_on_net().
+// Chooses the network for messages between hosts: TCP, UCX or a plug-in. SLIP_NET names it; without SLIP_NET it is
+// chosen automatically. Each process makes one choice. The ranks of a communicator compare their choices with
+// agree_on_net().
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ void require_known_net(const std::string& requested);
 // The choice for this process's SLIP_NET. The first call makes it. An error is not kept: the next call tries again.
 const NetChoice& net_choice();
 
-// What a rank tells the others of its choice. Trivially copyable: ranks send it as bytes.
+// A rank's choice, as it sends it to the other ranks. Trivially copyable: ranks send it as bytes.
 struct NetOffer {
   static constexpr std::size_t kMaxName = 255;
   char name[kMaxName + 1] = {};

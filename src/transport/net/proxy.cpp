@@ -13,10 +13,10 @@ namespace {
 constexpr double kSpinUs = 50;             // spin limit of a waiting thread while nothing moves; then it yields
 constexpr double kYieldUs = 300;           // then it sleeps in poll
 constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
-constexpr double kMaxTurnUs = 1000;        // the proxy tends the chores after this time, even if connections move
+constexpr double kChorePauseUs = 1000;     // the proxy calls the chores at least this often, even if connections move
 constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
 constexpr std::uintptr_t kPageBytes = 4096;
-// Registrations of a connection; exceeded only while more are in use at once.
+// The registrations that a connection keeps. It keeps more only while more are in use at the same time.
 constexpr std::size_t kMaxRegistered = 16;
 }  // namespace
 
@@ -64,7 +64,7 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
       if (failed()) throw Error(*error_);
       base::fail(aborted ? Code::kAborted : Code::kTimeout, {}, "{}: {} {} of {} are done: {}", peer().text(), done(),
                  sender_ ? "sends" : "receives", count,
-                 aborted ? "the wait was aborted" : "it did not come before the deadline");
+                 aborted ? "the wait was aborted" : "the others were not done before the deadline");
     }
     if (now - since < yield) base::yield_thread();
     else sleep(deadline);
@@ -254,14 +254,14 @@ void Proxy::wake() {
 void Proxy::run() {
   base::set_time_slice(base::TimeSlice::kShort);
   const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
-  const auto turn = static_cast<std::uint64_t>(kMaxTurnUs * base::ticks_per_us());
-  const auto pause = static_cast<std::uint64_t>(kCheckPauseUs * base::ticks_per_us());
+  const auto chore_pause = static_cast<std::uint64_t>(kChorePauseUs * base::ticks_per_us());
+  const auto check_pause = static_cast<std::uint64_t>(kCheckPauseUs * base::ticks_per_us());
   std::uint64_t since = base::ticks() - spin, tended = since, checked = base::ticks();
   std::vector<pollfd> unused;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
     const bool moved_some = drive_all();
     const std::uint64_t now = base::ticks();
-    if (now - checked >= pause) {
+    if (now - checked >= check_pause) {
       check_all();
       checked = now;
     }
@@ -269,7 +269,7 @@ void Proxy::run() {
     if (now - since >= spin) {
       sleep();
       tended = base::ticks();
-    } else if (now - tended >= turn) {  // connections keep the proxy busy: the chores get a turn all the same
+    } else if (now - tended >= chore_pause) {  // connections keep the proxy busy, so it does not reach sleep()
       static_cast<void>(tend_all(unused));
       unused.clear();
       tended = now;

@@ -39,10 +39,8 @@ class ProxyConnection : base::NoCopy {
   // kPost: it posts another operation, so that one system call can move the bytes of both.
   enum class Next { kCompute, kWait, kPost };
   bool post(std::span<std::byte> bytes, Next next = Next::kCompute);
-  std::uint64_t posted() const {
-    return head_.load(std::memory_order_relaxed);
-    // relaxed: only the posting thread calls this, and it alone writes the count.
-  }
+  // relaxed: only the posting thread calls this, and only that thread writes the count.
+  std::uint64_t posted() const { return head_.load(std::memory_order_relaxed); }
   // acquire: a thread that sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
   // Bytes that an operation sent or received. The operation must be done and among the last kDepth ones.
@@ -58,8 +56,8 @@ class ProxyConnection : base::NoCopy {
   // Moves the bytes that can move without blocking. False: none could, or another thread holds the lock. Throws the
   // connection's error.
   bool drive();
-  // For a driving thread that sleeps: appends the descriptors to poll, and returns for how many nanoseconds, as
-  // NetConnection::watch() does. Afterwards drive() may move bytes. 0: do not sleep.
+  // For a driving thread that is about to sleep: appends the descriptors to poll. Returns how many nanoseconds the
+  // thread may sleep before it calls drive() again, as NetConnection::watch() does. 0: do not sleep.
   std::int64_t watch(std::vector<pollfd>& all);
   // The proxy wakes this subscriber when it has completed an operation of this connection or found its error. Null: no
   // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
@@ -113,7 +111,8 @@ class ProxyConnection : base::NoCopy {
   std::optional<Error> error_;  // written once, before failed_
 };
 
-// Work that a network must do although no operation needs it: for example, to send what is left in a library's buffers.
+// Work that a network must do although no operation waits for it. For example, a library must send the bytes that are
+// left in its buffers.
 class ProxyChore {
  public:
   // Called by the proxy's thread. Does what is possible without blocking, and appends the descriptors whose readiness

@@ -49,7 +49,8 @@ std::vector<RailCandidate> accepted(const std::vector<RailCandidate>& all, const
   return result;
 }
 
-// Keeps those that together have the highest rate if all carry the same. An unknown rate counts as the highest.
+// Keeps the rails that together have the highest rate, given that all carry the same number of bytes. A rail of unknown
+// rate is treated as the fastest.
 void keep_fastest(std::vector<RailCandidate>& rails) {
   std::vector<int> rates;
   for (const RailCandidate& one : rails) {

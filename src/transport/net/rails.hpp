@@ -1,5 +1,5 @@
 // Rails: the network interfaces of a host over which its ranks exchange data. A rail of one host is paired with a rail
-// of another one, mostly in the same subnet; the sockets of a TCP connection are bound to such pairs
+// of another host, mostly in the same subnet; the sockets of a TCP connection are bound to such pairs
 // (NetOptions::paths). Functions here change nothing and may be called from any thread.
 #pragma once
 
@@ -32,7 +32,7 @@ struct Nic {
   std::string name, bus_id;
 };
 
-// What decides which interfaces are rails.
+// The criteria by which interfaces are chosen as rails.
 struct RailRequest {
   InterfaceFilter filter;  // of SLIP_SOCKET_IFNAME
   SocketAddress control;   // the address at which the other ranks reach this one during setup
@@ -56,7 +56,7 @@ bool is_nic(const RailCandidate& candidate, const Nic& nic);
 // the only rail would be the interface of `control`; connections then need not be bound.
 std::vector<Rail> choose_rails(const std::vector<RailCandidate>& candidates, const RailRequest& request);
 
-// One way from this host to another one.
+// A path from a rail of this host to a rail of another host.
 struct RailPath {
   Rail local, remote;
   std::string text() const;  // "eth0 (192.0.2.1) to 192.0.2.2"

@@ -40,7 +40,7 @@ struct TcpTooLarge {
 
 // How a message is striped over the sockets of a connection. All sockets carry the same number of stripes, of the same
 // length (the last one may be shorter). So sockets over different interfaces need the same time. A small message is not
-// divided: it would gain less than the second socket costs.
+// divided: the second socket would cost more time than it saves.
 struct Stripes {
   std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();  // bytes: the maximum length of a stripe
 
@@ -129,8 +129,8 @@ class ZeroCopy {
 // the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
-// connect() of the TCP network in two steps, for a caller that must not wait: when the dialer is done, the sender is
-// made of what it gives.
+// connect() of the TCP network in two steps, for a caller that must not wait. When the dialer is done, pass the result
+// of GreetingDialer::take() to make_tcp_sender().
 GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options);
 std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options);
 

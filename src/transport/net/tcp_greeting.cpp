@@ -30,12 +30,12 @@ TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
   std::memcpy(&contact, handle.data(), sizeof(contact));
   if (std::memcmp(contact.mark, network, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
     base::fail(Code::kInvalidValue, {},
-               "these {} bytes are no handle of the {}network, version {}: pass on what handle() gave", handle.size(),
-               network, kTcpVersion);
+               "these {} bytes are no handle of the {}network, version {}: pass the bytes that handle() returned",
+               handle.size(), network, kTcpVersion);
   return contact;
 }
 
-// Nothing: the path cannot be used.
+// None: the path cannot be used.
 std::optional<Socket> connect_path(const RailPath& path, const NetOptions& options, const Deadline& deadline) {
   const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
   try {
@@ -196,8 +196,8 @@ void GreetingListener::wait(const Deadline& deadline) const {
   if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
   if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
     base::fail(Code::kTimeout, {},
-               "{} took longer than its deadline allows: {} connected and did not say who they are, {} "
-               "belong to connections whose other sockets have not come",
+               "{} took longer than its deadline allows: {} sockets connected but sent no greeting, {} "
+               "belong to connections whose other sockets have not connected",
                what, silent, pending_.size() - silent);
   if (out_of_descriptors_) watched.clear();  // do not poll the listeners now: they would be ready all the time
   wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));

@@ -1,6 +1,6 @@
 // The TCP sockets with which a network connection begins. The listener's handle names an address; the sender connects
 // to it and writes a greeting on each socket, which proves that both belong to the same job. The TCP transport sends
-// its messages over these sockets; others exchange addresses over one of them, and notice by its end that a peer is
+// its messages over these sockets. The other transports exchange addresses over one of them; when it ends, the peer is
 // gone.
 #pragma once
 
@@ -69,7 +69,7 @@ class GreetingListener : base::NoCopy {
     TcpGreeting said;
     std::vector<Socket> sockets;  // all sockets of the connection, by index
   };
-  // With a null deadline it does not wait: it returns nothing if no connection is complete.
+  // With a null deadline it does not wait; none: no connection is complete.
   std::optional<Arrived> accept(const Deadline* deadline);
 
  private:
@@ -112,7 +112,8 @@ Greeted connect_and_greet(const NetHandle& handle, const char (&network)[5], con
 class GreetingDialer : base::NoCopy {
  public:
   GreetingDialer(const NetHandle& handle, const char (&network)[5], const NetOptions& options);
-  // Goes on as far as possible. True: all greetings are written. Throws kRankLost if the listener is gone.
+  // Continues as far as possible without waiting. True: all greetings are written. Throws kRankLost if the listener is
+  // gone.
   bool advance();
   void wait(const Deadline& deadline);  // until advance() can go on; throws at the deadline
   Greeted take() { return {NetPeer{contact_.rank, to_.text()}, std::move(sockets_)}; }

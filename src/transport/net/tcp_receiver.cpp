@@ -1,4 +1,3 @@
-
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +6,7 @@
 
 namespace slip::transport {
 namespace {
-constexpr std::size_t kTurnSteps = 64;  // reads from one socket in one call; then other connections are served
+constexpr std::size_t kMaxReads = 64;  // from one socket in one call; then other connections are served
 // While a large message arrives, the kernel wakes a thread that sleeps in poll after this many bytes, not for each
 // packet.
 constexpr std::size_t kWakeBytes = std::size_t{128} << 10, kWakeMinBytes = std::size_t{16} << 10;
@@ -69,7 +68,7 @@ bool TcpReceiver::pull(Incoming& in, Reading reading) {
   const std::size_t begin_bytes = inbox_bytes();
   const std::uint64_t begin_at = in.at;
   const std::size_t begin_received = in.received;
-  for (std::size_t step = 0; step < kTurnSteps; ++step) {
+  for (std::size_t step = 0; step < kMaxReads; ++step) {
     if (in.at < arrived_) {
       if (!pull_data(in, reading)) break;
     } else if (!is_first(in) || (!take_header() && !read_into_inbox(reading))) {
@@ -140,8 +139,10 @@ bool TcpReceiver::take_header() {
   TcpHeader header;
   std::memcpy(&header, inbox_.data() + inbox_begin_, sizeof(header));
   if (header.mark != TcpHeader::kMark)
-    fail(
-        base::make_error(Code::kIo, {}, "{} sent what is no message: both sides must be of one version", peer_.text()));
+    fail(base::make_error(Code::kIo, {},
+                          "{} sent bytes that are no message header (mark {:#x}): both sides must run "
+                          "the same version",
+                          peer_.text(), header.mark));
   Arrival& into = arrival(arrived_);
   into = {};
   into.bytes = header.bytes;

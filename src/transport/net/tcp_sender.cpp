@@ -1,4 +1,3 @@
-
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -9,9 +8,9 @@
 namespace slip::transport {
 namespace {
 constexpr std::size_t kMaxPieces = 32;  // maximum length of the iovec list of one system call
-// Bytes sent over one socket in one call; then other connections are served.
-constexpr std::size_t kTurnBytes = std::size_t{8} << 20;
-constexpr std::size_t kJoinedBytes = 2048;
+// The maximum bytes that one call sends over one socket; then other connections are served.
+constexpr std::size_t kMaxSendBytes = std::size_t{8} << 20;
+constexpr std::size_t kJoinedBytes = 2048;  // pieces of up to this many bytes together are copied into one buffer
 
 // Copies a few small pieces into one buffer: that costs less than passing an iovec list to the kernel.
 Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
@@ -84,10 +83,10 @@ std::size_t TcpSender::bytes_by(const Outgoing& out, std::size_t message) const 
   return head_bytes(out) + stripes_.on(index, messages_[message].header.bytes);
 }
 
-// Sends over this socket what the kernel takes without blocking. False: nothing.
+// Sends over this socket as many bytes as the kernel accepts without blocking. False: none.
 bool TcpSender::push(Outgoing& out) {
-  std::size_t turn = 0;
-  while (out.at != kNone && turn < kTurnBytes) {
+  std::size_t pushed = 0;
+  while (out.at != kNone && pushed < kMaxSendBytes) {
     std::array<iovec, kMaxPieces> pieces;
     bool zero_copy = false;
     const std::size_t count = gather(out, pieces, zero_copy);
@@ -107,10 +106,10 @@ bool TcpSender::push(Outgoing& out) {
       ++messages_[out.at].notices_left;
     }
     advance(out, moved.bytes);
-    turn += moved.bytes;
+    pushed += moved.bytes;
     if (moved.bytes < wanted) break;  // the socket is full: no second call to find that out
   }
-  return turn > 0;
+  return pushed > 0;
 }
 
 // Fills `pieces` with the headers and data of as many messages as one system call can send. A zero-copy message is sent
@@ -212,7 +211,7 @@ void TcpSender::check() {
     const std::int64_t silent_ns = unanswered_ns(out.socket, out.unanswered_since);
     if (silent_ns < silence_ns_) continue;
     fail(base::make_error(Code::kIo, {},
-                          "rank {} is not reached over {}: nothing was acknowledged for {:.1f} s. The rank may be "
+                          "rank {} cannot be reached over {}: it acknowledged no bytes for {:.1f} s. The rank may be "
                           "alive: check the cable, the switch and the interface on both hosts, or leave {} out with "
                           "SLIP_SOCKET_IFNAME",
                           peer_.rank, out.path, static_cast<double>(silent_ns) / 1e9, out.interface));

@@ -3,10 +3,11 @@
    NCCL; the names of the fields are NCCL's in snake case. Used by our loader, by our own plug-in (src/nccl_net) and by
    the plug-ins of the tests.
 
-   Rules for all versions. A connection carries messages in one direction. connect() and accept() do not wait: they set
-   no connection while the peer has not done its part, and are called again. isend() and irecv() may set no request if
-   they cannot start; they are called again, too. test() makes progress; when it sets `done`, the request is free. Sends
-   match receives in the order of their posting; tags choose among the parts of one receive only. */
+   Rules for all versions. A connection carries messages in one direction. connect() and accept() do not wait. As long
+   as the peer has not made its call, they set the connection to null, and the caller calls them again. isend() and
+   irecv() set the request to null if they cannot start; the caller calls them again, too. test() makes progress; when
+   it sets `done`, the request is free. Sends match receives in the order of their posting; tags choose among the parts
+   of one receive only. */
 #ifndef SLIP_TRANSPORT_NET_PLUGIN_NCCL_NET_H
 #define SLIP_TRANSPORT_NET_PLUGIN_NCCL_NET_H
 
@@ -53,7 +54,7 @@ typedef void (*net_logger)(net_log_level level, unsigned long flags, const char*
                            ...);
 typedef net_result (*net_profiler)(void** event, int type, void* parent, int64_t plugin, void* data);
 
-/* Who reads the received bytes: the host, or a GPU kernel that unpacks them (NET_DEVICE_UNPACK). */
+/* The reader of the received bytes: the host, or a GPU kernel that unpacks them (NET_DEVICE_UNPACK). */
 typedef enum { NET_DEVICE_HOST = 0, NET_DEVICE_UNPACK = 1 } net_device_type;
 
 typedef struct {

@@ -24,14 +24,14 @@ namespace {
 constexpr std::string_view kPrefix = "libnccl-net", kSuffix = ".so";
 constexpr int kMaxDevices = 1024;
 constexpr const char* kDeviceVariable = "SLIP_NET_DEVICE";
-constexpr std::size_t kLineBytes = 1024;  // of what a plug-in logs
-// A plug-in whose messages are shorter could not carry what the interface promises.
+constexpr std::size_t kLineBytes = 1024;  // a longer line of a plug-in's log is cut off
+// A plug-in must accept messages of at least this size.
 constexpr std::size_t kMinMessageBytes = 1024;
 
-// What the plug-in logged last as a warning in this thread: it explains the error that the plug-in returns next.
+// The last warning that the plug-in logged in this thread. It explains the error that the plug-in returns next.
 thread_local char t_warning[kLineBytes];
 
-// Which lines of the plug-in are printed: NCCL_DEBUG=WARN, INFO or TRACE, as in NCCL. SLIP_DEBUG=net: as INFO.
+// Lines of the plug-in are printed up to this level: NCCL_DEBUG=WARN, INFO or TRACE, as in NCCL. SLIP_DEBUG=net: INFO.
 int log_limit() {
   static const int kLimit = [] {
     const std::string level = base::env_text("NCCL_DEBUG");
@@ -179,7 +179,7 @@ Error NetPlugin::error(std::string_view function, net_result result, std::string
   const std::string warning = take_plugin_warning();
   return base::make_error(code_of(result), {}, "{}{}the plug-in {} failed in {}: {} ({}){}{}", peer,
                           peer.empty() ? "" : ": ", text(), function, result_name(result), static_cast<int>(result),
-                          warning.empty() ? "; NCCL_DEBUG=INFO prints what the plug-in says" : ": ", warning);
+                          warning.empty() ? "; NCCL_DEBUG=INFO prints the log of the plug-in" : ": ", warning);
 }
 
 void NetPlugin::find_devices() {
@@ -188,8 +188,8 @@ void NetPlugin::find_devices() {
   if (count <= 0 || count > kMaxDevices)
     base::fail(Code::kIo, {},
                "the plug-in {} found {} network devices: at least 1 is needed{}; NCCL_DEBUG=INFO prints "
-               "what it says",
-               text(), count, count > kMaxDevices ? fmt::format(", at most {} make sense", kMaxDevices) : "");
+               "the log of the plug-in",
+               text(), count, count > kMaxDevices ? fmt::format(", at most {} are possible", kMaxDevices) : "");
   for (int index = 0; index < count; ++index) devices_.push_back(read_device(index));
 }
 

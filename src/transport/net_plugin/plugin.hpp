@@ -1,5 +1,5 @@
-// NetPlugin: a loaded network plug-in of NCCL (nccl_net.h). Its functions have one form here, whatever version of the
-// interface the plug-in has. The library stays loaded until the process ends, because it may have threads of its own.
+// NetPlugin: a loaded network plug-in of NCCL (nccl_net.h). Its functions have the same signatures here for all
+// versions of the interface. The library stays loaded until the process ends, because it may have threads of its own.
 //
 // Any thread may call the functions. As in NCCL, one thread at a time uses a connection; threads with different
 // connections call the plug-in concurrently.
@@ -26,7 +26,7 @@ struct PluginDevice {
   bool takes_gpu_memory = false, takes_dma_buf = false;
 };
 
-// The parts of a receive, as plug-ins want them: arrays of the same length.
+// The parts of a receive, in the form that plug-ins take them: arrays of the same length.
 struct PluginParts {
   int count = 0;
   void** data = nullptr;
@@ -35,7 +35,8 @@ struct PluginParts {
   void** memories = nullptr;
 };
 
-// The functions of all versions in one form. The pointers with a table translate; the others are the plug-in's own.
+// The functions of all versions with the same signatures. The functions that take PluginCalls translate for one
+// version; the others are the plug-in's own.
 struct PluginCalls {
   const void* table = nullptr;  // a net_table_v8 to net_table_v11
   void* context = nullptr;      // since version 11
@@ -64,7 +65,7 @@ struct PluginCalls {
 // Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
 // `missing` gets the name of the first function that the table lacks.
 int find_plugin_calls(void* library, PluginCalls& calls, const char*& name, std::string& missing);
-// The versions of tables that the library has beyond those that we know, for error texts: "ncclNetPlugin_v6".
+// The tables of other versions that the library has, for error texts: "ncclNetPlugin_v6".
 std::string other_plugin_tables(void* library);
 
 class NetPlugin : base::NoCopy {
@@ -75,15 +76,15 @@ class NetPlugin : base::NoCopy {
 
   const PluginCalls& calls() const { return calls_; }
   const std::string& file() const { return file_; }  // without the folder
-  const std::string& name() const { return name_; }  // what the plug-in calls itself
+  const std::string& name() const { return name_; }  // from the plug-in's table
   int version() const { return version_; }
   std::string text() const;  // "libnccl-net-foo.so (Foo, interface version 9)"
   std::span<const PluginDevice> devices() const { return devices_; }
   // The device that carries a channel, as an index of devices(): see SLIP_NET_DEVICE in docs/networks.md.
   int device_of(int channel) const;
 
-  // The error of a function that failed. `peer`: the other end, may be empty. Ends with what the plug-in logged last in
-  // this thread.
+  // The error of a function that failed. `peer`: the other end, may be empty. Its text ends with the last warning that
+  // the plug-in logged in this thread.
   Error error(std::string_view function, net_result result, std::string_view peer) const;
 
  private:
@@ -101,7 +102,7 @@ class NetPlugin : base::NoCopy {
   std::vector<int> used_;  // the devices that carry channels, in turn
 };
 
-// What the plug-in logged last in this thread as a warning; the call forgets it.
+// Returns the last warning that the plug-in logged in this thread, and clears it.
 std::string take_plugin_warning();
 net_logger plugin_logger();
 

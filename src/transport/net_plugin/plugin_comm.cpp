@@ -19,7 +19,7 @@ void PluginComm::require_own(const NetPart& part, const NetPeer& peer) const {
 }
 
 void* PluginComm::register_memory(const NetMemory* memory, const NetPeer& peer) {
-  // The interface hands out NetMemory as const; the registration is a detail of it.
+  // Callers pass NetMemory as const. The registration with the plug-in is not visible to them, so it may change here.
   auto* const own = const_cast<PluginMemory*>(static_cast<const PluginMemory*>(memory));
   own->handle_ = register_bytes(own->bytes(), own->gpu_, peer);
   registered_.push_back(own);
@@ -79,7 +79,7 @@ bool PluginControl::receive(std::span<std::byte> bytes) {
 }
 
 bool PluginControl::send(std::span<const std::byte> bytes) {
-  // The socket's buffer is empty but for messages of this kind, so it takes them whole.
+  // The socket's buffer holds only a few such short messages, so the kernel accepts each of them completely.
   return socket_.valid() && !ended() && socket_.try_send(bytes).bytes == bytes.size();
 }
 

@@ -1,6 +1,6 @@
 // PluginComm: one end of a plug-in's connection, and the memory that is registered with it. PluginControl: the control
-// socket that goes with it. Over this socket the ends exchange what a plug-in does not carry: the receiver's address in
-// the plug-in's network, and the end of the connection. So a lost rank is noticed whatever the plug-in does.
+// socket that belongs to the connection. Over this socket the receiver sends its address in the plug-in's network. Each
+// end also reports its failure or its goodbye there. So a lost rank is noticed even if the plug-in does not report it.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class PluginMemory final : public NetMemory {
 
  private:
   friend class PluginComm;
-  const std::shared_ptr<PluginComm> comm_;  // may be closed before
+  const std::shared_ptr<PluginComm> comm_;  // may be closed before the memory is destroyed
   const std::optional<Gpu> gpu_;
   void* handle_ = nullptr;  // the plug-in's
   bool registered_ = false;
@@ -61,7 +61,7 @@ class PluginComm : base::NoCopy {
     const auto* const own = static_cast<const PluginMemory*>(memory);
     return own->registered_ ? own->handle_ : register_memory(memory, peer);
   }
-  // Registered bytes that stand for a message without bytes: plug-ins read the memory handle in any case.
+  // Registered bytes for messages without bytes: plug-ins read the memory handle in any case.
   struct Empty {
     std::span<std::byte> bytes;
     void* handle = nullptr;
@@ -84,7 +84,7 @@ class PluginComm : base::NoCopy {
   bool empty_registered_ = false;
 };
 
-// What an end says when it closes the connection, or when it fails. Ranks send it as bytes.
+// The last message of an end on the control socket: it closes the connection, or it has failed. Ranks send it as bytes.
 struct PluginNotice {
   static constexpr std::uint32_t kGoodbye = 0x67627965, kFailure = 0x6661696c;
   std::uint32_t mark = 0;
@@ -98,8 +98,8 @@ class PluginControl : base::NoCopy {
  public:
   explicit PluginControl(Socket socket) : socket_(std::move(socket)) {}
 
-  // Receives the bytes of `message`, without waiting. True: they are complete. The peer's end of the connection counts
-  // as an error.
+  // Receives the bytes of `message`, without waiting. True: they are complete. If the peer has closed the socket,
+  // ended() holds afterwards.
   template <class Message>
   bool receive(Message& message) {
     return receive(std::as_writable_bytes(std::span(&message, 1)));

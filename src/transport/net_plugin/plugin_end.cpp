@@ -21,10 +21,10 @@ constexpr double kLookUs = 1000;
 // within these limits: the wait becomes at most 1/8 longer, and a long wait takes no more than a few per mille of a
 // core.
 constexpr std::int64_t kSleepShare = 8, kMinSleepNs = 20'000, kMaxSleepNs = 1'000'000;
-// How long messages that the peer sent before its end may take without a sign of life: after a goodbye message that
-// announced them, and after an end without one.
+// After the peer's end, messages that it sent before may still arrive. The connection is lost if none arrives for this
+// time: after a goodbye message, which announced their number, and after an end without a goodbye message.
 constexpr std::int64_t kAnnouncedNs = 10'000'000'000, kLostNs = 500'000'000;
-// The same for a sender whose receiver said goodbye: a send that is done in the kernel may still be reported.
+// The same for a sender whose receiver said goodbye: the plug-in may still report sends that are complete.
 constexpr std::int64_t kUnwantedNs = 100'000'000;
 // If the plug-in fails because the peer is gone, the control connection ends within this time, too.
 constexpr std::int64_t kCauseNs = 100'000'000;
@@ -177,7 +177,7 @@ Error PluginEnd<Base>::lost() const {
                           this->peer_.text(), queued_ - finished_, control_.end_text());
 }
 
-// The plug-in's error may only be a consequence: the peer failed and said why, or it is gone.
+// The plug-in's error may be only a consequence: the peer has failed and reported the reason, or it is gone.
 template <class Base>
 Error PluginEnd<Base>::with_cause(const Error& error) {
   if (error.code() != Code::kIo && error.code() != Code::kRankLost) return error;
@@ -229,11 +229,12 @@ bool PluginSender::join() {
     if (!greeted_ && control_.ended()) throw lost();
     if (!greeted_) return false;
     if (answer_.mark != PluginAnswer::kMark)
-      base::fail(Code::kIo, {}, "{} answered with something else than its address: both ranks need one version",
+      base::fail(Code::kIo, {},
+                 "{} answered with bytes that are not its address: both ranks must run the same version of Slipstream",
                  peer_.text());
     max_bytes_ = std::min(max_bytes_, answer_.max_bytes);
   }
-  if (max_bytes_ == 0) {  // the receiver failed, and says why in a notice
+  if (max_bytes_ == 0) {  // the receiver failed; a notice with the reason follows
     control_.look();
     if (control_.notice() || control_.ended()) throw lost();
     return false;
@@ -310,7 +311,9 @@ void PluginReceiver::begin_listening() {
   try {
     const NetPlugin& plugin = comm_->plugin();
     if (hello_.mark != PluginHello::kMark || hello_.max_bytes == 0)
-      base::fail(Code::kIo, {}, "{} did not say which plug-in it uses: both ranks need one version", peer_.text());
+      base::fail(Code::kIo, {},
+                 "{} did not name the plug-in that it uses: both ranks must run the same version of Slipstream",
+                 peer_.text());
     if (text_of(hello_.plugin) != plugin.name().substr(0, sizeof(hello_.plugin) - 1))
       base::fail(Code::kMismatch, {}, "{} uses the plug-in '{}', this rank the plug-in {}: all ranks need the same one",
                  peer_.text(), text_of(hello_.plugin), plugin.text());

@@ -2,9 +2,8 @@
 // progress(): first both ends exchange a PluginHello and a PluginAnswer over the control socket, then they call the
 // plug-in's connect() and accept() until these return a connection. Until then messages wait in a queue.
 //
-// A plug-in promises kMaxInFlight requests per connection and a maximum length of a message. So more requests wait in
-// the queue, and a longer message is sent in pieces: a piece of max_bytes is followed by another one, which may be
-// empty.
+// A plug-in accepts kMaxInFlight requests per connection and messages up to a maximum length. Further requests wait in
+// the queue. A longer message is sent in pieces: after a piece of max_bytes another one follows, which may be empty.
 #pragma once
 
 #include <array>
@@ -62,7 +61,7 @@ class PluginEnd : public Base {
   virtual bool join() = 0;
   // Passes the next piece of a message to the plug-in. False: that is not possible now.
   virtual bool start(NetRequest& request) = 0;
-  // The oldest piece is done. `bytes`: what the plug-in's test() reported.
+  // The oldest piece is done. `bytes`: the lengths that the plug-in's test() reported.
   virtual void land(const Piece& piece, std::span<const int> bytes) = 0;
   virtual bool poll_flushes() { return false; }
 
@@ -100,7 +99,7 @@ class PluginEnd : public Base {
   // Messages in order: those before finished_ are done, those before begun_ were passed to the plug-in.
   std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
   std::array<Piece, kMaxInFlight> flight_{};
-  std::uint64_t flown_ = 0, landed_ = 0;
+  std::uint64_t flown_ = 0, landed_ = 0;  // the number of pieces that were passed to the plug-in, and that are done
   // No clock is read while messages move: idle_ticks_ is set by the first progress() that moves nothing; 0: none yet.
   std::uint64_t idle_ticks_ = 0, looked_ticks_;  // looked_ticks_: when the control socket was read last
 };
@@ -117,7 +116,7 @@ class PluginSender final : public PluginEnd<NetSender> {
   bool start(NetRequest& request) override;
   void land(const Piece& piece, std::span<const int> bytes) override;
 
-  PluginAnswer answer_;  // plug-ins keep the state of connect() in its handle
+  PluginAnswer answer_;  // kept, because plug-ins store the state of connect() in its handle
 };
 
 class PluginReceiver final : public PluginEnd<NetReceiver> {

@@ -9,7 +9,7 @@ namespace slip::transport {
 
 struct PluginNet {
   const Net* net = nullptr;  // lives until the process ends
-  std::string name;          // what the plug-in calls itself
+  std::string name;          // the plug-in's own name
   std::string text;          // the library, the version of its interface and its devices
 };
 

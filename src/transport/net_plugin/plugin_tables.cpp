@@ -1,4 +1,4 @@
-// The tables of versions 8 to 11 in one form.
+// Translates the tables of versions 8 to 11 into PluginCalls.
 #include <dlfcn.h>
 #include <fmt/format.h>
 

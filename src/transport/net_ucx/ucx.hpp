@@ -2,8 +2,8 @@
 // messages of UCX, which sends large ones by rendezvous.
 //
 // A connection begins with a TCP socket and a greeting (tcp_greeting.hpp). Over this socket the receiver sends the
-// address of its worker; then the sender makes its endpoint. The socket stays open: its end tells that the peer is
-// gone, the receiver reports errors over it, and the sender says goodbye.
+// address of its worker; then the sender makes its endpoint. The socket stays open: the receiver reports errors over
+// it, and the sender says goodbye. If the socket ends, the peer is gone.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace slip::transport {
 
-// What the receiver sends over the socket first. The address of its worker follows.
+// The receiver's first message over the socket. The address of its worker follows.
 struct UcxAnswer {
   static constexpr std::uint32_t kMark = 0x75637831;
   std::uint32_t mark = kMark;
@@ -27,7 +27,7 @@ struct UcxAnswer {
   std::uint32_t reserved = 0;
 };
 
-// What the receiver sends over the socket if a message is larger than the receive that was posted for it.
+// The receiver sends it over the socket if a message is larger than the receive that was posted for it.
 struct UcxTooLarge {
   static constexpr std::uint32_t kMark = 0x75637862;
   std::uint32_t mark = kMark;
@@ -35,7 +35,7 @@ struct UcxTooLarge {
   std::uint64_t bytes = 0, room = 0;
 };
 
-// What a sender that closes in good order sends over the socket last.
+// The last message over the socket of a sender that closes the connection cleanly.
 struct UcxGoodbye {
   static constexpr std::uint32_t kMark = 0x75637867;
   std::uint32_t mark = kMark;
@@ -62,7 +62,8 @@ class UcxMemory final : public NetMemory {
 
 ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part);
 
-// IdleCheck: says when a connection that does not move looks at its socket, which costs a system call.
+// IdleCheck: decides when an idle connection reads its socket. It must not do so each time, because a read costs a
+// system call.
 class IdleCheck {
  public:
   // Call it when nothing moved.
@@ -100,7 +101,7 @@ class UcxSender final : public NetSender {
   [[noreturn]] void fail_lost(ucs_status_t status);
 
   Socket socket_;
-  std::vector<std::byte> said_;  // what came over the socket
+  std::vector<std::byte> said_;  // bytes that were received over the socket and not used yet
   std::uint32_t number_ = 0;
   std::vector<std::size_t> queued_;  // messages that wait for the endpoint
   std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests);  // by index of the request

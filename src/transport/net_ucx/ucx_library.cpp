@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kName = "libucp.so.0";
 constexpr unsigned kMajor = 1, kMinMinor = 13;  // 1.13 is the first version whose operations take a memory handle
 
-// While it exists, changes of signal handlers are undone at its end.
+// Restores in its destructor the signal handlers that were changed while it existed.
 class KeptSignals : base::NoCopy {
  public:
   KeptSignals() {
@@ -54,7 +54,7 @@ void* open_library(const std::string& file) {
   if (!handle || !is_first || is_set("UCX_LOG_LEVEL") || base::debugs("net")) return handle;
   using SetOption = ucs_status_t (*)(const char*, const char*);
   const auto set_option = reinterpret_cast<SetOption>(::dlsym(handle, "ucs_global_opts_set_value"));
-  if (set_option) static_cast<void>(set_option("LOG_LEVEL", "fatal"));  // our errors say what failed
+  if (set_option) static_cast<void>(set_option("LOG_LEVEL", "fatal"));  // our own errors report failures
   return handle;
 }
 

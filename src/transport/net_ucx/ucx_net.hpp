@@ -12,7 +12,7 @@ namespace slip::transport {
 // Throws if this build has no UCX, if UCX's library cannot be loaded, or if it has no transport that it may use.
 const Net& net_ucx();
 
-// What UCX has in this process, for the automatic choice.
+// The version and the transports of UCX in this process, for the automatic choice.
 struct UcxReport {
   std::string version;                  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"; "": UCX cannot be used
   std::string problem;                  // why it cannot be used

@@ -12,8 +12,8 @@
 namespace slip::transport {
 namespace {
 
-// After the end of the socket, the receiver waits this long for the next message that the sender had sent before. In
-// all, it waits no longer than the second limit, because other ranks must learn of a lost rank within a second.
+// After the end of the socket, messages that were sent before may still arrive. The receiver waits for kSilenceNs for
+// the next one, and for kMaxWaitNs in all, because other ranks must learn of a lost rank within a second.
 constexpr std::int64_t kSilenceNs = 50'000'000, kMaxWaitNs = 500'000'000;
 constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
 
@@ -112,7 +112,7 @@ void UcxReceiver::fail_too_large(const UcxOperation& operation, const NetPart& p
                         peer_.text(), operation.bytes, part.tag, part.bytes));
 }
 
-// A sender that closes in good order says goodbye. If its process was killed, the socket just ends.
+// A sender that closes the connection cleanly says goodbye. If its process was killed, the socket ends without that.
 void UcxReceiver::read_socket() {
   const Socket::Moved moved = socket_.try_recv(std::span(goodbye_).subspan(goodbye_bytes_));
   goodbye_bytes_ += moved.bytes;

@@ -55,7 +55,7 @@ NetRequest* UcxSender::isend(const NetPart& part, bool) {
   return request;
 }
 
-// The caller holds the worker's lock, as of all functions below unless they say otherwise.
+// The caller holds the worker's lock. This also applies to the functions below, unless their comments say otherwise.
 void UcxSender::send(std::size_t index) {
   UcxOperation& operation = operations_[index];
   const NetPart& part = requests_[index].parts[0];
@@ -119,13 +119,14 @@ bool UcxSender::read_socket() {
   return acted || moved.bytes > 0;
 }
 
-// The address of the receiver's worker. False: it has not come whole.
+// Reads the address of the receiver's worker. False: it has not arrived completely.
 bool UcxSender::read_answer() {
   const std::optional<UcxAnswer> answer = read_as<UcxAnswer>(said_);
   if (!answer) return false;
   if (answer->mark != UcxAnswer::kMark || answer->address_bytes == 0 || answer->address_bytes > kMaxAddressBytes)
-    fail(base::make_error(Code::kIo, {}, "{} sent what is no address of UCX: both sides must be of one version",
-                          peer_.text()));
+    fail(base::make_error(
+        Code::kIo, {}, "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream",
+        peer_.text()));
   if (said_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
   number_ = answer->number;
   connect();
@@ -142,11 +143,11 @@ void UcxSender::connect() {
   std::string own;
   for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
   const std::string limits = ucx_limits_text();
-  fail(base::make_error(Code::kUnsupported, {},
-                        "{}: {} finds no way to it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
-                        "host, set the variables of UCX alike, or set SLIP_NET=tcp",
-                        peer_.text(), context.ucx().text, context.status_text(status), own,
-                        limits.empty() ? "" : " with " + limits));
+  fail(base::make_error(
+      Code::kUnsupported, {},
+      "{}: {} has no transport that reaches it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
+      "host, set the variables of UCX alike, or set SLIP_NET=tcp",
+      peer_.text(), context.ucx().text, context.status_text(status), own, limits.empty() ? "" : " with " + limits));
 }
 
 // A receiver whose receive is too small sends UcxTooLarge. If the receiver has closed, that is an error only for

@@ -19,11 +19,11 @@
 namespace slip::transport {
 namespace {
 
-constexpr int kMaxTurns = 16;  // calls of ucp_worker_progress before a sleeping thread must continue
+constexpr int kMaxTurns = 16;  // after so many calls of ucp_worker_progress the sleeping threads are woken
 
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
-// A rank that leaves waits this long until UCX has sent everything: a limit of how long leaving takes.
+// The maximum time that a rank waits when it leaves, until UCX has sent everything.
 constexpr std::int64_t kMaxCloseNs = 20'000'000;
 
 ino_t network_namespace() {
@@ -52,7 +52,7 @@ std::vector<std::string> list_transports(const UcxLibrary& ucx, ucp_context_h co
   return result;
 }
 
-// What belongs to one process. After a fork, the child begins with nothing.
+// The objects of UCX of one process. After a fork, the child begins with an empty table.
 struct ProcessTable {
   pid_t process = 0;
   std::map<ino_t, const UcxContext*> contexts;  // by network namespace; never deleted
@@ -171,7 +171,7 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
   }
   if (handle_) end();
   with_table([](ProcessTable& table) { return --table.live; });
-  base::fail(Code::kIo, {}, "{} cannot make a worker: {}. SLIP_NET=tcp does without UCX", ucx().text,
+  base::fail(Code::kIo, {}, "{} cannot make a worker: {}. Set SLIP_NET=tcp to use TCP instead", ucx().text,
              context_.status_text(status));
 }
 
@@ -179,7 +179,7 @@ UcxWorker::~UcxWorker() {
   if (process_ != ::getpid()) return;
   Proxy::of_process().remove(this);
   if (handle_) {
-    flush();  // before the endpoints are closed, or what UCX has not sent yet would be lost
+    flush();  // before the endpoints are closed: otherwise the bytes that UCX has not sent yet would be lost
     drive_until([this] { return !flush_.under_way; });
     end();
   }
@@ -247,8 +247,8 @@ void UcxWorker::end() {
            std::any_of(ports_.begin(), ports_.end(), [](const UcxPort* one) { return !one->pending_.empty(); });
   };
   drive_until([&] { return !is_busy(); });
-  // UCX ends the process if a worker is destroyed while it sends or receives anything. Such a worker is left as it is:
-  // nothing moves without a thread that drives it.
+  // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
+  // accesses no memory any more, because no thread drives it.
   if (!is_busy()) ucx().worker_destroy(handle_);
   handle_ = nullptr;
   flush_.under_way = false;

@@ -2,9 +2,9 @@
 // each rank of a communicator, shared by the connections of that rank. A worker costs milliseconds, about ten
 // descriptors and megabytes, so a connection cannot have its own. UcxPort: one connection's share of a worker.
 //
-// UCX calls a callback when an operation has completed, in whichever thread drives the worker. The callback appends the
+// When an operation has completed, UCX calls a callback in the thread that drives the worker. The callback appends the
 // operation to the list of its port. The thread that uses the connection takes it from there. The worker's lock guards
-// all of it.
+// all these objects.
 #pragma once
 
 #include <sys/types.h>
@@ -49,7 +49,7 @@ class UcxContext : base::NoCopy {
   bool reaches_cuda_ = false;
 };
 
-// The part of the environment that decides which transports UCX may use, for errors: "UCX_TLS=tcp". "": nothing is set.
+// The variables of the environment that limit the transports of UCX, for errors: "UCX_TLS=tcp". "": none is set.
 std::string ucx_limits_text();
 
 class UcxPort;
@@ -93,7 +93,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   std::uint32_t new_number() { return ++last_number_; }
   ucp_worker_h handle() const { return handle_; }  // null: the worker has ended
   bool progress();                                 // false: nothing moved
-  // Null and the status in `status`: UCX finds no way to the worker with this address.
+  // Null, with the reason in `status`: UCX has no transport that reaches the worker with this address.
   UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status);
   // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
   // Does nothing if that is not possible.

@@ -1,6 +1,7 @@
-// Line: a stream for works, which complete in the order of issue, and the tensors of the works that are not complete.
+// WorkStream: a stream for works, which complete in the order of issue, and the tensors of the works that are not
+// complete.
 //
-// Thread rule: any thread may call any function. The device must outlive the line.
+// Thread rule: any thread may call any function. The device must outlive the object.
 #pragma once
 
 #include <deque>
@@ -13,19 +14,20 @@
 
 namespace slip::distributed {
 
-class Line {
+class WorkStream {
  public:
   using Enqueue = std::function<void(StreamRef stream)>;
 
-  Line(const Device& device, int rank, Name name);
+  WorkStream(const Device& device, int rank, Name name);
 
   SlipWorkPtr make(SlipWork::Call call) const;
-  // Calls `enqueue`, which enqueues the ops of the work. Afterwards staged results are copied to their tensors.
+  // Calls `enqueue`, which enqueues the ops of the work. Then enqueues the copies of staged results to their tensors.
   void issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqueue);
-  bool is_idle() const;  // no op is unfinished; also if the stream has failed, because then none runs
+  bool is_idle() const;  // all ops have ended, or the stream has failed: then no op runs any more
 
  private:
-  // An op in the stream, and the tensors that it uses. The caller may drop the work before it is complete.
+  // The end of a work's ops in the stream, and the tensors that they use: the caller may drop the work before it is
+  // complete.
   struct InFlight {
     Event event;
     std::shared_ptr<Tensors> kept;

@@ -1,21 +1,21 @@
-#include "line.hpp"
+#include "work_stream.hpp"
 
 namespace slip::distributed {
 
-Line::Line(const Device& device, int rank, Name name)
+WorkStream::WorkStream(const Device& device, int rank, Name name)
     : rank_(rank),
       stream_(device.stream(name, StreamFlags::kNonBlocking)),
       notifier_(std::make_shared<Notifier>(device)) {}
 
-SlipWorkPtr Line::make(SlipWork::Call call) const {
+SlipWorkPtr WorkStream::make(SlipWork::Call call) const {
   return c10::make_intrusive<SlipWork>(rank_, std::move(call), notifier_);
 }
 
-void Line::issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqueue) {
-  std::vector<InFlight> finished;  // destroyed without the lock: a tensor's destructor may wait for Python's lock
+void WorkStream::issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqueue) {
+  std::vector<InFlight> finished;  // destroyed without the lock: a tensor's destructor may wait for the GIL
   const std::lock_guard lock(mutex_);
   finished = take_finished();
-  // Before the ops, so that the tensors are kept even if the second op of a work is refused.
+  // Before the ops: if a later op of the work throws, the first ones still use the tensors.
   in_flight_.push_back({{}, work.kept()});
   try {
     enqueue(stream_);
@@ -35,7 +35,7 @@ void Line::issue(SlipWork& work, std::vector<Staged> staged, const Enqueue& enqu
   work.issued(in_flight_.back().event);
 }
 
-bool Line::is_idle() const {
+bool WorkStream::is_idle() const {
   try {
     return stream_.query({});
   } catch (const std::exception&) {
@@ -43,7 +43,7 @@ bool Line::is_idle() const {
   }
 }
 
-std::vector<Line::InFlight> Line::take_finished() {
+std::vector<WorkStream::InFlight> WorkStream::take_finished() {
   std::vector<InFlight> finished;
   const auto is_finished = [](const Event& event) {
     try {
