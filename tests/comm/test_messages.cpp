@@ -220,8 +220,10 @@ TEST(Groups, RefuseWhatCannotBe) {
   std::vector<Communicator> comms = Communicator::init_all(devices);
   const Stream stream = devices[0].stream();
   const Buffer buffer = devices[0].alloc(64, MemoryKind::kPinned);
-  EXPECT_TRUE(fails([&] { comms[0].send(buffer, 2, stream); }, Code::kInvalidValue, {"rank 2 is not a rank", "has 2 ranks"}));
-  EXPECT_TRUE(fails([&] { comms[0].recv(buffer, -1, stream); }, Code::kInvalidValue, {"rank -1 is not a rank", "has 2 ranks"}));
+  EXPECT_TRUE(
+      fails([&] { comms[0].send(buffer, 2, stream); }, Code::kInvalidValue, {"rank 2 is not a rank", "has 2 ranks"}));
+  EXPECT_TRUE(
+      fails([&] { comms[0].recv(buffer, -1, stream); }, Code::kInvalidValue, {"rank -1 is not a rank", "has 2 ranks"}));
   EXPECT_TRUE(fails([&] { comms[0].send(buffer, 0, stream); }, Code::kInvalidValue, {"sends 1 messages to itself"}));
 }
 
