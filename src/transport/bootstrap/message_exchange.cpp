@@ -188,21 +188,35 @@ std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::siz
   }
 }
 
-// Does not wait for the proof of the secret: a stopped rank never sends it, and ask() must still reach the other ranks.
-void MessageExchange::begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
-                                       std::int64_t deadline_ns) {
-  if (connections_.outgoing(rank)) return;
+// Connects to all ranks at once, for at most half of the time: a host that is cut off must not take the time of the
+// others. Does not wait for the proof of the secret, because a stopped rank never sends it.
+void MessageExchange::connect_for_questions(std::unique_lock<std::mutex>& lock,
+                                            std::span<const std::pair<int, SocketAddress>> ranks,
+                                            std::int64_t deadline_ns) {
+  std::vector<int> unconnected;
+  std::vector<SocketAddress> addresses;
+  for (const auto& [rank, address] : ranks) {
+    if (connections_.outgoing(rank)) continue;
+    unconnected.push_back(rank);
+    addresses.push_back(address);
+  }
+  if (unconnected.empty()) return;
   lock.unlock();
-  Socket socket;
+  const std::int64_t now = base::now_ns();
+  const Deadline deadline{now + std::max<std::int64_t>(deadline_ns - now, 0) / 2, context_.abort.get()};
+  std::vector<Reached> reached;
   try {
-    socket = Socket::connect(to, {deadline_ns, context_.abort.get()});
-  } catch (const Error&) {
-    lock.lock();
-    throw;
+    reached = connect_all(addresses, deadline);
+  } catch (const Error&) {  // aborted: the connected ranks are asked all the same
+    reached.resize(addresses.size());
   }
   lock.lock();
-  if (!connections_.outgoing(rank))
-    connections_.add_outgoing(FrameSocket(std::move(socket), context_.session, FrameSocket::Side::kConnects), rank);
+  for (std::size_t i = 0; i < unconnected.size(); ++i) {
+    // Another thread may have connected to the rank meanwhile.
+    if (!reached[i].socket.valid() || connections_.outgoing(unconnected[i])) continue;
+    connections_.add_outgoing(FrameSocket(std::move(reached[i].socket), context_.session, FrameSocket::Side::kConnects),
+                              unconnected[i]);
+  }
 }
 
 // Each question uses a direct connection, so it does not depend on the ranks between the two.
@@ -211,25 +225,24 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
   std::map<int, std::vector<std::byte>> result;
   std::unique_lock lock(context_.mutex);
   const std::uint64_t question = ++questions_;
+  connect_for_questions(lock, ranks, deadline_ns);
   for (const auto& [rank, address] : ranks) {
-    try {
-      begin_to_connect(lock, rank, address, deadline_ns);
-    } catch (const Error&) {
-      continue;  // this rank cannot be reached, so it is omitted
-    }
-    answers_[{rank, question}] = {};
-    connections_.outgoing(rank)->channel.queue(context_.header(FrameKind::kAsk, question));
+    ControlConnection* const connection = connections_.outgoing(rank);
+    if (!connection) continue;  // this rank cannot be reached, so it is omitted
+    answers_[{rank, question}] = std::nullopt;
+    connection->channel.queue(context_.header(FrameKind::kAsk, question));
   }
   context_.wake_up.signal();
   const auto all_here = [&] {
     return std::ranges::none_of(answers_,
-                                [&](const auto& one) { return one.first.second == question && one.second.empty(); });
+                                [&](const auto& one) { return one.first.second == question && !one.second; });
   };
   for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - base::now_ns()) > 0;)
     context_.changed.wait_for(lock, std::chrono::nanoseconds(rest));
   for (const auto& [rank, address] : ranks) {
     auto found = answers_.extract({rank, question});
-    if (found && !found.mapped().empty()) result[rank] = std::move(found.mapped());
+    // A rank without a monitor answers with no bytes: it has nothing to report.
+    if (found && found.mapped() && !found.mapped()->empty()) result[rank] = std::move(*found.mapped());
   }
   return result;
 }

@@ -74,9 +74,8 @@ class MessageExchange {
   std::vector<std::byte> take(std::pair<int, std::uint64_t> key);
   std::string other_tags(int rank) const;  // tags of messages from the rank that no thread has received
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
-  // The same, without waiting until the peer has proven itself.
-  void begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
-                        std::int64_t deadline_ns);
+  void connect_for_questions(std::unique_lock<std::mutex>& lock, std::span<const std::pair<int, SocketAddress>> ranks,
+                             std::int64_t deadline_ns);
 
   ControlContext& context_;
   ConnectionTable& connections_;
@@ -84,8 +83,8 @@ class MessageExchange {
   // Under the mutex.
   std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> messages_;  // by rank and tag
   std::map<std::pair<std::uint64_t, int>, Piece> pieces_;  // by number of the all-gather and rank
-  // By rank and question; has an entry for each expected answer.
-  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;
+  // By rank and question; has an entry for each expected answer, without a value until the answer arrives.
+  std::map<std::pair<int, std::uint64_t>, std::optional<std::vector<std::byte>>> answers_;
   std::uint64_t gatherings_ = 0;  // number of all-gathers begun so far
   std::uint64_t questions_ = 0;
 };
