@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -18,54 +17,20 @@
 #include "base/terminal.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
+#include "transport/job/job_output.hpp"
 #include "transport/job/job_signals.hpp"
-#include "transport/job/line_prefix.hpp"
 #include "transport/job/rank_processes.hpp"
 
 namespace slip::transport {
 namespace {
 
-// LineRelay: copies a pipe to a descriptor line by line and adds a prefix to each line.
-class LineRelay {
- public:
-  // `from` must be non-blocking.
-  LineRelay(OwnedDescriptor from, int to, std::string prefix)
-      : from_(std::move(from)), to_(to), lines_(std::move(prefix)) {}
+constexpr std::size_t kPipeBytes = std::size_t{64} << 10;  // Linux's default capacity of a pipe
 
-  // Copies the bytes that have arrived; closes at the end of the pipe.
-  void pump() {
-    char bytes[16 << 10];
-    while (descriptor() >= 0) {
-      const ssize_t count = ::read(descriptor(), bytes, sizeof(bytes));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return;  // no bytes have arrived
-      if (count == 0) return close();
-      put(lines_.add({bytes, static_cast<std::size_t>(count)}));
-    }
-  }
-  // Copies the bytes that have arrived, including an unfinished line, and closes.
-  void finish() {
-    pump();
-    close();
-  }
-  int descriptor() const { return from_.number(); }
-
- private:
-  void close() {
-    from_.reset();
-    put(lines_.finish());
-  }
-  void put(std::string_view text) const {
-    while (!text.empty()) {
-      const ssize_t count = ::write(to_, text.data(), text.size());
-      if (count < 0 && errno != EINTR) return;  // no process reads it any more
-      if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
-    }
-  }
-
-  OwnedDescriptor from_;
-  int to_;
-  LinePrefix lines_;
+// The read end of a pipe into which a rank writes its standard output or error.
+struct OutputPipe {
+  OwnedDescriptor from;  // non-blocking; none after the end of the pipe
+  int rank;
+  int stream;  // STDOUT_FILENO or STDERR_FILENO
 };
 
 class Job : base::NoCopy {
@@ -80,14 +45,18 @@ class Job : base::NoCopy {
     if (status_ != 0) ranks_.end_all(SIGKILL);
     while (ranks_.any_running()) {
       wait();
-      for (LineRelay& relay : relays_) relay.pump();
+      // While the output is full, because its reader does not read, each rank waits in its own write.
+      for (OutputPipe& pipe : pipes_) {
+        if (!output_.is_full()) read(pipe);
+      }
+      output_.flush();
       while (const int number = signals_.next()) handle_signal(number);
       ranks_.reap([this](const RankExit& exit) {
         if (exit.status() != 0 && status_ == 0) first_failure(exit);
       });
       check_time();
     }
-    for (LineRelay& relay : relays_) relay.finish();
+    write_rest();
     return status_ != 0 || interrupted_ == 0 ? status_ : kOfSignal + interrupted_;
   }
 
@@ -98,8 +67,8 @@ class Job : base::NoCopy {
                         .directory = job_.directory};
     OwnedDescriptor out, err;
     if (job_.tag_output) {
-      program.out = (out = relay(rank, STDOUT_FILENO)).number();
-      program.err = (err = relay(rank, STDERR_FILENO)).number();
+      program.out = (out = pipe_of(rank, STDOUT_FILENO)).number();
+      program.err = (err = pipe_of(rank, STDERR_FILENO)).number();
     }
     const int error = ranks_.start(rank, program);
     if (error == 0) return;
@@ -107,16 +76,45 @@ class Job : base::NoCopy {
     base::log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));
   }
 
-  OwnedDescriptor relay(int rank, int to) {
+  OwnedDescriptor pipe_of(int rank, int to) {
     Pipe pipe = make_pipe();
     ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
-    relays_.emplace_back(std::move(pipe.read), to, fmt::format("[{}] ", rank));
+    pipes_.push_back({std::move(pipe.read), rank, to});
     return std::move(pipe.write);
+  }
+
+  // Reads the bytes that have arrived, up to the capacity of a pipe.
+  void read(OutputPipe& pipe) {
+    char bytes[kPipeBytes];
+    ssize_t count = -1;
+    while (pipe.from.number() >= 0 && (count = ::read(pipe.from.number(), bytes, sizeof(bytes))) < 0 && errno == EINTR) {
+    }
+    if (pipe.from.number() < 0 || count < 0) return;  // no bytes have arrived
+    if (count == 0) return pipe.from.reset();
+    output_.add(pipe.rank, pipe.stream, {bytes, static_cast<std::size_t>(count)}, fmt::format("[{}] ", pipe.rank));
+  }
+
+  // All ranks have ended: writes the rest of their output, including unfinished lines. What a rank wrote before it ended
+  // fits into a pipe; later bytes of processes that it has left behind are lost. If the reader of the output does not
+  // read, this waits until a signal arrives; after a signal it does not wait.
+  void write_rest() {
+    for (OutputPipe& pipe : pipes_) read(pipe);
+    for (int rank = 0; rank < job_.nranks; ++rank) output_.finish_line(rank);
+    output_.flush();
+    for (bool stop = interrupted_ != 0; !stop && !output_.is_empty(); output_.flush()) {
+      std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+      output_.watch(watched);
+      poll_until(watched, 0);
+      while (const int number = signals_.next()) stop = stop || number != SIGCHLD;
+    }
   }
 
   void wait() const {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
-    for (const LineRelay& one : relays_) watched.push_back({one.descriptor(), POLLIN, 0});
+    for (const OutputPipe& pipe : pipes_) {
+      if (!output_.is_full()) watched.push_back({pipe.from.number(), POLLIN, 0});
+    }
+    output_.watch(watched);
     const std::int64_t kill_at = ranks_.kill_at_ns();
     std::int64_t until = timeout_at_;
     if (kill_at != 0) until = until == 0 ? kill_at : std::min(until, kill_at);
@@ -161,7 +159,8 @@ class Job : base::NoCopy {
   const JobSignals signals_;
   std::string id_;
   RankProcesses ranks_;
-  std::vector<LineRelay> relays_;
+  std::vector<OutputPipe> pipes_;  // with tag_output: two for each rank
+  JobOutput output_;
   std::int64_t timeout_at_ = 0;  // 0: never
   int status_ = 0, interrupted_ = 0;
 };
