@@ -58,7 +58,7 @@ class StreamRef {
   void wait(const Event& event, Here here = Here::at()) const;
 
   // Stream memory operations on a 32-bit flag in pinned or device memory: block this stream until flag >= value, or set
-  // the flag.
+  // the flag. The comparison is cyclic: it holds if flag - value, as a signed 32-bit number, is not negative.
   void wait_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
   void write_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
 

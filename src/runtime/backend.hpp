@@ -23,6 +23,12 @@ struct DeviceCore;
 // As a position in a stream: everything that was submitted to the stream before the call.
 inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 
+// Whether a flag with the value `written` ends a wait_value() for `awaited`. The comparison is cyclic, as that of
+// cuStreamWaitValue32: values count up and may wrap around.
+constexpr bool ends_wait(std::uint32_t written, std::uint32_t awaited) {
+  return static_cast<std::int32_t>(written - awaited) >= 0;
+}
+
 // How to open a stream.
 struct StreamSpec {
   StreamFlags flags = StreamFlags::kBlocking;

@@ -156,6 +156,23 @@ TEST_P(Streams, Rule7_NonBlockingStreamsOverlapAcrossALegacyOp) {
   EXPECT_TRUE(meeting.complete());
 }
 
+// As cuStreamWaitValue32 with GEQ: a flag that counts may wrap around.
+TEST_P(Streams, WaitsForAFlagCompareCyclically) {
+  const Device device = open();
+  const Buffer flag = device.alloc(4, MemoryKind::kPinned);
+  const Stream a = device.stream(StreamFlags::kNonBlocking), b = device.stream(StreamFlags::kNonBlocking);
+  a.write_value(flag, 2);
+  a.wait_value(flag, 0xFFFFFFFEU);  // 4 behind
+  EXPECT_TRUE(finished(a));
+  a.write_value(flag, 0xFFFFFFFEU);
+  EXPECT_TRUE(finished(a));
+  b.wait_value(flag, 2);  // 4 ahead
+  EXPECT_TRUE(progressed(device));
+  EXPECT_FALSE(b.query());
+  a.write_value(flag, 2);
+  EXPECT_TRUE(finished(b));
+}
+
 TEST_P(Streams, Rule8_LegacyCommandsKeepBlockingStreamsApart) {
   const Device device = open();
   const Buffer here = device.alloc(64), there = device.alloc(64);

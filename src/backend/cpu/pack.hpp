@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/cpu/lane.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/exchange.hpp"
 
 namespace slip::backend {
@@ -72,7 +73,7 @@ inline Point unreached_point(PackedOp& op) {
 }
 // Whether the flag of a kWaitValue has reached the value. acquire: sees everything done before the flag was set.
 inline bool flag_reached(PackedOp& op) {
-  return op.kind != OpKind::kWaitValue || base::load_acquire(flag(op)) >= op.value;
+  return op.kind != OpKind::kWaitValue || runtime::ends_wait(base::load_acquire(flag(op)), op.value);
 }
 
 // Whether a lane that is parked on a flag or an exchange can continue.

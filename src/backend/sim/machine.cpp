@@ -6,6 +6,7 @@
 #include <typeinfo>
 
 #include "base/slab.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 
 bool flag_reached(const Command& command) {
   // acquire: sees everything that was written before the flag.
-  return __atomic_load_n(command.flag, __ATOMIC_ACQUIRE) >= command.value;
+  return runtime::ends_wait(__atomic_load_n(command.flag, __ATOMIC_ACQUIRE), command.value);
 }
 
 Ring<SimStream*>* fifo_of(SimStream& stream, const Command& command) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/backend.hpp"
 #include "watch/trace/containers.hpp"
 
 namespace slip::watch {
@@ -201,10 +202,10 @@ class GraphBuilder {
       std::size_t passed = 0, count = 0;  // writes submitted before the wait; the first one of the present count
       for (const FlagUse& wait : flag.waits) {
         for (; passed < flag.writes.size() && flag.writes[passed].node < wait.node; ++passed) {
-          if (passed > 0 && !ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value)) count = passed;
+          if (passed > 0 && !runtime::ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value)) count = passed;
         }
         // The values of a count increase, so binary search finds the first write that ends the wait.
-        const auto reaches = [&](const FlagUse& write) { return ends_wait(write.value, wait.value); };
+        const auto reaches = [&](const FlagUse& write) { return runtime::ends_wait(write.value, wait.value); };
         const auto first = flag.writes.begin() + static_cast<std::ptrdiff_t>(count),
                    now = flag.writes.begin() + static_cast<std::ptrdiff_t>(passed);
         auto found = std::partition_point(first, now, [&](const FlagUse& write) { return !reaches(write); });

@@ -30,11 +30,6 @@ inline OpPlace place_of(const TraceSpan& span) {
   return {span.stream, span.position, span.name.empty() ? kind_name(span.kind) : span.name, span.file, span.line};
 }
 
-// Whether a flag with the value `written` ends a wait for `awaited`. Values count up and may wrap around.
-constexpr bool ends_wait(std::uint32_t written, std::uint32_t awaited) {
-  return static_cast<std::int32_t>(written - awaited) >= 0;
-}
-
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
 
 // kWait: an event, a barrier, a flag or the join of a device.

@@ -3,6 +3,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "runtime/backend.hpp"
 #include "watch/analysis/op_graph.hpp"
 #include "watch/race/stalled_streams.hpp"
 #include "watch/race/trace_checks.hpp"
@@ -106,7 +107,7 @@ class UnfinishedOps {
       std::vector<std::uint32_t> any;
       bool written = false;
       for (const TraceSpan* writer : writers[{span(op).reads[0].buffer, span(op).reads[0].offset}]) {
-        if (!ends_wait(writer->submit->value, span(op).submit->value)) continue;
+        if (!runtime::ends_wait(writer->submit->value, span(op).submit->value)) continue;
         const std::uint32_t number = number_[static_cast<std::size_t>(writer - spans_.data())];
         written = written || number == kNoSpan;
         any.push_back(number);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/backend.hpp"
+
 namespace slip::watch {
 namespace {
 // Maximum number of kept writes of one flag. A wait for an older value counts as ordered after the oldest kept write.
@@ -12,7 +14,7 @@ void FlagWrites::write(const TraceRange& flag, Clocks::Point point, std::uint32_
   std::vector<Write>& writes = flags_[{flag.buffer, flag.offset}];
   // A lower value restarts the count: drop the higher values that the same stream wrote before.
   std::erase_if(writes, [&](const Write& write) {
-    return write.point.slot == point.slot && write.value != value && ends_wait(write.value, value);
+    return write.point.slot == point.slot && write.value != value && runtime::ends_wait(write.value, value);
   });
   if (writes.size() >= kMaxWrites) writes.erase(writes.begin(), writes.begin() + kMaxWrites / 2);
   writes.push_back({point, value});
@@ -28,7 +30,7 @@ void FlagWrites::forget(const TraceRange& range) {
 bool FlagWrites::is_written(const TraceRange& flag, std::uint32_t value) const {
   const std::vector<Write>* writes = writes_of(flag);
   return writes &&
-         std::any_of(writes->begin(), writes->end(), [&](const Write& write) { return ends_wait(write.value, value); });
+         std::any_of(writes->begin(), writes->end(), [&](const Write& write) { return runtime::ends_wait(write.value, value); });
 }
 
 std::optional<Clocks::Point> FlagWrites::write_before(const TraceRange& flag, std::uint32_t value) const {
@@ -36,7 +38,7 @@ std::optional<Clocks::Point> FlagWrites::write_before(const TraceRange& flag, st
   const std::vector<Write>* writes = writes_of(flag);
   if (!writes) return result;
   for (const Write& write : *writes) {
-    if (!ends_wait(write.value, value)) continue;
+    if (!runtime::ends_wait(write.value, value)) continue;
     if (!result) result = write.point;
     else if (result->slot != write.point.slot) return std::nullopt;
   }

@@ -98,7 +98,7 @@ std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t
       std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : found->second) {
         const PlanNode& write = plan.nodes()[writer];
-        if (has_one[write.stream] || !watch::ends_wait(write.value, node.value)) continue;
+        if (has_one[write.stream] || !runtime::ends_wait(write.value, node.value)) continue;
         has_one[write.stream] = true;
         result[op].any.push_back(writer);
       }
