@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """Which weights stay on the device and which are streamed. `passes`: by kind of call, the bytes that a call loads.
-    `settled`: the choice was made from observed calls; before that it may still change."""
+    """Which weights stay on the device and which are streamed. `passes`: by kind of call, the bytes of weights that a call
+    loads; compressed weights take fewer bytes of the link. `settled`: the choice was made from observed calls; before that
+    it may still change."""
 
     device: str
     settled: bool
@@ -69,7 +70,10 @@ class OffloadPlan:
                          f"{sum(not each['resident'] for each in used)} are streamed so")
         if not session._settled:
             lines.append("not final      the resident weights are chosen after the first calls, by their order and times")
-        lines += [f"a call         {name}: {text_of(size)}, at least {size / rate * 1e3:.4g} ms" for name, size in passes.items()]
+        for each in session._passes.values():
+            link = streamer.plan_of(each.number)["link_bytes"] if each.number is not None else 0
+            over_link = "" if link == passes[each.name] else f" of weights, {text_of(link)} over the link"
+            lines.append(f"a call         {each.name}: {text_of(passes[each.name])}{over_link}, at least {link / rate * 1e3:.4g} ms")
         return OffloadPlan(str(session._device), session._settled, session._options["budget"], small, kept, ring,
                            slots, weights.total, session._host.pinned_bytes, resident, streamed, passes, rate,
                            "\n".join(lines) + "\n")

@@ -47,7 +47,8 @@ class Outputs(Case):
                 self.assertLess(plan.pinned_bytes, (0.75 if kind == torch.bfloat16 else 0.9) * plan.weight_bytes)
                 self.assertLessEqual(plan.device_bytes, plan.budget)
                 self.assertEqual(model.slip.report().device_bytes, plan.device_bytes)
-                self.assertTrue(model.slip.verify())
+                proven, text = model.slip.verify()
+                self.assertTrue(proven, text)
                 for name, value in model.state_dict().items():
                     self.assertTrue(torch.equal(value, before[name]), name)
                 model.slip.restore()
