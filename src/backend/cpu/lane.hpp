@@ -133,7 +133,7 @@ struct Lane : runtime::StreamState {
   Waiter waiter;                   // entry of this lane in the list of the lane it waits for
   Lane* next = nullptr;            // link in the queue of a thread or an engine; guarded by the lock of that queue
   Lane* shared_next = nullptr;     // link in the shared queue; a claimed lane may still have an entry there
-  bool enqueued = false;           // has such an entry; guarded by Pool::shared_lock_, as are the next three
+  bool enqueued = false;           // has such an entry; guarded by the lock of SharedQueue, as are the next three
   // Only on one core: the host waits after each submission, so it runs the lane itself, without a thread switch.
   bool left_to_host = false;
   std::uint32_t syncs_shared = 0;  // `syncs` when the lane was last put into the shared queue
