@@ -159,8 +159,7 @@ void attach(Observer& observer) {
                    .name = name});
     };
     notify_open(core->legacy->last_id, "legacy");
-    const base::LockGuard lock(core->named_mutex);
-    for (const auto& [id, name] : core->named_streams) notify_open(id, name);
+    core->named_streams.for_each(notify_open);
   }
 }
 
