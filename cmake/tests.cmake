@@ -183,7 +183,7 @@ endif()
 
 # The checkers on this tree, and their self-tests.
 if(SLIP_SANITIZE STREQUAL "none")   # they read files only: a second run under a sanitizer would find the same
-foreach(check check_layers.py check_sizes.py check_odr.py check_format.sh check_shell.sh check_text.sh)
+foreach(check check_layers.py check_sizes.py check_odr.py check_locks.py check_format.sh check_shell.sh check_text.sh)
   cmake_path(GET check STEM name)
   if(check MATCHES "\\.py$")
     add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/scripts/${check}"

@@ -124,14 +124,14 @@ class Team {
   bool do_one_between();
   void wake_between();
 
-  Mutex start_mutex_;
+  Mutex start_mutex_;  // guards no data: one thread starts the helpers
   std::atomic<bool> started_{false};
   std::vector<std::unique_ptr<Helper>> helpers_;  // constant once started
 
-  SpinLock busy_;  // held by the thread whose loop runs
+  SpinLock busy_;  // guards no data: held by the thread whose loop runs
   SharedLoop loop_;
 
-  SpinLock between_busy_;  // held by the thread whose background work runs
+  SpinLock between_busy_;  // guards no data: held by the thread whose background work runs
   SharedLoop between_;
   Parker between_parker_;
   std::atomic<bool> between_sleeps_{false};

@@ -23,7 +23,7 @@ struct Membership {
 void require_new_id(const Membership& group) {
   using Bytes = std::array<std::byte, UniqueId::kBytes>;
   static base::Mutex mutex;
-  static auto* const kUsed = new std::set<std::pair<Bytes, int>>;
+  static auto* const kUsed SLIP_PT_GUARDED_BY(mutex) = new std::set<std::pair<Bytes, int>>;
   std::pair<Bytes, int> entry{{}, group.rank};
   std::memcpy(entry.first.data(), group.id.bytes().data(), UniqueId::kBytes);
   const base::LockGuard lock(mutex);

@@ -65,7 +65,8 @@ struct StreamState {
   bool legacy = false;
   int priority = 0;
   Sticky failure;
-  base::SpinLock observed;       // makes submission and its record one step while an observer is attached
+  // Guards no data: makes submission and its record one step while an observer is attached.
+  base::SpinLock observed;
   Observer* audience = nullptr;  // see PrivateScope
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }

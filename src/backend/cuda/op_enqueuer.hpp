@@ -1,5 +1,5 @@
 // OpEnqueuer: translates an op into the CUDA calls that enqueue it in one stream. It knows no other stream: CudaBackend
-// makes the stream wait first. Any thread may use it; ops of one stream are enqueued under CudaStream::submitting.
+// makes the stream wait first. Any thread may use it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,22 +25,22 @@ class OpEnqueuer : base::NoCopy {
   ~OpEnqueuer();
   void make_pool();  // for stream-ordered memory. REQUIRES: the GPU is current. Call it before the first op
 
-  void enqueue(CudaStream& stream, const Op& op, std::uint64_t position);
+  void enqueue(CudaStream& stream, const Op& op, std::uint64_t position) SLIP_REQUIRES(stream.submitting);
   // The part of it that needs only the CUDA stream, not its state.
   void put(cudaStream_t stream, const Op& op) const;
   void launch_kernel(cudaStream_t stream, const Op& op) const;
   // Records the event of the op, or a new one, as a mark at the position.
-  void record(CudaStream& stream, const Op& op, std::uint64_t position);
+  void record(CudaStream& stream, const Op& op, std::uint64_t position) SLIP_REQUIRES(stream.submitting);
   // Records a mark at the end of the stream, which has submitted `end` ops.
-  EventUse record_end(CudaStream& stream, std::uint64_t end, Here here);
+  EventUse record_end(CudaStream& stream, std::uint64_t end, Here here) SLIP_REQUIRES(stream.submitting);
   // Throws unless the call succeeded. A sticky error becomes the fault of the device.
   void checked(cudaError_t status, const char* call, const Op& op) const;
 
  private:
   void wait_or_write_value(cudaStream_t stream, const Op& op) const;
-  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position);
+  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) SLIP_REQUIRES(stream.submitting);
   // graph.cpp
-  void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
+  void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position) SLIP_REQUIRES(stream.submitting);
   std::shared_ptr<CompiledPlan> compile(const runtime::PlanOps& plan) const;
 
   runtime::DeviceCore& core_;

@@ -29,8 +29,8 @@ class NvtxRange : base::NoCopy {
 };
 
 // Another thread may have destroyed the stream after the caller's reference was checked. CUDA would take a null handle
-// as the default stream. REQUIRES: stream.submitting.
-void require_open(const CudaStream& stream, Here here) {
+// as the default stream.
+void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.submitting) {
   if (!stream.handle) [[unlikely]]
     base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
 }

@@ -6,6 +6,7 @@
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "comm/cuda/cuda_ranks.hpp"
 #include "comm/diagnose/stalls.hpp"
@@ -21,18 +22,20 @@ constexpr int kLooksPerCount = 16;  // looks for each copy of the count of calls
 class Registrations {
  public:
   static void add(void* data, std::size_t bytes, int gpu) {
-    const base::LockGuard lock(mutex());
-    if (!counts().contains(data))
+    Registered& all = registered();
+    const base::LockGuard lock(all.mutex);
+    if (!all.counts.contains(data))
       backend::check(cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
                      "cudaHostRegister", gpu);
-    ++counts()[data];  // only after a success: the next rank tries again
+    ++all.counts[data];  // only after a success: the next rank tries again
   }
   static void remove(void* data) noexcept {
     {
-      const base::LockGuard lock(mutex());
-      const auto found = counts().find(data);
-      if (found == counts().end() || --found->second > 0) return;
-      counts().erase(found);
+      Registered& all = registered();
+      const base::LockGuard lock(all.mutex);
+      const auto found = all.counts.find(data);
+      if (found == all.counts.end() || --found->second > 0) return;
+      all.counts.erase(found);
     }
     // Not under the mutex: it may wait for kernels of other communicators, which may wait for a rank of this process
     // that needs the mutex. No rank registers the range meanwhile: all ranks that share it have done so before init
@@ -42,14 +45,11 @@ class Registrations {
   }
 
  private:
-  static base::Mutex& mutex() {
-    static base::Mutex mutex;
-    return mutex;
-  }
-  static std::map<void*, int>& counts() {
-    static auto* const kCounts = new std::map<void*, int>;
-    return *kCounts;
-  }
+  struct Registered {
+    base::Mutex mutex;
+    std::map<void*, int> counts SLIP_GUARDED_BY(mutex);  // how many ranks use the range
+  };
+  static Registered& registered() { return base::process_wide<Registered>(); }
 };
 
 // Host memory that kernels and memory operations of all ranks write. acquire: what the device wrote before is visible.
