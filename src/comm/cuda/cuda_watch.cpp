@@ -19,7 +19,7 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr int kLooksPerCount = 16;  // looks for each copy of the count of calls
 
 // The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
-class Registrations {
+class HostRegistrations {
  public:
   static void add(void* data, std::size_t bytes, int gpu) {
     Registered& all = registered();
@@ -76,11 +76,11 @@ void SharedPages::share(transport::Bootstrap& bootstrap, int gpu) {
   for (int rank = 0; rank < nranks_; ++rank) all.push_back(rank);
   segment_ = transport::Segment::share(bootstrap, all,
                                        flag_bytes() + static_cast<std::size_t>(nranks_) * sizeof(PublishedMemory));
-  Registrations::add(segment_.data(), flag_bytes(), gpu);
+  HostRegistrations::add(segment_.data(), flag_bytes(), gpu);
 }
 
 SharedPages::~SharedPages() {
-  if (segment_.data()) Registrations::remove(segment_.data());
+  if (segment_.data()) HostRegistrations::remove(segment_.data());
 }
 
 MessageBox& SharedPages::box(int from, int to) const {

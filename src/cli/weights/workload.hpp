@@ -1,5 +1,5 @@
-// Engine: a model, a device, its costs and a plan; run_steps() runs and measures it. Shared by `slip plan`, `slip run`
-// and `slip bench weights`.
+// Workload: a model, a device, its costs and a plan; run_steps() runs and measures it. Shared by `slip plan`, `slip
+// run` and `slip bench weights`.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class App;
 
 namespace slip::cli {
 
-struct EngineOptions {
+struct WorkloadOptions {
   std::string model, device = "cpu", costs, save_costs, budget, host_memory, ring;
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
@@ -34,9 +34,9 @@ struct EngineOptions {
 bool is_weights_file(const std::string& path);  // by its extension
 
 // A model with its graph, device and costs, before it runs.
-class Engine {
+class Workload {
  public:
-  explicit Engine(const EngineOptions& options);
+  explicit Workload(const WorkloadOptions& options);
 
   const Graph& graph() const { return graph_; }
   const Costs& costs() const { return costs_; }
@@ -90,10 +90,10 @@ struct StepsSeen {
 };
 
 // The first Ctrl-C ends the loop after the current step; a second one ends the program.
-StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
+StepsSeen run_steps(const Workload& workload, const WeightsPlan& plan, const StepOptions& options);
 
 // Throws UsageError for a graph without weights or a simulated device: they can be planned but not run.
-void require_runnable(const EngineOptions& options, const char* command);
+void require_runnable(const WorkloadOptions& options, const char* command);
 
 // Prints how many steps an interrupted run completed, and returns its exit status.
 int stopped(const StepsSeen& seen, const StepOptions& options);
