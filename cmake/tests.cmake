@@ -183,7 +183,7 @@ endif()
 
 # The checkers on this tree, and the tests of the checkers.
 if(SLIP_SANITIZE STREQUAL "none")   # they only read files, so a sanitizer makes no difference
-foreach(check check_layers.py check_sizes.py check_odr.py check_format.sh check_shell.sh check_text.sh)
+foreach(check check_layers.py check_sizes.py check_odr.py check_locks.py check_format.sh check_shell.sh check_text.sh)
   cmake_path(GET check STEM name)
   if(check MATCHES "\\.py$")
     add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/scripts/${check}"

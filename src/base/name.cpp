@@ -10,7 +10,8 @@ namespace {
 
 struct Table {
   base::ForkMutex mutex;
-  std::unordered_set<std::string> names;  // node-based, so the addresses of the names never change
+  // Node-based, so the addresses of the names never change.
+  std::unordered_set<std::string> names SLIP_GUARDED_BY(mutex);
 };
 
 }  // namespace

@@ -22,8 +22,9 @@
 #define SLIP_CAPABILITY(name) SLIP_THREAD_ANNOTATION(capability(name))
 #define SLIP_SCOPED_CAPABILITY SLIP_THREAD_ANNOTATION(scoped_lockable)
 
-// On members: the lock that must be held to use the member.
+// On members and static variables: the lock that must be held to use it; PT: to use the object that it points to.
 #define SLIP_GUARDED_BY(lock) SLIP_THREAD_ANNOTATION(guarded_by(lock))
+#define SLIP_PT_GUARDED_BY(lock) SLIP_THREAD_ANNOTATION(pt_guarded_by(lock))
 
 // On functions, in this order: the caller must hold the lock; the function takes it; releases it; takes it if it
 // returns the given value.
@@ -31,6 +32,10 @@
 #define SLIP_ACQUIRE(...) SLIP_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define SLIP_RELEASE(...) SLIP_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define SLIP_TRY_ACQUIRE(...) SLIP_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+// The caller must not hold the lock, because the function takes it.
+#define SLIP_EXCLUDES(...) SLIP_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+// The function returns a reference to this lock.
+#define SLIP_RETURN_CAPABILITY(lock) SLIP_THREAD_ANNOTATION(lock_returned(lock))
 
 // The function is not analysed. A comment beside it says why it is correct.
 #define SLIP_NO_THREAD_SAFETY_ANALYSIS SLIP_THREAD_ANNOTATION(no_thread_safety_analysis)
@@ -179,6 +184,17 @@ class SLIP_SCOPED_CAPABILITY LockGuard : NoCopy {
  public:
   explicit LockGuard(Lock& lock) SLIP_ACQUIRE(lock) : lock_(lock) { lock_.lock(); }
   ~LockGuard() SLIP_RELEASE() { lock_.unlock(); }
+
+ private:
+  Lock& lock_;
+};
+
+// Releases a lock that its creator holds, while it exists.
+template <class Lock>
+class SLIP_SCOPED_CAPABILITY LockPause : NoCopy {
+ public:
+  explicit LockPause(Lock& lock) SLIP_RELEASE(lock) : lock_(lock) { lock_.unlock(); }
+  ~LockPause() SLIP_RELEASE() { lock_.lock(); }  // RELEASE: of the pause, so it takes the lock again
 
  private:
   Lock& lock_;

@@ -124,14 +124,14 @@ class Team {
   bool do_background_piece();
   void wake_background_caller();
 
-  Mutex start_mutex_;
+  Mutex start_mutex_;  // guards no data: one thread starts the helpers
   std::atomic<bool> started_{false};
   std::vector<std::unique_ptr<Helper>> helpers_;  // constant once started
 
-  SpinLock busy_;  // held by the thread whose loop runs
+  SpinLock busy_;  // guards no data: held by the thread whose loop runs
   SharedLoop loop_;
 
-  SpinLock background_busy_;  // held by the thread whose background work runs
+  SpinLock background_busy_;  // guards no data: held by the thread whose background work runs
   SharedLoop background_;
   Parker background_parker_;
   std::atomic<bool> background_caller_sleeps_{false};

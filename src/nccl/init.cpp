@@ -13,17 +13,17 @@
 namespace slip::nccl {
 namespace {
 
-struct Membership {
+struct RankOfGroup {
   UniqueId id;
   int nranks = 0, rank = 0, gpu = 0;
 };
 
 // The ranks that this process has joined by each id. An id serves one communicator: a rank that joins a second time
 // would wait for a root that has ended.
-void require_new_id(const Membership& group) {
+void require_new_id(const RankOfGroup& group) {
   using Bytes = std::array<std::byte, UniqueId::kBytes>;
   static base::Mutex mutex;
-  static auto* const kUsed = new std::set<std::pair<Bytes, int>>;
+  static auto* const kUsed SLIP_PT_GUARDED_BY(mutex) = new std::set<std::pair<Bytes, int>>;
   std::pair<Bytes, int> entry{{}, group.rank};
   std::memcpy(entry.first.data(), group.id.bytes().data(), UniqueId::kBytes);
   const base::LockGuard lock(mutex);
@@ -54,7 +54,7 @@ void require_membership(int nranks, int rank) {
   if (rank < 0 || rank >= nranks) invalid_argument("rank is {}: it must be 0 to {}", rank, nranks - 1);
 }
 
-ncclResult_t init_rank(const char* function, ncclComm_t* out, const Membership& group, CommConfig config) {
+ncclResult_t init_rank(const char* function, ncclComm_t* out, const RankOfGroup& group, CommConfig config) {
   print_version_once();
   const bool blocking = config.blocking;
   auto device = std::make_shared<RankDevice>(group.gpu);

@@ -40,7 +40,7 @@ void Buffer::release() noexcept {
   const auto in_order = [&] {
     return origin && origin->id.load(std::memory_order_acquire) == block->origin_id && !core_->fault.set() &&
            !origin->failure.set() && !origin->capture.load(std::memory_order_acquire) &&
-           !(origin->legacy && core_->blocking_captures.load(std::memory_order_relaxed) > 0);
+           !(origin->legacy && core_->captures.blocking.load(std::memory_order_relaxed) > 0);
   };
   try {
     if (in_order()) {

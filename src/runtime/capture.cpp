@@ -11,8 +11,8 @@ namespace {
 
 struct Registry {
   base::ForkMutex mutex;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Capture>> captures;
-  std::uint64_t last_id = 0;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Capture>> captures SLIP_GUARDED_BY(mutex);
+  std::uint64_t last_id SLIP_GUARDED_BY(mutex) = 0;
 };
 
 void forget_captures();
@@ -20,7 +20,9 @@ Registry& registry() { return base::process_wide<Registry, forget_captures>(); }
 
 // A child of fork() leaks the captures of the parent: a thread of the parent may have held their locks, so they cannot
 // be destroyed.
-void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
+void forget_captures() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has one thread
+  new std::unordered_map(std::exchange(registry().captures, {}));
+}
 
 }  // namespace
 
@@ -53,8 +55,8 @@ Capture::Branch& Capture::branch(StreamState& stream) {
   if (fresh) {
     place->second.index = static_cast<std::uint32_t>(stream_devices_.size());
     stream_devices_.push_back(stream.core);
-    stream.core->captures.fetch_add(1, std::memory_order_relaxed);
-    if (stream.blocking()) stream.core->blocking_captures.fetch_add(1, std::memory_order_relaxed);
+    stream.core->captures.all.fetch_add(1, std::memory_order_relaxed);
+    if (stream.blocking()) stream.core->captures.blocking.fetch_add(1, std::memory_order_relaxed);
     // release: a thread that reads the pointer observes the constructed capture.
     stream.capture.store(this, std::memory_order_release);
   }
@@ -125,8 +127,8 @@ bool Capture::joined(const Frontier& ends) const {
 }
 
 void Capture::release(StreamState& stream) {
-  stream.core->captures.fetch_sub(1, std::memory_order_relaxed);
-  if (stream.blocking()) stream.core->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+  stream.core->captures.all.fetch_sub(1, std::memory_order_relaxed);
+  if (stream.blocking()) stream.core->captures.blocking.fetch_sub(1, std::memory_order_relaxed);
   stream.capture.store(nullptr, std::memory_order_release);
 }
 
@@ -146,7 +148,7 @@ void Capture::forget(StreamState& stream) noexcept {
 }
 
 void Capture::forget_all(const DeviceCore& core) noexcept {
-  if (core.captures.load(std::memory_order_relaxed) == 0) return;  // relaxed: no thread uses the device any more
+  if (core.captures.all.load(std::memory_order_relaxed) == 0) return;  // relaxed: no thread uses the device any more
   std::vector<std::shared_ptr<Capture>> ended;  // destroyed without the lock: captured functions may own buffers
   Registry& all = registry();
   const base::LockGuard lock(all.mutex);

@@ -1,5 +1,7 @@
 #include "runtime/core.hpp"
 
+#include <algorithm>
+
 #include "base/fail.hpp"
 #include "base/slab.hpp"
 #include "base/terminal.hpp"
@@ -109,10 +111,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   const std::uint64_t id = last_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
   stream->id.store(id, std::memory_order_release);  // release: a thread that reads the id observes the fields above
-  if (spec.name && !stream->audience) {
-    const base::LockGuard lock(core.named_mutex);
-    core.named_streams[id] = spec.name;
-  }
+  if (spec.name && !stream->audience) core.named_streams.add(id, spec.name);
   if (observed_by(stream->audience)) {
     const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
     notify({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .name = name}, stream->audience);
@@ -129,10 +128,7 @@ void close_stream(StreamState& stream) noexcept {
   Capture::forget(stream);
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
-  {
-    const base::LockGuard lock(core.named_mutex);
-    core.named_streams.erase(id);
-  }
+  core.named_streams.remove(id);
   if (observed_by(stream.audience)) {
     // The next op of the legacy stream waits for the work of this stream, which will be closed by then. So the
     // dependency is reported now, while the stream still has its id.
@@ -186,6 +182,23 @@ void fail_stream(StreamState& stream, Failure failure) {
 
 // --- devices ---
 
+bool EnabledPeers::add(std::uint32_t device) {
+  const base::LockGuard lock(mutex_);
+  if (std::ranges::find(devices_, device) != devices_.end()) return false;
+  devices_.push_back(device);
+  return true;
+}
+
+bool EnabledPeers::remove(std::uint32_t device) {
+  const base::LockGuard lock(mutex_);
+  return std::erase(devices_, device) != 0;
+}
+
+bool EnabledPeers::contains(std::uint32_t device) const {
+  const base::LockGuard lock(mutex_);
+  return std::ranges::find(devices_, device) != devices_.end();
+}
+
 DeviceCore::DeviceCore() {
   static std::atomic<std::uint32_t> counter{0};
   id = counter.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -202,13 +215,8 @@ void drain(DeviceCore& core) noexcept {
 DeviceCore::~DeviceCore() {
   unregister_device(*this);
   if (!backend) return;
-  if (!forked && detail::inside_op != 0)
-    base::log_line(fmt::format(
-        "the last handle of device '{}' was destroyed inside a kernel or host function: the device stays open, "
-        "because its thread cannot wait for itself",
-        info.label));
   // In a forked child the device's threads do not exist, and its locks may be held for ever: leak it.
-  if (forked || detail::inside_op != 0) {
+  if (forked) {
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ struct StreamState {
   bool legacy = false;
   int priority = 0;
   Sticky failure;
-  base::SpinLock observed;       // makes submission and its record one step while an observer is attached
+  // Guards no data: makes submission and its record one step while an observer is attached.
+  base::SpinLock observed;
   Observer* audience = nullptr;  // see PrivateScope
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
@@ -142,6 +144,52 @@ class Staging {
   std::vector<Piece> pieces_ SLIP_GUARDED_BY(mutex_);
 };
 
+// The devices whose memory the kernels of one device may access. Any thread may use it.
+class EnabledPeers {
+ public:
+  bool add(std::uint32_t device);     // false: it was enabled already
+  bool remove(std::uint32_t device);  // false: it was not enabled
+  bool contains(std::uint32_t device) const;
+
+ private:
+  mutable base::Mutex mutex_;
+  std::vector<std::uint32_t> devices_ SLIP_GUARDED_BY(mutex_);
+};
+
+// The open streams of a device that have a name: for observers that are attached later. Any thread may use it.
+class NamedStreams {
+ public:
+  void add(std::uint64_t id, Name name) {
+    const base::LockGuard lock(mutex_);
+    names_[id] = name;
+  }
+  void remove(std::uint64_t id) {
+    const base::LockGuard lock(mutex_);
+    names_.erase(id);
+  }
+  template <class Visit>
+  void for_each(const Visit& visit) const {  // visit(id, name), in the order in which they were opened
+    const base::LockGuard lock(mutex_);
+    for (const auto& [id, name] : names_) visit(id, name);
+  }
+
+ private:
+  mutable base::Mutex mutex_;
+  std::map<std::uint64_t, Name> names_ SLIP_GUARDED_BY(mutex_);
+};
+
+// A device whose driver itself implements pageable copies, copies between devices and stream-ordered memory.
+struct NativeDevice {
+  std::uint32_t ordinal = 0;             // number of the physical device
+  std::vector<std::uint32_t> reachable;  // physical devices whose memory it can access, including itself
+};
+
+// The streams of a device that are capturing.
+struct CaptureCounts {
+  std::atomic<int> all{0};
+  std::atomic<int> blocking{0};  // the blocking streams among them
+};
+
 struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   DeviceCore();
   ~DeviceCore();
@@ -154,28 +202,19 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
 
   std::unique_ptr<Backend> backend;
   std::uint32_t id = 0;
-  // The device's driver itself implements pageable copies, copies between devices and stream-ordered memory.
-  bool native = false;
-  Sticky fault;  // the device is lost
+  std::optional<NativeDevice> native;  // set when the device is opened, or never
+  Sticky fault;                        // the device is lost
   DeviceOptions options;
   DeviceInfo info;
   MemoryLedger memory;
-  Sticky stream_failure;                 // of some stream: Device::sync reports it until that stream is closed
-  std::vector<std::uint32_t> reachable;  // native: physical devices whose memory it can access, including itself
-  std::uint32_t ordinal = 0;             // native: number of the physical device
-  std::unique_ptr<StreamPool> pool;      // null if the backend allocates in stream order itself
+  Sticky stream_failure;             // of some stream: Device::sync reports it until that stream is closed
+  std::unique_ptr<StreamPool> pool;  // null if the backend allocates in stream order itself
   std::unique_ptr<Staging> staging;
   StreamState* legacy = nullptr;
-  bool forked = false;                    // this process is a fork of the one that opened the device
-  std::atomic<int> captures{0};           // streams of this device that are capturing
-  std::atomic<int> blocking_captures{0};  // the blocking ones of them
-
-  base::Mutex mutex;
-  std::vector<std::uint32_t> peers SLIP_GUARDED_BY(mutex);  // devices whose memory this one's kernels may access
-
-  base::Mutex named_mutex;
-  // Open streams with a name, by id: for observers that are attached later.
-  std::map<std::uint64_t, Name> named_streams SLIP_GUARDED_BY(named_mutex);
+  bool forked = false;  // this process is a fork of the one that opened the device
+  CaptureCounts captures;
+  EnabledPeers peers;
+  NamedStreams named_streams;
 };
 
 // --- Process exit and fork. Closing a device finishes its work; exit() drops the ops that have not started. A child of

@@ -238,8 +238,8 @@ bool Device::sync_for(std::chrono::nanoseconds limit, Here here) const {
 
 bool Device::can_access_peer(const Device& peer) const {
   if (core_->native && peer.core_->native) {
-    const auto& reachable = core_->reachable;
-    return core_ != peer.core_ && std::ranges::find(reachable, peer.core_->ordinal) != reachable.end();
+    const auto& reachable = core_->native->reachable;
+    return core_ != peer.core_ && std::ranges::find(reachable, peer.core_->native->ordinal) != reachable.end();
   }
   const std::string_view own = core_->info.name, other = peer.core_->info.name;
   return core_ != peer.core_ && own.substr(0, own.find(':')) == other.substr(0, other.find(':'));
@@ -249,16 +249,13 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
     base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
-  const base::LockGuard lock(core_->mutex);
-  if (std::ranges::find(core_->peers, peer.id()) != core_->peers.end())
+  if (!core_->peers.add(peer.id()))
     base::fail(Code::kPeerAccessAlreadyEnabled, here, "from device {} to device {}", id(), peer.id());
-  core_->peers.push_back(peer.id());
 }
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
-  const base::LockGuard lock(core_->mutex);
-  if (std::erase(core_->peers, peer.id()) == 0)
+  if (!core_->peers.remove(peer.id()))
     base::fail(Code::kPeerAccessNotEnabled, here, "from device {} to device {}", id(), peer.id());
 }
 

@@ -18,7 +18,7 @@ namespace slip::runtime {
 }
 
 void refuse_implicit_capture(const StreamState& stream, Here here) {
-  if (stream.legacy && stream.core->blocking_captures.load(std::memory_order_relaxed) > 0) [[unlikely]]
+  if (stream.legacy && stream.core->captures.blocking.load(std::memory_order_relaxed) > 0) [[unlikely]]
     raise_implicit_capture(stream, here);
 }
 
@@ -87,7 +87,7 @@ void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64
   if (position != kEverything) return;  // a point: its work was issued before the capture
   Capture* capture = stream ? base::load_acquire(stream->capture) : nullptr;
   if (stream) refuse_implicit_capture(*stream, here);
-  const bool enclosed = !stream && core.captures.load(std::memory_order_relaxed) > 0;
+  const bool enclosed = !stream && core.captures.all.load(std::memory_order_relaxed) > 0;
   if (!capture && !enclosed) return;
   if (capture) capture->invalidate("a capturing stream was synchronised or queried");
   else Capture::invalidate_all(core, Capture::Reach::kDevice, "its device was synchronised");

@@ -26,7 +26,7 @@ constinit Nobody g_nobody;  // only its address is used, so it may be destroyed 
 constinit thread_local Observer* t_audience = nullptr;
 
 constexpr std::size_t kSlots = 8;
-base::ForkMutex g_mutex;  // guards changes of g_slots
+base::ForkMutex g_mutex;  // guards no data: one thread at a time changes g_slots, which others read
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
 
 // The state of a thread that notifies observers. Each thread has its own counter: with a common one all threads would
@@ -159,8 +159,7 @@ void attach(Observer& observer) {
                    .name = name});
     };
     notify_open(core->legacy->last_id, "legacy");
-    const base::LockGuard lock(core->named_mutex);
-    for (const auto& [id, name] : core->named_streams) notify_open(id, name);
+    core->named_streams.for_each(notify_open);
   }
 }
 

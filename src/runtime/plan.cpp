@@ -20,18 +20,21 @@ struct Plan::Launches {
   base::Mutex mutex;
   // Devices of the captured streams; empty for plans built by hand, which use the launching device.
   std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
-  std::vector<ForkedStream> forked;  // by number of the stream; entry 0, the origin, stays empty
-  Point last;                        // the end of the previous launch
-  std::uint64_t last_stream = 0;     // the id of its stream, which may be closed by now
+  std::vector<ForkedStream> forked SLIP_GUARDED_BY(mutex);  // by number of the stream; entry 0, the origin, stays empty
+  Point last SLIP_GUARDED_BY(mutex);               // the end of the previous launch
+  // The id of its stream, which may be closed by now.
+  std::uint64_t last_stream SLIP_GUARDED_BY(mutex) = 0;
 
-  std::shared_ptr<void> compiled;  // the plan as compiled by a device that compiles plans
-  std::uint32_t compiled_by = 0;   // id of that device
-  bool compiled_with_bindings = false;
+  // The plan as compiled by a device that compiles plans, and the id of that device.
+  std::shared_ptr<void> compiled SLIP_GUARDED_BY(mutex);
+  std::uint32_t compiled_by SLIP_GUARDED_BY(mutex) = 0;
+  bool compiled_with_bindings SLIP_GUARDED_BY(mutex) = false;
 
-  std::vector<runtime::StreamState*> open(runtime::StreamState& main, std::uint32_t count, Here here);
-  bool compiles_for(const runtime::StreamState& main) const;
-  void forget_failure();
-  void wait_for_last(runtime::StreamState& main, Here here) const;
+  std::vector<runtime::StreamState*> open(runtime::StreamState& main, std::uint32_t count, Here here)
+      SLIP_REQUIRES(mutex);
+  bool compiles_for(const runtime::StreamState& main) const SLIP_REQUIRES(mutex);
+  void forget_failure() SLIP_REQUIRES(mutex);
+  void wait_for_last(runtime::StreamState& main, Here here) const SLIP_REQUIRES(mutex);
 
   ~Launches() {
     for (const ForkedStream& each : forked) {
@@ -211,7 +214,8 @@ struct Plan::Bound {
 };
 
 // All checks come before the first op, so that a launch issues all ops or none.
-Plan::Bound Plan::bind(runtime::StreamState& main, const Bindings* bindings, Here here) {
+Plan::Bound Plan::bind(runtime::StreamState& main, const Bindings* bindings, Here here)
+    SLIP_REQUIRES(launches_->mutex) {
   static const Bindings kNone;
   const Bindings& use = bindings ? *bindings : kNone;
   Bound bound;
@@ -246,7 +250,8 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
 // Launches the plan as one op. The first launch compiles it, and later launches compile it again if bindings change it.
 // Returns false if another thread disturbed the compilation, for instance by cudaDeviceSynchronize; then nothing was
 // launched.
-bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, Here here) {
+bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, Here here)
+    SLIP_REQUIRES(launches_->mutex) {
   runtime::PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
   if (launches_->compiled_by != main.core->id) launches_->compiled.reset();
   launches_->compiled_by = main.core->id;
@@ -289,9 +294,8 @@ void Plan::Launches::wait_for_last(runtime::StreamState& main, Here here) const 
 
 // An op of the plan may fail while later ones are being issued. The failure reaches the origin stream through the
 // waits, so ops are enqueued without checks.
-void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) {
+void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) SLIP_REQUIRES(launches_->mutex) {
   if (nodes_.empty()) return;  // an empty plan is no barrier in the legacy stream (rule 8)
-  Launches& launches = *launches_;
   // A launch behaves as one op of its stream. The waits that ensure this are implicit.
   const auto wait = [](runtime::StreamState& stream, Point point, bool launch_edge, Here place) {
     if (point.stream && point.stream != &stream)
@@ -300,8 +304,8 @@ void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) {
   const auto end_of = [here](runtime::StreamState& stream) {
     return Point{&stream, runtime::enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
-  launches.forget_failure();
-  launches.wait_for_last(main, here);
+  launches_->forget_failure();
+  launches_->wait_for_last(main, here);
   const Point begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
@@ -322,9 +326,9 @@ void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) {
     if (marked[i]) ends[i] = end_of(stream);
   }
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);
-  launches.last = end_of(main);
-  launches.last_stream = main.last_id;
-  if (main.core->options.launch_blocking) runtime::wait_for(*main.core, &main, launches.last.position, 0, here);
+  launches_->last = end_of(main);
+  launches_->last_stream = main.last_id;
+  if (main.core->options.launch_blocking) runtime::wait_for(*main.core, &main, launches_->last.position, 0, here);
 }
 
 Plan StreamRef::end_capture(Here here) const {

@@ -43,8 +43,7 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
     base::fail(Code::kInvalidValue, here,
                "kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device", kernel.text(),
                block.name.text());
-  const base::LockGuard lock(core.mutex);
-  if (std::ranges::find(core.peers, block.core->id) != core.peers.end()) return;
+  if (core.peers.contains(block.core->id)) return;
   base::fail(Code::kPeerAccessNotEnabled, here,
              "kernel '{}' on device {} uses buffer '{}' of device {}: call enable_peer_access first", kernel.text(),
              core.id, block.name.text(), block.core->id);

@@ -186,7 +186,7 @@ bool BlockReader::copy_by_team() {
 void BlockReader::read_by_queue(const Next& next, Here here) {
   DiskQueue::Next next_range;
   if (next) {
-    next_range = [&]() -> std::optional<ReadRange> {
+    next_range = [&]() SLIP_REQUIRES(reading_) -> std::optional<ReadRange> {
       if (held_back_) return std::nullopt;
       const std::optional<ReadRequest> request = next();
       if (!request) return std::nullopt;

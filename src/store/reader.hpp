@@ -48,7 +48,7 @@ class BlockReader {
  private:
   class ThreadGroup;
 
-  void read_by_queue(const Next& next, Here here);
+  void read_by_queue(const Next& next, Here here) SLIP_REQUIRES(reading_);
   void read_by_threads();
   bool copy_by_team();
   void read_blocks(unsigned member);
@@ -63,8 +63,9 @@ class BlockReader {
 
   BlockIo io_;
   base::Mutex reading_;  // held for a whole read
-  std::unique_ptr<DiskQueue> queue_;
-  bool held_back_ = false;  // the next request is read by threads, so the queue must not read past it
+  std::unique_ptr<DiskQueue> queue_ SLIP_PT_GUARDED_BY(reading_);
+  // The next request is read by threads, so the queue must not read past it.
+  bool held_back_ SLIP_GUARDED_BY(reading_) = false;
 
   ReadRange range_;  // the range that is being read
   std::atomic<std::uint64_t> next_block_{0};

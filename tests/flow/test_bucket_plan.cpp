@@ -74,11 +74,11 @@ TEST(BucketOrder, IsTheBestOfAllOrders) {
     Picos least = std::numeric_limits<Picos>::max();
     do least = std::min(least, lateness(calls, order));
     while (std::next_permutation(order.begin(), order.end()));
-    const flow::CallOrder found = flow::best_order(calls, 100'000);
+    const flow::OrderedCalls found = flow::best_order(calls, 100'000);
     EXPECT_TRUE(found.exact);
     EXPECT_EQ(found.lateness, least);
     EXPECT_EQ(lateness(calls, found.calls), least);
-    const flow::CallOrder quick = flow::due_first(calls);
+    const flow::OrderedCalls quick = flow::due_first(calls);
     EXPECT_EQ(lateness(calls, quick.calls), quick.lateness);
     EXPECT_GE(quick.lateness, least);
   }

@@ -248,8 +248,7 @@ const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an imp
 // and a wait for legacy work, which takes one cell.
 std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
 
-// REQUIRES: submit_lock not held.
-void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
+void require_fit(const Lane& lane, std::uint64_t cells, Here here) SLIP_EXCLUDES(lane.submit_lock) {
   const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
   if (cells > largest) [[unlikely]]
     base::fail(Code::kInvalidValue, here,
@@ -258,23 +257,22 @@ void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
 }
 
 // Returns the position that a full lane must reach before the host continues. At least half of the ring is free then,
-// so that the blocked host can submit many ops at once. If the op needs more cells, more are free. REQUIRES:
-// submit_lock.
-std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
+// so that the blocked host can submit many ops at once. If the op needs more cells, more are free.
+std::uint64_t room_at(const Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) {
   return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
 }
 
-// Whether the lane has no owner and no thread can take it. REQUIRES: submit_lock. leave_if_empty() increments
+// Whether the lane has no owner and no thread can take it. leave_if_empty() increments
 // `leaving`, sets `idle`, perhaps takes the lane back, and then decrements `leaving`. acquire: sees these in order, and
 // the lane as its last owner left it.
-bool is_ownerless(const Lane& lane) {
+bool is_ownerless(const Lane& lane) SLIP_REQUIRES(lane.submit_lock) {
   return base::load_acquire(lane.idle) && base::load_acquire(lane.leaving) == 0 &&
          lane.idle.load(std::memory_order_relaxed);
 }
 
 // Whether the ring has room for an op of that many cells and the padding before it. Padding is shorter than the op, so
-// twice the cells suffice. REQUIRES: submit_lock.
-bool make_room(Lane& lane, std::uint64_t cells) {
+// twice the cells suffice.
+bool make_room(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) {
   const std::uint64_t need = lane.tail + 2 * cells;
   if (need <= lane.room_until) [[likely]]
     return true;
@@ -282,8 +280,8 @@ bool make_room(Lane& lane, std::uint64_t cells) {
   return need <= lane.room_until;
 }
 
-// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: submit_lock, room.
-PackedOp& reserve(Lane& lane, std::uint64_t cells) {
+// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: room.
+PackedOp& reserve(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) {
   const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
   if (to_end < cells) {
     PackedOp& padding = op_at(lane, lane.tail);
@@ -301,8 +299,8 @@ bool is_wait_for_former(const Lane& lane, const Op& op) {
   return op.point.stream == &lane && op.point_stream != lane.last_id && runtime::observed();
 }
 
-// Keeps the wait, so that the next op carries it. REQUIRES: submit_lock, room, fewer than kMaxWaits pending waits.
-std::uint64_t keep_wait(Lane& lane, const Op& op) {
+// Keeps the wait, so that the next op carries it. REQUIRES: room, fewer than kMaxWaits pending waits.
+std::uint64_t keep_wait(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock) {
   if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
   lane.pending.points[lane.pending.count++] = op.point;
   lane.has_pending.store(true, std::memory_order_relaxed);
@@ -311,9 +309,9 @@ std::uint64_t keep_wait(Lane& lane, const Op& op) {
 
 // Writes an exchange that is already done, and finishes it, without an owner of the lane. No other thread can take the
 // lane, and none knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the
-// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room,
+// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: room,
 // is_ownerless(). Returns the position after the op.
-std::uint64_t write_ended(Lane& lane, const Op& op) {
+std::uint64_t write_ended(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock) {
   const std::uint64_t cells = cells_of(op);
   PackedOp& packed = reserve(lane, cells);
   pack(op, cells, {}, 0, packed);
@@ -326,8 +324,8 @@ std::uint64_t write_ended(Lane& lane, const Op& op) {
 }
 
 // Returns true if the lane was idle and has work. Then its state is `becomes`: with kQueued the caller must wake the
-// executor, with kRunning the caller owns the lane. REQUIRES: submit_lock, the ops are published.
-bool activate(Lane& lane, LaneState becomes = LaneState::kQueued) {
+// executor, with kRunning the caller owns the lane. REQUIRES: the ops are published.
+bool activate(Lane& lane, LaneState becomes = LaneState::kQueued) SLIP_REQUIRES(lane.submit_lock) {
   base::light_fence();  // see leave_if_empty()
   if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
     return false;
@@ -416,7 +414,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
 }
 
 // Whether the lane is empty, so that this thread may begin the next op at once. False with an observer, because the
-// submission must be reported before the run. REQUIRES: submit_lock, so that an idle lane stays idle.
+// submission must be reported before the run. Under submit_lock, so that an idle lane stays idle.
 bool CpuBackend::may_begin(const Lane& lane) const {
   // acquire: sees the lane as its last owner left it.
   return base::load_acquire(lane.idle) && base::load_acquire(lane.done) == lane.tail && lane.pending.count == 0 &&
@@ -459,7 +457,7 @@ std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
 
 // Holds the submit locks of all blocking streams at once, so that each of their ops is either before or after the
 // legacy op. Returns nullopt if the queue is full: the waits pushed so far stay in it, and the next attempt adds the
-// rest. REQUIRES: submit_lock of the legacy lane.
+// rest.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
   const std::uint64_t cells = cells_of(op);
   const base::LockGuard lock(mutex_);
@@ -488,7 +486,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
   return position;
 }
 
-// REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
+// REQUIRES: room for the op and its waits. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
     if (is_wait_for_former(lane, op)) return write(lane, kLoneWait);
@@ -510,12 +508,12 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   return write(lane, runtime::is_allocation_mark(op) ? kLoneWait : op);
 }
 
-// Writes the pending waits as an op of their own. REQUIRES: submit_lock, room.
+// Writes the pending waits as an op of their own. REQUIRES: room.
 void CpuBackend::flush_pending(Lane& lane) {
   if (lane.pending.count > 0) write(lane, kLoneWait);
 }
 
-// Writes a wait for the point, after the pending waits. REQUIRES: submit_lock, room.
+// Writes a wait for the point, after the pending waits. REQUIRES: room.
 std::uint64_t CpuBackend::write_wait(Lane& lane, const Op& op, Point point) {
   flush_pending(lane);
   lane.pending.points[lane.pending.count++] = point;
@@ -532,7 +530,7 @@ void CpuBackend::settle_pending(Lane& lane) {
   if (idle) executor_->wake(lane);
 }
 
-// Writes the op with the waits that came before it. REQUIRES: submit_lock, room. Returns the position after the op.
+// Writes the op with the waits that came before it. REQUIRES: room. Returns the position after the op.
 std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
   const std::span<const Point> waits(lane.pending.points, lane.pending.count);
   if (!waits.empty()) {
@@ -550,7 +548,7 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
   return lane.tail;
 }
 
-// Pushes an implicit wait: `lane` waits until `target` has reached the position. REQUIRES: submit_lock, room.
+// Pushes an implicit wait: `lane` waits until `target` has reached the position. REQUIRES: room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
   if (runtime::observed()) {
     runtime::notify_barrier(lane, lane.tail, {&target, position});

@@ -34,21 +34,21 @@ class CpuBackend final : public runtime::Backend {
   std::vector<Lane*> covered_by(runtime::StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
   std::uint64_t mark_legacy(Lane& legacy);
-  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op,
-                                           std::vector<Lane*>& activated) SLIP_NO_THREAD_SAFETY_ANALYSIS;
-  std::uint64_t push(Lane& lane, const Op& op);
-  std::uint64_t write(Lane& lane, const Op& op);
-  std::uint64_t write_wait(Lane& lane, const Op& op, Point point);
-  void flush_pending(Lane& lane);
-  void settle_pending(Lane& lane);
-  void push_wait(Lane& lane, Lane& target, std::uint64_t position);
+  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& activated)
+      SLIP_REQUIRES(lane.submit_lock) SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  std::uint64_t push(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock);
+  std::uint64_t write(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock);
+  std::uint64_t write_wait(Lane& lane, const Op& op, Point point) SLIP_REQUIRES(lane.submit_lock);
+  void flush_pending(Lane& lane) SLIP_REQUIRES(lane.submit_lock);
+  void settle_pending(Lane& lane) SLIP_EXCLUDES(lane.submit_lock);
+  void push_wait(Lane& lane, Lane& target, std::uint64_t position) SLIP_REQUIRES(lane.submit_lock);
   // Whether the legacy stream has work that the lane does not wait for yet. relaxed: the result is exact if the caller
   // holds the lane's submit_lock. push_legacy() holds it, too, while it publishes the legacy op and stores legacy_end_.
   bool behind_legacy(const Lane& lane) const {
     return lane.joins_legacy &&
            legacy_end_.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
-  bool may_begin(const Lane& lane) const;
+  bool may_begin(const Lane& lane) const SLIP_REQUIRES(lane.submit_lock);
 
   runtime::DeviceCore& core_;
   // Whether waits are stored in the entry of the op that follows them. False with hardware queues, where each wait has

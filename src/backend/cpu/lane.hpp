@@ -92,13 +92,15 @@ struct Lane : runtime::StreamState {
 
   // --- producer, guarded by submit_lock ---
   alignas(64) base::BiasedLock submit_lock;
-  std::uint64_t tail = 0;
-  std::uint64_t room_until = 0;               // `tail` may increase to here before `done` must be read again
+  std::uint64_t tail SLIP_GUARDED_BY(submit_lock) = 0;
+  // `tail` may increase to here before `done` must be read again.
+  std::uint64_t room_until SLIP_GUARDED_BY(submit_lock) = 0;
   std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this lane already waits for
-  std::uint64_t seen_by_legacy = 0;           // position that the legacy lane already waits for
+  // Position that the legacy lane already waits for.
+  std::uint64_t seen_by_legacy SLIP_GUARDED_BY(submit_lock) = 0;
   std::atomic<bool> has_pending{false};
   bool joins_legacy = false;  // a blocking stream; constant while open
-  PendingWaits pending;
+  PendingWaits pending SLIP_GUARDED_BY(submit_lock);
 
   alignas(64) std::atomic<std::uint64_t> published{0};  // end of the submitted ops
   alignas(64) std::atomic<std::uint64_t> done{0};       // end of the finished ops
@@ -133,7 +135,7 @@ struct Lane : runtime::StreamState {
   Waiter waiter;                   // entry of this lane in the list of the lane it waits for
   Lane* next = nullptr;            // link in the queue of a thread or an engine; guarded by the lock of that queue
   Lane* shared_next = nullptr;     // link in the shared queue; a claimed lane may still have an entry there
-  bool enqueued = false;           // has such an entry; guarded by Pool::shared_lock_, as are the next three
+  bool enqueued = false;           // has such an entry; guarded by the lock of SharedQueue, as are the next three
   // Only on one core: the host waits after each submission, so it runs the lane itself, without a thread switch.
   bool left_to_host = false;
   std::uint32_t syncs_shared = 0;  // `syncs` when the lane was last put into the shared queue

@@ -1,6 +1,7 @@
 #include "backend/cpu/pool.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
@@ -14,23 +15,26 @@ constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, on
 constexpr int kChecks = 8;                 // a worker checks an empty lane so often before it leaves the lane
 constexpr int kChase = 64;                 // the maximum number of dependencies that a waiting host thread follows
 
-// Only kernels have priorities, 0 to -2; copy engines ignore them (rule 48).
-std::size_t level(Engine engine, const Lane& lane) {
-  return engine == Engine::kCompute ? static_cast<std::size_t>(lane.priority + 2) : 2;
-}
-
 }  // namespace
+
+Pool::Pool(int compute_workers, int cores)
+    : limits_(cores), scheduler_(*this, limits_, compute_workers, [this](Worker& self) { work(self); }) {}
+
+void Pool::wake(Lane& lane) {
+  scheduler_.cores().note_host();
+  scheduler_.share(lane);
+}
 
 void Pool::work(Worker& self) {
   base::set_time_slice(self.runner.time_slice);  // a thread inherits the slice of the thread that started it
-  while (Lane* lane = next(self)) run(self.runner, *lane, kNoStop);
+  while (Lane* lane = scheduler_.next(self)) run(self.runner, *lane, kNoStop);
 }
 
 // Runs the lane, which this thread owns, until it is empty, must wait, or has reached `stop`. Releases ownership.
 void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
   // Reading the clock takes a tenth of the time of a short op. So if the ops of a lane are short, only one run() in
   // kTimedVisits is timed.
-  const bool timed = expected_long(lane, nullptr) || lane.visits++ % kTimedVisits == 0;
+  const bool timed = limits_.expected_long(lane) || lane.visits++ % kTimedVisits == 0;
   std::uint64_t begun = timed ? base::ticks() : 0;
   unsigned ops = 0;
   const auto account = [&] {  // REQUIRES: this thread owns the lane
@@ -52,8 +56,8 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     if (lane.head >= stop || should_yield(self, lane, ops)) {
       account();
       publish(self, lane);
-      make_ready(self, lane);
-      if (engine_wanted(self.held)) release_engine(self);
+      scheduler_.make_ready(self, lane);
+      if (scheduler_.engine_wanted(self.held)) scheduler_.release_engine(self);
       return;
     }
     PackedOp& op = op_at(lane, lane.head);
@@ -94,8 +98,8 @@ void Pool::end_begun(Lane& lane) {
 // Whether other lanes should get this thread or its engine before this lane continues.
 bool Pool::should_yield(const LaneRunner& self, const Lane& lane, unsigned ops) const {
   if (ops == 0) return false;
-  if (engine_wanted(self.held) && (ops >= kBatch || expected_long(lane, nullptr))) return true;
-  return ops >= kBatch && (self.has_local() || shared_count_.load(std::memory_order_relaxed) > 0);
+  if (scheduler_.engine_wanted(self.held) && (ops >= kBatch || limits_.expected_long(lane))) return true;
+  return ops >= kBatch && (self.has_local() || scheduler_.has_shared());
 }
 
 // Checks everything that the op at head waits for, and takes its engine. False: the lane is parked, and this thread no
@@ -111,49 +115,30 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   }
   if (!flag_reached(op)) {
     publish(self, lane);
-    park_on_flag(lane, op);
+    scheduler_.park_on_flag(lane, op);
     return false;
   }
   if (op.kind == OpKind::kExchange) {
     publish(self, lane);
-    if (self.has_local()) {  // the exchange may take long: other threads get the local queue
-      self.queue_successor();
-      base::light_fence();  // see search()
-      share_local(self);
-    }
+    if (self.has_local()) scheduler_.offer_local(self, true);  // the exchange may take long
     self.use_time_slice(base::TimeSlice::kShort);
     if (!exchange(lane, op, lane.head + op.cells,
                   self.is_worker ? runtime::Exchange::By::kWorker : runtime::Exchange::By::kWaiter)) {
-      park_on_flag(lane, op);
+      scheduler_.park_on_flag(lane, op);
       return false;
     }
   }
   if (lane.queue && !lane.dispatched) {
     lane.dispatched = true;
-    if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
+    if (Lane* freed = lane.queue->dispatch()) scheduler_.make_ready(self, *freed);
   }
   if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
-  if (self.time_slice == base::TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
+  if (self.time_slice == base::TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > limits_.heavy_ticks)
     self.use_time_slice(base::TimeSlice::kUsual);
   publish(self, lane);  // publish the waits before the op now: the op may wait or run for long
-  if (!hold_engine(self, lane, op.engine)) return false;
-  if (self.has_local()) {
-    self.queue_successor();
-    base::light_fence();  // see search()
-    if (expected_long(lane, &op)) share_local(self);
-    else if (search_.load(std::memory_order_relaxed) == Search::kNone)
-      wake_one();  // only a searcher can share the local queue if this op turns out to be long
-    else if (trusts_notifications_.load(std::memory_order_relaxed))
-      wake_searcher();  // the searcher sleeps long while it trusts notifications: it would share the queue too late
-  }
+  if (!scheduler_.hold_engine(self, lane, op.engine)) return false;
+  if (self.has_local()) scheduler_.offer_local(self, limits_.expected_long(lane, &op));
   return true;
-}
-
-// A worker that waits for other ranks needs the core rarely, but without delay, so it takes a short time slice. A
-// worker that computes takes the usual one.
-void LaneRunner::use_time_slice(base::TimeSlice slice) {
-  if (!is_worker || time_slice == slice) return;
-  base::set_time_slice(time_slice = slice);
 }
 
 // Publishes that everything before `head` is done, and wakes the waiters.
@@ -172,7 +157,7 @@ void Pool::wake_waiters(LaneRunner& self, Lane& lane) {
     Lane& next = *served->lane;
     served = served->next;  // first: the lane may run at once and reuse its waiter
     if (!self.is_worker || !self.has_local() || next.executor.load(std::memory_order_relaxed) != this) {
-      make_ready(self, next);
+      scheduler_.make_ready(self, next);
       continue;
     }
     next.state.store(LaneState::kLocal, std::memory_order_release);
@@ -209,17 +194,16 @@ bool Pool::park_on_point(Lane& lane, Point point) {
 // Each read of `published` takes its cache line from the host's core, and the host's next store to it is slow. So a
 // worker with nothing else to do reads it only at intervals, in which the host submits several ops.
 void Pool::pace(LaneRunner& self) {
-  if (one_core_ || shares_host_core()) return;
-  while (base::ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0)
-    base::cpu_relax();
+  if (limits_.one_core || scheduler_.cores().on_host_core()) return;
+  while (base::ticks() - self.last_check < limits_.look_ticks && !scheduler_.has_shared()) base::cpu_relax();
   self.last_check = base::ticks();
 }
 
 // A worker that finds a lane empty checks it some more times before it leaves. Otherwise a host that submits op after
 // op would have to wake a thread each time. True: the lane is in the worker's queue again.
 bool Pool::linger(LaneRunner& self, Lane& lane) {
-  if (!self.is_worker || one_core_ || lane.checks >= kChecks || shared_count_.load(std::memory_order_relaxed) > 0 ||
-      engine_wanted(self.held) || stopping_.load(std::memory_order_relaxed) || shares_host_core())
+  if (!self.is_worker || limits_.one_core || lane.checks >= kChecks || scheduler_.has_shared() ||
+      scheduler_.engine_wanted(self.held) || scheduler_.stopping() || scheduler_.cores().on_host_core())
     return false;
   const std::uint32_t syncs = lane.syncs.load(std::memory_order_relaxed);
   if (lane.syncs_seen != syncs) {  // the host waits after each op: let it run the lane, without a thread switch
@@ -231,37 +215,8 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
     self.empty_checks = 0;
     pace(self);
   }
-  make_ready(self, lane);
+  scheduler_.make_ready(self, lane);
   return true;
-}
-
-// Queues a lane that can continue: a worker queues it for itself, another thread for all workers. If the worker's queue
-// is empty, the lane becomes its successor, which saves taking the lock.
-void Pool::make_ready(LaneRunner& self, Lane& lane) {
-  Executor* owner = lane.executor.load(std::memory_order_relaxed);
-  if (owner != this) return owner->wake_from_outside(lane);  // a lane of another device, which waited for one of ours
-  if (!self.is_worker) {
-    lane.state.store(LaneState::kQueued, std::memory_order_release);
-    share(lane);
-    return;
-  }
-  lane.state.store(LaneState::kLocal, std::memory_order_release);
-  if (!self.has_local()) {
-    self.successor = &lane;
-    return;
-  }
-  const base::LockGuard lock(self.lock);  // the successor became ready earlier and stays first
-  self.local.push(lane);
-  self.count(+1);
-}
-
-// Moves the successor to `local`, where the searcher can find it, because this thread is about to run an op.
-void LaneRunner::queue_successor() {
-  if (!successor) return;
-  const base::LockGuard guard(lock);
-  local.push(*successor);
-  count(+1);
-  successor = nullptr;
 }
 
 // One step of a waiting host thread (a driver) towards `position`: follows the dependencies to a lane that can run, and
@@ -275,7 +230,7 @@ bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
         target->state.compare_exchange_strong(state, LaneState::kRunning, base::kAcquire)) {
       base::acquire_fence();  // sees the lane as the thread that queued it left it
       run(self, *target, position);
-      release_engine(self);
+      scheduler_.release_engine(self);
       return true;
     }
     if (state != LaneState::kParked) return false;
@@ -287,31 +242,34 @@ bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   return false;
 }
 
+// An unused entry for a host thread that waits. Null: all are in use.
+LaneRunner* Pool::take_driver() {
+  for (LaneRunner& driver : drivers_) {
+    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, base::kAcquire)) {
+      base::acquire_fence();  // sees the entry as its last user left it
+      return &driver;
+    }
+  }
+  return nullptr;
+}
+
 bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return base::load_acquire(lane.done) >= position; };
   if (reached()) return true;
-  LaneRunner* self = nullptr;
-  for (LaneRunner& driver : drivers_) {
-    if (deadline_ns != 0) break;  // a thread with a deadline cannot leave an op in the middle: others run the lane
-    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, base::kAcquire)) {
-      base::acquire_fence();  // sees the slot as its last user left it
-      self = &driver;
-      break;
-    }
-  }
+  // A thread with a deadline cannot leave an op in the middle: others run the lane.
+  LaneRunner* const self = deadline_ns == 0 ? take_driver() : nullptr;
   if (!self) hurry();
   // On the same core as the worker that runs the lane, a spinning thread would only delay it.
-  const bool shares_core = base::current_core() == worker_core_.load(std::memory_order_relaxed);
-  const int spins = one_core_ || shares_core ? 1 : 100;
+  const int spins = limits_.one_core || scheduler_.cores().on_worker_core() ? 1 : 100;
   int idle = 0;
   while (!reached() && idle < spins) {
     if (self && drive(*self, lane, position)) {
       idle = 0;
       continue;
     }
-    if (flag_waiters_.any()) static_cast<void>(poll_flags(self));
+    if (self) static_cast<void>(scheduler_.poll_flags(*self));
     if (deadline_ns != 0 && (idle & 63) == 63 && base::now_ns() > deadline_ns) break;
-    if (one_core_) base::yield_thread();
+    if (limits_.one_core) base::yield_thread();
     // Reading `done` too often would slow down the thread that runs the lane.
     for (int i = 0; i < std::min(idle, 32); ++i) base::cpu_relax();
     ++idle;
@@ -338,27 +296,13 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   return reached();
 }
 
-// Gives `self` the engine for the lane's next op. False: no slot was free, and the lane is parked until it gets one.
-bool Pool::hold_engine(LaneRunner& self, Lane& lane, Engine engine) {
-  if (lane.granted == engine) {  // it got the slot while it was parked
-    release_engine(self);
-    self.held = engine;
-    lane.granted = Engine::kNone;
-    return true;
+// Notes the mean time of an op. Ignores a long time if the thread was preempted meanwhile: the ops may still be short.
+void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const {
+  if (op_ticks > limits_.long_ticks && !limits_.expected_long(lane)) {
+    const std::int64_t before = std::exchange(self.preemptions, base::preemptions());
+    if (before != self.preemptions) return;
   }
-  if (self.held == engine) return true;
-  release_engine(self);
-  if (!engines_[static_cast<std::size_t>(engine)].take_or_park(lane, level(engine, lane))) return false;
-  self.held = engine;
-  return true;
-}
-
-// Passes the held engine to the first lane that waits for it, or frees the slot.
-void Pool::release_engine(LaneRunner& self) {
-  if (self.held == Engine::kNone) return;
-  const Engine engine = self.held;
-  self.held = Engine::kNone;
-  if (Lane* lane = engines_[static_cast<std::size_t>(engine)].release(engine)) make_ready(self, *lane);
+  lane.op_ticks.store(op_ticks, std::memory_order_relaxed);
 }
 
 }  // namespace slip::backend

@@ -1,8 +1,10 @@
-// The containers of Pool for lanes that do not run: lists, the queues of engines, and the lanes that wait for flags.
-// EngineSlots and FlagWaiters have their own locks; a LaneList needs the lock of its owner. No thread blocks in them.
+// The containers of Pool for lanes that do not run: lists, the queue that all threads share, the queues of engines, and
+// the lanes that wait for flags. A LaneList needs the lock of its owner; the others have their own locks. No thread
+// blocks in them.
 #pragma once
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/lane.hpp"
@@ -32,6 +34,33 @@ class LaneList {
  private:
   Lane* first_ = nullptr;
   Lane* last_ = nullptr;
+};
+
+// The queue of ready lanes that any thread may take. A driver claims a lane by its state alone, so the lane's entry may
+// stay here after that.
+class SharedQueue {
+ public:
+  // On one core, a lane whose host waits after each submission is left to that host for a while.
+  explicit SharedQueue(bool one_core) : one_core_(one_core) {}
+
+  // Adds a lane whose state is kQueued. `urgent`: a thread should take it at once. Returns whether it is urgent; a lane
+  // that is left to its host is not.
+  bool push(Lane& lane, bool urgent);
+  // Takes the first lane that nobody claimed; its state is then kRunning. Null: there is none.
+  Lane* take();
+  // Takes the first lane that its host does not run: it is not left to the host, or it made no progress since the last
+  // call. The other lanes stay.
+  Lane* take_abandoned();
+
+  bool any(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order) > 0; }
+  bool urgent() const { return urgent_.load(std::memory_order_relaxed); }  // a hint
+
+ private:
+  const bool one_core_;
+  base::SpinLock lock_;
+  LaneList<&Lane::shared_next> lanes_ SLIP_GUARDED_BY(lock_);
+  alignas(64) std::atomic<int> count_{0};  // threads read it far more often than a thread takes the lock
+  std::atomic<bool> urgent_{false};        // it has a lane whose ops are expected to be long
 };
 
 // The slots of one engine: as many ops as there are slots may run on it concurrently.
@@ -82,14 +111,15 @@ class EngineSlots {
 };
 
 // Lanes that are parked on a flag in memory or on an exchange. Waiting host threads poll them, and so does the
-// searcher, which is the idle worker that looks for work (see pool.hpp).
+// searcher, which is the idle worker that looks for work (see lane_scheduler.hpp).
 class FlagWaiters {
  public:
   // `subscribed`: the exchange notifies the pool, so the pool may poll rarely.
   void park(Lane& lane, bool subscribed) {
     const base::LockGuard lock(lock_);
     lane.subscribed = subscribed;
-    if (!subscribed) unsubscribed_count_.fetch_add(1, std::memory_order_seq_cst);  // see Pool::only_subscribed()
+    if (!subscribed)
+      unsubscribed_count_.fetch_add(1, std::memory_order_seq_cst);  // see LaneScheduler::only_subscribed()
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.state.store(LaneState::kParked, std::memory_order_release);
     lanes_.push_back(&lane);
@@ -110,7 +140,8 @@ class FlagWaiters {
     return true;
   }
   bool any(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order) > 0; }
-  // Whether some lane waits for a flag or an exchange that sends no notification. seq_cst: see Pool::only_subscribed().
+  // Whether some lane waits for a flag or an exchange that sends no notification. seq_cst: see
+  // LaneScheduler::only_subscribed().
   bool any_unsubscribed() const { return unsubscribed_count_.load(std::memory_order_seq_cst) > 0; }
 
  private:

@@ -26,7 +26,8 @@ bool contains(const Region& region, const void* address) {
 }
 
 struct State {
-  // Held while an op runs. Page protection is per process, so only one op of all strict devices runs at a time.
+  // Held while an op runs; guards no data: page protection is per process, so only one op of all strict devices runs at
+  // a time.
   base::Mutex running;
   base::ForkMutex mutex;
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);

@@ -44,11 +44,12 @@ struct Library {
 Library g_cupti{};
 
 struct State {
-  base::Mutex mutex;  // guards all members
+  base::Mutex mutex;
   // Our op numbers by CUPTI's correlation id, until the span arrives.
-  std::unordered_map<std::uint32_t, std::uint64_t> numbers;
-  std::unordered_map<std::uint32_t, GpuSpan> early;  // spans by correlation id, until the number arrives
-  std::vector<std::pair<std::uint64_t, GpuSpan>> spans;
+  std::unordered_map<std::uint32_t, std::uint64_t> numbers SLIP_GUARDED_BY(mutex);
+  // Spans by correlation id, until the number arrives.
+  std::unordered_map<std::uint32_t, GpuSpan> early SLIP_GUARDED_BY(mutex);
+  std::vector<std::pair<std::uint64_t, GpuSpan>> spans SLIP_GUARDED_BY(mutex);
 };
 
 State& state() { return base::process_wide<State>(); }  // never destroyed: CUPTI's thread may call back at exit
@@ -73,8 +74,8 @@ void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t
   *records = 0;  // as many as fit
 }
 
-// REQUIRES: the state's mutex.
-void note_span(std::uint32_t correlation, std::uint64_t start, std::uint64_t end, Picos offset) {
+void note_span(std::uint32_t correlation, std::uint64_t start, std::uint64_t end, Picos offset)
+    SLIP_REQUIRES(state().mutex) {
   const GpuSpan span{static_cast<Picos>(start) * 1000 + offset, static_cast<Picos>(end) * 1000 + offset};
   const auto number = state().numbers.find(correlation);
   if (number == state().numbers.end()) {
@@ -86,13 +87,12 @@ void note_span(std::uint32_t correlation, std::uint64_t start, std::uint64_t end
 }
 
 template <class Span>
-void note_span(const CUpti_Activity* record, Picos offset) {
+void note_span(const CUpti_Activity* record, Picos offset) SLIP_REQUIRES(state().mutex) {
   const auto* span = reinterpret_cast<const Span*>(record);
   note_span(span->correlationId, span->start, span->end, offset);
 }
 
-// REQUIRES: the state's mutex.
-void note_number(const CUpti_ActivityExternalCorrelation& record) {
+void note_number(const CUpti_ActivityExternalCorrelation& record) SLIP_REQUIRES(state().mutex) {
   if (record.externalKind != kOurKind) return;
   const auto early = state().early.find(record.correlationId);
   if (early == state().early.end()) {

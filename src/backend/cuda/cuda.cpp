@@ -99,13 +99,12 @@ bool is_capturing(cudaStream_t stream) {
 }
 
 CudaBackend::CudaBackend(runtime::DeviceCore& core, int gpu)
-    : core_(core), gpu_(gpu), only_gpu_(gpu_count() == 1), events_(EventPool::of(gpu)), times_(gpu) {
+    : core_(core), gpu_(gpu), only_gpu_(gpu_count() == 1), enqueuer_(core, gpu), times_(gpu) {
   make_current();
   check(cudaFree(nullptr), "cudaFree", gpu_);  // creates the context now, not with the first op
-  core_.native = true;
-  core_.ordinal = static_cast<std::uint32_t>(gpu_);
+  core_.native.emplace().ordinal = static_cast<std::uint32_t>(gpu_);
   fill_info();
-  make_pool();
+  enqueuer_.make_pool();
   reach_peers();
 }
 
@@ -123,25 +122,10 @@ void CudaBackend::fill_info() {
         gpu_);
 }
 
-// A separate memory pool, so that its options do not affect other users in the process.
-void CudaBackend::make_pool() {
-  cudaMemPoolProps properties{};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.location = {cudaMemLocationTypeDevice, {gpu_}};
-  check(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate", gpu_);
-  const auto set = [this](cudaMemPoolAttr attribute, auto value) {
-    check(cudaMemPoolSetAttribute(pool_, attribute, &value), "cudaMemPoolSetAttribute", gpu_);
-  };
-  const PoolOptions& options = core_.options.pool;
-  set(cudaMemPoolAttrReleaseThreshold, static_cast<std::uint64_t>(options.release_threshold));
-  set(cudaMemPoolReuseFollowEventDependencies, static_cast<int>(options.follow_event_dependencies));
-  set(cudaMemPoolReuseAllowOpportunistic, static_cast<int>(options.opportunistic));
-  set(cudaMemPoolReuseAllowInternalDependencies, static_cast<int>(options.internal_dependencies));
-}
-
 // Enables CUDA peer access to all GPUs once. The runtime, not CUDA, decides which device may access which memory.
 void CudaBackend::reach_peers() {
-  core_.reachable.push_back(core_.ordinal);
+  std::vector<std::uint32_t>& reachable = core_.native->reachable;
+  reachable.push_back(core_.native->ordinal);
   const int count = gpu_count();
   for (int other = 0; other < count; ++other) {
     int can = 0;
@@ -149,7 +133,7 @@ void CudaBackend::reach_peers() {
     const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
     if (status != cudaErrorPeerAccessAlreadyEnabled) check(status, "cudaDeviceEnablePeerAccess", gpu_);
     static_cast<void>(cudaGetLastError());
-    core_.reachable.push_back(static_cast<std::uint32_t>(other));
+    reachable.push_back(static_cast<std::uint32_t>(other));
   }
 }
 
@@ -168,7 +152,6 @@ CudaBackend::~CudaBackend() {
     stream->core = nullptr;
     base::Slab<CudaStream>::give(stream);
   }
-  if (pool_) cudaMemPoolDestroy(pool_);
   static_cast<void>(cudaGetLastError());  // at exit the driver may already be shut down, and the calls above fail
 }
 
@@ -256,7 +239,7 @@ void CudaBackend::close_stream(runtime::StreamState& state) noexcept {
     try {  // record an event at the end of the stream's work: when it is reached, the state can be reused
       if (stream.has_handle()) {
         const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
-        record(stream, {.kind = OpKind::kRecord}, end);
+        enqueuer_.record(stream, {.kind = OpKind::kRecord}, end);
         stream.submitted.store(end, std::memory_order_relaxed);
       }
     } catch (const Error&) {

@@ -1,5 +1,6 @@
-// CudaBackend: a GPU as a device. CUDA implements the stream semantics (docs/semantics.md); this class translates ops
-// into CUDA calls. All public functions may be called by any thread.
+// CudaBackend: a GPU as a device. CUDA implements the stream semantics (docs/semantics.md); this class opens
+// streams, orders ops of different streams and waits for them. OpEnqueuer translates an op into CUDA calls. All public
+// functions may be called by any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,17 +9,11 @@
 #include <vector>
 
 #include "backend/cuda/cuda_stream.hpp"
+#include "backend/cuda/op_enqueuer.hpp"
 #include "backend/cuda/run_times.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::backend {
-
-// A plan as a CUDA graph, with the data that its nodes refer to.
-struct CompiledPlan;
-
-// Runs the function of an op. If it throws, its stream fails.
-void run_host_function(const std::function<void()>& function, runtime::StreamState& stream, Name name, Here here,
-                       std::uint64_t position);
 
 // Whether ops of the CUDA stream are captured instead of run.
 bool is_capturing(cudaStream_t stream);
@@ -40,13 +35,11 @@ class CudaBackend final : public runtime::Backend {
  private:
   void make_current() const;
   void fill_info();
-  void make_pool();
   void reach_peers();
   CudaStream* find_drained() SLIP_REQUIRES(mutex_);
 
   // submit.cpp
   std::uint64_t submit_any(CudaStream& stream, const Op& op);
-  void checked(cudaError_t status, const char* call, const Op& op) const;
   // A wait that must precede the next op of a legacy or blocking stream.
   struct Barrier {
     EventUse event;                    // empty: already reached
@@ -57,16 +50,6 @@ class CudaBackend final : public runtime::Backend {
   void wait_for_point(CudaStream& stream, const Op& op);
   EventUse event_for(CudaStream& target, std::uint64_t position, Here here);
   EventUse mark_end(CudaStream& target, Here here);
-  void record(CudaStream& stream, const Op& op, std::uint64_t position);
-  void enqueue(CudaStream& stream, const Op& op, std::uint64_t position);
-  void put(cudaStream_t stream, const Op& op) const;
-  void launch_kernel(cudaStream_t stream, const Op& op) const;
-  void wait_or_write_value(cudaStream_t stream, const Op& op) const;
-  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position);
-
-  // graph.cpp
-  void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
-  std::shared_ptr<CompiledPlan> compile(const runtime::PlanOps& plan) const;
 
   // Whether a query says that the work is done. An error becomes the fault of the device and counts as done, because
   // nothing more will run. Throws if the query is not allowed because a stream captures.
@@ -79,8 +62,7 @@ class CudaBackend final : public runtime::Backend {
   runtime::DeviceCore& core_;
   const int gpu_;
   const bool only_gpu_;
-  EventPool& events_;
-  cudaMemPool_t pool_ = nullptr;
+  OpEnqueuer enqueuer_;
   RunTimes times_;
 
   CudaStream* legacy_ = nullptr;  // constant after the device is opened

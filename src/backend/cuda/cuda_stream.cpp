@@ -71,7 +71,7 @@ Picos CudaEvent::since(const runtime::EventState& start) const {
 
 EventPool& EventPool::of(int device) {
   static base::Mutex mutex;
-  static auto* const kPools = new std::map<int, std::unique_ptr<EventPool>>;
+  static auto* const kPools SLIP_PT_GUARDED_BY(mutex) = new std::map<int, std::unique_ptr<EventPool>>;
   const base::LockGuard lock(mutex);
   std::unique_ptr<EventPool>& pool = (*kPools)[device];
   if (!pool) pool.reset(new EventPool(device));

@@ -83,7 +83,9 @@ struct CudaStream final : runtime::StreamState {
   bool stands_alone() const { return !joins_legacy && !legacy; }
   bool has_handle() const { return handle && !may_end; }  // outside a submission
 
-  base::BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
+  // One submission at a time, so positions are the order in the CUDA stream. Guards no data: it orders the calls of
+  // CUDA.
+  base::BiasedLock submitting;
   std::atomic<std::uint64_t> submitted{0};
   // For blocking streams. legacy_seen: the position of the legacy stream that this stream already waits for.
   // seen_by_legacy: the reverse. Each is written under the lock of the waiting stream.
@@ -92,7 +94,7 @@ struct CudaStream final : runtime::StreamState {
     Name name;
     Here here;
   };
-  std::array<Recent, 8> recent{};  // the last ops, for the text of a fault; guarded by `submitting`
+  std::array<Recent, 8> recent{};  // the last ops, for the text of a fault; written under `submitting`
 
   // The event of the first mark at `position` or later. Empty: there is none, or the point is reached.
   EventUse mark_at(std::uint64_t position);

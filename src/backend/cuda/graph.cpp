@@ -1,9 +1,9 @@
-// CudaBackend: a plan as a CUDA graph. The plan's ops are captured once, in private streams, and then launched as one
+// OpEnqueuer: a plan as a CUDA graph. The plan's ops are captured once, in private streams, and then launched as one
 // graph.
 #include <deque>
 
 #include "backend/cuda/check.hpp"
-#include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda/op_enqueuer.hpp"
 
 namespace slip::backend {
 
@@ -71,7 +71,7 @@ struct Scratch : base::NoCopy {
 
 }  // namespace
 
-std::shared_ptr<CompiledPlan> CudaBackend::compile(const runtime::PlanOps& plan) const {
+std::shared_ptr<CompiledPlan> OpEnqueuer::compile(const runtime::PlanOps& plan) const {
   auto compiled = std::make_shared<CompiledPlan>();
   Scratch scratch(gpu_);
   scratch.open_streams(plan.streams);
@@ -111,7 +111,7 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const runtime::PlanOps& plan)
   return compiled;
 }
 
-void CudaBackend::launch_plan(CudaStream& stream, const Op& op, std::uint64_t position) {
+void OpEnqueuer::launch_plan(CudaStream& stream, const Op& op, std::uint64_t position) {
   std::shared_ptr<void>& kept = *op.plan->compiled;
   if (!op.plan->nodes.empty()) kept = compile(*op.plan);
   auto* plan = static_cast<CompiledPlan*>(kept.get());

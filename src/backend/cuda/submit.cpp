@@ -1,5 +1,4 @@
-// CudaBackend: translates an op into the CUDA calls that enqueue it.
-#include <cuda.h>
+// CudaBackend: submits an op, after the waits that order it behind ops of other streams.
 #include <nvtx3/nvToolsExt.h>
 
 #include <optional>
@@ -7,43 +6,12 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
-#include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::backend {
 namespace {
-
-// A host function that is enqueued in a stream. The callback deletes it.
-struct HostCall {
-  std::function<void()> function;
-  runtime::StreamState* stream;
-  std::uint32_t device;
-  std::uint64_t position;
-  Name name;
-  Here here;
-};
-
-void CUDART_CB call_host_function(void* data) {
-  std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
-  const Picos started = base::now_ns() * 1000;
-  run_host_function(call->function, *call->stream, call->name, call->here, call->position);
-  if (runtime::observed_by(call->stream->audience))
-    runtime::notify({.kind = RecordKind::kRun,
-                     .engine = Engine::kHost,
-                     .device = call->device,
-                     .stream = call->stream->last_id,
-                     .position = call->position,
-                     .started = started,
-                     .ended = base::now_ns() * 1000,
-                     .name = call->name,
-                     .here = call->here},
-                    call->stream->audience);
-  const runtime::InsideOp inside;  // a callback may not call CUDA, as freeing a buffer that the function owns would
-  call.reset();
-}
 
 // An NVTX range with the op's name around its CUDA calls, for profilers.
 class NvtxRange : base::NoCopy {
@@ -61,8 +29,8 @@ class NvtxRange : base::NoCopy {
 };
 
 // Another thread may have destroyed the stream after the caller's reference was checked. CUDA would take a null handle
-// as the default stream. REQUIRES: stream.submitting.
-void require_open(const CudaStream& stream, Here here) {
+// as the default stream.
+void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.submitting) {
   if (!stream.handle) [[unlikely]]
     base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
 }
@@ -95,25 +63,10 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
-  launch_kernel(stream.handle, op);
+  enqueuer_.launch_kernel(stream.handle, op);
   // release: a thread that sees the position finds its mark.
   stream.submitted.store(position, std::memory_order_release);
   return position;
-}
-
-void run_host_function(const std::function<void()>& function, runtime::StreamState& stream, Name name, Here here,
-                       std::uint64_t position) {
-  const runtime::InsideOp inside;
-  const auto fail = [&](const char* why) {
-    runtime::fail_stream(stream, runtime::op_failure(Code::kLaunchFailed, OpKind::kHost, name, here, why, position));
-  };
-  try {
-    function();
-  } catch (const std::exception& error) {
-    fail(error.what());
-  } catch (...) {
-    fail("not a std::exception");
-  }
 }
 
 [[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
@@ -128,7 +81,7 @@ void run_host_function(const std::function<void()>& function, runtime::StreamSta
     // An allocation is no barrier for blocking streams (rule 8), so it gets neither an event nor a position that they
     // would wait for.
     const base::LockGuard lock(stream.submitting);
-    if (op.address) put(stream.handle, op);  // null: only a position for observers
+    if (op.address) enqueuer_.put(stream.handle, op);  // null: only a position for observers
     return stream.submitted.load(std::memory_order_relaxed);
   }
   // If the runtime itself records the end of a blocking stream, this record does not wait for legacy work.
@@ -139,53 +92,24 @@ void run_host_function(const std::function<void()>& function, runtime::StreamSta
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   for (const Barrier& barrier : barriers) {
     if (barrier.event)
-      checked(cudaStreamWaitEvent(stream.handle, barrier.event.native(), 0), "cudaStreamWaitEvent", op);
+      enqueuer_.checked(cudaStreamWaitEvent(stream.handle, barrier.event.native(), 0), "cudaStreamWaitEvent", op);
     barrier.seen->store(barrier.end, std::memory_order_relaxed);
   }
   if (op.kind == OpKind::kRecord) {
-    record(stream, op, position);
+    enqueuer_.record(stream, op, position);
   } else {
     stream.recent[position % stream.recent.size()] = {op.name, op.here};
     std::optional<RunTimes::Scope> timed;
     if (runtime::observed() && !stream.audience && is_timed(op.kind))
       timed.emplace(times_, stream, op, position, core_.id);
-    enqueue(stream, op, position);
+    enqueuer_.enqueue(stream, op, position);
   }
   // Record the mark now. A mark recorded later would be another barrier, and would also follow ops submitted meanwhile.
   const bool marks = stream.legacy || (stream.may_end && !is_capturing(stream.handle));
-  if (marks && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
+  if (marks && op.kind != OpKind::kRecord)
+    enqueuer_.record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
   stream.submitted.store(position, std::memory_order_release);
   return position;
-}
-
-// Throws unless the call succeeded. A sticky error becomes the fault of the device.
-void CudaBackend::checked(cudaError_t status, const char* call, const Op& op) const {
-  if (status == cudaSuccess) [[likely]]
-    return;
-  try {
-    raise_cuda(status, call, gpu_, op.name.text(), op.here);
-  } catch (const Error& error) {
-    if (error.code() == Code::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
-    throw;
-  }
-}
-
-void CudaBackend::enqueue(CudaStream& stream, const Op& op, std::uint64_t position) {
-  if (op.kind == OpKind::kHost) call_on_host(stream, op, position);
-  else if (op.kind == OpKind::kPlan) launch_plan(stream, op, position);
-  else put(stream.handle, op);
-}
-
-void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t position) {
-  EventUse event;
-  if (op.event) {
-    op.event->retain();
-    event = EventUse(static_cast<CudaEvent*>(op.event));
-  } else {
-    event = EventUse(events_.take(false));
-  }
-  checked(cudaEventRecord(event.native(), stream.handle), "cudaEventRecord", op);
-  stream.add_mark(position, std::move(event));
 }
 
 // Returns the event that represents the point. Empty: the point is reached. If the point has no mark, because no event
@@ -203,10 +127,7 @@ EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   const base::LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
   if (!target.has_handle()) return target.mark_at(end);
-  EventUse event(events_.take(false));
-  checked(cudaEventRecord(event.native(), target.handle), "cudaEventRecord", {.kind = OpKind::kRecord, .here = here});
-  target.add_mark(end, event.share());
-  return event;
+  return enqueuer_.record_end(target, end, here);
 }
 
 // The legacy stream and the blocking streams are barriers for each other (docs/semantics.md, rules 3-10). CUDA
@@ -248,70 +169,7 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   if (!event) return;
   const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
-  checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
-}
-
-// Enqueues an op that needs only the CUDA stream, not its state. compile() uses it, too.
-void CudaBackend::put(cudaStream_t stream, const Op& op) const {
-  switch (op.kind) {
-    case OpKind::kKernel: return launch_kernel(stream, op);
-    case OpKind::kCopy:
-      return checked(cudaMemcpyAsync(runtime::address(op.writes[0]), runtime::address(op.reads[0]), op.writes[0].bytes,
-                                     cudaMemcpyDefault, stream),
-                     "cudaMemcpyAsync", op);
-    case OpKind::kFill:
-      return checked(
-          cudaMemsetAsync(runtime::address(op.writes[0]), static_cast<int>(op.value), op.writes[0].bytes, stream),
-          "cudaMemsetAsync", op);
-    case OpKind::kWaitValue:
-    case OpKind::kWriteValue: return wait_or_write_value(stream, op);
-    case OpKind::kAlloc: {
-      const cudaError_t status = cudaMallocFromPoolAsync(op.address, op.bytes, pool_, stream);
-      if (status == cudaErrorMemoryAllocation) raise_out_of_memory(op.bytes, gpu_, op.name.text(), op.here);
-      return checked(status, "cudaMallocFromPoolAsync", op);
-    }
-    case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync", op);
-    case OpKind::kExchange: return op.exchange->put(stream);
-    default: base::fail(Code::kUnsupported, op.here, "a {} on a CUDA stream", kind_name(op.kind));
-  }
-}
-
-[[gnu::hot]] void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
-  if (!op.kernel->cuda) [[unlikely]]
-    base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cuda function", op.name.text());
-  constexpr std::size_t kInline = 16;
-  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // raw bytes: an array of Piece would be initialized in full
-  std::vector<Piece> many;
-  const std::size_t count = op.reads.size() + op.writes.size();
-  if (count > kInline) many.resize(count);
-  Piece* const pieces = count > kInline ? many.data() : reinterpret_cast<Piece*>(few);
-  Piece* piece = pieces;
-  for (const Range& range : op.reads) new (piece++) Piece{runtime::address(range), range.bytes};
-  for (const Range& range : op.writes) new (piece++) Piece{runtime::address(range), range.bytes};
-  const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
-                  {op.scalars.begin(), op.scalars.size()});
-  op.kernel->cuda(args, stream);
-  checked(cudaGetLastError(), "launch", op);
-}
-
-// CUDA's `flag >= value` is cyclic: it compares the difference as a signed number.
-void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
-  static auto* const kWait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
-  static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
-  const bool waits = op.kind == OpKind::kWaitValue;
-  const auto word = reinterpret_cast<CUdeviceptr>(runtime::address(waits ? op.reads[0] : op.writes[0]));
-  const CUresult status = waits ? kWait(stream, word, op.value, CU_STREAM_WAIT_VALUE_GEQ)
-                                : kWrite(stream, word, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
-  if (status != CUDA_SUCCESS)
-    base::fail(Code::kInvalidValue, op.here, "{} on cuda:{} for op '{}': CUresult {}",
-               waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32", gpu_, op.name.text(), static_cast<int>(status));
-}
-
-void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) {
-  auto call = std::make_unique<HostCall>(HostCall{std::move(*op.host), &stream, core_.id, position, op.name, op.here});
-  check(cudaLaunchHostFunc(stream.handle, call_host_function, call.get()), "cudaLaunchHostFunc", gpu_, op.name.text(),
-        op.here);
-  static_cast<void>(call.release());  // the callback owns it
+  enqueuer_.checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
 
 }  // namespace slip::backend

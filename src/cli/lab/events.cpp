@@ -9,15 +9,15 @@ namespace {
 
 struct Case {
   const char* name;
-  EventUse use;
+  EventScheme use;
   int events;
 };
 
 constexpr Case kCases[] = {
-    {"wait just before its op", EventUse::kThree, 3},
-    {"same, layers share an event", EventUse::kTwo, 2},
-    {"wait just after its record", EventUse::kTwoWaitAtOnce, 2},
-    {"wait just after its record", EventUse::kOneWaitAtOnce, 1},
+    {"wait just before its op", EventScheme::kThree, 3},
+    {"same, layers share an event", EventScheme::kTwo, 2},
+    {"wait just after its record", EventScheme::kTwoWaitAtOnce, 2},
+    {"wait just after its record", EventScheme::kOneWaitAtOnce, 1},
 };
 
 constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};

@@ -92,7 +92,7 @@ bool TwoSlots::ok() const {
   return std::ranges::all_of(output_.host_read<float>(), [](float value) { return value == 115.0F; });
 }
 
-SlotsRun run_two_slots(const Bench& bench, EventUse use, std::size_t bytes, const Work& add) {
+SlotsRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add) {
   const Device device = bench.open({.compute_workers = 1});
   TwoSlots program(device, bytes, add);
   Run run = bench.measure(
@@ -104,7 +104,7 @@ int wrong_without_edge(int seeds, int edge) {
   return wrong_in_random_orders(seeds, [&](const Device& device) {
     TwoSlots program(device, 4096, {});
     program.prepare();
-    program.issue(EventUse::kThree, edge);
+    program.issue(EventScheme::kThree, edge);
     device.sync();
     return program.ok();
   });

@@ -14,7 +14,7 @@
 namespace slip::cli {
 
 // Number of event objects, and positions of the waits.
-enum class EventUse {
+enum class EventScheme {
   kThree,          // two for layers, one for loads; waits directly before the ops that need them
   kTwo,            // the same calls, but the layers share one event
   kTwoWaitAtOnce,  // one for layers, one for loads; each wait directly after its record
@@ -29,9 +29,9 @@ class TwoSlots {
   // Resets the data and waits for the device.
   void prepare();
   // Issues the run. `without`: the edge to omit, 1 to 5; 0: none.
-  void issue(EventUse use, int without = 0) const {
-    if (use == EventUse::kThree || use == EventUse::kTwo) issue_three(use == EventUse::kTwo, without);
-    else issue_at_once(use == EventUse::kOneWaitAtOnce);
+  void issue(EventScheme use, int without = 0) const {
+    if (use == EventScheme::kThree || use == EventScheme::kTwo) issue_three(use == EventScheme::kTwo, without);
+    else issue_at_once(use == EventScheme::kOneWaitAtOnce);
   }
   std::vector<StreamRef> streams() const { return {compute_, load_}; }
   bool ok() const;  // REQUIRES: the device is synchronised
@@ -56,7 +56,7 @@ struct SlotsRun {
   Run run;
   bool ok = false;
 };
-SlotsRun run_two_slots(const Bench& bench, EventUse use, std::size_t bytes, const Work& add);
+SlotsRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add);
 
 // Number of wrong results in `seeds` random orders of the four-layer program without the edge.
 int wrong_without_edge(int seeds, int edge);

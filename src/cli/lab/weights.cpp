@@ -149,22 +149,22 @@ void lab_weights(const Bench& bench, Report& report) {
       "device can. Look at `memory`, at `a step` beside what was `predicted`, at `compute`, from the first layer's "
       "start to the last one's end, and at `overlap`, the share of the loads that ran while a layer did.",
       layers, base::format_bytes(size), base::format_time(load)));
-  struct Way {
+  struct Variant {
     const char* name;
     WeightsOptions options;
   };
-  const Way ways[] = {{"resident", {}},
-                      {"one slot", {.ring = size, .stream_all = true}},
-                      {"two slots", {.ring = 2 * size, .stream_all = true}}};
+  const Variant variants[] = {{"resident", {}},
+                              {"one slot", {.ring = size, .stream_all = true}},
+                              {"two slots", {.ring = 2 * size, .stream_all = true}}};
   Table table("", {"kernel", "one add=add_ps", "weights=case", "a step=step_ps", "predicted=predicted_ps",
                    "compute=compute_ps", "overlap=overlap_percent", "idle=idle_ps", "memory=peak_bytes", "result=ok"});
   std::vector<Outcome> seen;
   for (const auto& [speed, add] : {std::pair("slow", 3 * load), std::pair("fast", load / 4)}) {
     const Model model(size, layers, bench.work(add));
     const Costs costs = costs_of(bench, model);
-    for (const Way& way : ways) {
-      seen.push_back(run(bench, model, costs, way.options));
-      add_row(table, speed, way.name, seen.back());
+    for (const Variant& variant : variants) {
+      seen.push_back(run(bench, model, costs, variant.options));
+      add_row(table, speed, variant.name, seen.back());
     }
   }
   report.show(table);

@@ -39,7 +39,7 @@ double thickness(double gbps) { return std::clamp(std::sqrt(gbps) * 0.62, 1.0, 1
 class Picture : Lines {
  public:
   Picture(const Cluster& cluster, const ChannelPlan& plan)
-      : cluster_(cluster), plan_(plan), system_(cluster.nodes.front()), place_(system_.nodes.size()) {}
+      : cluster_(cluster), plan_(plan), system_(cluster.nodes.front()), positions_(system_.nodes.size()) {}
 
   std::string draw() {
     lay_out();
@@ -58,12 +58,12 @@ class Picture : Lines {
   }
 
  private:
-  struct Place {
+  struct Position {
     double x = 0, y = 0;
     bool shown = false;
   };
 
-  Place& place(int id) { return place_[static_cast<std::size_t>(id)]; }
+  Position& position(int id) { return positions_[static_cast<std::size_t>(id)]; }
   const TopoNode& node(int id) const { return topo::node_at(system_, id); }
   static bool is_leaf(TopoKind kind) {
     return kind == TopoKind::kGpu || kind == TopoKind::kCore || kind == TopoKind::kNic;
@@ -84,7 +84,7 @@ class Picture : Lines {
       next += 26;
     }
     for (std::size_t i = 0; i < system_.nodes.size(); ++i) {
-      if (is_leaf(system_.nodes[i].kind)) place_[i].y = kTop + deepest_ * kLevel;
+      if (is_leaf(system_.nodes[i].kind)) positions_[i].y = kTop + deepest_ * kLevel;
     }
     width_ = std::max(next - 26 + kMargin, 680.0);
     leaves_ = kTop + deepest_ * kLevel;
@@ -93,12 +93,12 @@ class Picture : Lines {
 
   void put_node(int id, int depth, double& next) {
     const double from = next;
-    place(id).shown = true;
+    position(id).shown = true;
     deepest_ = std::max(deepest_, depth);
     for (const int child : below_[static_cast<std::size_t>(id)]) put_node(child, depth + 1, next);
     if (below_[static_cast<std::size_t>(id)].empty()) next += kLeaf;
-    place(id).x = (from + next) / 2;
-    place(id).y = kTop + depth * kLevel;
+    position(id).x = (from + next) / 2;
+    position(id).y = kTop + depth * kLevel;
   }
 
   // Links i and i + 1 are the two directions of one link, so only every second one is drawn.
@@ -106,7 +106,7 @@ class Picture : Lines {
     for (std::size_t i = 0; i < system_.links.size(); i += 2) {
       const TopoLink& link = system_.links[i];
       if (link.kind == LinkKind::kNvLink || link.kind == LinkKind::kNet) continue;
-      const Place &a = place(link.from), &b = place(link.to);
+      const Position &a = position(link.from), &b = position(link.to);
       if (link.kind == LinkKind::kSys) {
         const double rise = std::min(14 + std::abs(a.x - b.x) * 0.03, 38.0);
         put("<path d=\"M{:.1f} {:.1f} Q{:.1f} {:.1f} {:.1f} {:.1f}\" fill=\"none\" stroke=\"#94a3b8\" "
@@ -128,7 +128,7 @@ class Picture : Lines {
     for (std::size_t i = 0; i < system_.links.size(); i += 2) {
       const TopoLink& link = system_.links[i];
       if (link.kind != LinkKind::kNvLink) continue;
-      const Place &a = place(link.from), &b = place(link.to);
+      const Position &a = position(link.from), &b = position(link.to);
       const double edge = leaves_ + kTall / 2;
       if (node(link.to).kind == TopoKind::kNvSwitch) {
         hub = link.to;
@@ -155,10 +155,10 @@ class Picture : Lines {
 
   void boxes() {
     for (std::size_t i = 0; i < system_.nodes.size(); ++i) {
-      if (!place_[i].shown) continue;
+      if (!positions_[i].shown) continue;
       const TopoNode& each = system_.nodes[i];
       const Style style = style_of(each.kind);
-      const double x = place_[i].x, y = place_[i].y;
+      const double x = positions_[i].x, y = positions_[i].y;
       put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"7\" fill=\"{}\" stroke=\"{}\" "
           "stroke-width=\"1.5\"/>",
           x - kBox / 2, y - kTall / 2, kBox, kTall, style.fill, style.line);
@@ -230,9 +230,10 @@ class Picture : Lines {
   // `member`: a rank, or -1 - net.
   double x_of(int member) {
     if (member >= 0)
-      return place(system_.devices[static_cast<std::size_t>(cluster_.ranks[static_cast<std::size_t>(member)].device)])
+      return position(
+                 system_.devices[static_cast<std::size_t>(cluster_.ranks[static_cast<std::size_t>(member)].device)])
           .x;
-    return place(node(system_.nets[static_cast<std::size_t>(-1 - member)]).parent).x;
+    return position(node(system_.nets[static_cast<std::size_t>(-1 - member)]).parent).x;
   }
 
   void lane(const std::vector<int>& part, double y, const char* colour) {
@@ -297,7 +298,7 @@ class Picture : Lines {
   const Cluster& cluster_;
   const ChannelPlan& plan_;
   const TopoSystem& system_;
-  std::vector<Place> place_;
+  std::vector<Position> positions_;
   std::vector<std::vector<int>> below_;
   double width_ = 0, leaves_ = 0, bottom_ = 0;
   int deepest_ = 1;

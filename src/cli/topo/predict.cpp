@@ -12,19 +12,20 @@
 namespace slip::cli {
 namespace {
 
-struct Way {
+struct NamedAlgorithm {
   const char* name;
   Algorithm algorithm;
   bool through_switch = false;
 };
-constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm::kTree},
-                         {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
-                         {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
+constexpr NamedAlgorithm kNamedAlgorithms[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm::kTree},
+                                               {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
+                                               {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
-std::vector<Way> ways_asked(const PredictOptions& options, comm::Collective kind, const ChannelPlan& plan) {
-  std::vector<Way> result;
+std::vector<NamedAlgorithm> algorithms_asked(const PredictOptions& options, comm::Collective kind,
+                                             const ChannelPlan& plan) {
+  std::vector<NamedAlgorithm> result;
   std::vector<const char*> known;
-  for (const Way& one : kWays) {
+  for (const NamedAlgorithm& one : kNamedAlgorithms) {
     const bool has_switch = kind == comm::Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
     if (!comm::find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
     if (options.algorithms == "all" || options.algorithms == one.name) result.push_back(one);
@@ -64,7 +65,7 @@ bool simulates(const PredictOptions& options, const TopoSystem& machine) {
 
 void print_simulation(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan) {
   const comm::Collective kind = kind_asked(options);
-  const std::vector<Way> ways = ways_asked(options, kind, plan);
+  const std::vector<NamedAlgorithm> algorithms = algorithms_asked(options, kind, plan);
   const std::vector<double> sizes = sizes_asked(options);
   const auto nranks = static_cast<int>(cluster.ranks.size());
   if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
@@ -82,12 +83,12 @@ void print_simulation(const PredictOptions& options, const Cluster& cluster, con
   Json rows = Json::array();
   std::string title;
   for (const double size : sizes) {
-    for (const Way& way : ways) {
+    for (const NamedAlgorithm& algorithm : algorithms) {
       comm::PredictionRequest question;
       question.call = {.kind = kind, .type = DataType::kF32};
       question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
-      question.algorithm = way.algorithm;
-      question.through_switch = way.through_switch;
+      question.algorithm = algorithm.algorithm;
+      question.through_switch = algorithm.through_switch;
       question.rails = options.rails;
       question.costs = costs;
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
@@ -97,18 +98,18 @@ void print_simulation(const PredictOptions& options, const Cluster& cluster, con
       if (trace) {
         trace->stop();
         timeline = trace->data();
-        title = fmt::format("{} of {} bytes, {} ranks, {}", comm::collective_name(kind), bytes, nranks, way.name);
+        title = fmt::format("{} of {} bytes, {} ranks, {}", comm::collective_name(kind), bytes, nranks, algorithm.name);
       }
       const double gbps = static_cast<double>(bytes) / found.us / 1e3;
       const bool chosen =
-          modelled &&
-          comm::choose(question.call, tuning, Algorithm::kAuto, false, false).schedule->algorithm == way.algorithm;
-      fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}{}\n", bytes, way.name, found.channels, found.us, gbps,
-                 gbps * bus_share(kind, nranks), chosen ? " *" : "");
+          modelled && comm::choose(question.call, tuning, Algorithm::kAuto, false, false).schedule->algorithm ==
+                          algorithm.algorithm;
+      fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}{}\n", bytes, algorithm.name, found.channels, found.us,
+                 gbps, gbps * bus_share(kind, nranks), chosen ? " *" : "");
       rows.push_back({{"collective", comm::collective_name(kind)},
                       {"ranks", nranks},
                       {"bytes", bytes},
-                      {"algorithm", way.name},
+                      {"algorithm", algorithm.name},
                       {"channels", found.channels},
                       {"time_us", found.us},
                       {"algbw_gb_s", gbps},

@@ -5,14 +5,14 @@
 
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
-#include "cli/weights/engine.hpp"
+#include "cli/weights/workload.hpp"
 #include "flow/weights/weight_groups.hpp"
 
 namespace slip::cli {
 namespace {
 
 struct WeightsBenchOptions {
-  EngineOptions engine;
+  WorkloadOptions workload;
   StepOptions steps;
   std::string json;
 };
@@ -36,12 +36,12 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
 
 class CaseTable {
  public:
-  CaseTable(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
+  CaseTable(const Workload& workload, StepOptions steps) : workload_(workload), steps_(steps) {}
 
   // Runs the plan and adds its row. Returns false if interrupted.
   bool add(const std::string& name, const WeightsPlan& plan) {
     steps_.label = name.c_str();
-    const StepsResult result = run_steps(engine_, plan, steps_);
+    const StepsResult result = run_steps(workload_, plan, steps_);
     if (result.steps < steps_.steps) {
       stopped(result, steps_);
       return false;
@@ -55,7 +55,7 @@ class CaseTable {
     table_.row({word(name), bytes(result.peak), time(found.measured),
                 resident_ > 0 ? times(static_cast<double>(found.measured) / static_cast<double>(resident_)) : none(),
                 time(found.predicted), percent(100 * found.error()), plan.loads.empty() ? none() : rate(achieved),
-                plan.loads.empty() ? none() : percent(100 * achieved / engine_.costs().load.bytes_per_second),
+                plan.loads.empty() ? none() : percent(100 * achieved / workload_.costs().load.bytes_per_second),
                 word(equal ? "equal" : "WRONG")});
     return true;
   }
@@ -66,7 +66,7 @@ class CaseTable {
   bool wrong() const { return wrong_; }
 
  private:
-  const Engine& engine_;
+  const Workload& workload_;
   StepOptions steps_;
   Table table_{"",
                {"weights=case", "memory=peak_bytes", "a step=step_ps", "to resident=ratio", "predicted=predicted_ps",
@@ -78,25 +78,25 @@ class CaseTable {
 };
 
 // Skips a budget that is too small, and notes the reason. Returns false if interrupted.
-bool run_cases(const Engine& engine, CaseTable& rows) {
-  const WeightsPlan resident = engine.resident_plan();
-  if (resident.device_bytes() > engine.free_bytes()) {
+bool run_cases(const Workload& workload, CaseTable& rows) {
+  const WeightsPlan resident = workload.resident_plan();
+  if (resident.device_bytes() > workload.free_bytes()) {
     rows.skip("resident", fmt::format("needs {}, and {} are free", base::format_bytes(resident.device_bytes()),
-                                      base::format_bytes(engine.free_bytes())));
+                                      base::format_bytes(workload.free_bytes())));
   } else if (!rows.add("resident", resident)) {
     return false;
   }
   const auto add = [&](const Case& one) {
     try {
-      return rows.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}));
+      return rows.add(one.name, plan_weights(workload.graph(), workload.costs(), one.options, {}));
     } catch (const Error& error) {
       if (error.code() != Code::kOutOfMemory) throw;
       rows.skip(one.name, error.what());
     }
     return true;
   };
-  const auto compressed_bytes = engine.compressed_bytes();
-  for (Case& one : cases_of(engine.graph(), resident)) {
+  const auto compressed_bytes = workload.compressed_bytes();
+  for (Case& one : cases_of(workload.graph(), resident)) {
     if (!add(one)) return false;
     if (!compressed_bytes) continue;
     one.name += ", compressed";
@@ -108,13 +108,13 @@ bool run_cases(const Engine& engine, CaseTable& rows) {
 
 int bench_weights(const WeightsBenchOptions& wanted) {
   wanted.steps.check();
-  require_runnable(wanted.engine, "bench");
-  const Engine engine(wanted.engine);
-  const Costs& costs = engine.costs();
-  CaseTable rows(engine, wanted.steps);
-  const bool complete = run_cases(engine, rows);
-  write_json(wanted.json, {{"device", wanted.engine.device},
-                           {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
+  require_runnable(wanted.workload, "bench");
+  const Workload workload(wanted.workload);
+  const Costs& costs = workload.costs();
+  CaseTable rows(workload, wanted.steps);
+  const bool complete = run_cases(workload, rows);
+  write_json(wanted.json, {{"device", wanted.workload.device},
+                           {"weights_bytes", workload.graph().bytes_of(ValueRole::kWeight)},
                            {"link_bytes_per_s", costs.load.bytes_per_second},
                            {"kernel_slowdown", costs.kernel_slowdown},
                            {"load_slowdown", costs.load_slowdown},
@@ -123,8 +123,8 @@ int bench_weights(const WeightsBenchOptions& wanted) {
   std::string notes;
   for (const std::string& note : rows.notes()) notes += paragraph(note, 2);
   fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel during a load takes {:.2f}x\n\n{}{}",
-             wanted.engine.model, engine.graph().ops().size(),
-             base::format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), wanted.engine.device,
+             wanted.workload.model, workload.graph().ops().size(),
+             base::format_bytes(workload.graph().bytes_of(ValueRole::kWeight)), wanted.workload.device,
              base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, rows.table().text(), notes);
   if (!complete) return kInterrupted;
   return rows.wrong() ? kFailed : kSuccess;
@@ -142,7 +142,7 @@ std::function<int()> add_weights_bench(CLI::App& bench) {
       "and the ring has twice the bytes that any op needs at once. With --compress, or with a folder that slip\n"
       "compress wrote, each row comes a second time with compressed weights. Example:\n"
       "  slip bench weights model/ --device cuda:0 --compress");
-  wanted->engine.add_model_to(*weights, true);
+  wanted->workload.add_model_to(*weights, true);
   weights->add_option("--steps", wanted->steps.steps, "Steps to run each way")->capture_default_str();
   weights->add_option("--seed", wanted->steps.seed, "Seed of the random inputs")->capture_default_str();
   add_output(*weights, "--json", wanted->json, "Write the table as data");

@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/weights/engine.hpp"
+#include "cli/weights/workload.hpp"
 
 namespace slip::cli {
 namespace {
 
 struct PlanOptions {
-  EngineOptions engine;
+  WorkloadOptions workload;
   std::string output, html, json;
 };
 
@@ -32,19 +32,19 @@ Json json_of(const WeightsPlan& plan, const WeightsProof& proof, const Predictio
 }
 
 int run_plan(const PlanOptions& options) {
-  const Engine engine(options.engine);
-  const WeightsPlan plan = engine.plan();
-  const WeightsProof proof = verify_weights(plan, engine.graph(), {});
-  const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
+  const Workload workload(options.workload);
+  const WeightsPlan plan = workload.plan();
+  const WeightsProof proof = verify_weights(plan, workload.graph(), {});
+  const Prediction prediction = predict_weights(plan, workload.graph(), workload.costs(), 4, {});
   write_json(options.json, json_of(plan, proof, prediction));
-  fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
+  fmt::print("{}", describe(plan, workload.graph(), workload.costs()));
   fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", base::format_time(prediction.step),
              base::format_time(prediction.first_step), base::format_time(prediction.exposed));
   fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
              proof.waits, proof.steps);
   if (!proof.proven()) fmt::print("{}", proof.text);
-  if (!options.output.empty()) write_weights_plan(plan, engine.graph(), options.output, {});
-  const std::string title = "predicted: " + options.engine.model;
+  if (!options.output.empty()) write_weights_plan(plan, workload.graph(), options.output, {});
+  const std::string title = "predicted: " + options.workload.model;
   if (!options.html.empty()) write_html(prediction.trace, options.html, title);
   return proof.proven() ? kSuccess : kFailed;
 }
@@ -59,7 +59,7 @@ std::function<int()> add_plan(CLI::App& app) {
       "takes, what cannot be hidden, and that nothing races. Examples:\n"
       "  slip plan model/ --budget 2GiB\n"
       "  slip plan model/ --device sim:h200 --slowdown 5");
-  options->engine.add_to(*plan, false);
+  options->workload.add_to(*plan, false);
   add_named_output(*plan, "-o,--output", options->output, "Write the plan as JSON, for slip run --plan");
   add_output(*plan, "--html", options->html, "Write the predicted timeline as a page");
   add_output(*plan, "--json", options->json, "Write the figures as data");

@@ -7,13 +7,13 @@
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
-#include "cli/weights/engine.hpp"
+#include "cli/weights/workload.hpp"
 
 namespace slip::cli {
 namespace {
 
 struct RunOptions {
-  EngineOptions engine;
+  WorkloadOptions workload;
   StepOptions steps;
   std::string plan, trace, html, json;
   bool check = false;
@@ -30,8 +30,8 @@ void add_row(Table& table, const char* label, const WeightsPlan& plan, const Ste
 }
 
 // Proves the order of ops and loads before the plan runs: a plan file may be damaged or edited.
-WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
-  WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
+WeightsProof prove(const WeightsPlan& plan, const Workload& workload) {
+  WeightsProof proof = verify_weights(plan, workload.graph(), workload.open(plan), workload.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // several lines: the races and their fixes
     base::fail(Code::kInvalidValue, {}, "the plan is not run, because its proof says: {}", verdict_name(proof.verdict));
@@ -41,38 +41,40 @@ WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
 
 void write_files(const RunOptions& options, const StepsResult& result) {
   if (!options.trace.empty()) write_trace(result.trace, options.trace, {});
-  if (!options.html.empty()) write_html(result.trace, options.html, options.engine.model, &result.prediction.trace);
+  if (!options.html.empty()) write_html(result.trace, options.html, options.workload.model, &result.prediction.trace);
 }
 
 int run_model(RunOptions options) {
   options.steps.check();
-  require_runnable(options.engine, "run");
-  const Engine engine(options.engine);
-  const WeightsPlan plan = options.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), options.plan, {});
-  const WeightsProof proof = prove(plan, engine);
+  require_runnable(options.workload, "run");
+  const Workload workload(options.workload);
+  const WeightsPlan plan =
+      options.plan.empty() ? workload.plan() : read_weights_plan(workload.graph(), options.plan, {});
+  const WeightsProof proof = prove(plan, workload);
   Table table("",
               {"weights=case", "a step=step_ps", "predicted=predicted_ps", "off=error_percent", "idle=idle_ps",
                "overlap=overlap_percent", "peak memory=peak_bytes", "loaded=bytes_per_s", "=link_percent", "outputs"});
   std::optional<StepsResult> resident;
   if (options.check) {
-    const WeightsPlan all = engine.resident_plan();
+    const WeightsPlan all = workload.resident_plan();
     options.steps.label = "all resident";
-    resident = run_steps(engine, all, options.steps);
+    resident = run_steps(workload, all, options.steps);
     if (resident->steps < options.steps.steps) return stopped(*resident, options.steps);
-    add_row(table, "all resident", all, *resident, engine.costs(), none());
+    add_row(table, "all resident", all, *resident, workload.costs(), none());
   }
   options.steps.label = plan.loads.empty() ? "all resident" : "as planned";
-  const StepsResult result = run_steps(engine, plan, options.steps);
+  const StepsResult result = run_steps(workload, plan, options.steps);
   if (result.steps < options.steps.steps) {
     write_files(options, result);
     return stopped(result, options.steps);
   }
   const bool equal = !resident || resident->outputs == result.outputs;
-  add_row(table, options.steps.label, plan, result, engine.costs(),
+  add_row(table, options.steps.label, plan, result, workload.costs(),
           resident ? word(equal ? "equal" : "WRONG") : none());
   write_json(options.json, json_of(table));
-  fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n", describe(plan, engine.graph(), engine.costs()),
-             verdict_name(proof.verdict), proof.ops, proof.waits, proof.steps);
+  fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n",
+             describe(plan, workload.graph(), workload.costs()), verdict_name(proof.verdict), proof.ops, proof.waits,
+             proof.steps);
   fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
              result.comparison.text());
   write_files(options, result);
@@ -88,7 +90,7 @@ std::function<int()> add_run(CLI::App& app) {
       "\nPlans, proves, predicts and runs; shows times, memory and how far the prediction was off. Examples:\n"
       "  slip model stack --blocks 8 -o model/\n"
       "  slip run model/ --budget 120MiB --check --html run.html");
-  options->engine.add_to(*run, true);
+  options->workload.add_to(*run, true);
   CLI::Option* plan =
       run->add_option("--plan", options->plan, "Use this plan, which slip plan -o wrote, instead of planning");
   for (const char* planning : {"--budget", "--slowdown", "--ring", "--host-memory", "--stream-all"})

@@ -212,7 +212,7 @@ std::optional<Error> Communicator::error() const {
 
 SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   state(here).require_usable(here);
-  const std::lock_guard lock(state_->allocating);
+  const base::LockGuard lock(state_->allocating);
   SharedBuffer result;
   const bool is_shared = state_->memory && !state_->memory->one_process() && !state_->gpu;
   try {

@@ -282,7 +282,7 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
 std::optional<Error> Communicator::State::error() const {
   const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: no other data is published with it
   if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
-  const std::lock_guard lock(error_mutex_);
+  const base::LockGuard lock(error_mutex_);
   if (first_error_) return first_error_;
   const std::optional<transport::Loss> loss = bootstrap.failures().first_loss();
   const std::optional<transport::RankFailure> reported = bootstrap.failures().failure();
@@ -320,7 +320,7 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
 void Communicator::State::drain() {
   if (gpu) return gpu->drain();
   const auto busy = [&] {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (const auto& run : runs_) {
       if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call's writes are visible
     }
@@ -372,7 +372,7 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
         .writes = std::span<const Range>(writes, written),
         .cost = {.bytes = in + out}};
   if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   start_call(call, op, state, runtime::issue);
 }
 
@@ -414,7 +414,7 @@ void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> 
   runtime::StreamState& state = require_stream_for(messages, stream);
   for (const comm::PendingSendRecv& message : messages)
     runtime::require_stream(*message.stream.state(message.here), message.here);
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   sort_messages(messages, state);
 }
 
@@ -422,7 +422,7 @@ void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> 
 void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
   runtime::StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   sort_messages(messages, state);
   for (std::size_t i = 0; i < issued_.own_received.size(); ++i) {
     const Range &from = issued_.own_sent[i], &to = issued_.own_received[i];
@@ -474,7 +474,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
   std::uint64_t enqueue(runtime::StreamState& stream, const Op& op) const override {
     const std::shared_ptr<State> comm = communicator(op.here);
     Op own = op;
-    const std::lock_guard lock(comm->mutex_);
+    const base::LockGuard lock(comm->mutex_);
     if (call_.kind != comm::Collective::kMessage) return comm->start_call(call_, own, stream, runtime::enqueue);
     if (comm->gpu) {
       std::vector<comm::UserMessage> messages = messages_;

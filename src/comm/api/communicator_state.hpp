@@ -5,7 +5,6 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -55,7 +54,7 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
 
   const comm::CallNames names;
   comm::CallContext calls;
-  std::mutex allocating;  // keeps the order of allocations the same on all ranks
+  base::Mutex allocating;  // guards no data: keeps the order of allocations the same on all ranks
 
  private:
   class CapturedCall;  // a call that was captured into a plan
@@ -67,31 +66,36 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   void capture(runtime::StreamState& stream, const Op& op, const comm::Call& call,
                std::vector<comm::UserMessage> messages);
 
-  // The caller of the following functions holds `mutex_`. `op` has its ranges; the start functions set its exchange.
+  // `op` has its ranges; the start functions set its exchange.
   // The caller of start_messages() has put the messages into the run; start_messages() sets their addresses.
-  comm::CallRun& take_run();
-  comm::SimRun& sim_run_of(comm::CallRun& run);
+  comm::CallRun& take_run() SLIP_REQUIRES(mutex_);
+  comm::SimRun& sim_run_of(comm::CallRun& run) SLIP_REQUIRES(mutex_);
   bool moves_bytes() const { return !sim || device.options().run_functions; }
-  void make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan);
-  std::uint64_t start_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit);
-  std::uint64_t start_messages(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit);
-  std::uint64_t start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit);
-  std::uint64_t start_gpu_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit);
+  void make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) SLIP_REQUIRES(mutex_);
+  std::uint64_t start_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit)
+      SLIP_REQUIRES(mutex_);
+  std::uint64_t start_messages(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit)
+      SLIP_REQUIRES(mutex_);
+  std::uint64_t start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit)
+      SLIP_REQUIRES(mutex_);
+  std::uint64_t start_gpu_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit)
+      SLIP_REQUIRES(mutex_);
   std::uint64_t start_gpu_messages(std::vector<comm::UserMessage>& messages, Op& op, runtime::StreamState& stream,
-                                   Submit& submit);
+                                   Submit& submit) SLIP_REQUIRES(mutex_);
   // Writes the call to the ledger, and takes its ticket.
-  void enqueued(const runtime::StreamState& stream, const Op& op);
-  void sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state);
+  void enqueued(const runtime::StreamState& stream, const Op& op) SLIP_REQUIRES(mutex_);
+  void sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state)
+      SLIP_REQUIRES(mutex_);
 
-  // Guards the members up to `explained_`. A thread holds it while it numbers and enqueues a call, so calls enter the
-  // stream in the order of their numbers.
+  // A thread holds it while it numbers and enqueues a call, so calls enter the stream in the order of their numbers.
   base::BiasedLock mutex_;
-  std::uint64_t ticket_ = 1;       // of the next call of this rank; counts sends and receives, too
-  std::uint64_t next_ = 1;         // number of the next collective call, the same on all ranks
-  std::uint64_t next_shared_ = 1;  // number of the next call through shared memory
-  std::uint64_t chunks_ = 0;       // of all calls through shared memory so far
-  std::vector<std::unique_ptr<comm::CallRun>> runs_;
-  std::map<const comm::CallRun*, std::unique_ptr<comm::SimRun>> sim_runs_;
+  // The ticket of the next call of this rank; counts sends and receives, too.
+  std::uint64_t ticket_ SLIP_GUARDED_BY(mutex_) = 1;
+  std::uint64_t next_ SLIP_GUARDED_BY(mutex_) = 1;         // number of the next collective call, the same on all ranks
+  std::uint64_t next_shared_ SLIP_GUARDED_BY(mutex_) = 1;  // number of the next call through shared memory
+  std::uint64_t chunks_ SLIP_GUARDED_BY(mutex_) = 0;       // of all calls through shared memory so far
+  std::vector<std::unique_ptr<comm::CallRun>> runs_ SLIP_GUARDED_BY(mutex_);
+  std::map<const comm::CallRun*, std::unique_ptr<comm::SimRun>> sim_runs_ SLIP_GUARDED_BY(mutex_);
   // The sends and receives of the present issue_messages(). The vectors keep their memory, so that it allocates
   // nothing.
   struct Issued {
@@ -99,12 +103,13 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
     std::vector<Range> own_sent, own_received;  // to and from this rank itself
     std::vector<comm::UserMessage> messages;
   };
-  Issued issued_;
-  std::set<std::string> explained_;  // SLIP_DEBUG=tune: the choices that were logged, so that each is logged once
+  Issued issued_ SLIP_GUARDED_BY(mutex_);
+  // SLIP_DEBUG=tune: the choices that were logged, so that each is logged once.
+  std::set<std::string> explained_ SLIP_GUARDED_BY(mutex_);
 
   std::atomic<bool> finalized_{false};  // relaxed: no other data is published with it
-  mutable std::mutex error_mutex_;
-  mutable std::optional<Error> first_error_;  // guarded by error_mutex_; never overwritten
+  mutable base::Mutex error_mutex_;
+  mutable std::optional<Error> first_error_ SLIP_GUARDED_BY(error_mutex_);  // never overwritten
 };
 
 }  // namespace slip

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/check.hpp"
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "runtime/core.hpp"
 
@@ -23,17 +24,18 @@ class StagingPool {
     std::memset(found->data, 0, StagingMemory::kFlagBytes);
     return {found.release(), [](StagingMemory* memory) {
               if (memory->retired) return;
-              const base::LockGuard lock(mutex());
-              idle().emplace_back(memory);
+              const base::LockGuard lock(idle().mutex);
+              idle().memory.emplace_back(memory);
             }};
   }
 
  private:
   static std::unique_ptr<StagingMemory> find() {
-    const base::LockGuard lock(mutex());
-    if (idle().empty()) return nullptr;
-    std::unique_ptr<StagingMemory> result = std::move(idle().back());
-    idle().pop_back();
+    Idle& all = idle();
+    const base::LockGuard lock(all.mutex);
+    if (all.memory.empty()) return nullptr;
+    std::unique_ptr<StagingMemory> result = std::move(all.memory.back());
+    all.memory.pop_back();
     return result;
   }
   // Ordinary memory that is registered, not memory of cudaHostAlloc: ranks of one host let the kernel copy between
@@ -50,14 +52,11 @@ class StagingPool {
     backend::check(status, "cudaHostRegister", gpu);
     return std::make_unique<StagingMemory>(StagingMemory{static_cast<std::byte*>(data), false});
   }
-  static base::Mutex& mutex() {
-    static base::Mutex mutex;
-    return mutex;
-  }
-  static std::vector<std::unique_ptr<StagingMemory>>& idle() {
-    static auto* const kIdle = new std::vector<std::unique_ptr<StagingMemory>>;
-    return *kIdle;
-  }
+  struct Idle {
+    base::Mutex mutex;
+    std::vector<std::unique_ptr<StagingMemory>> memory SLIP_GUARDED_BY(mutex);
+  };
+  static Idle& idle() { return base::process_wide<Idle>(); }
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
+#include "base/thread.hpp"
 #include "comm/plan/host_program.hpp"
 #include "runtime/core.hpp"
 
@@ -35,19 +36,20 @@ class ControlPool {
     backend::check(cudaStreamSynchronize(found->stream), "cudaStreamSynchronize", gpu);
     return {found.release(), [](ControlMemory* memory) {
               if (memory->retired) return;
-              const base::LockGuard lock(mutex());
-              idle().emplace_back(memory);
+              const base::LockGuard lock(idle().mutex);
+              idle().memory.emplace_back(memory);
             }};
   }
 
  private:
   static std::unique_ptr<ControlMemory> find(int gpu, std::size_t bytes) {
-    const base::LockGuard lock(mutex());
-    const auto place = std::find_if(idle().begin(), idle().end(),
+    Idle& all = idle();
+    const base::LockGuard lock(all.mutex);
+    const auto place = std::find_if(all.memory.begin(), all.memory.end(),
                                     [&](const auto& one) { return one->gpu == gpu && one->bytes == bytes; });
-    if (place == idle().end()) return nullptr;
+    if (place == all.memory.end()) return nullptr;
     std::unique_ptr<ControlMemory> result = std::move(*place);
-    idle().erase(place);
+    all.memory.erase(place);
     return result;
   }
   static std::unique_ptr<ControlMemory> make(int gpu, std::size_t bytes) {
@@ -58,14 +60,11 @@ class ControlPool {
     backend::check(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu);
     return made;
   }
-  static base::Mutex& mutex() {
-    static base::Mutex mutex;
-    return mutex;
-  }
-  static std::vector<std::unique_ptr<ControlMemory>>& idle() {
-    static auto* const kIdle = new std::vector<std::unique_ptr<ControlMemory>>;
-    return *kIdle;
-  }
+  struct Idle {
+    base::Mutex mutex;
+    std::vector<std::unique_ptr<ControlMemory>> memory SLIP_GUARDED_BY(mutex);
+  };
+  static Idle& idle() { return base::process_wide<Idle>(); }
 };
 
 }  // namespace

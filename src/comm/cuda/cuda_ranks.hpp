@@ -143,11 +143,11 @@ class CudaRanks final : public GpuCalls {
     int expected = 0;        // calls that probably wait long as well
   };
   LongWaits long_waits_;
-  struct StagingMemory {
+  struct StagingBuffers {
     std::vector<std::byte*> buffers[2];  // input, output; the last one is the largest, the others may be in use
     std::uint64_t bytes[2] = {};         // of the last one
   };
-  StagingMemory staging_;
+  StagingBuffers staging_;
   CallOrder order_;
 };
 

@@ -52,7 +52,7 @@ CallOrder::~CallOrder() {
 }
 
 void CallOrder::require_stream_of_device(const runtime::StreamState& stream, Here here) const {
-  if (stream.core->native && stream.core->ordinal == static_cast<std::uint32_t>(gpu_)) return;
+  if (stream.core->native && stream.core->native->ordinal == static_cast<std::uint32_t>(gpu_)) return;
   throw Error(Code::kInvalidDevice,
               fmt::format("a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
                           device_.info().label, stream.core->info.label),

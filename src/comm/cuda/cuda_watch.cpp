@@ -6,6 +6,7 @@
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "comm/cuda/cuda_ranks.hpp"
 #include "comm/diagnose/stalls.hpp"
@@ -18,21 +19,23 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr int kLooksPerCount = 16;  // every 16th look() copies the count of calls from the device
 
 // The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
-class Registrations {
+class HostRegistrations {
  public:
   static void add(void* data, std::size_t bytes, int gpu) {
-    const base::LockGuard lock(mutex());
-    if (!counts().contains(data))
+    Registered& all = registered();
+    const base::LockGuard lock(all.mutex);
+    if (!all.counts.contains(data))
       backend::check(cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
                      "cudaHostRegister", gpu);
-    ++counts()[data];  // only after a success: the next rank tries again
+    ++all.counts[data];  // only after a success: the next rank tries again
   }
   static void remove(void* data) noexcept {
     {
-      const base::LockGuard lock(mutex());
-      const auto found = counts().find(data);
-      if (found == counts().end() || --found->second > 0) return;
-      counts().erase(found);
+      Registered& all = registered();
+      const base::LockGuard lock(all.mutex);
+      const auto found = all.counts.find(data);
+      if (found == all.counts.end() || --found->second > 0) return;
+      all.counts.erase(found);
     }
     // Not under the mutex: cudaHostUnregister may wait for kernels of other communicators, and these may wait for a
     // rank of this process that needs the mutex. No rank registers the range at the same time: all ranks that share it
@@ -42,14 +45,11 @@ class Registrations {
   }
 
  private:
-  static base::Mutex& mutex() {
-    static base::Mutex mutex;
-    return mutex;
-  }
-  static std::map<void*, int>& counts() {
-    static auto* const kCounts = new std::map<void*, int>;
-    return *kCounts;
-  }
+  struct Registered {
+    base::Mutex mutex;
+    std::map<void*, int> counts SLIP_GUARDED_BY(mutex);  // how many ranks use the range
+  };
+  static Registered& registered() { return base::process_wide<Registered>(); }
 };
 
 // Flags in host memory that kernels and memory operations of all ranks also write. acquire: the data that the device
@@ -77,11 +77,11 @@ void SharedPages::share(transport::Bootstrap& bootstrap, int gpu) {
   for (int rank = 0; rank < nranks_; ++rank) all.push_back(rank);
   segment_ = transport::Segment::share(bootstrap, all,
                                        flag_bytes() + static_cast<std::size_t>(nranks_) * sizeof(PublishedMemory));
-  Registrations::add(segment_.data(), flag_bytes(), gpu);
+  HostRegistrations::add(segment_.data(), flag_bytes(), gpu);
 }
 
 SharedPages::~SharedPages() {
-  if (segment_.data()) Registrations::remove(segment_.data());
+  if (segment_.data()) HostRegistrations::remove(segment_.data());
 }
 
 MessageBox& SharedPages::box(int from, int to) const {

@@ -69,9 +69,8 @@ class HandleSlot : base::NoCopy {
  public:
   ~HandleSlot() {
     if (is_written_) return;
-    static base::Mutex mutex;
-    const base::LockGuard lock(mutex);
-    kept().push_back(std::move(handle_));
+    const base::LockGuard lock(kept().mutex);
+    kept().handles.push_back(std::move(handle_));
   }
   NcclComm** get() const { return handle_.get(); }
   // acquire: NCCL's thread has made the communicator.
@@ -79,10 +78,11 @@ class HandleSlot : base::NoCopy {
   void set_written() { is_written_ = true; }  // NCCL writes no more
 
  private:
-  static std::vector<std::unique_ptr<NcclComm*>>& kept() {
-    static auto* const kAll = new std::vector<std::unique_ptr<NcclComm*>>;
-    return *kAll;
-  }
+  struct Kept {
+    base::Mutex mutex;
+    std::vector<std::unique_ptr<NcclComm*>> handles SLIP_GUARDED_BY(mutex);
+  };
+  static Kept& kept() { return base::process_wide<Kept>(); }
 
   std::unique_ptr<NcclComm*> handle_ = std::make_unique<NcclComm*>(nullptr);
   bool is_written_ = false;

@@ -184,7 +184,7 @@ std::string NcclLibrary::text() const { return fmt::format("NCCL {} ({})", nccl_
 
 NcclSearch find_nccl(const std::string& request) {
   static base::Mutex mutex;
-  static auto* const kFound = new std::map<std::string, NcclSearch>;  // by request
+  static auto* const kFound SLIP_PT_GUARDED_BY(mutex) = new std::map<std::string, NcclSearch>;  // by request
   const base::LockGuard lock(mutex);
   const auto [place, is_new] = kFound->try_emplace(request);
   if (is_new) place->second = request == "auto" ? search_all() : load(request);

@@ -95,7 +95,7 @@ class Carlier {
     search();
     result_.exact = !ran_out_;
   }
-  CallOrder result() && { return std::move(result_); }
+  OrderedCalls result() && { return std::move(result_); }
 
  private:
   // Each branch changes one call and restores it when it returns. The best order is in one of a node's two branches.
@@ -148,20 +148,20 @@ class Carlier {
   const std::span<const TimedCall> given_;
   std::vector<TimedCall> calls_;  // with the changes of the current branches
   DueFirst due_first_;
-  CallOrder result_;
+  OrderedCalls result_;
   int nodes_;  // that the search may still visit
   bool ran_out_ = false;
 };
 
 }  // namespace
 
-CallOrder due_first(std::span<const TimedCall> calls) {
+OrderedCalls due_first(std::span<const TimedCall> calls) {
   if (calls.empty()) return {.exact = true};
   CallSchedule schedule = DueFirst{}(calls);
   return {std::move(schedule.calls), schedule.lateness, false};
 }
 
-CallOrder best_order(std::span<const TimedCall> calls, int nodes) {
+OrderedCalls best_order(std::span<const TimedCall> calls, int nodes) {
   if (calls.empty()) return {.exact = true};
   return Carlier(calls, std::max(nodes, 1)).result();
 }

@@ -50,7 +50,7 @@ class BorderSearch {
     for (std::size_t k = 0; k + 1 < borders.size(); ++k)
       calls_.push_back(call_of(slices_, borders[k], borders[k + 1], cost_));
     for (const TimedCall& call : calls_) score.communication += call.time;
-    const CallOrder order = nodes > 1 ? best_order(calls_, nodes) : due_first(calls_);
+    const OrderedCalls order = nodes > 1 ? best_order(calls_, nodes) : due_first(calls_);
     score.exposed = std::max<Picos>(0, order.lateness);
     return score;
   }

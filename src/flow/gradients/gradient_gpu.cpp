@@ -3,19 +3,17 @@
 #include <iterator>
 
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 
 namespace slip::flow {
 namespace {
 
-base::Mutex& retired_mutex() {
-  static base::Mutex mutex;
-  return mutex;
-}
+struct Retired {
+  base::Mutex mutex;
+  std::vector<Buffer> memory SLIP_GUARDED_BY(mutex);
+};
 // Never destroyed: at exit the CUDA runtime may be shut down already.
-std::vector<Buffer>& retired() {
-  static auto* const kRetired = new std::vector<Buffer>;
-  return *kRetired;
-}
+Retired& retired() { return base::process_wide<Retired>(); }
 
 }  // namespace
 
@@ -27,14 +25,14 @@ void meet_on_gpu(Communicator& comm, const Device& device, Here here) {
 }
 
 void retire(std::vector<Buffer> memory) {
-  const base::LockGuard lock(retired_mutex());
-  std::move(memory.begin(), memory.end(), std::back_inserter(retired()));
+  const base::LockGuard lock(retired().mutex);
+  std::move(memory.begin(), memory.end(), std::back_inserter(retired().memory));
 }
 
 void free_retired() {
   std::vector<Buffer> all;
-  const base::LockGuard lock(retired_mutex());
-  all.swap(retired());
+  const base::LockGuard lock(retired().mutex);
+  all.swap(retired().memory);
 }
 
 }  // namespace slip::flow

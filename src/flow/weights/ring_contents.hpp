@@ -1,5 +1,5 @@
-// RingContents: the loads that the ring holds, for uses in any order. An entry is one load: its place, its weight
-// group, and the uses that the plan still has for it. It also has the events that a later load into its place must wait
+// RingContents: the loads that the ring holds, for uses in any order. An entry is one load: its interval, its weight
+// group, and the uses that the plan still has for it. It also has the events that a later load into its interval must wait
 // for.
 //
 // One thread at a time. After construction nothing is allocated.
@@ -47,11 +47,11 @@ class RingContents {
   }
   // True if no entry in [begin, end) has a use that has not ended or that the plan has from `position` on.
   bool is_free(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
-    return std::ranges::none_of(places_in(begin, end),
-                                [&](const Place& place) { return entries_[place.entry].is_needed(position); });
+    return std::ranges::none_of(intervals_in(begin, end),
+                                [&](const Interval& interval) { return entries_[interval.entry].is_needed(position); });
   }
-  // The place for `bytes` bytes whose entries have the latest next planned use. None if uses that have not ended occupy
-  // every place.
+  // The interval for `bytes` bytes whose entries have the latest next planned use. None if uses that have not ended occupy
+  // every interval.
   std::optional<std::uint64_t> place_for(std::uint64_t bytes, std::uint64_t position) const;
 
   // The events that a load into [begin, end) must wait for: for each stream the last use. Valid until the next call.
@@ -68,24 +68,25 @@ class RingContents {
   // Makes `event` the last use in its stream. Returns false if the entry has events of kStreams other streams.
   static bool note_use(RingEntry& entry, std::uint64_t stream, const Event& event);
   void forget_planned_uses() {
-    for (const Place& place : places_) entries_[place.entry].first_use = entries_[place.entry].last_use = 0;
+    for (const Interval& interval : intervals_)
+      entries_[interval.entry].first_use = entries_[interval.entry].last_use = 0;
   }
 
  private:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};  // no entry
 
-  struct Place {  // small, so that a search reads few cache lines
+  struct Interval {  // small, so that a search reads few cache lines
     std::uint64_t begin = 0, end = 0;
     std::uint32_t entry = 0;
   };
-  // The places that overlap [begin, end).
-  std::span<const Place> places_in(std::uint64_t begin, std::uint64_t end) const;
+  // The intervals that overlap [begin, end).
+  std::span<const Interval> intervals_in(std::uint64_t begin, std::uint64_t end) const;
   std::uint64_t next_use_in(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const;
 
   const std::uint64_t bytes_;
   std::vector<RingEntry> entries_;
   std::vector<std::uint32_t> free_;    // entries that are not in use
-  std::vector<Place> places_;          // ascending; entries do not overlap
+  std::vector<Interval> intervals_;    // ascending; entries do not overlap
   std::vector<std::uint32_t> newest_;  // by group: its newest entry
   std::vector<RingEntry::Used> uses_;  // the result of uses_in()
 };

@@ -163,7 +163,7 @@ struct GpuState {
 
 GpuState& state_of(int gpu) {
   static auto* const kMutex = new base::Mutex;
-  static auto* const kStates = new std::map<int, std::unique_ptr<GpuState>>;
+  static auto* const kStates SLIP_PT_GUARDED_BY(kMutex) = new std::map<int, std::unique_ptr<GpuState>>;
   const base::LockGuard lock(*kMutex);
   std::unique_ptr<GpuState>& state = (*kStates)[gpu];
   if (!state) state = std::make_unique<GpuState>();

@@ -57,7 +57,7 @@ void ConnectionTable::identify(ControlConnection& connection, const FrameHeader&
 }
 
 void ConnectionTable::close_finished(std::int64_t now) {
-  connections_.remove_if([&](const ControlConnection& one) {
+  connections_.remove_if([&](const ControlConnection& one) SLIP_REQUIRES(control_mutex) {
     if (one.role == Role::kUnknown && now - one.heard_ns >= kGreetingLimitNs) return true;
     // A lost rank takes no more bytes: send() must not wait for it.
     if (one.closing && one.role == Role::kDirectOut && one.channel.unsent()) undelivered_.insert(one.rank);

@@ -30,7 +30,7 @@ ControlServer::ControlServer(const RankId& self, const Secret& session, Socket l
 
 ControlServer::~ControlServer() {
   {
-    const std::lock_guard lock(context_.mutex);
+    const base::LockGuard lock(context_.mutex());
     leaving_ = true;
   }
   context_.wake_up.signal();
@@ -39,12 +39,15 @@ ControlServer::~ControlServer() {
 
 void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns) {
   const RankId& self = context_.self;
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   failures_.announce_to(connections_.add_successor(std::move(to_successor)));
   context_.wake_up.signal();
-  const auto left = [&] { return failures_.left_at(self.predecessor()) && !connections_.predecessor_joined(); };
-  const auto joined_or_left = [&] { return connections_.predecessor_joined() || left(); };
-  if (failures_.wait_until(lock, deadline_ns, joined_or_left) && !left()) return;
+  const auto left = [&]() SLIP_REQUIRES(control_mutex) {
+    return failures_.left_at(self.predecessor()) && !connections_.predecessor_joined();
+  };
+  const auto joined_or_left = [&]()
+                                  SLIP_REQUIRES(control_mutex) { return connections_.predecessor_joined() || left(); };
+  if (failures_.wait_until(deadline_ns, joined_or_left) && !left()) return;
   failures_.require_whole();
   base::fail(left() ? Code::kRankLost : Code::kTimeout, {}, "{}: rank {}, its predecessor in the ring, {}", self.text(),
              self.predecessor(),
@@ -53,12 +56,12 @@ void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns
 
 // Waits for two iterations of the thread's loop: the current one may have read the connections before this call.
 void ControlServer::settle() {
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   for (int i = 0; i < 2; ++i) {
     context_.wake_up.signal();
     for (const std::uint64_t before = rounds_; rounds_ == before;) {
       context_.require_not_aborted();
-      context_.changed.wait_for(lock, std::chrono::nanoseconds(detector_.silence_ns()));
+      context_.changed.wait_for(context_.mutex(), std::chrono::nanoseconds(detector_.silence_ns()));
     }
   }
 }
@@ -68,14 +71,14 @@ void ControlServer::run() {
   try {
     for (bool over = false; !over;) {
       wait_for_events();
-      const std::lock_guard lock(context_.mutex);
+      const base::LockGuard lock(context_.mutex());
       serve_all();
       over = goodbye_over(base::now_ns());
     }
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   connections_.clear();
   if (failure.empty()) return;
   context_.thread_failure = "the thread of its connections ended: " + failure;
@@ -87,7 +90,7 @@ void ControlServer::wait_for_events() {
   std::vector<pollfd> watched;
   std::vector<ControlConnection*> connections;  // the pointers stay valid: only this thread removes connections
   {
-    const std::lock_guard lock(context_.mutex);
+    const base::LockGuard lock(context_.mutex());
     const std::int64_t now = base::now_ns();
     planned_ns_ = detector_.next_beat_ns() == 0 ? now : detector_.next_beat_ns();
     const auto no_later_than = [this](std::int64_t time) { planned_ns_ = std::min(planned_ns_, time); };

@@ -3,9 +3,10 @@
 // the ring: each server passes them on. So an all-gather knows exactly which ranks have not joined.
 //
 // The server consists of ConnectionTable (the connections), FailureTable (lost and departed ranks), FailureDetector
-// (heartbeats), and MessageExchange (messages, all-gathers and questions). They share one mutex, ControlContext::mutex.
-// Calling threads wait on a condition variable with that mutex. Only the server's thread reads from connections and
-// closes them; any thread may send. If the socket's buffer is full, the server's thread sends the rest.
+// (heartbeats), and MessageExchange (messages, all-gathers and questions). They share one mutex,
+// ControlContext::mutex(). Calling threads wait on a condition variable with that mutex. Only the server's thread reads
+// from connections and closes them; any thread may send. If the socket's buffer is full, the server's thread sends the
+// rest.
 #pragma once
 
 #include <cstddef>
@@ -47,37 +48,36 @@ class ControlServer : base::NoCopy {
   // first read whether the others have declared it lost.
   void settle();
   void set_monitor(std::shared_ptr<RankMonitor> monitor) {  // null: removes the monitor
-    const std::lock_guard lock(context_.mutex);
+    const base::LockGuard lock(context_.mutex());
     monitor_ = std::move(monitor);
   }
 
  private:
   void run();
   void wait_for_events();
-  void serve_all();
-  void serve(ControlConnection& connection, std::int64_t now);
-  void handle(ControlConnection& connection, Frame& frame);
-  void handle_left(ControlConnection& connection, const FrameHeader& header);
-  void take_last_messages();
+  void serve_all() SLIP_REQUIRES(control_mutex);
+  void serve(ControlConnection& connection, std::int64_t now) SLIP_REQUIRES(control_mutex);
+  void handle(ControlConnection& connection, Frame& frame) SLIP_REQUIRES(control_mutex);
+  void handle_left(ControlConnection& connection, const FrameHeader& header) SLIP_REQUIRES(control_mutex);
+  void take_last_messages() SLIP_REQUIRES(control_mutex);
   // Calls look() at a quarter of the heartbeat's interval: often enough to date an event, and still cheap.
-  void call_monitor(std::int64_t now) {
+  void call_monitor(std::int64_t now) SLIP_REQUIRES(control_mutex) {
     if (!monitor_ || now < next_look_ns_) return;
     monitor_->look();
     next_look_ns_ = now + detector_.interval_ns() / 4;
   }
-  bool must_explain(std::int64_t now);
-  void begin_goodbye(std::int64_t now);
-  bool goodbye_over(std::int64_t now);
+  bool must_explain(std::int64_t now) SLIP_REQUIRES(control_mutex);
+  void begin_goodbye(std::int64_t now) SLIP_REQUIRES(control_mutex);
+  bool goodbye_over(std::int64_t now) SLIP_REQUIRES(control_mutex);
 
   ControlContext context_;
   ConnectionTable connections_;
   FailureTable failures_;
   FailureDetector detector_;
   MessageExchange messages_;
-  // Under the mutex.
-  std::shared_ptr<RankMonitor> monitor_;
-  std::uint64_t rounds_ = 0;  // completed iterations of the thread's loop
-  bool leaving_ = false;
+  std::shared_ptr<RankMonitor> monitor_ SLIP_GUARDED_BY(control_mutex);
+  std::uint64_t rounds_ SLIP_GUARDED_BY(control_mutex) = 0;  // completed iterations of the thread's loop
+  bool leaving_ SLIP_GUARDED_BY(control_mutex) = false;
   // Used by the server's thread only. Times of now_ns(); 0: not yet.
   std::int64_t next_look_ns_ = 0, planned_ns_ = 0, goodbye_begin_ns_ = 0, goodbye_end_ns_ = 0, explain_end_ns_ = 0;
   bool abort_noted_ = false;

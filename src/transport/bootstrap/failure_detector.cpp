@@ -34,7 +34,7 @@ FailureDetector::FailureDetector(ControlContext& context, ConnectionTable& conne
 }
 
 void FailureDetector::end_init() {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   if (!init_over_.insert(context_.self.rank).second) return;
   notify_init_over(context_.self.rank, nullptr);
   context_.wake_up.signal();
@@ -54,7 +54,7 @@ std::int64_t FailureDetector::goodbye_end_ns(std::int64_t now) const {
 }
 
 void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns) {
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   context_.require_not_aborted();
   std::vector<int> unconnected;
   std::vector<SocketAddress> addresses;
@@ -63,11 +63,12 @@ void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> r
     unconnected.push_back(rank);
     addresses.push_back(at);
   }
-  lock.unlock();
-  // A rank that accepts no connection within silence_ns_ is silent.
-  std::vector<Reached> reached =
-      connect_all(addresses, Deadline{deadline_ns, context_.abort.get()}.within(silence_ns_));
-  lock.lock();
+  std::vector<Reached> reached;
+  {
+    const base::LockPause unlocked(context_.mutex());
+    // A rank that accepts no connection within silence_ns_ is silent.
+    reached = connect_all(addresses, Deadline{deadline_ns, context_.abort.get()}.within(silence_ns_));
+  }
   for (std::size_t i = 0; i < unconnected.size(); ++i) {
     const int rank = unconnected[i];
     if (!reached[i].socket.valid())

@@ -36,7 +36,7 @@ std::string Loss::text() const {
 }
 
 void FailureTable::fail(Code code, std::string_view text) {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   if (!is_whole()) return;  // the reason is known already
   add_failure({context_.self.rank, code, std::string(text.substr(0, kMaxFailureText))});
   context_.changed.notify_all();
@@ -44,7 +44,7 @@ void FailureTable::fail(Code code, std::string_view text) {
 }
 
 void FailureTable::report_loss(const Loss& loss) {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   add_loss(loss);
   context_.changed.notify_all();
   context_.wake_up.signal();
@@ -52,20 +52,20 @@ void FailureTable::report_loss(const Loss& loss) {
 
 std::optional<std::uint64_t> FailureTable::calls_of_departed(int rank) const {
   if (!any_left_.load(std::memory_order_acquire)) return std::nullopt;  // acquire: as in has_left()
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   const auto found = left_.find(rank);
   return found == left_.end() ? std::nullopt : std::optional(found->second.calls);
 }
 
 std::set<int> FailureTable::gone() const {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   const std::int64_t now = base::now_ns();
   std::int64_t next = now + kMaxWaitNs;
   return gone_at(now, next);
 }
 
 void FailureTable::on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks) {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   trouble_flag_ = std::move(flag);
   trouble_ranks_ = std::move(ranks);
   for (const Loss& loss : losses_) set_trouble_flag(loss.rank);

@@ -31,7 +31,7 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
     base::fail(Code::kInvalidValue, {},
                "{}: a table of {} bytes for {} bytes of each rank: it must have {} bytes, and at most {} for each rank",
                self, table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody);
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   const std::uint64_t gathering = ++gatherings_;
   FrameHeader header = context_.header(FrameKind::kPiece, gathering);
   header.call = call.kind;
@@ -40,10 +40,11 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   // A rank that left without sending its piece: its piece would have arrived before the notification of its departure.
   std::optional<int> absent;
   std::optional<int> elsewhere;  // a rank that is in another call
-  const bool in_time = failures_.wait_until(lock, call.deadline_ns, [&] {
+  const bool in_time = failures_.wait_until(call.deadline_ns, [&]() SLIP_REQUIRES(control_mutex) {
     if ((elsewhere = in_another_call(gathering, call.kind))) return true;
     const std::vector<int> ranks = missing(gathering);
-    const auto found = std::ranges::find_if(ranks, [&](int rank) { return failures_.left_at(rank).has_value(); });
+    const auto found = std::ranges::find_if(
+        ranks, [&](int rank) SLIP_REQUIRES(control_mutex) { return failures_.left_at(rank).has_value(); });
     if (found != ranks.end()) absent = *found;
     return ranks.empty() || absent;
   });
@@ -74,15 +75,13 @@ void MessageExchange::copy_pieces(std::uint64_t gathering, std::span<std::byte> 
   }
 }
 
-void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
-                                 std::int64_t deadline_ns) {
+void MessageExchange::connect_to(int rank, const SocketAddress& to, std::int64_t deadline_ns) {
   if (connections_.outgoing(rank)) return;
-  lock.unlock();
   std::optional<FrameSocket> channel;
   try {
+    const base::LockPause unlocked(context_.mutex());
     channel.emplace(FrameSocket::reach_in_time(to, context_.session, {deadline_ns, &failures_.broken_flag()}));
   } catch (const Error& error) {
-    lock.lock();
     failures_.require_whole();  // if a rank is lost, throw that: it is the cause
     const std::string self = context_.self.text();
     if (error.code() == Code::kTimeout)
@@ -91,7 +90,6 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     if (error.code() != Code::kIo) throw;
     base::fail(Code::kRankLost, {}, "{}: rank {} is gone or has left: {}", self, rank, error.what());
   }
-  lock.lock();
   // Another thread may have connected to the rank meanwhile.
   if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);
 }
@@ -102,21 +100,21 @@ void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byt
   if (bytes.size() > kMaxBody)
     base::fail(Code::kInvalidValue, {}, "{}: a message of {} bytes: at most {} are possible", self, bytes.size(),
                kMaxBody);
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   failures_.require_whole();
   if (rank == context_.self.rank) {
     add_message(rank, tag, {bytes.begin(), bytes.end()});
     context_.changed.notify_all();
     return;
   }
-  connect_to(lock, rank, to, deadline_ns);
+  connect_to(rank, to, deadline_ns);
   connections_.outgoing(rank)->channel.queue(context_.header(FrameKind::kMessage, tag), bytes);
   context_.wake_up.signal();
-  const auto taken = [&] {
+  const auto taken = [&]() SLIP_REQUIRES(control_mutex) {
     const ControlConnection* connection = connections_.outgoing(rank);
     return !connection || !connection->channel.unsent();
   };
-  if (!failures_.wait_until(lock, deadline_ns, taken))
+  if (!failures_.wait_until(deadline_ns, taken))
     base::fail(Code::kTimeout, {}, "{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self,
                rank, to.text(), bytes.size(), tag);
   if (!connections_.has_undelivered(rank)) return;
@@ -143,14 +141,16 @@ std::vector<std::byte> MessageExchange::take(std::pair<int, std::uint64_t> key) 
 
 std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::int64_t deadline_ns) {
   const std::pair key(rank, tag);
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   const std::string self = context_.self.text();
   for (;;) {
     const std::optional<std::int64_t> left = failures_.left_at(rank);
     const std::int64_t gone_ns = left ? *left + FailureTable::kAfterLeavingNs : 0;  // 0: the rank has not left
     const bool gone_first = left && (deadline_ns == 0 || gone_ns < deadline_ns);
-    const auto changed = [&] { return messages_.contains(key) || left != failures_.left_at(rank); };
-    const bool in_time = failures_.wait_until(lock, gone_first ? gone_ns : deadline_ns, changed);
+    const auto changed = [&]() SLIP_REQUIRES(control_mutex) {
+      return messages_.contains(key) || left != failures_.left_at(rank);
+    };
+    const bool in_time = failures_.wait_until(gone_first ? gone_ns : deadline_ns, changed);
     if (messages_.contains(key)) return take(key);
     if (in_time) continue;  // the rank has left meanwhile
     if (gone_first) failures_.require_whole();
@@ -161,7 +161,7 @@ std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::i
 }
 
 bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
-  const std::lock_guard lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   context_.require_not_aborted();
   ControlConnection* const connection = connections_.outgoing(rank);
   if (!connection) return false;
@@ -172,7 +172,7 @@ bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byt
 
 std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::size_t known_gone,
                                                      std::int64_t deadline_ns) {
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   for (;;) {
     context_.require_not_aborted();
     const auto found = std::ranges::find_if(messages_, [&](const auto& one) { return one.first.second == tag; });
@@ -184,14 +184,13 @@ std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::siz
     std::int64_t until = deadline_ns == 0 ? max : std::min(deadline_ns, max);
     if (failures_.gone_at(now, until).size() != known_gone || (deadline_ns != 0 && now >= deadline_ns))
       return std::nullopt;
-    context_.changed.wait_for(lock, std::chrono::nanoseconds(until - now));
+    context_.changed.wait_for(context_.mutex(), std::chrono::nanoseconds(until - now));
   }
 }
 
 // Connects to all ranks at once, for at most half of the time: a host that is cut off must not take the time of the
 // others. Does not wait for the proof of the secret, because a stopped rank never sends it.
-void MessageExchange::connect_for_questions(std::unique_lock<std::mutex>& lock,
-                                            std::span<const std::pair<int, SocketAddress>> ranks,
+void MessageExchange::connect_for_questions(std::span<const std::pair<int, SocketAddress>> ranks,
                                             std::int64_t deadline_ns) {
   std::vector<int> unconnected;
   std::vector<SocketAddress> addresses;
@@ -201,16 +200,15 @@ void MessageExchange::connect_for_questions(std::unique_lock<std::mutex>& lock,
     addresses.push_back(address);
   }
   if (unconnected.empty()) return;
-  lock.unlock();
   const std::int64_t now = base::now_ns();
   const Deadline deadline{now + std::max<std::int64_t>(deadline_ns - now, 0) / 2, context_.abort.get()};
   std::vector<Reached> reached;
   try {
+    const base::LockPause unlocked(context_.mutex());
     reached = connect_all(addresses, deadline);
   } catch (const Error&) {  // aborted: the connected ranks are asked all the same
     reached.resize(addresses.size());
   }
-  lock.lock();
   for (std::size_t i = 0; i < unconnected.size(); ++i) {
     // Another thread may have connected to the rank meanwhile.
     if (!reached[i].socket.valid() || connections_.outgoing(unconnected[i])) continue;
@@ -223,9 +221,9 @@ void MessageExchange::connect_for_questions(std::unique_lock<std::mutex>& lock,
 std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::pair<int, SocketAddress>> ranks,
                                                            std::int64_t deadline_ns) {
   std::map<int, std::vector<std::byte>> result;
-  std::unique_lock lock(context_.mutex);
+  const base::LockGuard lock(context_.mutex());
   const std::uint64_t question = ++questions_;
-  connect_for_questions(lock, ranks, deadline_ns);
+  connect_for_questions(ranks, deadline_ns);
   for (const auto& [rank, address] : ranks) {
     ControlConnection* const connection = connections_.outgoing(rank);
     if (!connection) continue;  // this rank cannot be reached, so it is omitted
@@ -233,12 +231,12 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
     connection->channel.queue(context_.header(FrameKind::kAsk, question));
   }
   context_.wake_up.signal();
-  const auto all_here = [&] {
+  const auto all_here = [&]() SLIP_REQUIRES(control_mutex) {
     return std::ranges::none_of(answers_,
                                 [&](const auto& one) { return one.first.second == question && !one.second; });
   };
   for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - base::now_ns()) > 0;)
-    context_.changed.wait_for(lock, std::chrono::nanoseconds(rest));
+    context_.changed.wait_for(context_.mutex(), std::chrono::nanoseconds(rest));
   for (const auto& [rank, address] : ranks) {
     auto found = answers_.extract({rank, question});
     // A rank without a monitor answers with no bytes: it has nothing to report.

@@ -2,14 +2,13 @@
 // the other rank's control thread answers. Calling threads wait in these functions; the server's thread passes in the
 // received frames.
 //
-// Functions are thread-safe unless they say REQUIRES.
+// Functions are thread-safe unless they require the mutex of the context.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,14 +49,14 @@ class MessageExchange {
   // `known_gone`.
   std::optional<Message> next_message(std::uint64_t tag, std::size_t known_gone, std::int64_t deadline_ns);
 
-  // REQUIRES, for all below: the caller holds the mutex. The server's thread calls them.
-  void add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) {
+  // The server's thread calls the next three.
+  void add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) SLIP_REQUIRES(control_mutex) {
     messages_[{rank, tag}].push_back(std::move(bytes));
   }
-  void add_piece(const FrameHeader& header, std::vector<std::byte> bytes) {
+  void add_piece(const FrameHeader& header, std::vector<std::byte> bytes) SLIP_REQUIRES(control_mutex) {
     pieces_[{header.tag, header.rank}] = {header.call, std::move(bytes)};
   }
-  void add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes) {
+  void add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes) SLIP_REQUIRES(control_mutex) {
     const auto found = answers_.find({rank, question});
     if (found != answers_.end()) found->second = std::move(bytes);
   }
@@ -68,25 +67,30 @@ class MessageExchange {
     std::vector<std::byte> bytes;
   };
 
-  std::vector<int> missing(std::uint64_t gathering) const;
-  std::optional<int> in_another_call(std::uint64_t gathering, SetupKind call) const;
-  void copy_pieces(std::uint64_t gathering, std::span<std::byte> table, std::size_t bytes_per_rank);
-  std::vector<std::byte> take(std::pair<int, std::uint64_t> key);
-  std::string other_tags(int rank) const;  // tags of messages from the rank that no thread has received
-  void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
-  void connect_for_questions(std::unique_lock<std::mutex>& lock, std::span<const std::pair<int, SocketAddress>> ranks,
-                             std::int64_t deadline_ns);
+  std::vector<int> missing(std::uint64_t gathering) const SLIP_REQUIRES(control_mutex);
+  std::optional<int> in_another_call(std::uint64_t gathering, SetupKind call) const SLIP_REQUIRES(control_mutex);
+  void copy_pieces(std::uint64_t gathering, std::span<std::byte> table, std::size_t bytes_per_rank)
+      SLIP_REQUIRES(control_mutex);
+  std::vector<std::byte> take(std::pair<int, std::uint64_t> key) SLIP_REQUIRES(control_mutex);
+  // Tags of messages from the rank that no thread has received.
+  std::string other_tags(int rank) const SLIP_REQUIRES(control_mutex);
+  // Connects to the rank if this rank has no connection yet; releases the mutex meanwhile.
+  void connect_to(int rank, const SocketAddress& to, std::int64_t deadline_ns) SLIP_REQUIRES(control_mutex);
+  void connect_for_questions(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns)
+      SLIP_REQUIRES(control_mutex);
 
   ControlContext& context_;
   ConnectionTable& connections_;
   FailureTable& failures_;
-  // Under the mutex.
-  std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> messages_;  // by rank and tag
-  std::map<std::pair<std::uint64_t, int>, Piece> pieces_;  // by number of the all-gather and rank
+  // By rank and tag.
+  std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> messages_ SLIP_GUARDED_BY(control_mutex);
+  // By number of the all-gather and rank.
+  std::map<std::pair<std::uint64_t, int>, Piece> pieces_ SLIP_GUARDED_BY(control_mutex);
   // By rank and question; has an entry for each expected answer, without a value until the answer arrives.
-  std::map<std::pair<int, std::uint64_t>, std::optional<std::vector<std::byte>>> answers_;
-  std::uint64_t gatherings_ = 0;  // number of all-gathers begun so far
-  std::uint64_t questions_ = 0;
+  std::map<std::pair<int, std::uint64_t>, std::optional<std::vector<std::byte>>> answers_
+      SLIP_GUARDED_BY(control_mutex);
+  std::uint64_t gatherings_ SLIP_GUARDED_BY(control_mutex) = 0;  // number of all-gathers begun so far
+  std::uint64_t questions_ SLIP_GUARDED_BY(control_mutex) = 0;
 };
 
 }  // namespace slip::transport

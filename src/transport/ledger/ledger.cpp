@@ -72,7 +72,7 @@ struct ProcessMemory : base::NoCopy {
 };
 
 base::SpinLock g_ledger_lock;
-std::shared_ptr<ProcessMemory>& process_memory() {
+std::shared_ptr<ProcessMemory>& process_memory() SLIP_REQUIRES(g_ledger_lock) {
   static auto* const kPlace = new std::shared_ptr<ProcessMemory>;  // never destroyed: slots may outlive statics
   return *kPlace;
 }
@@ -89,7 +89,7 @@ std::shared_ptr<ProcessMemory> ledger_of_process() {
                   });
     return true;
   }();
-  const std::lock_guard lock(g_ledger_lock);
+  const base::LockGuard lock(g_ledger_lock);
   if (!process_memory()) process_memory() = std::make_shared<ProcessMemory>();
   return process_memory();
 }

@@ -100,7 +100,7 @@ NetChoice choose_net(const std::string& requested) {
 const NetChoice& net_choice() {
   // Never deleted: connections may use the network until the process ends.
   static base::ForkMutex mutex;
-  static const NetChoice* made = nullptr;
+  static const NetChoice* made SLIP_GUARDED_BY(mutex) = nullptr;
   const auto find = [](const NetChoice* now) {
     const base::LockGuard lock(mutex);
     if (!made) made = now;

@@ -120,7 +120,8 @@ std::string take_plugin_warning() {
 const NetPlugin& NetPlugin::load(const std::string& name) {
   static base::ForkMutex mutex;
   // Never deleted: connections may use a plug-in until the process ends.
-  static auto* const kLoaded = new std::map<std::pair<pid_t, std::string>, std::unique_ptr<const NetPlugin>>;
+  static auto* const kLoaded SLIP_PT_GUARDED_BY(mutex) =
+      new std::map<std::pair<pid_t, std::string>, std::unique_ptr<const NetPlugin>>;
   const base::LockGuard lock(mutex);
   std::unique_ptr<const NetPlugin>& plugin = (*kLoaded)[{::getpid(), name}];
   if (!plugin) plugin.reset(new NetPlugin(name));

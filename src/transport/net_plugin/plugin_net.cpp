@@ -64,7 +64,8 @@ PluginNet net_plugin(const std::string& name) {
   for (const PluginDevice& one : plugin.devices())
     devices += fmt::format("{}{} ({} Mbit/s)", devices.empty() ? "" : ", ", one.name, one.speed_mbps);
   static base::ForkMutex mutex;
-  static auto* const kMade = new std::map<const NetPlugin*, std::unique_ptr<const LoadedNet>>;  // as in load()
+  // Never deleted, as in load().
+  static auto* const kMade SLIP_PT_GUARDED_BY(mutex) = new std::map<const NetPlugin*, std::unique_ptr<const LoadedNet>>;
   const base::LockGuard lock(mutex);
   std::unique_ptr<const LoadedNet>& net = (*kMade)[&plugin];
   if (!net) net = std::make_unique<const LoadedNet>(plugin);

@@ -90,14 +90,15 @@ class UcxSender final : public NetSender {
   std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
-  void send(std::size_t index);
-  bool settle();
+  void send(std::size_t index) SLIP_REQUIRES(ucx_lock);
+  bool settle() SLIP_REQUIRES(ucx_lock);
   void finish(const UcxOperation& operation);
-  bool read_socket();
-  bool read_answer();
+  // Not analysed: requires the worker's lock unless there is an endpoint already.
+  bool read_socket() SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  bool read_answer() SLIP_REQUIRES(ucx_lock);
   void read_refusal(bool ended, int error);
-  void connect();
-  void require_worker();
+  void connect() SLIP_REQUIRES(ucx_lock);
+  void require_worker() SLIP_REQUIRES(ucx_lock);
   [[noreturn]] void fail_lost(ucs_status_t status);
 
   Socket socket_;
@@ -121,11 +122,11 @@ class UcxReceiver final : public NetReceiver {
   std::int64_t watch(std::vector<pollfd>& all) const override;
 
  private:
-  bool settle();
+  bool settle() SLIP_REQUIRES(ucx_lock);
   void finish_part(const UcxOperation& operation);
   void read_socket();
   void check_end(bool moved);
-  void require_worker();
+  void require_worker() SLIP_REQUIRES(ucx_lock);
   [[noreturn]] void fail_too_large(const UcxOperation& operation, const NetPart& part);
 
   Socket socket_;

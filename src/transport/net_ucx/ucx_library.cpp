@@ -121,7 +121,7 @@ UcxSearch load(const std::string& file) {
 
 UcxSearch find_ucx() {
   static base::ForkMutex mutex;
-  static const UcxSearch* found = nullptr;
+  static const UcxSearch* found SLIP_GUARDED_BY(mutex) = nullptr;
   const auto find = [](const UcxSearch* now) {
     const base::LockGuard lock(mutex);
     if (!found) found = now;

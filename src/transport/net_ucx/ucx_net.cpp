@@ -46,7 +46,7 @@ class UcxListener final : public NetListener {
     if (!worker_) worker_ = UcxWorker::of_rank(key_, rank_);
     UcxAnswer answer{.address_bytes = static_cast<std::uint32_t>(worker_->address().size())};
     {
-      const base::LockGuard lock(worker_->lock);
+      const base::LockGuard lock(worker_->lock());
       answer.number = worker_->new_number();
     }
     std::vector<std::byte> bytes(sizeof(answer));

@@ -41,7 +41,7 @@ NetRequest* UcxReceiver::irecv(std::span<const NetPart> parts) {
   missing_[index] = static_cast<std::uint8_t>(parts.size());
   unfinished_ += parts.size();
   UcxWorker& worker = port_.worker();
-  const base::LockGuard lock(worker.lock);
+  const base::LockGuard lock(worker.lock());
   require_worker();
   for (std::size_t part = 0; part < parts.size(); ++part) {
     UcxOperation& operation = operations_[index * kNetMaxParts + part];
@@ -69,7 +69,7 @@ NetRequest* UcxReceiver::flush(std::span<const NetPart> parts) {
   return request;
 }
 
-bool UcxReceiver::progress() {
+bool UcxReceiver::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
   require_no_error();
   if (unfinished_ == 0) return false;
   UcxWorker& worker = port_.worker();
@@ -83,7 +83,7 @@ bool UcxReceiver::progress() {
   return moved;
 }
 
-// Takes the operations that UCX has completed. The caller holds the worker's lock. False: none.
+// Takes the operations that UCX has completed. False: none.
 bool UcxReceiver::settle() {
   if (port_.completed().empty()) return false;
   for (const UcxOperation* one : port_.completed()) finish_part(*one);

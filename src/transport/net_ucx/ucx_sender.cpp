@@ -48,14 +48,13 @@ NetRequest* UcxSender::isend(const NetPart& part, bool) {
   request->parts[0] = part;
   ++under_way_;
   const std::size_t index = index_of(request);
-  const base::LockGuard lock(port_.worker().lock);
+  const base::LockGuard lock(port_.worker().lock());
   require_worker();
   if (!port_.endpoint() || !queued_.empty()) queued_.push_back(index);
   else send(index);
   return request;
 }
 
-// The caller holds the worker's lock. This also applies to the functions below, unless their comments say otherwise.
 void UcxSender::send(std::size_t index) {
   UcxOperation& operation = operations_[index];
   const NetPart& part = requests_[index].parts[0];
@@ -85,7 +84,7 @@ bool UcxSender::settle() {
   return true;
 }
 
-bool UcxSender::progress() {
+bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
   require_no_error();
   if (under_way_ == 0 && port_.endpoint()) {
     if (idle_.due()) static_cast<void>(read_socket());
@@ -93,7 +92,7 @@ bool UcxSender::progress() {
   }
   UcxWorker& worker = port_.worker();
   if (!port_.endpoint()) {
-    const base::LockGuard lock(worker.lock);
+    const base::LockGuard lock(worker.lock());
     require_worker();
     return read_socket();
   }

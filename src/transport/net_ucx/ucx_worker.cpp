@@ -64,7 +64,7 @@ struct ProcessTable {
 template <class Use>
 auto with_table(const Use& use) {
   static base::ForkMutex mutex;
-  static ProcessTable* table = nullptr;
+  static ProcessTable* table SLIP_GUARDED_BY(mutex) = nullptr;
   const base::LockGuard lock(mutex);
   if (!table || table->process != ::getpid()) {
     const bool inherited = table && (table->live > 0 || table->inherited);
@@ -180,7 +180,7 @@ UcxWorker::~UcxWorker() {
   Proxy::of_process().remove(this);
   if (handle_) {
     flush();  // before the endpoints are closed: otherwise the bytes that UCX has not sent yet would be lost
-    drive_until([this] { return !flush_.under_way; });
+    drive_until([this]() SLIP_REQUIRES(ucx_lock) { return !flush_.under_way; });
     end();
   }
   with_table([](ProcessTable& table) { return --table.live; });
@@ -242,11 +242,12 @@ void UcxWorker::end() {
   for (UcxPort* const one : ports_) one->cancel_all();
   for (UcxEndpoint& one : endpoints_) close(one);
   flush();
-  const auto is_busy = [this] {
+  const auto is_busy = [this]() SLIP_REQUIRES(ucx_lock) {
     return is_closing() || flush_.under_way ||
-           std::any_of(ports_.begin(), ports_.end(), [](const UcxPort* one) { return !one->pending_.empty(); });
+           std::any_of(ports_.begin(), ports_.end(),
+                       [](const UcxPort* one) SLIP_REQUIRES(ucx_lock) { return !one->pending_.empty(); });
   };
-  drive_until([&] { return !is_busy(); });
+  drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); });
   // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
   // accesses no memory any more, because no thread drives it.
   if (!is_busy()) ucx().worker_destroy(handle_);
@@ -280,14 +281,14 @@ void UcxWorker::flush() {
 }
 
 // Called while a thread drives the worker, which holds the lock. An error counts, too: the connection reports it.
-void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) {
+void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxWorker*>(worker);
   one.flush_.under_way = false;
   if (one.flush_.covered == one.flush_.operations) one.unflushed_.store(false, std::memory_order_relaxed);
   one.ucx().request_free(request);
 }
 
-std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept {
+std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   const auto limit = static_cast<std::uint64_t>(kUnattendedUs * base::ticks_per_us());
   const UcxTurn turn(*this);
@@ -316,19 +317,19 @@ bool UcxWorker::progress() {
 }
 
 UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {
-  const base::LockGuard lock(worker_->lock);
+  const base::LockGuard lock(worker_->lock());
   worker_->ports_.push_back(this);
 }
 
 UcxPort::~UcxPort() {
   if (worker_->process_ != ::getpid()) return;
-  const base::LockGuard lock(worker_->lock);
+  const base::LockGuard lock(worker_->lock());
   stop_sleeping();
   if (worker_->handle_ && !pending_.empty()) {
     cancel_all();
     if (endpoint_ && !pending_.empty()) {
       worker_->close(*endpoint_);
-      worker_->drive_until([this] { return pending_.empty(); });
+      worker_->drive_until([this]() SLIP_REQUIRES(ucx_lock) { return pending_.empty(); });
     }
     if (!pending_.empty()) worker_->end();
   }
@@ -376,13 +377,16 @@ void UcxPort::complete(UcxOperation& operation, ucs_status_t status) {
   if (sleeping_) wake_up_->signal();
 }
 
-void UcxPort::on_sent(void* request, ucs_status_t status, void* operation) {
+// UCX calls it while a thread drives the worker, which holds the lock.
+void UcxPort::on_sent(void* request, ucs_status_t status, void* operation) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxOperation*>(operation);
   one.port->complete(one, status);
   one.port->worker_->ucx().request_free(request);
 }
 
-void UcxPort::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation) {
+// UCX calls it while a thread drives the worker, which holds the lock.
+void UcxPort::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* operation) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxOperation*>(operation);
   one.bytes = info->length;
   one.port->complete(one, status);
@@ -396,7 +400,7 @@ bool UcxPort::progress() {
 }
 
 void UcxPort::watch(std::vector<pollfd>& all) const {
-  const base::LockGuard lock(worker_->lock);
+  const base::LockGuard lock(worker_->lock());
   if (!wake_up_) wake_up_.emplace();
   if (!sleeping_) worker_->sleepers_.push_back(this);
   sleeping_ = true;

@@ -76,6 +76,10 @@ struct UcxOperation {
   bool complete = false;
 };
 
+// Names the lock of a worker in annotations: clang cannot see that a port and its connection refer to the same worker.
+struct SLIP_CAPABILITY("spin lock of the worker") UcxLock {};
+extern UcxLock ucx_lock;  // has no definition
+
 class UcxWorker final : public ProxyChore, base::NoCopy {
  public:
   // The worker of this rank of the communicator that has this key. Throws if UCX cannot make one, and in a forked child
@@ -88,60 +92,61 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   const UcxLibrary& ucx() const { return context_.ucx(); }
   std::span<const std::byte> address() const { return address_; }
 
-  // The caller of all below holds this lock.
-  base::SpinLock lock;
-  std::uint32_t new_number() { return ++last_number_; }
-  ucp_worker_h handle() const { return handle_; }  // null: the worker has ended
-  bool progress();                                 // false: nothing moved
+  base::SpinLock& lock() SLIP_RETURN_CAPABILITY(ucx_lock) { return lock_; }
+  std::uint32_t new_number() SLIP_REQUIRES(ucx_lock) { return ++last_number_; }
+  ucp_worker_h handle() const SLIP_REQUIRES(ucx_lock) { return handle_; }  // null: the worker has ended
+  bool progress() SLIP_REQUIRES(ucx_lock);                                 // false: nothing moved
   // Null, with the reason in `status`: UCX has no transport that reaches the worker with this address.
-  UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status);
+  UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status) SLIP_REQUIRES(ucx_lock);
   // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
   // Does nothing if that is not possible.
-  void close(UcxEndpoint& endpoint);
+  void close(UcxEndpoint& endpoint) SLIP_REQUIRES(ucx_lock);
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
-  void end();
+  void end() SLIP_REQUIRES(ucx_lock);
   // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
   // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
   // while, the proxy does, until UCX has flushed everything.
-  void note_operation();
+  void note_operation() SLIP_REQUIRES(ucx_lock);
 
   std::int64_t tend(std::vector<pollfd>& all) noexcept override;
 
  private:
   friend class UcxPort;
-  void flush();
-  void drive_until(const std::function<bool()>& reached);
-  bool is_closing();
+  void flush() SLIP_REQUIRES(ucx_lock);
+  void drive_until(const std::function<bool()>& reached) SLIP_REQUIRES(ucx_lock);
+  bool is_closing() SLIP_REQUIRES(ucx_lock);
   static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
-  bool arm();  // false: there are events, so that no thread may sleep yet
+  bool arm() SLIP_REQUIRES(ucx_lock);  // false: there are events, so that no thread may sleep yet
 
+  base::SpinLock lock_;
   const UcxContext& context_;
   const pid_t process_;  // in a forked child, UCX's objects of the parent must not be touched
-  ucp_worker_h handle_ = nullptr;
+  ucp_worker_h handle_ SLIP_GUARDED_BY(ucx_lock) = nullptr;
   int descriptor_ = -1;
   std::vector<std::byte> address_;
-  std::uint32_t last_number_ = 0;
-  std::list<UcxEndpoint> endpoints_;
-  std::vector<void*> closing_;   // UCX's requests of endpoints that are being closed
-  std::vector<UcxPort*> ports_;  // all connections that share this worker
+  std::uint32_t last_number_ SLIP_GUARDED_BY(ucx_lock) = 0;
+  std::list<UcxEndpoint> endpoints_ SLIP_GUARDED_BY(ucx_lock);
+  std::vector<void*> closing_ SLIP_GUARDED_BY(ucx_lock);   // UCX's requests of endpoints that are being closed
+  std::vector<UcxPort*> ports_ SLIP_GUARDED_BY(ucx_lock);  // all connections that share this worker
   struct Flush {
     std::uint64_t operations = 0, covered = 0;  // number of operations: begun, and when the last flush began
     bool under_way = false;
-  } flush_;
+  } flush_ SLIP_GUARDED_BY(ucx_lock);
   // The next two are read without the lock: hints.
   std::atomic<bool> unflushed_{false};
-  std::atomic<std::uint64_t> driven_ticks_{0};  // when a thread last drove the worker
-  std::vector<const UcxPort*> sleepers_;        // ports whose threads may sleep in poll
+  std::atomic<std::uint64_t> driven_ticks_{0};                      // when a thread last drove the worker
+  std::vector<const UcxPort*> sleepers_ SLIP_GUARDED_BY(ucx_lock);  // ports whose threads may sleep in poll
 };
 
 // Holds the worker's lock, unless another thread holds it: then that thread drives the worker.
 class UcxTurn : base::NoCopy {
  public:
   // Not analysed: whether it holds the lock is known at run time only.
-  explicit UcxTurn(UcxWorker& worker) SLIP_NO_THREAD_SAFETY_ANALYSIS : worker_(worker), held_(worker.lock.try_lock()) {}
+  explicit UcxTurn(UcxWorker& worker) SLIP_NO_THREAD_SAFETY_ANALYSIS : worker_(worker),
+                                                                       held_(worker.lock().try_lock()) {}
   ~UcxTurn() SLIP_NO_THREAD_SAFETY_ANALYSIS {
-    if (held_) worker_.lock.unlock();
+    if (held_) worker_.lock().unlock();
   }
   explicit operator bool() const { return held_; }
 
@@ -163,26 +168,29 @@ class UcxPort : base::NoCopy {
   // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation.
   void watch(std::vector<pollfd>& all) const;
 
-  // The caller of all below holds the worker's lock. Call start() before the function of UCX, and pass its result to
+  // Call start() before the function of UCX, and pass its result to
   // started(). True: the operation is complete. False: it is pending, and will be among the completed ones.
-  void start(UcxOperation& operation);
-  bool started(UcxOperation& operation, ucs_status_ptr_t result);
+  void start(UcxOperation& operation) SLIP_REQUIRES(ucx_lock);
+  bool started(UcxOperation& operation, ucs_status_ptr_t result) SLIP_REQUIRES(ucx_lock);
   // Drives the worker. False: nothing moved, and no operation of this port has completed.
-  bool progress();
-  std::vector<UcxOperation*>& completed() { return completed_; }  // the owner takes them from there
+  bool progress() SLIP_REQUIRES(ucx_lock);
+  // The owner takes them from there.
+  std::vector<UcxOperation*>& completed() SLIP_REQUIRES(ucx_lock) { return completed_; }
   static void on_sent(void* request, ucs_status_t status, void* operation);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
 
  private:
   friend class UcxWorker;
-  void complete(UcxOperation& operation, ucs_status_t status);
-  void cancel_all();
-  void stop_sleeping() const;
+  void complete(UcxOperation& operation, ucs_status_t status) SLIP_REQUIRES(ucx_lock);
+  void cancel_all() SLIP_REQUIRES(ucx_lock);
+  void stop_sleeping() const SLIP_REQUIRES(ucx_lock);
 
   const std::shared_ptr<UcxWorker> worker_;
   UcxEndpoint* endpoint_ = nullptr;
-  std::vector<UcxOperation*> pending_, completed_;
-  mutable bool sleeping_ = false;          // this port is in the worker's list of sleepers
+  std::vector<UcxOperation*> pending_ SLIP_GUARDED_BY(ucx_lock);
+  std::vector<UcxOperation*> completed_ SLIP_GUARDED_BY(ucx_lock);
+  // This port is in the worker's list of sleepers.
+  mutable bool sleeping_ SLIP_GUARDED_BY(ucx_lock) = false;
   mutable std::optional<WakeUp> wake_up_;  // made when a thread first sleeps
 };
 

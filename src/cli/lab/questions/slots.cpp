@@ -112,7 +112,8 @@ Finding three_events(const Bench& bench) {
   const Work add = bench.work(2 * bench.upload_time(weight_bytes(bench)));
   Picos total[4] = {};
   bool ok = true;
-  for (const EventUse use : {EventUse::kThree, EventUse::kTwo, EventUse::kTwoWaitAtOnce, EventUse::kOneWaitAtOnce}) {
+  for (const EventScheme use :
+       {EventScheme::kThree, EventScheme::kTwo, EventScheme::kTwoWaitAtOnce, EventScheme::kOneWaitAtOnce}) {
     const SlotsRun seen = run_two_slots(bench, use, weight_bytes(bench), add);
     total[static_cast<int>(use)] = seen.run.figures.total;
     ok &= seen.ok;

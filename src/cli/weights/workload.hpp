@@ -1,4 +1,4 @@
-// Engine: a model, the device that it is planned for, and the costs of its ops there. run_steps() runs a plan of it and
+// Workload: a model, the device that it is planned for, and the costs of its ops there. run_steps() runs a plan of it and
 // measures the run. `slip plan`, `slip run` and `slip bench weights` share them.
 #pragma once
 
@@ -17,7 +17,7 @@ class App;
 
 namespace slip::cli {
 
-struct EngineOptions {
+struct WorkloadOptions {
   std::string model, device = "cpu", costs, save_costs, budget, host_memory, ring;
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
@@ -33,9 +33,9 @@ struct EngineOptions {
 
 bool is_weights_file(const std::string& path);  // by its extension
 
-class Engine {
+class Workload {
  public:
-  explicit Engine(const EngineOptions& options);
+  explicit Workload(const WorkloadOptions& options);
 
   const Graph& graph() const { return graph_; }
   const Costs& costs() const { return costs_; }
@@ -89,10 +89,10 @@ struct StepsResult {
 };
 
 // The first Ctrl-C ends the loop after the current step; a second one ends the program.
-StepsResult run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
+StepsResult run_steps(const Workload& workload, const WeightsPlan& plan, const StepOptions& options);
 
 // Throws UsageError for a graph without weights or a simulated device: they can be planned but not run.
-void require_runnable(const EngineOptions& options, const char* command);
+void require_runnable(const WorkloadOptions& options, const char* command);
 
 // Prints how many steps an interrupted run completed, and returns its exit status.
 int stopped(const StepsResult& result, const StepOptions& options);

@@ -1,4 +1,4 @@
-#include "cli/weights/engine.hpp"
+#include "cli/weights/workload.hpp"
 
 #include <unistd.h>
 
@@ -92,7 +92,7 @@ bool is_weights_file(const std::string& path) {
   return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
 }
 
-void EngineOptions::add_model_to(CLI::App& command, bool runs) {
+void WorkloadOptions::add_model_to(CLI::App& command, bool runs) {
   command
       .add_option("MODEL", model,
                   "A folder with graph.json and safetensors (slip model stack makes one), or a graph.json")
@@ -109,7 +109,7 @@ void EngineOptions::add_model_to(CLI::App& command, bool runs) {
                    "Compress the weights in host memory, without loss, where that makes steps shorter");
 }
 
-void EngineOptions::add_to(CLI::App& command, bool runs) {
+void WorkloadOptions::add_to(CLI::App& command, bool runs) {
   add_model_to(command, runs);
   CLI::Option* of_budget = command.add_option(
       "--budget", budget, "Limit of device memory, for weights, ring and activations together: 2GiB");
@@ -122,7 +122,7 @@ void EngineOptions::add_to(CLI::App& command, bool runs) {
   command.add_flag("--stream-all", stream_all, "Keep no weight on the device");
 }
 
-WeightsOptions EngineOptions::planning() const {
+WeightsOptions WorkloadOptions::planning() const {
   WeightsOptions wanted;
   if (!budget.empty()) wanted.budget = bytes_of_option(budget, "--budget");
   if (!host_memory.empty()) wanted.host_memory = bytes_of_option(host_memory, "--host-memory");
@@ -135,7 +135,7 @@ WeightsOptions EngineOptions::planning() const {
   return wanted;
 }
 
-Engine::Engine(const EngineOptions& options) : planning_(options.planning()), device_name_(options.device) {
+Workload::Workload(const WorkloadOptions& options) : planning_(options.planning()), device_name_(options.device) {
   open_device(device_name_);  // fails early, before any long work
   if (store::is_folder(options.model)) {
     folder_ = options.model;
@@ -160,19 +160,19 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
-std::uint64_t Engine::free_bytes() const {
+std::uint64_t Workload::free_bytes() const {
   const MemoryInfo memory = open_device(device_name_).memory();
   return static_cast<std::uint64_t>(kUsableShare * static_cast<double>(memory.total - memory.used));
 }
 
-WeightsPlan Engine::plan() const {
+WeightsPlan Workload::plan() const {
   WeightsOptions wanted = planning_;
   wanted.free_memory = free_bytes();
   wanted.compressed = compressed_bytes();
   return plan_weights(graph_, costs_, wanted, {});
 }
 
-Device Engine::open(const WeightsPlan& plan) const {
+Device Workload::open(const WeightsPlan& plan) const {
   return open_device(device_name_, {.memory_limit = plan.budget.value_or(0)});
 }
 
@@ -181,33 +181,33 @@ void StepOptions::check() const {
     throw UsageError(fmt::format("--steps {}: must be 2 or more, because the first step is no steady state", steps));
 }
 
-StepsResult run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
+StepsResult run_steps(const Workload& workload, const WeightsPlan& plan, const StepOptions& options) {
   StepsResult result;
   // Predicts as many steps as run, so that the page shows a predicted step below each measured one. The limit saves
   // time: later steps are all alike.
   constexpr int kMaxPredicted = 64;
   result.prediction =
-      predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});
-  const Device device = engine.open(plan);
-  Runner runner(device, engine.graph(), plan, engine.source(), {});
+      predict_weights(plan, workload.graph(), workload.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});
+  const Device device = workload.open(plan);
+  Runner runner(device, workload.graph(), plan, workload.source(), {});
   Trace trace;
   const StopOnInterrupt interrupt;
   for (; result.steps < options.steps && !StopOnInterrupt::wanted(); ++result.steps) {
-    fill_inputs(engine.graph(), runner, options.seed + static_cast<std::uint64_t>(result.steps));
+    fill_inputs(workload.graph(), runner, options.seed + static_cast<std::uint64_t>(result.steps));
     runner.step({});
     show_progress(options, result.steps + 1);
   }
-  if (result.steps > 0) result.outputs = outputs_of(engine.graph(), runner);
+  if (result.steps > 0) result.outputs = outputs_of(workload.graph(), runner);
   runner.sync({});
   trace.stop();
   result.peak = device.memory().peak;
   result.trace = trace.data();
   result.figures = figures(result.trace.spans());
-  result.comparison = compare_weights(engine.graph(), result.prediction, result.trace, runner.compute_stream());
+  result.comparison = compare_weights(workload.graph(), result.prediction, result.trace, runner.compute_stream());
   return result;
 }
 
-void require_runnable(const EngineOptions& options, const char* command) {
+void require_runnable(const WorkloadOptions& options, const char* command) {
   if (options.device.starts_with("sim:"))
     throw UsageError(
         fmt::format("{} is simulated: slip plan predicts on it, slip {} needs cpu or cuda:0", options.device, command));
