@@ -55,7 +55,9 @@ class PluginComm : base::NoCopy {
   void set(void* comm) { comm_ = comm; }
 
   // Throws if the memory was registered with another connection.
-  void require_own(const NetPart& part, const NetPeer& peer) const;
+  void require_own(const NetPart& part, const NetPeer& peer) const {
+    if (part.bytes > 0 && static_cast<const PluginMemory*>(part.memory)->comm_.get() != this) refuse(part, peer);
+  }
   // The plug-in's handle of registered memory.
   void* handle_of(const NetMemory* memory, const NetPeer& peer) {
     const auto* const own = static_cast<const PluginMemory*>(memory);
@@ -71,6 +73,7 @@ class PluginComm : base::NoCopy {
   void close();  // deregisters all memory first
 
  private:
+  [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
   void* register_memory(const NetMemory* memory, const NetPeer& peer);
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 

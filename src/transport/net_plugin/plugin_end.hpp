@@ -37,7 +37,13 @@ struct PluginAnswer {
   std::array<std::byte, NET_HANDLE_BYTES> handle{};
 };
 
-template <class Base>  // NetSender or NetReceiver
+// A message passes this code twice on its way, so the usual case has no virtual call, reads no clock and makes no system
+// call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or NetReceiver. Self has these functions:
+//   bool join();   one step towards the connection: sets the comm at the end. False: nothing moved.
+//   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
+//   bool land(const Piece& piece);     asks the plug-in's test() whether the oldest piece is done. False: it is not.
+//   bool poll_flushes();
+template <class Self, class Base>
 class PluginEnd : public Base {
  public:
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
@@ -58,40 +64,37 @@ class PluginEnd : public Base {
 
   PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control);
 
-  // One step towards the connection: sets the comm at the end. False: nothing moved.
-  virtual bool join() = 0;
-  // Passes the next piece of a message to the plug-in. False: that is not possible now.
-  virtual bool start(NetRequest& request) = 0;
-  // The oldest piece is done. `bytes`: what the plug-in's test() reported.
-  virtual void land(const Piece& piece, std::span<const int> bytes) = 0;
-  virtual bool poll_flushes() { return false; }
-
   NetRequest* enqueue(NetRequest* request);
   void push_piece(const Piece& piece) { flight_[flown_++ % kMaxInFlight] = piece; }
   void set_started() {  // the message of start() needs no further piece
     ++begun_;
     offset_ = 0;
   }
-  void finish(NetRequest& request);
-  template <class Body>
-  bool guarded(const Body& body);
-  void require(net_result result, std::string_view function) const;
+  void finish(NetRequest& request) {
+    request.done = true;
+    ++finished_;
+  }
+  // An error of the plug-in ends the connection: the peer is notified, and later calls throw it again.
+  [[noreturn]] void give_up(const Error& error);
+  void require(net_result result, const char* function) const {
+    if (result != NET_SUCCESS) throw_failure(result, function);
+  }
   Error lost() const;  // the control connection has ended
   void close();        // for destructors
 
   const std::shared_ptr<PluginComm> comm_;
+  const PluginCalls& calls_;
   PluginControl control_;
   std::uint64_t max_bytes_;   // of one message of the plug-in
   std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
   bool greeted_ = false;      // the peer's first message on the control socket has arrived
 
  private:
-  void start_all() {
-    if (begun_ < queued_) start_queued();
-  }
+  Self& self() { return static_cast<Self&>(*this); }
+  bool step();
   void start_queued();
-  bool land_oldest();
   void look_at_control();
+  [[noreturn]] void throw_failure(net_result result, const char* function) const;
   std::int64_t idle_ns() const;
   bool expects() const { return finished_ < queued_; }
   Error with_cause(const Error& error);
@@ -105,7 +108,7 @@ class PluginEnd : public Base {
   std::uint64_t idle_ticks_ = 0, looked_ticks_;  // looked_ticks_: when the control socket was read last
 };
 
-class PluginSender final : public PluginEnd<NetSender> {
+class PluginSender final : public PluginEnd<PluginSender, NetSender> {
  public:
   PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control);
   ~PluginSender() override { close(); }
@@ -113,14 +116,16 @@ class PluginSender final : public PluginEnd<NetSender> {
   NetRequest* isend(const NetPart& part, bool more) override;
 
  private:
-  bool join() override;
-  bool start(NetRequest& request) override;
-  void land(const Piece& piece, std::span<const int> bytes) override;
+  friend class PluginEnd<PluginSender, NetSender>;
+  bool join();
+  bool start(NetRequest& request);
+  bool land(const Piece& piece);
+  static bool poll_flushes() { return false; }
 
   PluginAnswer answer_;  // plug-ins keep the state of connect() in its handle
 };
 
-class PluginReceiver final : public PluginEnd<NetReceiver> {
+class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
  public:
   PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control);
   ~PluginReceiver() override;
@@ -128,10 +133,12 @@ class PluginReceiver final : public PluginEnd<NetReceiver> {
   NetRequest* flush(std::span<const NetPart> parts) override;
 
  private:
-  bool join() override;
-  bool start(NetRequest& request) override;
-  void land(const Piece& piece, std::span<const int> bytes) override;
-  bool poll_flushes() override;
+  friend class PluginEnd<PluginReceiver, NetReceiver>;
+  bool join();
+  bool start(NetRequest& request);
+  bool land(const Piece& piece);
+  void check_length(const Piece& piece, std::size_t part, int bytes) const;
+  bool poll_flushes();
   void begin_listening();
 
   PluginHello hello_;
