@@ -370,11 +370,12 @@ bool PluginReceiver::land(const Piece& piece) {
   NetRequest& request = *piece.request;
   int done = 0;
   std::array<int, kNetMaxParts> bytes;
-  for (std::size_t i = 0; i < request.count; ++i) bytes[i] = -1;
+  bytes.fill(-1);
   require(calls_.test(piece.handle, &done, bytes.data()), "test");
   if (done == 0) return false;
   for (std::size_t i = 0; i < request.count; ++i) {
-    check_length(piece, i, bytes[i]);
+    const std::size_t room = request.count == 1 ? piece.bytes : request.parts[i].bytes;
+    if (bytes[i] < 0 || static_cast<std::size_t>(bytes[i]) > room) fail_length(request.parts[i], room, bytes[i]);
     request.moved[i] += static_cast<std::size_t>(bytes[i]);
   }
   if (piece.bytes == max_bytes_) {
@@ -389,14 +390,11 @@ bool PluginReceiver::land(const Piece& piece) {
   return true;
 }
 
-void PluginReceiver::check_length(const Piece& piece, std::size_t part, int bytes) const {
-  const NetRequest& request = *piece.request;
-  const std::size_t room = request.count == 1 ? piece.bytes : request.parts[part].bytes;
-  if (bytes >= 0 && static_cast<std::size_t>(bytes) <= room) return;
+void PluginReceiver::fail_length(const NetPart& part, std::size_t room, int bytes) const {
   base::fail(Code::kIo, {},
              "{}: the plug-in {} reported {} bytes in test for a receive with tag {} that has room for {}: the plug-in "
              "is faulty, or the ranks disagree on sizes",
-             peer_.text(), comm_->plugin().text(), bytes, request.parts[part].tag, room);
+             peer_.text(), comm_->plugin().text(), bytes, part.tag, room);
 }
 
 // Host memory needs no flush: the plug-in's test() returns when the CPU sees the bytes.

@@ -137,7 +137,7 @@ class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
   bool join();
   bool start(NetRequest& request);
   bool land(const Piece& piece);
-  void check_length(const Piece& piece, std::size_t part, int bytes) const;
+  [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
   bool poll_flushes();
   void begin_listening();
 

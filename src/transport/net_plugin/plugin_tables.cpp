@@ -102,8 +102,7 @@ struct Translation {
     } else if constexpr (kVersion == 9) {
       return table.irecv(receiver, parts.count, parts.data, parts.bytes, parts.tags, parts.memories, request);
     } else {
-      std::array<void*, kNetMaxParts> profiled;
-      for (int i = 0; i < parts.count; ++i) profiled[static_cast<std::size_t>(i)] = nullptr;
+      std::array<void*, kNetMaxParts> profiled{};
       return table.irecv(receiver, parts.count, parts.data, parts.bytes, parts.tags, parts.memories, profiled.data(),
                          request);
     }
