@@ -173,7 +173,8 @@ net_result dereg_mr(void*, void* memory) {
   });
 }
 
-[[gnu::always_inline]] inline net_result isend(void* sender, void* data, std::size_t bytes, int tag, void* memory, void** request) {
+[[gnu::always_inline]] inline net_result isend(void* sender, void* data, std::size_t bytes, int tag, void* memory,
+                                               void** request) {
   *request = nullptr;
   return guarded([&] {
     const transport::NetPart part{static_cast<std::byte*>(data), bytes, tag,

@@ -76,7 +76,7 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
 void NetConnection::throw_error() const { throw Error(*error_); }
 
 void NetConnection::fail(Error error) {
-  if (!error_) error_.emplace(std::move(error));
+  if (!error_) error_ = std::make_unique<const Error>(std::move(error));
   throw Error(*error_);
 }
 

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,18 +80,19 @@ struct NetPart {
 
 class NetConnection;
 
-// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done.
-struct NetRequest {
-  enum class Kind { kSend, kReceive, kFlush };
+// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done. What
+// a message of one part needs is in the first cache line: system calls evict the lines from the first-level cache.
+struct alignas(64) NetRequest {
+  enum class Kind : std::uint8_t { kSend, kReceive, kFlush };
   Kind kind = Kind::kSend;
   bool done = false;
   std::uint32_t index = 0;              // among the requests of its connection
   NetConnection* connection = nullptr;  // the owner
   NetRequest* next_free = nullptr;      // in the connection's list of requests that are not in use
   std::size_t count = 0;                // number of parts that are used
-  std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
   std::array<NetPart, kNetMaxParts> parts;
-  std::string text() const;  // "a receive with tag 3 (at most 100 bytes)"
+  std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
+  std::string text() const;                       // "a receive with tag 3 (at most 100 bytes)"
 };
 
 struct NetPeer {
@@ -103,6 +103,10 @@ struct NetPeer {
 };
 
 class NetConnection : base::NoCopy {
+  // First, so that they lie in one cache line with the pointer to the virtual functions.
+  NetRequest* free_ = nullptr;
+  std::unique_ptr<const Error> error_;
+
  public:
   virtual ~NetConnection() = default;
   NetConnection();
@@ -161,9 +165,6 @@ class NetConnection : base::NoCopy {
  private:
   [[noreturn]] void throw_error() const;
   [[noreturn]] void refuse(const NetPart& part) const;
-
-  NetRequest* free_ = nullptr;
-  std::optional<Error> error_;
 };
 
 class NetSender : public NetConnection {

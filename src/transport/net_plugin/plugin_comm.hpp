@@ -36,9 +36,9 @@ class PluginMemory final : public NetMemory {
  private:
   friend class PluginComm;
   const std::shared_ptr<PluginComm> comm_;  // may be closed before
-  const std::optional<Gpu> gpu_;
-  void* handle_ = nullptr;  // the plug-in's
+  void* handle_ = nullptr;                  // the plug-in's
   bool registered_ = false;
+  const std::optional<Gpu> gpu_;
 };
 
 class PluginComm : base::NoCopy {

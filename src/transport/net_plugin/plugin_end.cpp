@@ -45,9 +45,9 @@ template <class Self, class Base>
 PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control)
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
       calls_(plugin.calls()),
-      control_(std::move(control)),
       max_bytes_(comm_->properties().max_bytes),
-      looked_ticks_(base::ticks()) {
+      looked_ticks_(base::ticks()),
+      control_(std::move(control)) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
 }
@@ -59,7 +59,7 @@ std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_memory(std::span<std:
 
 template <class Self, class Base>
 std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
-                                                                std::uint64_t offset) {
+                                                                      std::uint64_t offset) {
   const PluginDevice& device = comm_->properties();
   if (!device.takes_gpu_memory || (dma_buf >= 0 && !device.takes_dma_buf))
     base::fail(Code::kUnsupported, {}, "{}: device {} of the plug-in {} takes {}: copy the bytes to host memory first",
@@ -91,7 +91,7 @@ bool PluginEnd<Self, Base>::progress() {
 
 template <class Self, class Base>
 bool PluginEnd<Self, Base>::step() {
-  bool moved = !comm_->get() && self().join();
+  bool moved = !plugin_comm_ && self().join();
   if (begun_ < queued_) start_queued();
   while (landed_ < flown_ && self().land(flight_[landed_ % kMaxInFlight])) {
     ++landed_;
@@ -112,9 +112,13 @@ bool PluginEnd<Self, Base>::step() {
 template <class Self, class Base>
 NetRequest* PluginEnd<Self, Base>::enqueue(NetRequest* request) {
   if (!expects()) idle_ticks_ = 0;
-  queue_[queued_++ % kNetMaxRequests] = request;
+  const std::uint64_t number = queued_++;
   try {
-    start_queued();
+    if (begun_ == number && can_start()) static_cast<void>(self().start(*request));
+    if (begun_ <= number) {  // it waits, or has another piece
+      queue_[number % kNetMaxRequests] = request;
+      start_queued();
+    }
   } catch (const Error& error) {
     give_up(error);
   }
@@ -123,7 +127,7 @@ NetRequest* PluginEnd<Self, Base>::enqueue(NetRequest* request) {
 
 template <class Self, class Base>
 void PluginEnd<Self, Base>::start_queued() {
-  while (comm_->get() && begun_ < queued_ && flown_ - landed_ < kMaxInFlight) {
+  while (begun_ < queued_ && can_start()) {
     if (!self().start(*queue_[begun_ % kNetMaxRequests])) return;
   }
 }
@@ -222,7 +226,7 @@ bool PluginSender::join() {
   }
   void* comm = nullptr;
   require(calls_.connect(calls_, comm_->device(), answer_.handle.data(), &comm), "connect");
-  comm_->set(comm);
+  set_comm(comm);
   return comm != nullptr;
 }
 
@@ -250,7 +254,7 @@ bool PluginSender::start(NetRequest& request) {
     bytes = empty.bytes.first(0);
     memory = empty.handle;
   }
-  require(calls_.isend(calls_, comm_->get(), bytes, part.tag, memory, &piece.handle), "isend");
+  require(calls_.isend(plugin_comm_, bytes, part.tag, memory, &piece.handle), "isend");
   if (!piece.handle) return false;
   push_piece(piece);
   offset_ += piece.bytes;
@@ -285,7 +289,7 @@ bool PluginReceiver::join() {
   net_device_handle* on_device = nullptr;
   require(calls_.accept(listener_, &comm, &on_device), "accept");
   if (!comm) return false;
-  comm_->set(comm);
+  set_comm(comm);
   static_cast<void>(calls_.close_listen(std::exchange(listener_, nullptr)));
   return true;
 }
@@ -335,35 +339,36 @@ NetRequest* PluginReceiver::irecv(std::span<const NetPart> parts) {
 
 bool PluginReceiver::start(NetRequest& request) {
   if (awaits_piece_) return false;
-  std::array<void*, kNetMaxParts> data, memories;
-  std::array<std::size_t, kNetMaxParts> bytes;
-  std::array<int, kNetMaxParts> tags;
+  PluginParts parts;
+  parts.count = static_cast<int>(request.count);
   for (std::size_t i = 0; i < request.count; ++i) {
     const NetPart& part = request.parts[i];
-    bytes[i] = std::min<std::size_t>(part.bytes - offset_, max_bytes_);
-    tags[i] = part.tag;
-    if (bytes[i] > 0) {
-      data[i] = part.data + offset_;
-      memories[i] = comm_->handle_of(part.memory, peer_);
+    parts.bytes[i] = std::min<std::size_t>(part.bytes - offset_, max_bytes_);
+    parts.tags[i] = part.tag;
+    if (parts.bytes[i] > 0) {
+      parts.data[i] = part.data + offset_;
+      parts.memories[i] = comm_->handle_of(part.memory, peer_);
     } else {
       const PluginComm::Empty empty = comm_->empty(peer_);
-      data[i] = empty.bytes.data();
-      bytes[i] = empty.bytes.size();
-      memories[i] = empty.handle;
+      parts.data[i] = empty.bytes.data();
+      parts.bytes[i] = empty.bytes.size();
+      parts.memories[i] = empty.handle;
     }
-    if (request.count > 1 && bytes[i] == max_bytes_)
-      base::fail(Code::kInvalidValue, {},
-                 "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
-                 peer_.text(), part.bytes, max_bytes_, comm_->plugin().text());
+    if (request.count > 1 && parts.bytes[i] == max_bytes_) fail_part(part);
   }
   Piece piece{&request, nullptr, std::min<std::size_t>(request.parts[0].bytes - offset_, max_bytes_)};
-  const PluginParts parts{static_cast<int>(request.count), data.data(), bytes.data(), tags.data(), memories.data()};
-  require(calls_.irecv(calls_, comm_->get(), parts, &piece.handle), "irecv");
+  require(calls_.irecv(plugin_comm_, parts, &piece.handle), "irecv");
   if (!piece.handle) return false;
   push_piece(piece);
   awaits_piece_ = piece.bytes == max_bytes_;
   if (!awaits_piece_) set_started();
   return true;
+}
+
+void PluginReceiver::fail_part(const NetPart& part) const {
+  base::fail(Code::kInvalidValue, {},
+             "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
+             peer_.text(), part.bytes, max_bytes_, comm_->plugin().text());
 }
 
 bool PluginReceiver::land(const Piece& piece) {
@@ -406,7 +411,7 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
   for (const NetPart& part : parts.first(std::min(parts.size(), kNetMaxParts))) {
     check_part(part);
     comm_->require_own(part, peer_);
-    if (part.bytes == 0 || !static_cast<const PluginMemory*>(part.memory)->on_gpu() || !comm_->get()) continue;
+    if (part.bytes == 0 || !static_cast<const PluginMemory*>(part.memory)->on_gpu() || !plugin_comm_) continue;
     const auto at = static_cast<std::size_t>(count++);
     data[at] = part.data;
     bytes[at] = static_cast<int>(std::min<std::size_t>(part.bytes, max_bytes_));
@@ -417,7 +422,7 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
   Piece piece{request};
   try {
     if (count > 0 && calls_.iflush)
-      require(calls_.iflush(comm_->get(), count, data.data(), bytes.data(), memories.data(), &piece.handle), "iflush");
+      require(calls_.iflush(plugin_comm_, count, data.data(), bytes.data(), memories.data(), &piece.handle), "iflush");
   } catch (const Error& error) {
     give_up(error);
   }

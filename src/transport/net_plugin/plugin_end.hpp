@@ -37,8 +37,8 @@ struct PluginAnswer {
   std::array<std::byte, NET_HANDLE_BYTES> handle{};
 };
 
-// A message passes this code twice on its way, so the usual case has no virtual call, reads no clock and makes no system
-// call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or NetReceiver. Self has these functions:
+// A message passes this code twice on its way, so the usual case has no virtual call, reads no clock and makes no
+// system call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or NetReceiver. Self has these functions:
 //   bool join();   one step towards the connection: sets the comm at the end. False: nothing moved.
 //   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
 //   bool land(const Piece& piece);     asks the plug-in's test() whether the oldest piece is done. False: it is not.
@@ -82,16 +82,22 @@ class PluginEnd : public Base {
   Error lost() const;  // the control connection has ended
   void close();        // for destructors
 
+  void set_comm(void* comm) {
+    comm_->set(comm);
+    plugin_comm_ = comm;
+  }
+
+  // Each message uses the members from here to flight_.
   const std::shared_ptr<PluginComm> comm_;
   const PluginCalls& calls_;
-  PluginControl control_;
-  std::uint64_t max_bytes_;   // of one message of the plug-in
-  std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
-  bool greeted_ = false;      // the peer's first message on the control socket has arrived
+  void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
+  std::uint64_t max_bytes_;      // of one message of the plug-in
+  std::uint64_t offset_ = 0;     // bytes of the message at begun_ that are in earlier pieces
 
  private:
   Self& self() { return static_cast<Self&>(*this); }
   bool step();
+  bool can_start() const { return plugin_comm_ && flown_ - landed_ < kMaxInFlight; }
   void start_queued();
   void look_at_control();
   [[noreturn]] void throw_failure(net_result result, const char* function) const;
@@ -99,13 +105,18 @@ class PluginEnd : public Base {
   bool expects() const { return finished_ < queued_; }
   Error with_cause(const Error& error);
 
-  std::array<NetRequest*, kNetMaxRequests> queue_{};
   // Messages in order: those before finished_ are done, those before begun_ were passed to the plug-in.
   std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
-  std::array<Piece, kMaxInFlight> flight_{};
   std::uint64_t flown_ = 0, landed_ = 0;
   // No clock is read while messages move: idle_ticks_ is set by the first progress() that moves nothing; 0: none yet.
-  std::uint64_t idle_ticks_ = 0, looked_ticks_;  // looked_ticks_: when the control socket was read last
+  std::uint64_t idle_ticks_ = 0;
+  std::array<Piece, kMaxInFlight> flight_{};
+  std::array<NetRequest*, kNetMaxRequests> queue_{};  // messages from begun_ on
+  std::uint64_t looked_ticks_;                        // when the control socket was read last
+
+ protected:
+  bool greeted_ = false;  // the peer's first message on the control socket has arrived
+  PluginControl control_;
 };
 
 class PluginSender final : public PluginEnd<PluginSender, NetSender> {
@@ -137,14 +148,15 @@ class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
   bool join();
   bool start(NetRequest& request);
   bool land(const Piece& piece);
+  [[noreturn]] void fail_part(const NetPart& part) const;
   [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
   bool poll_flushes();
   void begin_listening();
 
+  std::vector<Piece> flushes_;
+  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
   PluginHello hello_;
   void* listener_ = nullptr;
-  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
-  std::vector<Piece> flushes_;
 };
 
 }  // namespace slip::transport
