@@ -57,8 +57,8 @@ struct PluginCalls {
   net_result (*close_recv)(void* receiver) = nullptr;
   net_result (*close_listen)(void* listener) = nullptr;
 
-  // Each message calls the next ones. Of isend and irecv, the version of the table has one: a branch costs less than a
-  // function that translates.
+  // Each message calls the next ones. Of isend and irecv, the version of the table has one, see start_send() and
+  // start_receive(): a branch costs less than a function that translates.
   net_result (*test)(void* request, int* done, int* bytes) = nullptr;
   decltype(net_table_v8::isend) isend_v8 = nullptr;
   decltype(net_table_v9::isend) isend_v9 = nullptr;
@@ -66,28 +66,29 @@ struct PluginCalls {
   decltype(net_table_v8::irecv) irecv_v8 = nullptr;
   decltype(net_table_v9::irecv) irecv_v9 = nullptr;
   decltype(net_table_v10::irecv) irecv_v10 = nullptr;
-
-  net_result isend(void* sender, std::span<std::byte> bytes, int tag, void* memory, void** request) const {
-    if (isend_v10) return isend_v10(sender, bytes.data(), bytes.size(), tag, memory, nullptr, request);
-    if (isend_v9) return isend_v9(sender, bytes.data(), bytes.size(), tag, memory, request);
-    return isend_v8(sender, bytes.data(), static_cast<int>(bytes.size()), tag, memory, request);
-  }
-  net_result irecv(void* receiver, PluginParts& parts, void** request) const {
-    if (irecv_v10) {
-      std::array<void*, kNetMaxParts> profiled{};
-      return irecv_v10(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
-                       parts.memories.data(), profiled.data(), request);
-    }
-    if (irecv_v9)
-      return irecv_v9(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
-                      parts.memories.data(), request);
-    std::array<int, kNetMaxParts> bytes{};
-    for (int i = 0; i < parts.count; ++i)
-      bytes[static_cast<std::size_t>(i)] = static_cast<int>(parts.bytes[static_cast<std::size_t>(i)]);
-    return irecv_v8(receiver, parts.count, parts.data.data(), bytes.data(), parts.tags.data(), parts.memories.data(),
-                    request);
-  }
 };
+
+inline net_result start_send(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
+                             void** request) {
+  if (calls.isend_v10) return calls.isend_v10(sender, bytes.data(), bytes.size(), tag, memory, nullptr, request);
+  if (calls.isend_v9) return calls.isend_v9(sender, bytes.data(), bytes.size(), tag, memory, request);
+  return calls.isend_v8(sender, bytes.data(), static_cast<int>(bytes.size()), tag, memory, request);
+}
+
+inline net_result start_receive(const PluginCalls& calls, void* receiver, PluginParts& parts, void** request) {
+  if (calls.irecv_v10) {
+    std::array<void*, kNetMaxParts> profiled{};
+    return calls.irecv_v10(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
+                           parts.memories.data(), profiled.data(), request);
+  }
+  if (calls.irecv_v9)
+    return calls.irecv_v9(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
+                          parts.memories.data(), request);
+  std::array<int, kNetMaxParts> bytes{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(parts.count); ++i) bytes[i] = static_cast<int>(parts.bytes[i]);
+  return calls.irecv_v8(receiver, parts.count, parts.data.data(), bytes.data(), parts.tags.data(),
+                        parts.memories.data(), request);
+}
 
 // Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
 // `missing` gets the name of the first function that the table lacks.

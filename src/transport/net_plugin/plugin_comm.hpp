@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/plugin.hpp"
@@ -115,6 +116,12 @@ class PluginControl : base::NoCopy {
 
   // Looks for a notice or the end of the connection, without waiting.
   void look();
+  // `ticks`: now. True once in kLookUs: a system call for each test() would take longer than the test.
+  bool is_due(std::uint64_t ticks) {
+    if (static_cast<double>(ticks - looked_ticks_) < kLookUs * base::ticks_per_us()) return false;
+    looked_ticks_ = ticks;
+    return true;
+  }
   bool ended() const { return ended_ns_ != 0; }
   std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
   const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
@@ -122,10 +129,12 @@ class PluginControl : base::NoCopy {
   std::string end_text() const { return reason_text(error_); }
 
  private:
+  static constexpr double kLookUs = 1000;
   bool receive(std::span<std::byte> bytes);
   bool send(std::span<const std::byte> bytes);
 
   Socket socket_;
+  std::uint64_t looked_ticks_ = base::ticks();
   std::size_t received_ = 0;  // bytes of the message that receive() reads
   PluginNotice notice_;
   std::size_t got_ = 0;  // bytes of notice_

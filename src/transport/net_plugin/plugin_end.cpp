@@ -14,9 +14,6 @@
 namespace slip::transport {
 namespace {
 
-// The control socket is read this often while nothing moves: a system call for each test() would take longer than the
-// test.
-constexpr double kLookUs = 1000;
 // A plug-in has no descriptor to poll. So a waiting thread sleeps for 1/8 of the time that it has waited already,
 // within these limits: the wait becomes at most 1/8 longer, and a long wait takes no more than a few per mille of a
 // core.
@@ -46,7 +43,6 @@ PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side,
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
       calls_(plugin.calls()),
       max_bytes_(comm_->properties().max_bytes),
-      looked_ticks_(base::ticks()),
       control_(std::move(control)) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
@@ -105,7 +101,7 @@ bool PluginEnd<Self, Base>::step() {
   }
   const std::uint64_t now = base::ticks();
   if (idle_ticks_ == 0) idle_ticks_ = now;
-  if (static_cast<double>(now - looked_ticks_) > kLookUs * base::ticks_per_us()) look_at_control();
+  if (control_.is_due(now)) look_at_control();
   return false;
 }
 
@@ -145,7 +141,6 @@ std::int64_t PluginEnd<Self, Base>::idle_ns() const {
 
 template <class Self, class Base>
 void PluginEnd<Self, Base>::look_at_control() {
-  looked_ticks_ = base::ticks();
   if (!greeted_) return;  // join() reads the control socket
   control_.look();
   const PluginNotice* const notice = control_.notice();
@@ -254,7 +249,7 @@ bool PluginSender::start(NetRequest& request) {
     bytes = empty.bytes.first(0);
     memory = empty.handle;
   }
-  require(calls_.isend(plugin_comm_, bytes, part.tag, memory, &piece.handle), "isend");
+  require(start_send(calls_, plugin_comm_, bytes, part.tag, memory, &piece.handle), "isend");
   if (!piece.handle) return false;
   push_piece(piece);
   offset_ += piece.bytes;
@@ -357,7 +352,7 @@ bool PluginReceiver::start(NetRequest& request) {
     if (request.count > 1 && parts.bytes[i] == max_bytes_) fail_part(part);
   }
   Piece piece{&request, nullptr, std::min<std::size_t>(request.parts[0].bytes - offset_, max_bytes_)};
-  require(calls_.irecv(plugin_comm_, parts, &piece.handle), "irecv");
+  require(start_receive(calls_, plugin_comm_, parts, &piece.handle), "irecv");
   if (!piece.handle) return false;
   push_piece(piece);
   awaits_piece_ = piece.bytes == max_bytes_;

@@ -81,7 +81,6 @@ class PluginEnd : public Base {
   }
   Error lost() const;  // the control connection has ended
   void close();        // for destructors
-
   void set_comm(void* comm) {
     comm_->set(comm);
     plugin_comm_ = comm;
@@ -112,7 +111,6 @@ class PluginEnd : public Base {
   std::uint64_t idle_ticks_ = 0;
   std::array<Piece, kMaxInFlight> flight_{};
   std::array<NetRequest*, kNetMaxRequests> queue_{};  // messages from begun_ on
-  std::uint64_t looked_ticks_;                        // when the control socket was read last
 
  protected:
   bool greeted_ = false;  // the peer's first message on the control socket has arrived
