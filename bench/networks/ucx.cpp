@@ -1,9 +1,10 @@
 // Messages over UCX between two processes on loopback, compared with ucx_perftest and with our TCP transport. UCX uses
 // TCP on the interface lo in all cases. Latency: half the time of a message and its answer. Rate: messages in one
-// direction, one after the other.
+// direction, of which up to kWindow are under way, as ucx_perftest does.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +30,7 @@ enum class Kind { kLatency, kRate };
 constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr double kBytesOfSample = 256e6;  // a sample moves about as much, or kMaxMessages
 constexpr std::size_t kMaxMessages = 10'000, kMinMessages = 8;
+constexpr std::size_t kWindow = 32;  // what ucx_perftest's tag_bw has without -O
 
 transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'000), nullptr}; }
 
@@ -65,23 +67,34 @@ class Side {
     out_ = sender_->register_memory(memory_);
     in_ = receiver_->register_memory(memory_);
   }
-  void send() { sender_->wait(sender_->isend({memory_.data(), memory_.size(), 0, out_.get()}), deadline_); }
-  void receive() {
-    const transport::NetPart part{memory_.data(), memory_.size(), 0, in_.get()};
-    receiver_->wait(receiver_->irecv(std::span(&part, 1)), deadline_);
-  }
-  // `first`: this side begins.
+  // `first`: this side begins. The last message of a stream is answered.
   void run(Kind kind, std::size_t messages, bool first) {
+    if (kind == Kind::kRate) {
+      move(first, messages);
+      move(!first, 1);
+      return;
+    }
     for (std::size_t i = 0; i < messages; ++i) {
-      if (first) send();
-      else receive();
-      if (kind == Kind::kRate && i + 1 < messages) continue;  // the last message of a stream is answered
-      if (first) receive();
-      else send();
+      move(first, 1);
+      move(!first, 1);
     }
   }
 
  private:
+  transport::NetRequest* post(bool sends) {
+    const transport::NetPart part{memory_.data(), memory_.size(), 0, sends ? out_.get() : in_.get()};
+    return sends ? sender_->isend(part) : receiver_->irecv(std::span(&part, 1));
+  }
+  // Sends or receives so many messages, all from or to the same bytes.
+  void move(bool sends, std::size_t messages) {
+    transport::NetConnection& end = sends ? static_cast<transport::NetConnection&>(*sender_) : *receiver_;
+    std::array<transport::NetRequest*, kWindow> under_way;
+    for (std::size_t begun = 0, done = 0; done < messages; ++done) {
+      for (; begun < messages && begun < done + kWindow; ++begun) under_way[begun % kWindow] = post(sends);
+      end.wait(under_way[done % kWindow], deadline_);
+    }
+  }
+
   std::vector<std::byte> memory_;
   std::unique_ptr<transport::NetSender> sender_;
   std::unique_ptr<transport::NetReceiver> receiver_;

@@ -21,32 +21,6 @@ transport::NetOptions connection_options(const NetDevice& device) {
   return options;
 }
 
-Comm::Comm(std::unique_ptr<transport::NetConnection> connection) : connection_(std::move(connection)) {
-  for (Request& one : requests_) {
-    one.comm = this;
-    free_.push_back(&one);
-  }
-}
-
-Request* Comm::wrap(transport::NetRequest* request) {
-  if (!request) return nullptr;
-  Request* const one = free_.back();
-  free_.pop_back();
-  one->request = request;
-  return one;
-}
-
-bool Comm::test(Request& request, int* bytes) {
-  const transport::NetRequest& inner = *request.request;
-  const bool sends = inner.kind == transport::NetRequest::Kind::kSend;
-  if (!connection_->test(request.request)) return false;
-  // The connection reuses the request at the next isend or irecv, so its lengths are still there.
-  for (std::size_t i = 0; bytes && i < inner.count; ++i)
-    bytes[i] = static_cast<int>(sends ? inner.parts[i].bytes : inner.moved[i]);
-  free_.push_back(&request);
-  return true;
-}
-
 struct Dialers::Dialer {
   Dialer(void* at, const transport::NetHandle& to, const transport::NetOptions& with)
       : place(at), handle(to), options(with), dialer(transport::dial_tcp(to, with)) {}
@@ -57,7 +31,7 @@ struct Dialers::Dialer {
   transport::GreetingDialer dialer;
 };
 
-std::unique_ptr<Comm> Dialers::dial(void* handle, const NetDevice& device) {
+std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevice& device) {
   transport::NetHandle bytes;
   std::memcpy(bytes.data(), handle, bytes.size());
   std::shared_ptr<Dialer> one;
@@ -81,7 +55,7 @@ std::unique_ptr<Comm> Dialers::dial(void* handle, const NetDevice& device) {
     throw;
   }
   forget();
-  return std::make_unique<Comm>(transport::make_tcp_sender(one->dialer.take(), one->options));
+  return transport::make_tcp_sender(one->dialer.take(), one->options);
 }
 
 }  // namespace slip::nccl_net

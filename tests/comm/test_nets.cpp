@@ -96,6 +96,14 @@ TEST(NetsOfRanks, APluginThatFailsIsNamedOnBothRanks) {
   }
 }
 
+// A plug-in that loses a byte: the rank that receives says so.
+TEST(NetsOfRanks, APluginThatReportsAShortMessageIsNoticed) {
+  Variables faulty = test::net_variables("plugin:v9");
+  faulty["SLIP_PLUGIN_FAULT"] = "size=short";
+  const std::vector<std::string> reports = run_ranks({test::net_variables("plugin:v9"), faulty});
+  expect_words(reports[1], {"rank 0", "bytes instead of"});
+}
+
 TEST(NetsOfRanks, AUcxThatFindsNoWaySaysSo) {
   if (const test::NamedNet ucx = test::net_named("ucx"); !ucx.net) GTEST_SKIP() << ucx.problem;
   const Variables own{{"SLIP_NET", "ucx"}, {"UCX_TLS", "self"}};

@@ -1,13 +1,16 @@
 /* Wraps our own plug-in (libnccl-net-slip.so, named by SLIP_WRAPPED_PLUGIN) for the tests of the loader, which takes
-   the newest table of a library. Compiled for one version: PLUGIN_VERSION=8, 9, 10 or 11   exports this table only
+   the newest table of a library. Compiled for one version:
+     PLUGIN_VERSION=8, 9, 10 or 11   exports this table only
      PLUGIN_VERSION=7                exports an old table only
      PLUGIN_VERSION=0                exports no table
-     PLUGIN_HOLE                     the table of version 9 has no isend
-   Version 9 also has the faults that the variable SLIP_PLUGIN_FAULT lists, read at each call:
-     FUNCTION=fail       the function fails, for example isend=fail
+     PLUGIN_HOLE                     the table has no isend
+   It has the faults that the variable SLIP_PLUGIN_FAULT lists, read at each call:
+     FUNCTION=fail       the function fails, for example isend=fail; close=fail: all functions that close or deregister
      connect=never, accept=never, isend=never, irecv=never, test=never     it never gets further
-     listen=null, devices=0, devices=many, recvs=0, size=negative, size=huge, size=none    nonsense
-     max=BYTES           the maximum length of a message
+     listen=null, devices=0, devices=many, recvs=0     nonsense
+     size=negative, size=huge, size=none, size=short   test reports a wrong length; short: one byte less
+     comms=COUNT         connect and accept fail if the process has made so many connections with each of them
+     max=BYTES           the maximum length of a message; version 8 has none
      cuda                the device takes GPU memory, which is host memory here, and dma-buf descriptors */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -31,7 +34,44 @@ table JOIN(ncclNetPlugin_v, PLUGIN_VERSION);
 #define exported JOIN(ncclNetPlugin_v, PLUGIN_VERSION)
 #endif
 
-#if PLUGIN_VERSION == 9
+#if PLUGIN_VERSION >= 8
+/* What differs between the versions: parameters, and how they are passed on. */
+typedef JOIN(net_properties_v, PLUGIN_VERSION) properties_type;
+#if PLUGIN_VERSION == 8
+typedef int size_type;
+#else
+typedef size_t size_type;
+#endif
+#if PLUGIN_VERSION >= 11
+#define CONTEXT void *context,
+#define PASS_CONTEXT context,
+#define INIT_PARAMETERS void **context, uint64_t id, net_config *config, net_logger log, net_profiler profiler
+#define PASS_INIT context, id, config, log, profiler
+#else
+#define CONTEXT
+#define PASS_CONTEXT
+#endif
+#if PLUGIN_VERSION == 10
+#define CONFIG net_config *config,
+#define PASS_CONFIG config,
+#define INIT_PARAMETERS net_logger log, net_profiler profiler
+#define PASS_INIT log, profiler
+#else
+#define CONFIG
+#define PASS_CONFIG
+#endif
+#if PLUGIN_VERSION <= 9
+#define INIT_PARAMETERS net_logger log
+#define PASS_INIT log
+#define PROFILED
+#define PROFILED_PARTS
+#define PASS_PROFILED
+#else
+#define PROFILED void *profiled,
+#define PROFILED_PARTS void **profiled,
+#define PASS_PROFILED profiled,
+#endif
+
 static table inner;
 static net_logger logger;
 
@@ -58,9 +98,9 @@ static int fails(const char* name) {
   return 1;
 }
 
-static net_result init(net_logger log) {
+static net_result init(INIT_PARAMETERS) {
   logger = log;
-  return fails("init") ? NET_SYSTEM_ERROR : inner.init(log);
+  return fails("init") ? NET_SYSTEM_ERROR : inner.init(PASS_INIT);
 }
 
 static net_result devices(int* count) {
@@ -71,34 +111,66 @@ static net_result devices(int* count) {
   return result;
 }
 
-static net_result get_properties(int device, net_properties_v9* properties) {
+static net_result get_properties(int device, properties_type* properties) {
   if (fails("getProperties")) return NET_INTERNAL_ERROR;
   const net_result result = inner.get_properties(device, properties);
   if (has("recvs", "0")) properties->max_recvs = 0;
+#if PLUGIN_VERSION >= 9
   if (fault("max")) properties->max_p2p_bytes = (size_t)atol(fault("max"));
+#endif
   if (fault("cuda")) properties->ptr_support |= NET_PTR_CUDA | NET_PTR_DMABUF;
   return result;
 }
 
-static net_result listen_at(int device, void* handle, void** listener) {
+static net_result listen_at(CONTEXT int device, void* handle, void** listener) {
   if (fails("listen")) return NET_SYSTEM_ERROR;
   if (has("listen", "null")) {
     *listener = NULL;
     return NET_SUCCESS;
   }
-  return inner.listen(device, handle, listener);
+  return inner.listen(PASS_CONTEXT device, handle, listener);
 }
 
-static net_result connect_to(int device, void* handle, void** sender, net_device_handle** on_device) {
+/* Counts a connection that was made. True: there was one too many. */
+static int exceeds_limit(int* made, void* comm) {
+  if (!comm || !fault("comms") || ++*made <= atoi(fault("comms"))) return 0;
+  logger(NET_LOG_WARN, NET_LOG_OF_NET, __FILE__, __LINE__, "no more than %d connections", atoi(fault("comms")));
+  return 1;
+}
+
+static net_result connect_to(CONTEXT int device, CONFIG void* handle, void** sender, net_device_handle** on_device) {
+  static int made;
   if (fails("connect")) return NET_SYSTEM_ERROR;
   *sender = NULL;
-  return has("connect", "never") ? NET_SUCCESS : inner.connect(device, handle, sender, on_device);
+  if (has("connect", "never")) return NET_SUCCESS;
+  const net_result result = inner.connect(PASS_CONTEXT device, PASS_CONFIG handle, sender, on_device);
+  return exceeds_limit(&made, *sender) ? NET_INVALID_USAGE : result;
 }
 
 static net_result accept_one(void* listener, void** receiver, net_device_handle** on_device) {
+  static int made;
   if (fails("accept")) return NET_SYSTEM_ERROR;
   *receiver = NULL;
-  return has("accept", "never") ? NET_SUCCESS : inner.accept(listener, receiver, on_device);
+  if (has("accept", "never")) return NET_SUCCESS;
+  const net_result result = inner.accept(listener, receiver, on_device);
+  return exceeds_limit(&made, *receiver) ? NET_INVALID_USAGE : result;
+}
+
+static net_result close_send(void* sender) {
+  const net_result result = inner.close_send(sender);
+  return fails("close") ? NET_INTERNAL_ERROR : result;
+}
+static net_result close_recv(void* receiver) {
+  const net_result result = inner.close_recv(receiver);
+  return fails("close") ? NET_INTERNAL_ERROR : result;
+}
+static net_result close_listen(void* listener) {
+  const net_result result = inner.close_listen(listener);
+  return fails("close") ? NET_INTERNAL_ERROR : result;
+}
+static net_result dereg_mr(void* comm, void* memory) {
+  const net_result result = inner.dereg_mr(comm, memory);
+  return fails("close") ? NET_INTERNAL_ERROR : result;
 }
 
 static net_result reg_mr(void* comm, void* data, size_t bytes, int type, void** memory) {
@@ -113,17 +185,19 @@ static net_result reg_mr_dma_buf(void* comm, void* data, size_t bytes, int type,
   return inner.reg_mr(comm, data, bytes, NET_PTR_HOST, memory);
 }
 
-static net_result isend(void* sender, void* data, size_t bytes, int tag, void* memory, void** request) {
+static net_result isend(void* sender, void* data, size_type bytes, int tag, void* memory, PROFILED void** request) {
   if (fails("isend")) return NET_SYSTEM_ERROR;
   *request = NULL;
-  return has("isend", "never") ? NET_SUCCESS : inner.isend(sender, data, bytes, tag, memory, request);
+  if (has("isend", "never")) return NET_SUCCESS;
+  return inner.isend(sender, data, bytes, tag, memory, PASS_PROFILED request);
 }
 
-static net_result irecv(void* receiver, int count, void** data, size_t* bytes, int* tags, void** memories,
-                        void** request) {
+static net_result irecv(void* receiver, int count, void** data, size_type* bytes, int* tags, void** memories,
+                        PROFILED_PARTS void** request) {
   if (fails("irecv")) return NET_INTERNAL_ERROR;
   *request = NULL;
-  return has("irecv", "never") ? NET_SUCCESS : inner.irecv(receiver, count, data, bytes, tags, memories, request);
+  if (has("irecv", "never")) return NET_SUCCESS;
+  return inner.irecv(receiver, count, data, bytes, tags, memories, PASS_PROFILED request);
 }
 
 /* A flush whose request is done at the second test. */
@@ -154,6 +228,7 @@ static net_result test(void* request, int* done, int* bytes) {
   const net_result result = inner.test(request, done, has("size", "none") ? NULL : bytes);
   if (*done && has("size", "negative")) bytes[0] = -5;
   if (*done && has("size", "huge")) bytes[0] = 1 << 30;
+  if (*done && has("size", "short") && bytes[0] > 0) --bytes[0];
   return result;
 }
 #endif
@@ -169,7 +244,6 @@ __attribute__((constructor)) static void wrap(void) {
   }
   exported = *found;
   exported.name = "Wrapped";
-#if PLUGIN_VERSION == 9
   inner = *found;
   exported.init = init;
   exported.devices = devices;
@@ -179,13 +253,16 @@ __attribute__((constructor)) static void wrap(void) {
   exported.accept = accept_one;
   exported.reg_mr = reg_mr;
   exported.reg_mr_dma_buf = reg_mr_dma_buf;
+  exported.dereg_mr = dereg_mr;
   exported.isend = isend;
   exported.irecv = irecv;
   exported.iflush = iflush;
   exported.test = test;
+  exported.close_send = close_send;
+  exported.close_recv = close_recv;
+  exported.close_listen = close_listen;
 #ifdef PLUGIN_HOLE
   exported.isend = NULL;
-#endif
 #endif
 }
 #endif

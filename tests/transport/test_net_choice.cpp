@@ -53,6 +53,8 @@ TEST(NetChoices, TheVariableNamesTheNetwork) {
   }
   if (const NamedNet ucx = net_named("ucx"); !ucx.net) GTEST_SKIP() << ucx.problem;
   EXPECT_TRUE(has(choice_with({{"SLIP_NET", "ucx"}}), {"ucx (named): SLIP_NET=ucx: UCX 1.", "libucp.so", "tcp/"}));
+  EXPECT_TRUE(
+      has(choice_with({{"SLIP_NET", "ucx"}, {"UCX_TLS", "tcp"}}), {"no network but TCP", "SLIP_NET=tcp is faster"}));
 }
 
 TEST(NetChoices, WithoutAFastDeviceTcpIsChosen) {

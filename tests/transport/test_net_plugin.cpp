@@ -17,8 +17,13 @@ struct PluginEnds : Ends {
 
 // The ends have not exchanged their addresses in the plug-in's network yet.
 struct NewEnds : Ends {
-  NewEnds() : Ends(plugin_named("v9"), local_options(0), Meet::kNo) {}
+  explicit NewEnds(const std::string& name = "v9") : Ends(plugin_named(name), local_options(0), Meet::kNo) {}
 };
+
+// The versions of the interface: their functions have different parameters.
+constexpr const char* kVersions[] = {"v8", "v9", "v10", "v11"};
+
+std::string file_of(const std::string& version) { return "libnccl-net-" + version + ".so"; }
 
 std::string problem(const testing::AssertionResult& result) { return result ? "" : result.message(); }
 
@@ -116,61 +121,112 @@ TEST(PluginLibraries, SlipNetNamesAPlugin) {
   EXPECT_NE(choice.why.find("libnccl-net-slip.so (Slipstream, interface version 11)"), std::string::npos) << choice.why;
 }
 
+// The receiver makes the connection, and the function fails.
+void expect_receiver_fails(const std::string& version, const std::string& function) {
+  NewEnds ends(version);
+  Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+  const Fault fault(function + "=fail");
+  transport::NetRequest* const send = ends.sender->isend(from.part());
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, Code::kIo,
+                    {"rank 1 at 127.0.0.1:", file_of(version), "in " + function, "was told to fail"}));
+  EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"was told to fail"}));
+  EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo,
+                    {"rank 0 at 127.0.0.1:", "gave up", "was told to fail"}));
+}
+
 // The function fails when the connection or a message needs it. Both ends get the error, and it stays.
 TEST(PluginFaults, AFunctionThatFailsEndsTheConnection) {
-  for (const char* const function : {"listen", "accept"}) {
-    NewEnds ends;
-    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
-    const Fault fault(std::string(function) + "=fail");
-    transport::NetRequest* const send = ends.sender->isend(from.part());
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, Code::kIo,
-                      {"rank 1 at 127.0.0.1:", "libnccl-net-v9.so", std::string("in ") + function, "was told to fail"}))
-        << function;
-    EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"was told to fail"})) << function;
-    EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo,
-                      {"rank 0 at 127.0.0.1:", "gave up", "was told to fail"}))
-        << function;
+  for (const std::string version : kVersions) {
+    for (const char* const function : {"listen", "accept"}) {
+      SCOPED_TRACE(version + " " + function);
+      expect_receiver_fails(version, function);
+    }
   }
 }
 
+// regMr: of the receiver's memory, which is registered when a receive first uses it.
 TEST(PluginFaults, AReceiveThatFailsEndsTheConnection) {
-  PluginEnds ends("v9");
-  Memory to(*ends.receiver, 8);
-  const Fault fault("irecv=fail");
-  EXPECT_TRUE(
-      fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"rank 1 at", "in irecv", "was told to fail"}));
-  EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 1 at", "in irecv"}));
-  EXPECT_TRUE(fails(
-      [&] {
-        while (true) static_cast<void>(ends.sender->progress());
-      },
-      Code::kIo, {"rank 0 at", "gave up", "in irecv"}));
+  for (const std::string version : kVersions) {
+    for (const std::string function : {"irecv", "regMr"}) {
+      SCOPED_TRACE(version + " " + function);
+      PluginEnds ends(version);
+      Memory to(*ends.receiver, 8);
+      const Fault fault(function + "=fail");
+      EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo,
+                        {"rank 1 at", file_of(version), "in " + function, "was told to fail"}));
+      EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 1 at", "in " + function}));
+      EXPECT_TRUE(fails(
+          [&] {
+            const std::int64_t deadline = long_deadline().at_ns;
+            while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
+          },
+          Code::kIo, {"rank 0 at", "gave up", "in " + function}));
+    }
+  }
 }
 
 TEST(PluginFaults, AFunctionThatFailsForASenderEndsTheConnection) {
-  for (const char* const function : {"isend", "regMr"}) {
-    PluginEnds ends("v9");
-    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
-    transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
-    const Fault fault(std::string(function) + "=fail");
-    EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part()), long_deadline()); }, Code::kIo,
-                      {"rank 0 at 127.0.0.1:", "libnccl-net-v9.so", std::string("in ") + function, "was told to fail"}))
-        << function;
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo,
-                      {"rank 1 at 127.0.0.1:", "gave up", "was told to fail"}))
-        << function;
+  for (const std::string version : kVersions) {
+    for (const std::string function : {"isend", "regMr"}) {
+      SCOPED_TRACE(version + " " + function);
+      PluginEnds ends(version);
+      Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+      transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+      const Fault fault(function + "=fail");
+      EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part()), long_deadline()); }, Code::kIo,
+                        {"rank 0 at 127.0.0.1:", file_of(version), "in " + function, "was told to fail"}));
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo,
+                        {"rank 1 at 127.0.0.1:", "gave up", "was told to fail"}));
+    }
   }
 }
 
 TEST(PluginFaults, AConnectThatFailsIsNamed) {
-  NewEnds ends;
-  Memory from(*ends.sender, 8), to(*ends.receiver, 8);
-  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
-  const Fault fault("connect=fail");
-  transport::NetRequest* const send = ends.sender->isend(from.part());
-  EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 0 at 127.0.0.1:", "in connect", "was told to fail"}));
-  EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo, {"in connect"}));
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo, {"rank 1 at", "in connect"}));
+  for (const std::string version : kVersions) {
+    SCOPED_TRACE(version);
+    NewEnds ends(version);
+    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+    transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+    const Fault fault("connect=fail");
+    transport::NetRequest* const send = ends.sender->isend(from.part());
+    EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 0 at 127.0.0.1:", "in connect", "told to fail"}));
+    EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo, {"in connect"}));
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo, {"rank 1 at", "in connect"}));
+  }
+}
+
+// The plug-in has a limit of connections. The error names it, and the earlier connection works on.
+TEST(PluginFaults, AConnectionTooManyIsRefused) {
+  for (const std::string version : kVersions) {
+    const Child child([version] {
+      const Fault fault("comms=1");
+      PluginEnds first(version);
+      NewEnds second(version);
+      Memory from(*second.sender, 8), to(*second.receiver, 8);
+      transport::NetRequest* const send = second.sender->isend(from.part());
+      static_cast<void>(irecv(*second.receiver, to.part()));
+      std::string wrong =
+          problem(fails([&] { drive_both(second); }, Code::kInvalidValue, {file_of(version), "no more than 1"}));
+      wrong += problem(fails([&] { second.sender->wait(send, long_deadline()); }, Code::kInvalidValue,
+                             {"rank 0 at", "no more than 1"}));
+      Memory more(*first.sender, 8), there(*first.receiver, 8);
+      finish(*first.sender, first.sender->isend(more.part()), *first.receiver, irecv(*first.receiver, there.part()));
+      return wrong;
+    });
+    EXPECT_EQ(child.report(), "") << version;
+  }
+}
+
+// Nothing can be done about a connection that cannot be closed: it is left, without an error and without waiting.
+TEST(PluginFaults, AConnectionThatCannotBeClosedIsLeft) {
+  for (const std::string version : kVersions) {
+    const Fault fault("close=fail");
+    PluginEnds ends(version);
+    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+    from.fill(7);
+    finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, irecv(*ends.receiver, to.part()));
+    EXPECT_EQ(from.bytes, to.bytes) << version;
+  }
 }
 
 TEST(PluginFaults, AListenerThatIsMissingIsNamed) {
@@ -194,31 +250,53 @@ TEST(PluginFaults, ARemoteErrorMeansALostRank) {
 TEST(PluginFaults, LengthsThatCannotBeAreRefused) {
   const std::pair<const char*, const char*> kFaults[] = {
       {"size=negative", "-5 bytes"}, {"size=huge", "1073741824 bytes"}, {"size=none", "-1 bytes"}};
-  for (const auto& [faults, words] : kFaults) {
-    PluginEnds ends("v9");
-    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
-    const Fault fault(faults);
-    ends.sender->isend(from.part(4));
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(4)), long_deadline()); }, Code::kIo,
-                      {"rank 1 at", "libnccl-net-v9.so", words, "tag 4", "room for 8"}))
-        << faults;
+  for (const std::string version : kVersions) {
+    for (const auto& [faults, words] : kFaults) {
+      SCOPED_TRACE(version + " " + faults);
+      PluginEnds ends(version);
+      Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+      const Fault fault(faults);
+      ends.sender->isend(from.part(4));
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(4)), long_deadline()); }, Code::kIo,
+                        {"rank 1 at", file_of(version), words, "tag 4", "room for 8"}));
+    }
   }
 }
 
-// The plug-in reports success and does nothing: the wait ends at its deadline and names the rank and the library.
+// The plug-in reports success and does nothing: the wait ends at its deadline and names the rank and the library. Then
+// both ends can be closed.
 TEST(PluginFaults, AFunctionThatNeverGetsFurtherMeetsTheDeadline) {
-  for (const std::string function : {"connect", "accept", "isend", "irecv", "test"}) {
+  for (const std::string version : kVersions) {
+    for (const std::string function : {"connect", "accept", "isend", "irecv", "test"}) {
+      SCOPED_TRACE(version + " " + function);
+      NewEnds ends(version);
+      Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+      const Fault fault(function + "=never");
+      transport::NetRequest* const send = ends.sender->isend(from.part());
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), hasty()); }, Code::kTimeout,
+                        {"rank 1 at 127.0.0.1:", "by " + file_of(version)}));
+      if (function == "accept" || function == "irecv") continue;  // a send may be done before the receiver takes it
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, hasty()); }, Code::kTimeout,
+                        {"rank 0 at 127.0.0.1:", "by " + file_of(version)}));
+    }
+  }
+}
+
+// The same, and the peer closes: the end of the control socket is noticed although the plug-in does nothing.
+TEST(PluginFaults, APeerThatLeavesIsNoticedWhateverThePluginDoes) {
+  for (const std::string function : {"connect", "accept", "irecv", "test"}) {
+    SCOPED_TRACE(function);
     NewEnds ends;
-    Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+    Memory to(*ends.receiver, 8);
     const Fault fault(function + "=never");
-    transport::NetRequest* const send = ends.sender->isend(from.part());
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), hasty()); }, Code::kTimeout,
-                      {"rank 1 at 127.0.0.1:", "by libnccl-net-v9.so"}))
-        << function;
-    if (function == "accept" || function == "irecv") continue;  // a send may be done before the receiver takes it
-    EXPECT_TRUE(fails([&] { ends.sender->wait(send, hasty()); }, Code::kTimeout,
-                      {"rank 0 at 127.0.0.1:", "by libnccl-net-v9.so"}))
-        << function;
+    transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+    for (int i = 0; i < 100; ++i) {
+      static_cast<void>(ends.sender->progress());
+      static_cast<void>(ends.receiver->progress());
+    }
+    ends.sender = nullptr;
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kRankLost,
+                      {"rank 1 at 127.0.0.1:", "by libnccl-net-v9.so", "is gone"}));
   }
 }
 

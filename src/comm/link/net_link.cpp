@@ -78,8 +78,9 @@ bool NetInlet::post_receive(Message& message) {
     if (connection_->moved(message.signature_end - 1) != sizeof(Signature))
       base::fail(Code::kMismatch, {},
                  "rank {} calls {}, rank {} has not joined it: all ranks of a communicator must make the "
-                 "same calls in the same order",
-                 rank_, message.expected.text(), from_);
+                 "same calls in the same order (it sent a message of {} bytes instead of the call's signature of {})",
+                 rank_, message.expected.text(), from_, connection_->moved(message.signature_end - 1),
+                 sizeof(Signature));
     require_same(rank_, message.expected, from_, message.received);
   }
   if (message.bytes > 0) post(*connection_, {message.data, message.bytes});

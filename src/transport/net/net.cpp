@@ -31,7 +31,12 @@ std::string NetRequest::text() const {
 }
 
 NetConnection::NetConnection() {
-  for (NetRequest& request : requests_) free_.push_back(&request);
+  for (std::size_t index = requests_.size(); index-- > 0;) {
+    NetRequest& request = requests_[index];
+    request.index = static_cast<std::uint32_t>(index);
+    request.connection = this;
+    request.next_free = std::exchange(free_, &request);
+  }
 }
 
 std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> bytes) {
@@ -41,14 +46,6 @@ std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> b
 std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byte> bytes, int, std::uint64_t) {
   base::fail(Code::kUnsupported, {}, "{}: this network takes no GPU memory: copy the {} bytes to host memory first",
              peer_.text(), bytes.size());
-}
-
-bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {
-  if (!request->done) progress();
-  if (!request->done) return false;
-  std::copy_n(request->moved.begin(), std::min(moved.size(), request->count), moved.begin());
-  free_.push_back(request);
-  return true;
 }
 
 void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
@@ -77,33 +74,19 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
   }
 }
 
-void NetConnection::require_no_error() const {
-  if (error_) throw Error(*error_);
-}
+void NetConnection::throw_error() const { throw Error(*error_); }
 
 void NetConnection::fail(Error error) {
-  if (!error_) error_.emplace(std::move(error));
+  if (!error_) error_ = std::make_unique<const Error>(std::move(error));
   throw Error(*error_);
 }
 
-void NetConnection::check_part(const NetPart& part) const {
+void NetConnection::refuse(const NetPart& part) const {
   const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
-  const bool inside = part.data >= room.data() && part.data + part.bytes <= room.data() + room.size();
-  if (part.bytes == 0 || (part.memory && inside)) return;
   base::fail(Code::kInvalidValue, {},
              "{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
              "call register_memory first, and pass the NetMemory that it returns with each part",
              peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
-}
-
-NetRequest* NetConnection::take_request(NetRequest::Kind kind) {
-  if (free_.empty()) return nullptr;
-  NetRequest* request = free_.back();
-  free_.pop_back();
-  request->kind = kind;
-  request->done = false;
-  request->count = 0;
-  return request;
 }
 
 }  // namespace slip::transport

@@ -10,12 +10,12 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,6 +63,9 @@ class NetMemory : base::NoCopy {
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
   virtual ~NetMemory() = default;
   std::span<std::byte> bytes() const { return bytes_; }
+  bool contains(const std::byte* data, std::size_t bytes) const {
+    return data >= bytes_.data() && data + bytes <= bytes_.data() + bytes_.size();
+  }
 
  private:
   std::span<std::byte> bytes_;
@@ -75,12 +78,18 @@ struct NetPart {
   const NetMemory* memory = nullptr;  // the registered memory that contains the bytes
 };
 
-// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done.
-struct NetRequest {
-  enum class Kind { kSend, kReceive, kFlush };
+class NetConnection;
+
+// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done. What
+// a message of one part needs is in the first cache line: system calls evict the lines from the first-level cache.
+struct alignas(64) NetRequest {
+  enum class Kind : std::uint8_t { kSend, kReceive, kFlush };
   Kind kind = Kind::kSend;
   bool done = false;
-  std::size_t count = 0;  // number of parts that are used
+  std::uint32_t index = 0;              // among the requests of its connection
+  NetConnection* connection = nullptr;  // the owner
+  NetRequest* next_free = nullptr;      // in the connection's list of requests that are not in use
+  std::size_t count = 0;                // number of parts that are used
   std::array<NetPart, kNetMaxParts> parts;
   std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
   std::string text() const;                       // "a receive of at most 100 bytes with tag 3"
@@ -94,6 +103,10 @@ struct NetPeer {
 };
 
 class NetConnection : base::NoCopy {
+  // First, so that they lie in one cache line with the pointer to the virtual functions.
+  NetRequest* free_ = nullptr;
+  std::unique_ptr<const Error> error_;
+
  public:
   virtual ~NetConnection() = default;
   NetConnection();
@@ -113,25 +126,45 @@ class NetConnection : base::NoCopy {
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.
-  bool test(NetRequest* request, std::span<std::size_t> moved = {});
+  bool test(NetRequest* request, std::span<std::size_t> moved = {}) {
+    if (!request->done) {
+      progress();
+      if (!request->done) return false;
+    }
+    for (std::size_t i = 0; i < std::min(moved.size(), request->count); ++i) moved[i] = request->moved[i];
+    request->next_free = free_;
+    free_ = request;
+    return true;
+  }
   // Spins, then yields, then sleeps in poll. Its errors name the peer's rank.
   void wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved = {});
 
   const NetPeer& peer() const { return peer_; }
 
  protected:
-  void require_no_error() const;        // throws the error, if there was one
+  void require_no_error() const {  // throws the error, if there was one
+    if (error_) throw_error();
+  }
   [[noreturn]] void fail(Error error);  // stores the error for later calls and throws it
-  void check_part(const NetPart& part) const;
-  NetRequest* take_request(NetRequest::Kind kind);  // null: all requests are in use
+  void check_part(const NetPart& part) const {
+    if (part.bytes > 0 && !(part.memory && part.memory->contains(part.data, part.bytes))) refuse(part);
+  }
+  NetRequest* take_request(NetRequest::Kind kind) {  // null: all requests are in use
+    NetRequest* const request = free_;
+    if (!request) return nullptr;
+    free_ = request->next_free;
+    request->kind = kind;
+    request->done = false;
+    request->count = 0;
+    return request;
+  }
 
   NetPeer peer_;
   std::vector<NetRequest> requests_ = std::vector<NetRequest>(kNetMaxRequests);
-  std::size_t index_of(const NetRequest* request) const { return static_cast<std::size_t>(request - requests_.data()); }
 
  private:
-  std::optional<Error> error_;
-  std::vector<NetRequest*> free_;
+  [[noreturn]] void throw_error() const;
+  [[noreturn]] void refuse(const NetPart& part) const;
 };
 
 class NetSender : public NetConnection {

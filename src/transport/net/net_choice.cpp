@@ -93,7 +93,15 @@ NetChoice choose_net(const std::string& requested) {
     return plugin ? *plugin : choose_automatically();
   }
   if (requested == kTcp) return {&net_tcp(), kTcp, "SLIP_NET=tcp", false};
-  if (requested == kUcx) return {&net_ucx(), kUcx, fmt::format("SLIP_NET=ucx: {}", ucx_text(ask_ucx())), false};
+  if (requested == kUcx) {
+    const Net& net = net_ucx();
+    const UcxReport report = ask_ucx();
+    const bool is_slow = fast_networks(report.transports).empty();
+    return {&net, kUcx,
+            fmt::format("SLIP_NET=ucx: {}{}", ucx_text(report),
+                        is_slow ? "; no network but TCP, over which SLIP_NET=tcp is faster" : ""),
+            false};
+  }
   return choose_plugin(requested.substr(kPlugin.size()), "SLIP_NET=" + requested);
 }
 

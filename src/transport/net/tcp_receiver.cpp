@@ -31,7 +31,7 @@ NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   if (!request) return nullptr;
   request->count = parts.size();
   std::copy(parts.begin(), parts.end(), request->parts.begin());
-  const std::size_t index = index_of(request);
+  const std::size_t index = request->index;
   posted_[index] = {request, parts.size(), 0};
   unfinished_ += parts.size();
   for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -233,7 +233,7 @@ void TcpReceiver::pass(Incoming& in) {
 void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t bytes) {
   request->moved[part] = bytes;
   --unfinished_;
-  if (--posted_[index_of(request)].unfinished == 0) request->done = true;
+  if (--posted_[request->index].unfinished == 0) request->done = true;
 }
 
 void TcpReceiver::fail_lost(int error) {

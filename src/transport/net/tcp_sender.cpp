@@ -50,7 +50,7 @@ NetRequest* TcpSender::isend(const NetPart& part, bool more) {
   if (!request) return nullptr;
   request->count = 1;
   request->parts[0] = part;
-  const std::size_t index = index_of(request);
+  const std::size_t index = request->index;
   OutMessage& message = messages_[index];
   message = {.header = {.bytes = part.bytes, .tag = part.tag}, .sockets_left = sockets_.size()};
   if (last_ != kNone) messages_[last_].next = index;

@@ -5,6 +5,7 @@
 // connections call the plug-in concurrently.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include "base/sync.hpp"
 #include "slip/error.hpp"
+#include "transport/net/net.hpp"
 #include "transport/net_plugin/nccl_net.h"
 
 namespace slip::transport {
@@ -29,10 +31,9 @@ struct PluginDevice {
 // The parts of a receive, in the form that plug-ins take them: arrays of the same length.
 struct PluginParts {
   int count = 0;
-  void** data = nullptr;
-  std::size_t* bytes = nullptr;
-  int* tags = nullptr;
-  void** memories = nullptr;
+  std::array<void*, kNetMaxParts> data, memories;
+  std::array<std::size_t, kNetMaxParts> bytes;
+  std::array<int, kNetMaxParts> tags;
 };
 
 // The functions of all versions with the same signatures. The functions that take PluginCalls translate for one
@@ -45,9 +46,6 @@ struct PluginCalls {
   net_result (*get_properties)(const PluginCalls& calls, int device, net_properties_v11& properties) = nullptr;
   net_result (*listen)(const PluginCalls& calls, int device, void* handle, void** listener) = nullptr;
   net_result (*connect)(const PluginCalls& calls, int device, void* handle, void** sender) = nullptr;
-  net_result (*isend)(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
-                      void** request) = nullptr;
-  net_result (*irecv)(const PluginCalls& calls, void* receiver, const PluginParts& parts, void** request) = nullptr;
 
   net_result (*devices)(int* count) = nullptr;
   net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device) = nullptr;
@@ -56,11 +54,42 @@ struct PluginCalls {
                                void** memory) = nullptr;
   net_result (*dereg_mr)(void* comm, void* memory) = nullptr;
   net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request) = nullptr;
-  net_result (*test)(void* request, int* done, int* bytes) = nullptr;
   net_result (*close_send)(void* sender) = nullptr;
   net_result (*close_recv)(void* receiver) = nullptr;
   net_result (*close_listen)(void* listener) = nullptr;
+
+  // Each message calls the next ones. Of isend and irecv, the version of the table has one, see start_send() and
+  // start_receive(): a branch costs less than a function that translates.
+  net_result (*test)(void* request, int* done, int* bytes) = nullptr;
+  decltype(net_table_v8::isend) isend_v8 = nullptr;
+  decltype(net_table_v9::isend) isend_v9 = nullptr;
+  decltype(net_table_v10::isend) isend_v10 = nullptr;  // of version 11, too
+  decltype(net_table_v8::irecv) irecv_v8 = nullptr;
+  decltype(net_table_v9::irecv) irecv_v9 = nullptr;
+  decltype(net_table_v10::irecv) irecv_v10 = nullptr;
 };
+
+inline net_result start_send(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
+                             void** request) {
+  if (calls.isend_v10) return calls.isend_v10(sender, bytes.data(), bytes.size(), tag, memory, nullptr, request);
+  if (calls.isend_v9) return calls.isend_v9(sender, bytes.data(), bytes.size(), tag, memory, request);
+  return calls.isend_v8(sender, bytes.data(), static_cast<int>(bytes.size()), tag, memory, request);
+}
+
+inline net_result start_receive(const PluginCalls& calls, void* receiver, PluginParts& parts, void** request) {
+  if (calls.irecv_v10) {
+    std::array<void*, kNetMaxParts> profiled{};
+    return calls.irecv_v10(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
+                           parts.memories.data(), profiled.data(), request);
+  }
+  if (calls.irecv_v9)
+    return calls.irecv_v9(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
+                          parts.memories.data(), request);
+  std::array<int, kNetMaxParts> bytes{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(parts.count); ++i) bytes[i] = static_cast<int>(parts.bytes[i]);
+  return calls.irecv_v8(receiver, parts.count, parts.data.data(), bytes.data(), parts.tags.data(),
+                        parts.memories.data(), request);
+}
 
 // Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
 // `missing` gets the name of the first function that the table lacks.

@@ -12,8 +12,7 @@ namespace slip::transport {
 
 PluginMemory::~PluginMemory() { comm_->deregister(*this); }
 
-void PluginComm::require_own(const NetPart& part, const NetPeer& peer) const {
-  if (part.bytes == 0 || static_cast<const PluginMemory*>(part.memory)->comm_.get() == this) return;
+void PluginComm::refuse(const NetPart& part, const NetPeer& peer) const {
   base::fail(Code::kInvalidValue, {}, "{}: the memory of {} bytes with tag {} was registered with another connection",
              peer.text(), part.bytes, part.tag);
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/plugin.hpp"
@@ -36,9 +37,9 @@ class PluginMemory final : public NetMemory {
  private:
   friend class PluginComm;
   const std::shared_ptr<PluginComm> comm_;  // may be closed before the memory is destroyed
-  const std::optional<Gpu> gpu_;
   void* handle_ = nullptr;  // the plug-in's
   bool registered_ = false;
+  const std::optional<Gpu> gpu_;
 };
 
 class PluginComm : base::NoCopy {
@@ -55,7 +56,9 @@ class PluginComm : base::NoCopy {
   void set(void* comm) { comm_ = comm; }
 
   // Throws if the memory was registered with another connection.
-  void require_own(const NetPart& part, const NetPeer& peer) const;
+  void require_own(const NetPart& part, const NetPeer& peer) const {
+    if (part.bytes > 0 && static_cast<const PluginMemory*>(part.memory)->comm_.get() != this) refuse(part, peer);
+  }
   // The plug-in's handle of registered memory.
   void* handle_of(const NetMemory* memory, const NetPeer& peer) {
     const auto* const own = static_cast<const PluginMemory*>(memory);
@@ -71,6 +74,7 @@ class PluginComm : base::NoCopy {
   void close();  // deregisters all memory first
 
  private:
+  [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
   void* register_memory(const NetMemory* memory, const NetPeer& peer);
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 
@@ -112,6 +116,12 @@ class PluginControl : base::NoCopy {
 
   // Looks for a notice or the end of the connection, without waiting.
   void look();
+  // `ticks`: now. True once in kLookUs: a system call for each test() would take longer than the test.
+  bool is_due(std::uint64_t ticks) {
+    if (static_cast<double>(ticks - looked_ticks_) < kLookUs * base::ticks_per_us()) return false;
+    looked_ticks_ = ticks;
+    return true;
+  }
   bool ended() const { return ended_ns_ != 0; }
   std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
   const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
@@ -119,10 +129,12 @@ class PluginControl : base::NoCopy {
   std::string end_text() const { return reason_text(error_); }
 
  private:
+  static constexpr double kLookUs = 1000;
   bool receive(std::span<std::byte> bytes);
   bool send(std::span<const std::byte> bytes);
 
   Socket socket_;
+  std::uint64_t looked_ticks_ = base::ticks();
   std::size_t received_ = 0;  // bytes of the message that receive() reads
   PluginNotice notice_;
   std::size_t got_ = 0;  // bytes of notice_

@@ -14,9 +14,6 @@
 namespace slip::transport {
 namespace {
 
-// The control socket is read this often while nothing moves: a system call for each test() would take longer than the
-// test.
-constexpr double kLookUs = 1000;
 // A plug-in has no descriptor to poll. So a waiting thread sleeps for 1/8 of the time that it has waited already,
 // within these limits: the wait becomes at most 1/8 longer, and a long wait takes no more than a few per mille of a
 // core.
@@ -41,24 +38,24 @@ std::string text_of(const char (&from)[Bytes]) {
 
 }  // namespace
 
-template <class Base>
-PluginEnd<Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control)
+template <class Self, class Base>
+PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control)
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
-      control_(std::move(control)),
+      calls_(plugin.calls()),
       max_bytes_(comm_->properties().max_bytes),
-      looked_ticks_(base::ticks()) {
+      control_(std::move(control)) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
 }
 
-template <class Base>
-std::unique_ptr<NetMemory> PluginEnd<Base>::register_memory(std::span<std::byte> bytes) {
+template <class Self, class Base>
+std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_memory(std::span<std::byte> bytes) {
   return std::make_unique<PluginMemory>(bytes, comm_, std::nullopt);
 }
 
-template <class Base>
-std::unique_ptr<NetMemory> PluginEnd<Base>::register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
-                                                                std::uint64_t offset) {
+template <class Self, class Base>
+std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
+                                                                      std::uint64_t offset) {
   const PluginDevice& device = comm_->properties();
   if (!device.takes_gpu_memory || (dma_buf >= 0 && !device.takes_dma_buf))
     base::fail(Code::kUnsupported, {}, "{}: device {} of the plug-in {} takes {}: copy the bytes to host memory first",
@@ -67,96 +64,83 @@ std::unique_ptr<NetMemory> PluginEnd<Base>::register_gpu_memory(std::span<std::b
   return std::make_unique<PluginMemory>(bytes, comm_, PluginMemory::Gpu{dma_buf, offset});
 }
 
-// Runs a step. An error of the plug-in ends the connection: the peer is notified, and later calls throw it again.
-template <class Base>
-template <class Body>
-bool PluginEnd<Base>::guarded(const Body& body) {
+template <class Self, class Base>
+void PluginEnd<Self, Base>::give_up(const Error& error) {
+  const Error cause = with_cause(error);
+  PluginNotice notice;
+  notice.mark = PluginNotice::kFailure;
+  notice.code = static_cast<std::int32_t>(cause.code());
+  copy_text(notice.text, base::bare_text(cause));
+  static_cast<void>(control_.send(notice));
+  this->fail(cause);
+}
+
+template <class Self, class Base>
+bool PluginEnd<Self, Base>::progress() {
+  this->require_no_error();
   try {
-    return body();
+    return step();
   } catch (const Error& error) {
-    const Error cause = with_cause(error);
-    PluginNotice notice;
-    notice.mark = PluginNotice::kFailure;
-    notice.code = static_cast<std::int32_t>(cause.code());
-    copy_text(notice.text, base::bare_text(cause));
-    static_cast<void>(control_.send(notice));
-    this->fail(cause);
+    give_up(error);
   }
 }
 
-template <class Base>
-bool PluginEnd<Base>::progress() {
-  this->require_no_error();
-  return guarded([this] {
-    bool moved = !comm_->get() && join();
-    if (comm_->get()) {
-      start_all();
-      while (landed_ < flown_ && land_oldest()) moved = true;
-      if (moved) start_all();
-      moved = poll_flushes() || moved;
-    }
-    if (moved) {
-      idle_ticks_ = 0;
-      return true;
-    }
-    const std::uint64_t now = base::ticks();
-    if (idle_ticks_ == 0) idle_ticks_ = now;
-    if (static_cast<double>(now - looked_ticks_) > kLookUs * base::ticks_per_us()) look_at_control();
-    return false;
-  });
+template <class Self, class Base>
+bool PluginEnd<Self, Base>::step() {
+  bool moved = !plugin_comm_ && self().join();
+  if (begun_ < queued_) start_queued();
+  while (landed_ < flown_ && self().land(flight_[landed_ % kMaxInFlight])) {
+    ++landed_;
+    moved = true;
+  }
+  if (moved && begun_ < queued_) start_queued();
+  if (self().poll_flushes()) moved = true;
+  if (moved) {
+    idle_ticks_ = 0;
+    return true;
+  }
+  const std::uint64_t now = base::ticks();
+  if (idle_ticks_ == 0) idle_ticks_ = now;
+  if (control_.is_due(now)) look_at_control();
+  return false;
 }
 
-template <class Base>
-NetRequest* PluginEnd<Base>::enqueue(NetRequest* request) {
+template <class Self, class Base>
+NetRequest* PluginEnd<Self, Base>::enqueue(NetRequest* request) {
   if (!expects()) idle_ticks_ = 0;
-  queue_[queued_++ % kNetMaxRequests] = request;
-  static_cast<void>(guarded([this] {
-    start_all();
-    return true;
-  }));
+  const std::uint64_t number = queued_++;
+  try {
+    if (begun_ == number && can_start()) static_cast<void>(self().start(*request));
+    if (begun_ <= number) {  // it waits, or has another piece
+      queue_[number % kNetMaxRequests] = request;
+      start_queued();
+    }
+  } catch (const Error& error) {
+    give_up(error);
+  }
   return request;
 }
 
-template <class Base>
-void PluginEnd<Base>::start_queued() {
-  while (comm_->get() && begun_ < queued_ && flown_ - landed_ < kMaxInFlight) {
-    if (!start(*queue_[begun_ % kNetMaxRequests])) return;
+template <class Self, class Base>
+void PluginEnd<Self, Base>::start_queued() {
+  while (begun_ < queued_ && can_start()) {
+    if (!self().start(*queue_[begun_ % kNetMaxRequests])) return;
   }
 }
 
-template <class Base>
-bool PluginEnd<Base>::land_oldest() {
-  const Piece piece = flight_[landed_ % kMaxInFlight];
-  int done = 0;
-  std::array<int, kNetMaxParts> bytes;
-  std::fill_n(bytes.begin(), piece.request->count, -1);
-  require(comm_->calls().test(piece.handle, &done, bytes.data()), "test");
-  if (done == 0) return false;
-  ++landed_;
-  land(piece, bytes);
-  return true;
+template <class Self, class Base>
+void PluginEnd<Self, Base>::throw_failure(net_result result, const char* function) const {
+  throw comm_->plugin().error(function, result, this->peer_.text());
 }
 
-template <class Base>
-void PluginEnd<Base>::finish(NetRequest& request) {
-  request.done = true;
-  ++finished_;
-}
-
-template <class Base>
-void PluginEnd<Base>::require(net_result result, std::string_view function) const {
-  if (result != NET_SUCCESS) throw comm_->plugin().error(function, result, this->peer_.text());
-}
-
-template <class Base>
-std::int64_t PluginEnd<Base>::idle_ns() const {
+template <class Self, class Base>
+std::int64_t PluginEnd<Self, Base>::idle_ns() const {
   if (idle_ticks_ == 0) return 0;
   return static_cast<std::int64_t>(static_cast<double>(base::ticks() - idle_ticks_) / base::ticks_per_us() * 1e3);
 }
 
-template <class Base>
-void PluginEnd<Base>::look_at_control() {
-  looked_ticks_ = base::ticks();
+template <class Self, class Base>
+void PluginEnd<Self, Base>::look_at_control() {
   if (!greeted_) return;  // join() reads the control socket
   control_.look();
   const PluginNotice* const notice = control_.notice();
@@ -171,15 +155,15 @@ void PluginEnd<Base>::look_at_control() {
   if (std::min(idle_ns(), since_end_ns) >= limit_ns) throw lost();
 }
 
-template <class Base>
-Error PluginEnd<Base>::lost() const {
+template <class Self, class Base>
+Error PluginEnd<Self, Base>::lost() const {
   return base::make_error(Code::kRankLost, {}, "{} is gone: it closed the connection with {} messages not done{}",
                           this->peer_.text(), queued_ - finished_, control_.end_text());
 }
 
 // The plug-in's error may be only a consequence: the peer has failed and reported the reason, or it is gone.
-template <class Base>
-Error PluginEnd<Base>::with_cause(const Error& error) {
+template <class Self, class Base>
+Error PluginEnd<Self, Base>::with_cause(const Error& error) {
   if (error.code() != Code::kIo && error.code() != Code::kRankLost) return error;
   if (greeted_ && !control_.notice() && !control_.ended()) {
     static_cast<void>(wait_for(control_.descriptor(), POLLIN, Deadline{}.within(kCauseNs)));
@@ -195,24 +179,21 @@ Error PluginEnd<Base>::with_cause(const Error& error) {
                           base::bare_text(error));
 }
 
-template <class Base>
-std::int64_t PluginEnd<Base>::watch(std::vector<pollfd>& all) const {
+template <class Self, class Base>
+std::int64_t PluginEnd<Self, Base>::watch(std::vector<pollfd>& all) const {
   if (!control_.ended()) all.push_back({control_.descriptor(), POLLIN, 0});
   if (!greeted_ || !expects()) return kNetMaxSleepNs;  // the control socket suffices
   return std::clamp(idle_ns() / kSleepShare, kMinSleepNs, kMaxSleepNs);
 }
 
-template <class Base>
-void PluginEnd<Base>::close() {
+template <class Self, class Base>
+void PluginEnd<Self, Base>::close() {
   PluginNotice notice;
   notice.mark = PluginNotice::kGoodbye;
   notice.messages = finished_;
   static_cast<void>(control_.send(notice));
   comm_->close();
 }
-
-template class PluginEnd<NetSender>;
-template class PluginEnd<NetReceiver>;
 
 PluginSender::PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control)
     : PluginEnd(plugin, PluginComm::Side::kSend, std::move(peer), std::move(control)) {
@@ -240,8 +221,8 @@ bool PluginSender::join() {
     return false;
   }
   void* comm = nullptr;
-  require(comm_->calls().connect(comm_->calls(), comm_->device(), answer_.handle.data(), &comm), "connect");
-  comm_->set(comm);
+  require(calls_.connect(calls_, comm_->device(), answer_.handle.data(), &comm), "connect");
+  set_comm(comm);
   return comm != nullptr;
 }
 
@@ -262,14 +243,14 @@ bool PluginSender::start(NetRequest& request) {
   piece.last = piece.bytes < max_bytes_;
   std::span<std::byte> bytes(part.data + offset_, piece.bytes);
   void* memory = nullptr;
-  if (bytes.empty()) {
+  if (!bytes.empty()) {
+    memory = comm_->handle_of(part.memory, peer_);
+  } else {
     const PluginComm::Empty empty = comm_->empty(peer_);
     bytes = empty.bytes.first(0);
     memory = empty.handle;
-  } else {
-    memory = comm_->handle_of(part.memory, peer_);
   }
-  require(comm_->calls().isend(comm_->calls(), comm_->get(), bytes, part.tag, memory, &piece.handle), "isend");
+  require(start_send(calls_, plugin_comm_, bytes, part.tag, memory, &piece.handle), "isend");
   if (!piece.handle) return false;
   push_piece(piece);
   offset_ += piece.bytes;
@@ -277,8 +258,12 @@ bool PluginSender::start(NetRequest& request) {
   return true;
 }
 
-void PluginSender::land(const Piece& piece, std::span<const int>) {
-  if (piece.last) finish(*piece.request);
+bool PluginSender::land(const Piece& piece) {
+  int done = 0;
+  std::array<int, kNetMaxParts> unused;
+  require(calls_.test(piece.handle, &done, unused.data()), "test");
+  if (done != 0 && piece.last) finish(*piece.request);
+  return done != 0;
 }
 
 PluginReceiver::PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control)
@@ -286,7 +271,7 @@ PluginReceiver::PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket con
 
 PluginReceiver::~PluginReceiver() {
   close();
-  if (listener_) static_cast<void>(comm_->calls().close_listen(listener_));
+  if (listener_) static_cast<void>(calls_.close_listen(listener_));
 }
 
 bool PluginReceiver::join() {
@@ -298,10 +283,10 @@ bool PluginReceiver::join() {
   }
   void* comm = nullptr;
   net_device_handle* on_device = nullptr;
-  require(comm_->calls().accept(listener_, &comm, &on_device), "accept");
+  require(calls_.accept(listener_, &comm, &on_device), "accept");
   if (!comm) return false;
-  comm_->set(comm);
-  static_cast<void>(comm_->calls().close_listen(std::exchange(listener_, nullptr)));
+  set_comm(comm);
+  static_cast<void>(calls_.close_listen(std::exchange(listener_, nullptr)));
   return true;
 }
 
@@ -317,7 +302,7 @@ void PluginReceiver::begin_listening() {
     if (text_of(hello_.plugin) != plugin.name().substr(0, sizeof(hello_.plugin) - 1))
       base::fail(Code::kMismatch, {}, "{} uses the plug-in '{}', this rank the plug-in {}: all ranks need the same one",
                  peer_.text(), text_of(hello_.plugin), plugin.text());
-    require(comm_->calls().listen(comm_->calls(), comm_->device(), answer.handle.data(), &listener_), "listen");
+    require(calls_.listen(calls_, comm_->device(), answer.handle.data(), &listener_), "listen");
     if (!listener_)
       base::fail(Code::kIo, {}, "{}: the plug-in {} made no listener although listen succeeded", peer_.text(),
                  plugin.text());
@@ -343,37 +328,34 @@ NetRequest* PluginReceiver::irecv(std::span<const NetPart> parts) {
   NetRequest* request = take_request(NetRequest::Kind::kReceive);
   if (!request) return nullptr;
   request->count = parts.size();
-  request->moved.fill(0);
-  std::copy(parts.begin(), parts.end(), request->parts.begin());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    request->parts[i] = parts[i];
+    request->moved[i] = 0;
+  }
   return enqueue(request);
 }
 
 bool PluginReceiver::start(NetRequest& request) {
   if (awaits_piece_) return false;
-  std::array<void*, kNetMaxParts> data, memories;
-  std::array<std::size_t, kNetMaxParts> bytes;
-  std::array<int, kNetMaxParts> tags;
+  PluginParts parts;
+  parts.count = static_cast<int>(request.count);
   for (std::size_t i = 0; i < request.count; ++i) {
     const NetPart& part = request.parts[i];
-    bytes[i] = std::min<std::size_t>(part.bytes - offset_, max_bytes_);
-    tags[i] = part.tag;
-    if (bytes[i] == 0) {
-      const PluginComm::Empty empty = comm_->empty(peer_);
-      data[i] = empty.bytes.data();
-      bytes[i] = empty.bytes.size();
-      memories[i] = empty.handle;
+    parts.bytes[i] = std::min<std::size_t>(part.bytes - offset_, max_bytes_);
+    parts.tags[i] = part.tag;
+    if (parts.bytes[i] > 0) {
+      parts.data[i] = part.data + offset_;
+      parts.memories[i] = comm_->handle_of(part.memory, peer_);
     } else {
-      data[i] = part.data + offset_;
-      memories[i] = comm_->handle_of(part.memory, peer_);
+      const PluginComm::Empty empty = comm_->empty(peer_);
+      parts.data[i] = empty.bytes.data();
+      parts.bytes[i] = empty.bytes.size();
+      parts.memories[i] = empty.handle;
     }
-    if (request.count > 1 && bytes[i] == max_bytes_)
-      base::fail(Code::kInvalidValue, {},
-                 "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
-                 peer_.text(), part.bytes, max_bytes_, comm_->plugin().text());
+    if (request.count > 1 && parts.bytes[i] == max_bytes_) fail_part(part);
   }
   Piece piece{&request, nullptr, std::min<std::size_t>(request.parts[0].bytes - offset_, max_bytes_)};
-  const PluginParts parts{static_cast<int>(request.count), data.data(), bytes.data(), tags.data(), memories.data()};
-  require(comm_->calls().irecv(comm_->calls(), comm_->get(), parts, &piece.handle), "irecv");
+  require(start_receive(calls_, plugin_comm_, parts, &piece.handle), "irecv");
   if (!piece.handle) return false;
   push_piece(piece);
   awaits_piece_ = piece.bytes == max_bytes_;
@@ -381,27 +363,41 @@ bool PluginReceiver::start(NetRequest& request) {
   return true;
 }
 
-void PluginReceiver::land(const Piece& piece, std::span<const int> bytes) {
+void PluginReceiver::fail_part(const NetPart& part) const {
+  base::fail(Code::kInvalidValue, {},
+             "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
+             peer_.text(), part.bytes, max_bytes_, comm_->plugin().text());
+}
+
+bool PluginReceiver::land(const Piece& piece) {
   NetRequest& request = *piece.request;
+  int done = 0;
+  std::array<int, kNetMaxParts> bytes;
+  bytes.fill(-1);
+  require(calls_.test(piece.handle, &done, bytes.data()), "test");
+  if (done == 0) return false;
   for (std::size_t i = 0; i < request.count; ++i) {
     const std::size_t room = request.count == 1 ? piece.bytes : request.parts[i].bytes;
-    if (bytes[i] < 0 || static_cast<std::size_t>(bytes[i]) > room)
-      base::fail(
-          Code::kIo, {},
-          "{}: the plug-in {} reported {} bytes in test for a receive with tag {} that has room for {}: the plug-in "
-          "is faulty, or the ranks disagree on sizes",
-          peer_.text(), comm_->plugin().text(), bytes[i], request.parts[i].tag, room);
+    if (bytes[i] < 0 || static_cast<std::size_t>(bytes[i]) > room) fail_length(request.parts[i], room, bytes[i]);
     request.moved[i] += static_cast<std::size_t>(bytes[i]);
   }
   if (piece.bytes == max_bytes_) {
     awaits_piece_ = false;
     if (static_cast<std::uint64_t>(bytes[0]) == max_bytes_) {
       offset_ += max_bytes_;
-      return;
+      return true;
     }
     set_started();
   }
   finish(request);
+  return true;
+}
+
+void PluginReceiver::fail_length(const NetPart& part, std::size_t room, int bytes) const {
+  base::fail(Code::kIo, {},
+             "{}: the plug-in {} reported {} bytes in test for a receive with tag {} that has room for {}: the plug-in "
+             "is faulty, or the ranks disagree on sizes",
+             peer_.text(), comm_->plugin().text(), bytes, part.tag, room);
 }
 
 // Host memory needs no flush: the plug-in's test() returns when the CPU sees the bytes.
@@ -413,7 +409,7 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
   for (const NetPart& part : parts.first(std::min(parts.size(), kNetMaxParts))) {
     check_part(part);
     comm_->require_own(part, peer_);
-    if (part.bytes == 0 || !static_cast<const PluginMemory*>(part.memory)->on_gpu() || !comm_->get()) continue;
+    if (part.bytes == 0 || !static_cast<const PluginMemory*>(part.memory)->on_gpu() || !plugin_comm_) continue;
     const auto at = static_cast<std::size_t>(count++);
     data[at] = part.data;
     bytes[at] = static_cast<int>(std::min<std::size_t>(part.bytes, max_bytes_));
@@ -422,22 +418,23 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
   NetRequest* request = take_request(NetRequest::Kind::kFlush);
   if (!request) return nullptr;
   Piece piece{request};
-  static_cast<void>(guarded([&] {
-    if (count > 0 && comm_->calls().iflush)
-      require(comm_->calls().iflush(comm_->get(), count, data.data(), bytes.data(), memories.data(), &piece.handle),
-              "iflush");
-    return true;
-  }));
+  try {
+    if (count > 0 && calls_.iflush)
+      require(calls_.iflush(plugin_comm_, count, data.data(), bytes.data(), memories.data(), &piece.handle), "iflush");
+  } catch (const Error& error) {
+    give_up(error);
+  }
   request->done = piece.handle == nullptr;  // the plug-in has nothing to flush
   if (!request->done) flushes_.push_back(piece);
   return request;
 }
 
 bool PluginReceiver::poll_flushes() {
+  if (flushes_.empty()) return false;
   return std::erase_if(flushes_, [this](const Piece& piece) {
            int done = 0;
            std::array<int, kNetMaxParts> bytes{};
-           require(comm_->calls().test(piece.handle, &done, bytes.data()), "test of a flush");
+           require(calls_.test(piece.handle, &done, bytes.data()), "test of a flush");
            if (done != 0) piece.request->done = true;
            return done != 0;
          }) > 0;

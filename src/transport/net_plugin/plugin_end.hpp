@@ -36,7 +36,13 @@ struct PluginAnswer {
   std::array<std::byte, NET_HANDLE_BYTES> handle{};
 };
 
-template <class Base>  // NetSender or NetReceiver
+// A message passes this code twice on its way, so the usual case has no virtual call, reads no clock and makes no
+// system call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or NetReceiver. Self has these functions:
+//   bool join();   one step towards the connection: sets the comm at the end. False: nothing moved.
+//   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
+//   bool land(const Piece& piece);     asks the plug-in's test() whether the oldest piece is done. False: it is not.
+//   bool poll_flushes();
+template <class Self, class Base>
 class PluginEnd : public Base {
  public:
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
@@ -57,54 +63,61 @@ class PluginEnd : public Base {
 
   PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control);
 
-  // One step towards the connection: sets the comm at the end. False: nothing moved.
-  virtual bool join() = 0;
-  // Passes the next piece of a message to the plug-in. False: that is not possible now.
-  virtual bool start(NetRequest& request) = 0;
-  // The oldest piece is done. `bytes`: the lengths that the plug-in's test() reported.
-  virtual void land(const Piece& piece, std::span<const int> bytes) = 0;
-  virtual bool poll_flushes() { return false; }
-
   NetRequest* enqueue(NetRequest* request);
   void push_piece(const Piece& piece) { flight_[flown_++ % kMaxInFlight] = piece; }
   void set_started() {  // the message of start() needs no further piece
     ++begun_;
     offset_ = 0;
   }
-  void finish(NetRequest& request);
-  template <class Body>
-  bool guarded(const Body& body);
-  void require(net_result result, std::string_view function) const;
+  void finish(NetRequest& request) {
+    request.done = true;
+    ++finished_;
+  }
+  // An error of the plug-in ends the connection: the peer is notified, and later calls throw it again.
+  [[noreturn]] void give_up(const Error& error);
+  void require(net_result result, const char* function) const {
+    if (result != NET_SUCCESS) throw_failure(result, function);
+  }
   Error lost() const;  // the control connection has ended
   void close();        // for destructors
+  void set_comm(void* comm) {
+    comm_->set(comm);
+    plugin_comm_ = comm;
+  }
 
+  // Each message uses the members from here to flight_.
   const std::shared_ptr<PluginComm> comm_;
-  PluginControl control_;
-  std::uint64_t max_bytes_;   // of one message of the plug-in
-  std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
-  bool greeted_ = false;      // the peer's first message on the control socket has arrived
+  const PluginCalls& calls_;
+  void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
+  std::uint64_t max_bytes_;      // of one message of the plug-in
+  std::uint64_t offset_ = 0;     // bytes of the message at begun_ that are in earlier pieces
 
  private:
-  void start_all() {
-    if (begun_ < queued_) start_queued();
-  }
+  Self& self() { return static_cast<Self&>(*this); }
+  bool step();
+  bool can_start() const { return plugin_comm_ && flown_ - landed_ < kMaxInFlight; }
   void start_queued();
-  bool land_oldest();
   void look_at_control();
+  [[noreturn]] void throw_failure(net_result result, const char* function) const;
   std::int64_t idle_ns() const;
   bool expects() const { return finished_ < queued_; }
   Error with_cause(const Error& error);
 
-  std::array<NetRequest*, kNetMaxRequests> queue_{};
   // Messages in order: those before finished_ are done, those before begun_ were passed to the plug-in.
   std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
-  std::array<Piece, kMaxInFlight> flight_{};
-  std::uint64_t flown_ = 0, landed_ = 0;  // the number of pieces that were passed to the plug-in, and that are done
+  // The number of pieces that were passed to the plug-in, and that are done.
+  std::uint64_t flown_ = 0, landed_ = 0;
   // No clock is read while messages move: idle_ticks_ is set by the first progress() that moves nothing; 0: none yet.
-  std::uint64_t idle_ticks_ = 0, looked_ticks_;  // looked_ticks_: when the control socket was read last
+  std::uint64_t idle_ticks_ = 0;
+  std::array<Piece, kMaxInFlight> flight_{};
+  std::array<NetRequest*, kNetMaxRequests> queue_{};  // messages from begun_ on
+
+ protected:
+  bool greeted_ = false;  // the peer's first message on the control socket has arrived
+  PluginControl control_;
 };
 
-class PluginSender final : public PluginEnd<NetSender> {
+class PluginSender final : public PluginEnd<PluginSender, NetSender> {
  public:
   PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control);
   ~PluginSender() override { close(); }
@@ -112,14 +125,16 @@ class PluginSender final : public PluginEnd<NetSender> {
   NetRequest* isend(const NetPart& part, bool more) override;
 
  private:
-  bool join() override;
-  bool start(NetRequest& request) override;
-  void land(const Piece& piece, std::span<const int> bytes) override;
+  friend class PluginEnd<PluginSender, NetSender>;
+  bool join();
+  bool start(NetRequest& request);
+  bool land(const Piece& piece);
+  static bool poll_flushes() { return false; }
 
   PluginAnswer answer_;  // kept, because plug-ins store the state of connect() in its handle
 };
 
-class PluginReceiver final : public PluginEnd<NetReceiver> {
+class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
  public:
   PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control);
   ~PluginReceiver() override;
@@ -127,16 +142,19 @@ class PluginReceiver final : public PluginEnd<NetReceiver> {
   NetRequest* flush(std::span<const NetPart> parts) override;
 
  private:
-  bool join() override;
-  bool start(NetRequest& request) override;
-  void land(const Piece& piece, std::span<const int> bytes) override;
-  bool poll_flushes() override;
+  friend class PluginEnd<PluginReceiver, NetReceiver>;
+  bool join();
+  bool start(NetRequest& request);
+  bool land(const Piece& piece);
+  [[noreturn]] void fail_part(const NetPart& part) const;
+  [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
+  bool poll_flushes();
   void begin_listening();
 
+  std::vector<Piece> flushes_;
+  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
   PluginHello hello_;
   void* listener_ = nullptr;
-  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
-  std::vector<Piece> flushes_;
 };
 
 }  // namespace slip::transport

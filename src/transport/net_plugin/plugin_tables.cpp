@@ -83,30 +83,6 @@ struct Translation {
     else if constexpr (kVersion == 10) return table.connect(device, &default_config(), handle, sender, &on_device);
     else return table.connect(calls.context, device, handle, sender, &on_device);
   }
-
-  static net_result isend(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
-                          void** request) {
-    const Table& table = table_of(calls);
-    if constexpr (kVersion == 8)
-      return table.isend(sender, bytes.data(), static_cast<int>(bytes.size()), tag, memory, request);
-    else if constexpr (kVersion == 9) return table.isend(sender, bytes.data(), bytes.size(), tag, memory, request);
-    else return table.isend(sender, bytes.data(), bytes.size(), tag, memory, nullptr, request);
-  }
-
-  static net_result irecv(const PluginCalls& calls, void* receiver, const PluginParts& parts, void** request) {
-    const Table& table = table_of(calls);
-    if constexpr (kVersion == 8) {
-      std::array<int, kNetMaxParts> bytes;
-      for (int i = 0; i < parts.count; ++i) bytes[static_cast<std::size_t>(i)] = static_cast<int>(parts.bytes[i]);
-      return table.irecv(receiver, parts.count, parts.data, bytes.data(), parts.tags, parts.memories, request);
-    } else if constexpr (kVersion == 9) {
-      return table.irecv(receiver, parts.count, parts.data, parts.bytes, parts.tags, parts.memories, request);
-    } else {
-      std::array<void*, kNetMaxParts> profiled{};
-      return table.irecv(receiver, parts.count, parts.data, parts.bytes, parts.tags, parts.memories, profiled.data(),
-                         request);
-    }
-  }
 };
 
 template <class Table>
@@ -132,8 +108,16 @@ int fill(const void* found, PluginCalls& calls, const char*& name, std::string& 
   take(calls.accept, table.accept, "accept");
   take(calls.reg_mr, table.reg_mr, "regMr");
   take(calls.dereg_mr, table.dereg_mr, "deregMr");
-  translate(calls.isend, &To::isend, table.isend, "isend");
-  translate(calls.irecv, &To::irecv, table.irecv, "irecv");
+  if constexpr (To::kVersion == 8) {
+    take(calls.isend_v8, table.isend, "isend");
+    take(calls.irecv_v8, table.irecv, "irecv");
+  } else if constexpr (To::kVersion == 9) {
+    take(calls.isend_v9, table.isend, "isend");
+    take(calls.irecv_v9, table.irecv, "irecv");
+  } else {
+    take(calls.isend_v10, table.isend, "isend");
+    take(calls.irecv_v10, table.irecv, "irecv");
+  }
   take(calls.test, table.test, "test");
   take(calls.close_send, table.close_send, "closeSend");
   take(calls.close_recv, table.close_recv, "closeRecv");

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_ucx/ucx_worker.hpp"
 #include "transport/socket/socket.hpp"
@@ -62,21 +63,22 @@ class UcxMemory final : public NetMemory {
 
 ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part);
 
-// IdleCheck: decides when an idle connection reads its socket. It must not do so each time, because a read costs a
-// system call.
+// IdleCheck: decides when an idle connection reads its socket, which costs a system call. By time, not by number of
+// calls: while a message is on its way, a waiting thread makes hundreds of calls that move nothing.
 class IdleCheck {
  public:
   // Call it when nothing moved.
   bool due() {
-    if (++idle_ < kEvery) return false;
-    idle_ = 0;
+    const std::uint64_t now = base::ticks();
+    if (static_cast<double>(now - looked_ticks_) < kEveryUs * base::ticks_per_us()) return false;
+    looked_ticks_ = now;
     return true;
   }
-  void make_due() { idle_ = kEvery; }
+  void make_due() { looked_ticks_ = 0; }
 
  private:
-  static constexpr int kEvery = 32;
-  int idle_ = 0;
+  static constexpr double kEveryUs = 200;
+  std::uint64_t looked_ticks_ = 0;
 };
 
 class UcxSender final : public NetSender {

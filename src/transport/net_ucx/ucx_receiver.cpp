@@ -37,7 +37,7 @@ NetRequest* UcxReceiver::irecv(std::span<const NetPart> parts) {
   if (!request) return nullptr;
   request->count = parts.size();
   std::copy(parts.begin(), parts.end(), request->parts.begin());
-  const std::size_t index = index_of(request);
+  const std::size_t index = request->index;
   missing_[index] = static_cast<std::uint8_t>(parts.size());
   unfinished_ += parts.size();
   UcxWorker& worker = port_.worker();

@@ -47,7 +47,7 @@ NetRequest* UcxSender::isend(const NetPart& part, bool) {
   request->count = 1;
   request->parts[0] = part;
   ++under_way_;
-  const std::size_t index = index_of(request);
+  const std::size_t index = request->index;
   const base::LockGuard lock(port_.worker().lock());
   require_worker();
   if (!port_.endpoint() || !queued_.empty()) queued_.push_back(index);

@@ -43,6 +43,7 @@ class UcxContext : base::NoCopy {
 
  private:
   explicit UcxContext(const UcxLibrary& ucx);
+  void init(const char* rendezvous);
   const UcxLibrary& ucx_;
   ucp_context_h handle_ = nullptr;
   std::vector<std::string> transports_;
