@@ -1,7 +1,8 @@
 // FoldedCluster: many copies of a few machines, as a small cluster that has the same rates. Rings use each copy in the
 // same way. A machine in the middle of a tree has a parent and two children from a few machines on, whatever their
 // number is. So the plan for kMaxCopies copies has the rates of the plan for any larger number, and the memory and time
-// depend on the machines that differ, not on the ranks.
+// depend on the machines that differ, not on the ranks. An odd number of copies stays odd: on rails it decides whether
+// rings can cross (rings.hpp).
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ inline Cluster repeated(const std::vector<TopoSystem>& machines, int copies) {
 }
 
 inline FoldedCluster folded(const std::vector<TopoSystem>& machines, int copies, int max_copies = kMaxCopies) {
-  const int kept = std::min(copies, max_copies);
+  const int kept = copies <= max_copies ? copies : max_copies - (copies - max_copies) % 2;
   FoldedCluster result{.cluster = repeated(machines, kept), .further = copies - kept};
   result.period = static_cast<int>(machines.size());
   result.machines = copies * result.period;
