@@ -137,8 +137,8 @@ struct Channel {
   std::vector<int> ring;        // ranks; each sends to the next one, the last to the first
   std::vector<CommTree> trees;  // with equal shares; if there are two, each rank is a leaf in one of them
   CommTree switch_tree;         // empty on one machine
-  // By node: the nets (indices into TopoSystem::nets) through which the ring enters and leaves it; empty on one machine.
-  // They differ only if ChannelLimits allows it. Trees use `nets` in both directions.
+  // By node: the nets (indices into TopoSystem::nets) through which the ring enters and leaves it; empty on one
+  // machine. They differ only if ChannelLimits allows it. Trees use `nets` in both directions.
   std::vector<int> nets, nets_out;
 };
 
@@ -159,7 +159,7 @@ enum class CrossNic : unsigned char { kNever, kRails, kAny };
 
 struct ChannelLimits {
   int max_channels = 32;
-  double max_gbps = 40;  // of one channel: about the rate of one block of GPU threads
+  double max_gbps = 40;                   // of one channel: about the rate of one block of GPU threads
   CrossNic cross_nic = CrossNic::kNever;  // communicators use one net for each channel
 };
 

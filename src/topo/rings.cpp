@@ -66,8 +66,8 @@ class MachineRoutes {
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void sort_members();
   void find_cuts(const RingMembers& members);
-  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
-               const std::vector<char>& inside, bool one_way);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside,
+               bool one_way);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;
@@ -168,7 +168,8 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
   std::ranges::sort(all);
   std::vector<Exit>& exits = cuts_.emplace_back(Cut{{}, one_way}).exits;
   for (const Exit& exit : all) {
-    if (!exits.empty() && exits.back().capacity == exit.capacity && exits.back().from == exit.from) ++exits.back().links;
+    if (!exits.empty() && exits.back().capacity == exit.capacity && exits.back().from == exit.from)
+      ++exits.back().links;
     else exits.push_back(exit);
   }
 }

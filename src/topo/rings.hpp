@@ -2,8 +2,8 @@
 // each ring it finds the order of each machine's ranks and the nets through which the ring enters and leaves the
 // machine. plan_channels() uses it.
 //
-// A ring that crosses a machine enters it through one net and leaves it through another. On rails such a ring must enter
-// the next machine through the same number. So rings cross in pairs there: the second takes the way of the first
+// A ring that crosses a machine enters it through one net and leaves it through another. On rails such a ring must
+// enter the next machine through the same number. So rings cross in pairs there: the second takes the way of the first
 // backwards, and every second machine swaps the two. Then an even number of equal machines closes all rings.
 //
 // Rates are whole kB/s, and the search is limited by a number of steps, not by time. So every rank gets the same

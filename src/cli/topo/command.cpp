@@ -158,6 +158,9 @@ int compare(const TopoOptions& options) {
   if (options.predict.kind.empty())
     throw UsageError("--compare compares predictions: say of what, as in --predict all_reduce");
   if (!options.machines.files.empty()) throw UsageError("--compare names the files itself: leave out --file");
+  if (!options.predict.fit.empty() || options.predict.simulate || !options.predict.html.empty() ||
+      !options.predict.trace.empty())
+    throw UsageError("--compare prints the model's choices: --fit, --simulate, --html and --trace are for one machine");
   MachineOptions machines = options.machines;
   machines.files = options.compared;
   print_comparison(options.predict, machines, counts_asked(options.counts, kMaxFoldedNodes), options.svg);
@@ -261,7 +264,8 @@ void add_predict_options(CLI::App& topo, PredictOptions& predict) {
                   "(the choice of the model) or all");
   topo.add_flag("--simulate", predict.simulate, "--predict: simulate all messages; cores are always simulated");
   topo.add_option("--network", predict.network,
-                  "--predict: kind of network: ib (InfiniBand, RoCE), efa or tcpxo; without it by the NICs' vendor");
+                  "--predict: kind of network: ib (InfiniBand, RoCE), efa, efa2 (P5 and later) or tcpxo; without it by "
+                  "the NICs' vendor");
   topo.add_option("--fit", predict.fit,
                   "--predict: fit the model to measured times: text of all_reduce_perf, or JSON with [bytes, us]");
   topo.add_option("--table", predict.table, "--fit: the name of the table, if the JSON file has several");

@@ -106,9 +106,7 @@ std::string nets_text(const Channel& channel) {
 }
 
 void append_rings(std::string& out, const ChannelPlan& plan) {
-  const auto key_of = [](const Channel& channel) {
-    return std::tuple(channel.ring, channel.nets, channel.nets_out);
-  };
+  const auto key_of = [](const Channel& channel) { return std::tuple(channel.ring, channel.nets, channel.nets_out); };
   std::map<std::tuple<std::vector<int>, std::vector<int>, std::vector<int>>, std::vector<int>> same;
   std::vector<const Channel*> order;
   for (std::size_t c = 0; c < plan.channels.size(); ++c) {
@@ -121,8 +119,7 @@ void append_rings(std::string& out, const ChannelPlan& plan) {
     const Channel& channel = *order[i];
     std::string net;
     if (!channel.nets.empty()) net = fmt::format("{:<7}", nets_text(channel));
-    out += fmt::format("  {:<8}{}{}\n", channels_text(same.at(key_of(channel))), net,
-                       ring_text(channel.ring));
+    out += fmt::format("  {:<8}{}{}\n", channels_text(same.at(key_of(channel))), net, ring_text(channel.ring));
   }
   if (order.size() > kShownRings) out += fmt::format("  and {} more\n", order.size() - kShownRings);
 }
