@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,12 @@ double default_error(const PublishedTable& table) {
   return comm::errors_of(comm::CollectiveModel(table.inputs), comm::Collective::kAllReduce, table.rows).mean;
 }
 
+// The description of a machine may name a network that its topology file cannot tell from InfiniBand: "8x 200G TCPXO".
+std::string network_named_in(std::string machine) {
+  std::ranges::transform(machine, machine.begin(), [](unsigned char c) { return std::tolower(c); });
+  return machine.find("tcpx") != std::string::npos ? "tcpxo" : "";
+}
+
 }  // namespace
 
 std::vector<PublishedTable> published_tables() {
@@ -52,11 +59,12 @@ std::vector<PublishedTable> published_tables() {
     const topo::FoldedCluster cluster = topo::folded(store::read_topologies(path, {}), table.at("nodes").get<int>());
     PublishedTable& one = result.emplace_back(PublishedTable{
         table.at("name").get<std::string>(),
-        comm::model_inputs(cluster, plan_channels(cluster.cluster)),
+        comm::model_inputs(cluster, plan_channels(cluster.cluster, {.cross_nic = CrossNic::kAny})),
         comm::parse_measurements(table.dump(), path, ""),
     });
-    if (!table.contains("network")) continue;
-    const comm::NetworkCosts* const network = comm::find_network(table.at("network").get<std::string>());
+    const std::string named = table.value("network", network_named_in(table.value("machine", "")));
+    if (named.empty()) continue;
+    const comm::NetworkCosts* const network = comm::find_network(named);
     if (!network) throw std::runtime_error(one.name + ": unknown network");
     one.inputs.network = *network;
   }

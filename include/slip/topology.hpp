@@ -137,7 +137,9 @@ struct Channel {
   std::vector<int> ring;        // ranks; each sends to the next one, the last to the first
   std::vector<CommTree> trees;  // with equal shares; if there are two, each rank is a leaf in one of them
   CommTree switch_tree;         // empty on one machine
-  std::vector<int> nets;        // by node: index into TopoSystem::nets; empty on one machine
+  // By node: the nets (indices into TopoSystem::nets) through which the ring enters and leaves it; empty on one
+  // machine. They differ only if ChannelLimits allows it. Trees use `nets` in both directions.
+  std::vector<int> nets, nets_out;
 };
 
 enum class TreeShape : unsigned char { kChain, kBinary };  // of the tree within a machine
@@ -151,9 +153,14 @@ struct ChannelPlan {
   TreeShape shape = TreeShape::kChain;
 };
 
+// Whether rings may leave a machine through another net than the one through which they enter it (NCCL_CROSS_NIC). They
+// do so only if that is faster. kRails: a net reaches only nets of the same number on other machines.
+enum class CrossNic : unsigned char { kNever, kRails, kAny };
+
 struct ChannelLimits {
   int max_channels = 32;
-  double max_gbps = 40;  // of one channel: about the rate of one block of GPU threads
+  double max_gbps = 40;                   // of one channel: about the rate of one block of GPU threads
+  CrossNic cross_nic = CrossNic::kNever;  // communicators use one net for each channel
 };
 
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits = {}, Here here = Here::at());

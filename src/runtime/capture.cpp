@@ -50,13 +50,19 @@ std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
   return found == all.captures.end() ? nullptr : found->second;
 }
 
+Name Capture::name_of(const StreamState& stream) {
+  const base::LockGuard lock(stream.core->named_mutex);
+  const auto found = stream.core->named_streams.find(stream.last_id);
+  return found == stream.core->named_streams.end() ? Name() : found->second;
+}
+
 Capture::Branch& Capture::branch(StreamState& stream) {
   const auto [place, fresh] = branches_.try_emplace(&stream);
   if (fresh) {
-    place->second.index = static_cast<std::uint32_t>(stream_devices_.size());
-    stream_devices_.push_back(stream.core);
+    place->second.index = static_cast<std::uint32_t>(streams_.size());
+    streams_.push_back({stream.core, name_of(stream)});
     stream.core->captures.all.fetch_add(1, std::memory_order_relaxed);
-    if (stream.blocking()) stream.core->captures.blocking.fetch_add(1, std::memory_order_relaxed);
+    if (stream.blocking()) stream.core->blocking_captures.all.fetch_add(1, std::memory_order_relaxed);
     // release: a thread that reads the pointer observes the constructed capture.
     stream.capture.store(this, std::memory_order_release);
   }
@@ -117,7 +123,7 @@ bool Capture::joined(const Frontier& ends) const {
   std::vector<char> seen(nodes_.size(), 0);
   for (const std::uint32_t node : ends) seen[node] = 1;
   // Walks backwards: an op is covered by a later op of its stream, or by an op that waits for it.
-  std::vector<char> stream_seen(stream_devices_.size(), 0);
+  std::vector<char> stream_seen(streams_.size(), 0);
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     if (!seen[i] && !stream_seen[nodes_[i].stream]) return false;
     stream_seen[nodes_[i].stream] = 1;
@@ -193,7 +199,7 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
                 "a forked stream has work that the origin stream did not wait for: record an event there, and let the "
                 "origin wait",
                 here);
-  return {std::move(capture->nodes_), std::move(capture->stream_devices_), std::move(ends)};
+  return {std::move(capture->nodes_), std::move(capture->streams_), std::move(ends)};
 }
 
 }  // namespace slip::runtime

@@ -17,9 +17,13 @@ class Capture {
  public:
   // The last ops before a mark (a record during capture) or before the end of a stream.
   using Frontier = std::vector<std::uint32_t>;
+  struct CapturedStream {
+    DeviceCore* device = nullptr;
+    Name name = {};  // of the stream; observers see it in the stream of a launch, too
+  };
   struct Result {
     std::vector<PlanNode> nodes;
-    std::vector<DeviceCore*> stream_devices;
+    std::vector<CapturedStream> streams;
     Frontier joins;  // the last ops of the origin: every other op is ordered before one of them
   };
 
@@ -61,6 +65,7 @@ class Capture {
   };
   Capture(StreamState& origin, std::uint64_t id);
   Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);
+  static Name name_of(const StreamState& stream);  // empty: it has none
   bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
   void release_streams() SLIP_REQUIRES(mutex_) {
@@ -74,7 +79,7 @@ class Capture {
   std::vector<PlanNode> nodes_ SLIP_GUARDED_BY(mutex_);
   std::vector<Frontier> marks_ SLIP_GUARDED_BY(mutex_);
   std::unordered_map<StreamState*, Branch> branches_ SLIP_GUARDED_BY(mutex_);
-  std::vector<DeviceCore*> stream_devices_ SLIP_GUARDED_BY(mutex_);
+  std::vector<CapturedStream> streams_ SLIP_GUARDED_BY(mutex_);
   const char* invalid_ SLIP_GUARDED_BY(mutex_) = nullptr;  // the reason; null: valid
 };
 

@@ -18,10 +18,11 @@ struct Plan::Launches {
     runtime::StreamState* stream = nullptr;
   };
   base::Mutex mutex;
-  // Devices of the captured streams; empty for plans built by hand, which use the launching device.
+  // Devices and names of the captured streams; empty for plans built by hand, which use the launching device.
   std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
+  std::vector<Name> names;
   std::vector<ForkedStream> forked SLIP_GUARDED_BY(mutex);  // by number of the stream; entry 0, the origin, stays empty
-  Point last SLIP_GUARDED_BY(mutex);               // the end of the previous launch
+  Point last SLIP_GUARDED_BY(mutex);  // the end of the previous launch
   // The id of its stream, which may be closed by now.
   std::uint64_t last_stream SLIP_GUARDED_BY(mutex) = 0;
 
@@ -54,7 +55,9 @@ std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& ma
     if (!core) base::fail(Code::kInvalidDevice, here, "the device of the plan's stream {} was closed", i);
     if (!own.stream || own.core != core || own.stream->failure.set()) {
       if (own.stream) runtime::close_stream(*own.stream);
-      own = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
+      own = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking,
+                                                .priority = main.priority,
+                                                .name = i < names.size() ? names[i] : Name()})};
     }
     streams[i] = own.stream;
   }
@@ -335,8 +338,11 @@ Plan StreamRef::end_capture(Here here) const {
   runtime::Capture::Result result = runtime::Capture::end(*state(here), here);
   Plan plan;
   plan.nodes_ = std::move(result.nodes);
-  plan.streams_ = static_cast<std::uint32_t>(result.stream_devices.size());
-  for (runtime::DeviceCore* core : result.stream_devices) plan.launches_->devices.push_back(core->weak_from_this());
+  plan.streams_ = static_cast<std::uint32_t>(result.streams.size());
+  for (const runtime::Capture::CapturedStream& stream : result.streams) {
+    plan.launches_->devices.push_back(stream.device->weak_from_this());
+    plan.launches_->names.push_back(stream.name);
+  }
   return plan;
 }
 

@@ -144,8 +144,12 @@ Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Order
   for (const std::vector<int>& order : orders) channel.ring.insert(channel.ring.end(), order.begin(), order.end());
   if (orders.size() == 1) return channel;
   channel.nets.assign(static_cast<std::size_t>(fabric.used_nodes().back()) + 1, -1);
-  for (std::size_t m = 0; m < orders.size(); ++m)
-    channel.nets[static_cast<std::size_t>(fabric.used_nodes()[m])] = rings.segments[m][number].net;
+  channel.nets_out = channel.nets;
+  for (std::size_t m = 0; m < orders.size(); ++m) {
+    const auto node = static_cast<std::size_t>(fabric.used_nodes()[m]);
+    channel.nets[node] = rings.segments[m][number].net;
+    channel.nets_out[node] = rings.segments[m][number].out;
+  }
   std::vector<int> parent = parents_within(fabric, orders, TreeShape::kChain);
   for (const std::vector<int>& order : orders) parent[static_cast<std::size_t>(order.front())] = kSwitch;
   channel.switch_tree = topo::tree_of(std::move(parent));

@@ -1,7 +1,8 @@
 // FoldedCluster: represents many copies of a few machines by a small cluster that has the same rates. A ring uses each
 // copy in the same way. In a tree of more than a few machines, a machine in the middle has a parent and two children,
 // however many machines there are. So the plan for kMaxCopies copies has the rates of the plan for any larger number of
-// copies. Memory and time depend on the number of different machines, not on the number of ranks.
+// copies. Memory and time depend on the number of different machines, not on the number of ranks. An odd number of copies
+// stays odd: on rails it decides whether rings can cross (rings.hpp).
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ inline Cluster repeated(const std::vector<TopoSystem>& machines, int copies) {
 }
 
 inline FoldedCluster folded(const std::vector<TopoSystem>& machines, int copies, int max_copies = kMaxCopies) {
-  const int kept = std::min(copies, max_copies);
+  const int kept = copies <= max_copies ? copies : max_copies - (copies - max_copies) % 2;
   FoldedCluster result{.cluster = repeated(machines, kept), .further = copies - kept};
   result.period = static_cast<int>(machines.size());
   result.machines = copies * result.period;

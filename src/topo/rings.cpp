@@ -45,7 +45,7 @@ class MachineRoutes {
   // Whether paths up to this type connect all members and, if needed, a port.
   bool joined(PathType limit) const;
   // An upper bound for the number of channels of this rate; at most `limit_channels`.
-  int max_channels(std::int64_t rate, PathType limit, int limit_channels) const;
+  int max_channels(std::int64_t rate, PathType limit, CrossNic cross, int limit_channels) const;
 
  private:
   // Links that lead out of a part of the machine.
@@ -55,13 +55,19 @@ class MachineRoutes {
     std::int64_t links = 1;          // how many have this capacity and type
     friend auto operator<=>(const Exit&, const Exit&) = default;
   };
-  using Cut = std::vector<Exit>;  // all exits of a part that every ring must leave
+  // All exits of a part that every ring must leave. `one_way`: a ring that enters and leaves the machine through
+  // different nets may only enter the part, or only leave it.
+  struct Cut {
+    std::vector<Exit> exits;
+    bool one_way = false;
+    friend auto operator<=>(const Cut&, const Cut&) = default;
+  };
 
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void sort_members();
   void find_cuts(const RingMembers& members);
-  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
-               const std::vector<char>& inside);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside,
+               bool one_way);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;
@@ -133,12 +139,13 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
     const auto within = static_cast<std::size_t>(std::ranges::count_if(members.nodes, is_inside));
     const bool no_port = std::ranges::none_of(system.nets, is_inside);
-    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside);
+    const bool one_way = ports_ > 0 && !no_port && !std::ranges::all_of(system.nets, is_inside);
+    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside, one_way);
   }
   if (ports_ > 0) {
     std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
     for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
-    add_cut(system, links_of, inside);
+    add_cut(system, links_of, inside, false);
   }
   // Equal cuts give the same bound.
   std::ranges::sort(cuts_);
@@ -147,8 +154,8 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
 
 // Merges equal links into one Exit with a count, because a CPU has a link to every other CPU.
 void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
-                            const std::vector<char>& inside) {
-  Cut all;
+                            const std::vector<char>& inside, bool one_way) {
+  std::vector<Exit> all;
   for (std::size_t node = 0; node < inside.size(); ++node) {
     if (!inside[node]) continue;
     for (const int link : links_of[node]) {
@@ -159,10 +166,11 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
     }
   }
   std::ranges::sort(all);
-  Cut& cut = cuts_.emplace_back();
+  std::vector<Exit>& exits = cuts_.emplace_back(Cut{{}, one_way}).exits;
   for (const Exit& exit : all) {
-    if (!cut.empty() && cut.back().capacity == exit.capacity && cut.back().from == exit.from) ++cut.back().links;
-    else cut.push_back(exit);
+    if (!exits.empty() && exits.back().capacity == exit.capacity && exits.back().from == exit.from)
+      ++exits.back().links;
+    else exits.push_back(exit);
   }
 }
 
@@ -186,14 +194,19 @@ bool MachineRoutes::joined(PathType limit) const {
   return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
 }
 
-int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_channels) const {
+int MachineRoutes::max_channels(std::int64_t rate, PathType limit, CrossNic cross, int limit_channels) const {
   for (const Cut& cut : cuts_) {
     std::int64_t sum = 0;
-    for (const Exit& exit : cut) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
+    for (const Exit& exit : cut.exits) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
+    if (cut.one_way && cross != CrossNic::kNever) sum *= 2;  // both directions of each link: their rates are equal
     limit_channels = static_cast<int>(std::min<std::int64_t>(limit_channels, sum));
   }
   return limit_channels;
 }
+
+// Rings that cross must reach more than this share of the others' rate, in percent: trees lose where a channel has two
+// nets.
+constexpr std::int64_t kMinCrossGain = 110;
 
 // Limits of the search, in steps: kEffort for one rate and path type, kEffortInAll for the whole search. Each member
 // and ring gets at least kMinEffortEach, with which a search without backtracking can finish.
@@ -203,11 +216,13 @@ constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEac
 // It keeps the largest set of rings that fits.
 class RingPacker {
  public:
-  RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted, std::int64_t effort)
+  RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, CrossNic cross, int wanted,
+             std::int64_t effort)
       : routes_(routes),
         free_(routes.capacity()),
         rate_(rate),
         limit_(limit),
+        cross_(cross),
         wanted_(static_cast<std::size_t>(wanted)),
         effort_(effort) {}
 
@@ -238,8 +253,22 @@ class RingPacker {
     for (const int link : route.links) free_[static_cast<std::size_t>(link)] += rate_;
   }
 
+  // On rails: the ring whose way back is searched next; else null.
+  const RingSegment* unpaired() const {
+    const bool open = cross_ == CrossNic::kRails && rings_.size() % 2 == 1 && rings_.back().crosses();
+    return open ? &rings_.back() : nullptr;
+  }
+  // The nets through which the current ring may leave the machine.
+  bool may_leave(int port) const {
+    if (cross_ == CrossNic::kNever) return port == now_.net;
+    const RingSegment* const other = unpaired();
+    if (other) return port == other->net;
+    const bool room_for_pair = rings_.size() % 2 == 0 && rings_.size() + 2 <= wanted_;
+    return cross_ == CrossNic::kAny || room_for_pair || port == now_.net;
+  }
+
   void next_ring() {
-    if (rings_.size() > best_.size()) best_ = rings_;
+    if (rings_.size() > best_.size() && !unpaired()) best_ = rings_;
     if (stop()) return;
     const auto ports = static_cast<int>(routes_.ports());
     if (ports == 0) {
@@ -249,10 +278,11 @@ class RingPacker {
     // Each ring starts with the next port, so that all ports serve equally many rings.
     for (int i = 0; i < ports && !stop(); ++i) {
       const int port = (static_cast<int>(rings_.size()) + i) % ports;
+      if (unpaired() && port != unpaired()->out) continue;
       for (const int member : routes_.beside(port)) {
         if (stop()) return;
         if (!take(routes_.in(port, member))) continue;
-        start({{}, port}, member);
+        start({{}, port, port}, member);
         give_back(routes_.in(port, member));
       }
     }
@@ -268,14 +298,16 @@ class RingPacker {
     used_ = std::move(outer_used);
   }
 
-  // Whether a member that the ring has not visited could be its last one: it must reach the port. If none is left, the
+  // Whether a member that the ring has not visited could be its last one: it must reach a port. If none is left, the
   // rest of the ring need not be searched.
   bool can_close() const {
     if (now_.net < 0 || now_.order.size() == routes_.count()) return true;
-    for (std::size_t member = 0; member < used_.size(); ++member) {
-      const Route& route = routes_.out(static_cast<int>(member), now_.net);
-      const auto free = [&](int link) { return free_[static_cast<std::size_t>(link)] >= rate_; };
-      if (!used_[member] && route.type <= limit_ && std::ranges::all_of(route.links, free)) return true;
+    const auto free = [&](int link) { return free_[static_cast<std::size_t>(link)] >= rate_; };
+    for (int port = 0; port < static_cast<int>(routes_.ports()); ++port) {
+      for (std::size_t member = 0; member < used_.size() && may_leave(port); ++member) {
+        const Route& route = routes_.out(static_cast<int>(member), port);
+        if (!used_[member] && route.type <= limit_ && std::ranges::all_of(route.links, free)) return true;
+      }
     }
     return false;
   }
@@ -299,7 +331,18 @@ class RingPacker {
   }
 
   void close(int last) {
-    const Route& route = now_.net < 0 ? routes_.between(last, now_.order.front()) : routes_.out(last, now_.net);
+    if (now_.net < 0) return close_over(routes_.between(last, now_.order.front()));
+    const auto ports = static_cast<int>(routes_.ports());
+    for (int i = 1; i <= ports && !stop(); ++i) {  // the net of the entry last: sets of such rings were tried before
+      const int port = (now_.net + i) % ports;
+      if (!may_leave(port)) continue;
+      now_.out = port;
+      close_over(routes_.out(last, port));
+    }
+    now_.out = now_.net;
+  }
+
+  void close_over(const Route& route) {
     if (!take(route)) return;
     rings_.push_back(now_);
     next_ring();
@@ -311,6 +354,7 @@ class RingPacker {
   std::vector<std::int64_t> free_;  // by link: the capacity that is left
   std::int64_t rate_;
   PathType limit_;
+  CrossNic cross_;
   std::size_t wanted_;
   std::int64_t effort_;
   std::vector<RingSegment> rings_, best_;
@@ -350,29 +394,31 @@ void note_types(const std::vector<MachineRoutes>& kinds, const std::vector<std::
         set.within = std::max(set.within, routes.between(order.back(), order.front()).type);
       } else {
         set.between = std::max(
-            {set.between, routes.in(segment.net, order.front()).type, routes.out(order.back(), segment.net).type});
+            {set.between, routes.in(segment.net, order.front()).type, routes.out(order.back(), segment.out).type});
       }
     }
   }
 }
 
-// Tries the path types, nearest first, and for each type all rates, highest first. Keeps the rings with the highest
-// total rate.
+// Tries the path types, nearest first, and for each type all rates, highest first. Then the same with rings that leave
+// through another net than they enter, if they may. Keeps the rings with the highest total rate.
 class RingSearch {
  public:
-  RingSearch(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) : kinds_(kinds), limits_(limits) {}
+  RingSearch(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits, CrossNic cross)
+      : kinds_(kinds), limits_(limits), may_cross_(cross) {}
 
   // Returns the rings by kind of machine (equal machines are one kind); empty if no paths connect the members.
   std::vector<std::vector<RingSegment>> run(std::int64_t& rate) {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
-    for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
-      const auto limit = static_cast<PathType>(type);
-      if (!std::ranges::all_of(kinds_, [&](const MachineRoutes& routes) { return routes.joined(limit); })) continue;
-      for (const std::int64_t each : rates) {
-        if (improve(each, limit)) rate = each;
-      }
+    try_all(rates, rate);
+    if (may_cross_ != CrossNic::kNever) {
+      cross_ = may_cross_;
+      effort_ = kEffortInAll;
+      min_sum_ = min_sum_ * kMinCrossGain / 100;
+      try_all(rates, rate);
     }
     for (std::vector<RingSegment>& rings : best_) {
+      if (std::ranges::any_of(rings, &RingSegment::crosses)) continue;  // pairs stay together
       // Sorts by port, so that a channel uses the same rail: the port with the same number on every machine.
       std::ranges::stable_sort(rings, [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }
@@ -380,18 +426,28 @@ class RingSearch {
   }
 
  private:
+  void try_all(const std::vector<std::int64_t>& rates, std::int64_t& rate) {
+    for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
+      const auto limit = static_cast<PathType>(type);
+      if (!std::ranges::all_of(kinds_, [&](const MachineRoutes& routes) { return routes.joined(limit); })) continue;
+      for (const std::int64_t each : rates) {
+        if (improve(each, limit)) rate = each;
+      }
+    }
+  }
+
   bool improve(std::int64_t rate, PathType limit) {
     int wanted = limits_.max_channels;
-    for (const MachineRoutes& routes : kinds_) wanted = routes.max_channels(rate, limit, wanted);
+    for (const MachineRoutes& routes : kinds_) wanted = routes.max_channels(rate, limit, cross_, wanted);
     std::vector<std::vector<RingSegment>> found;
     for (const MachineRoutes& routes : kinds_) {
-      if (wanted * rate <= best_sum_) return false;
+      if (wanted * rate <= min_sum_) return false;
       found.push_back(pack(routes, rate, limit, wanted));
       wanted = static_cast<int>(found.back().size());
     }
-    if (wanted * rate <= best_sum_) return false;
+    if (wanted * rate <= min_sum_) return false;
     for (std::vector<RingSegment>& rings : found) rings.resize(static_cast<std::size_t>(wanted));
-    best_sum_ = wanted * rate;
+    min_sum_ = wanted * rate;
     best_ = std::move(found);
     return true;
   }
@@ -402,10 +458,10 @@ class RingSearch {
     std::vector<RingSegment> rings;
     for (int type = kinds_.size() > 1 ? 0 : static_cast<int>(limit); type <= static_cast<int>(limit); ++type) {
       const auto near_limit = static_cast<PathType>(type);
-      if (!routes.joined(near_limit) || routes.max_channels(rate, near_limit, wanted) < wanted) continue;
+      if (!routes.joined(near_limit) || routes.max_channels(rate, near_limit, cross_, wanted) < wanted) continue;
       const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
       const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));
-      RingPacker packer(routes, rate, near_limit, wanted, effort);
+      RingPacker packer(routes, rate, near_limit, cross_, wanted, effort);
       std::vector<RingSegment> found = packer.run();
       effort_ -= effort - packer.effort_left();
       if (found.size() > rings.size()) rings = std::move(found);
@@ -416,10 +472,28 @@ class RingSearch {
 
   const std::vector<MachineRoutes>& kinds_;
   const ChannelLimits& limits_;
+  const CrossNic may_cross_;
+  CrossNic cross_ = CrossNic::kNever;  // of the rings that are searched now
   std::vector<std::vector<RingSegment>> best_;
-  std::int64_t best_sum_ = 0;  // the rate of all channels together
+  std::int64_t min_sum_ = 0;  // better rings have a higher rate of all channels together
   std::int64_t effort_ = kEffortInAll;
 };
+
+// On rails, the two rings of a pair cross an even number of equal machines, or none. See rings.hpp.
+CrossNic cross_of(const std::vector<MachineRoutes>& kinds, std::size_t machines, CrossNic asked) {
+  const bool several_nets = std::ranges::any_of(kinds, [](const MachineRoutes& routes) { return routes.ports() > 1; });
+  if (!several_nets) return CrossNic::kNever;
+  return asked == CrossNic::kRails && (kinds.size() > 1 || machines % 2 == 1) ? CrossNic::kNever : asked;
+}
+
+void swap_pairs(RingSet& set) {
+  for (std::size_t m = 1; m < set.segments.size(); m += 2) {
+    std::vector<RingSegment>& rings = set.segments[m];
+    for (std::size_t first = 0; first + 1 < rings.size(); first += 2) {
+      if (rings[first].crosses()) std::swap(rings[first], rings[first + 1]);
+    }
+  }
+}
 
 }  // namespace
 
@@ -434,9 +508,11 @@ RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimi
     kind_of.push_back(entry->second);
   }
   RingSet best;
-  const std::vector<std::vector<RingSegment>> by_kind = RingSearch(kinds, limits).run(best.rate);
+  const std::vector<std::vector<RingSegment>> by_kind =
+      RingSearch(kinds, limits, cross_of(kinds, machines.size(), limits.cross_nic)).run(best.rate);
   if (by_kind.empty()) return best;
   for (const std::size_t kind : kind_of) best.segments.push_back(by_kind[kind]);
+  if (limits.cross_nic == CrossNic::kRails) swap_pairs(best);
   note_types(kinds, kind_of, best);
   return best;
 }

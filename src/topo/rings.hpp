@@ -1,6 +1,10 @@
 // The ring search: finds rings through the ranks of all machines whose traffic fits on the links at the same time. For
-// each ring it finds the order of each machine's ranks and the net through which the ring enters and leaves the
+// each ring it finds the order of each machine's ranks and the nets through which the ring enters and leaves the
 // machine. plan_channels() uses it.
+//
+// A ring that crosses a machine enters it through one net and leaves it through another. On rails such a ring must
+// enter the next machine through the same number. So rings cross in pairs there: the second takes the way of the first
+// backwards, and every second machine swaps the two. Then an even number of equal machines closes all rings.
 //
 // Rates are whole kB/s, and the search is limited by a number of steps, not by time. So every rank gets the same
 // result.
@@ -25,7 +29,8 @@ struct RingMembers {
 // The part of a ring within one machine.
 struct RingSegment {
   std::vector<int> order;  // of members
-  int net = -1;            // index into TopoSystem::nets; -1: the ring stays in the machine
+  int net = -1, out = -1;  // indices into TopoSystem::nets: enters, leaves; -1: the ring stays in the machine
+  bool crosses() const { return net != out; }
 };
 
 struct RingSet {

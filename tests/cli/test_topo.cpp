@@ -71,6 +71,8 @@ TEST(CliTopo, Predicts) {
   EXPECT_NE(read_file(html).find("all_reduce of 4194304 bytes, 16 ranks, direct"), std::string::npos);
   EXPECT_NE(read_file(trace).find("15 to 0"), std::string::npos) << "the message between these";
   EXPECT_NE(read_file(trace).find("link rank 15 to 0, NIC 3 to 0"), std::string::npos) << "tracks have names";
+  for (const char* track : {"\"rank 0 / rank 0\"", "\"rank 0 / link rank 0 to 1\"", "\"rank 15 / link rank 15 to 0, NIC 3"})
+    EXPECT_NE(read_file(html).find(track), std::string::npos) << track;
   const Outcome one = run("topo --file " + data("nvswitch8.xml") +
                           " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");
   ASSERT_EQ(one.status, 0) << one.err;
@@ -78,6 +80,23 @@ TEST(CliTopo, Predicts) {
 }
 
 std::string machine(const std::string& name) { return SLIP_SOURCE_DIR "/bench/predict/machines/" + name; }
+
+// Four GPUs without NVLink and two NICs: rings from NIC to NIC cross between the CPUs once instead of twice.
+TEST(CliTopo, RingsCrossFromNicToNicIfThatIsFaster) {
+  const std::string ask = "topo --nodes 2 --file " + data("pcie4_two_nics.xml");
+  EXPECT_NE(run(ask).out.find("rings   20 GB/s in all, 2 channels"), std::string::npos);
+  const Outcome rails = run(ask + " --rails");
+  EXPECT_NE(rails.out.find("nets 0, 1"), std::string::npos) << rails.out;
+  EXPECT_NE(run(ask + " --one-nic").out.find("rings   10 GB/s in all, 1 channel"), std::string::npos);
+  const auto time = [&](const std::string& more) {
+    const std::string json = scratch("crossed.json");
+    run(ask + " --predict all_reduce --algorithm ring --begin 64M --end 64M --simulate --json " + json + more);
+    return nlohmann::json::parse(read_file(json)).at(0).at("time_us").get<double>();
+  };
+  EXPECT_GT(time(" --one-nic"), 1.8 * time(""));
+  const Outcome both = run("topo --compare " + data("pcie4_two_nics.xml") + " --predict all_reduce --fit x.txt");
+  EXPECT_NE(both.err.find("--compare prints the model's choices"), std::string::npos) << both.err;
+}
 
 TEST(CliTopo, PredictsByTheModelOfGpuCosts) {
   const std::string json = scratch("model.json");

@@ -7,6 +7,7 @@
 #include "comm/sim/fit_costs.hpp"
 #include "comm/sim/predict.hpp"
 #include "support/errors.hpp"
+#include "topo/degrade.hpp"
 
 namespace slip::test_tables {
 namespace {
@@ -117,7 +118,7 @@ TEST(CostModel, AgreesWithTheSimulationWhereOnlyLinksCount) {
     EXPECT_NEAR(modelled, simulated, 0.03 * simulated) << machines;
     asked.algorithm = Algorithm::kTree;
     const double by_tree = comm::predict(cluster, plan, asked).us, planned = bytes / plan.tree_gbps / 1e3;
-    EXPECT_NEAR(planned, by_tree, 0.1 * by_tree) << machines;
+    EXPECT_NEAR(planned, by_tree, 0.05 * by_tree) << machines;
   }
 }
 
@@ -163,6 +164,31 @@ TEST(CostModel, ReadsTextOfAllReducePerf) {
       "#  size  count  type  redop  time  algbw  busbw  error\n"
       "  1024  256  float  sum  12.5  0.08  0.14  0e+00\n";
   EXPECT_DOUBLE_EQ(comm::parse_measurements(old, "t", "").at(0).us, 12.5);
+  // A launcher wrote the rank before each line, and a logger the ends of lines as on Windows.
+  const std::string launched =
+      "[1,0]<stdout>:#  size  count  type  redop  time  algbw  busbw  error\r\n"
+      "[1,0]<stdout>:  1024  256  float  sum  12.5  0.08  0.14  0e+00\r\n"
+      "[1,0]<stdout>: buffer size 12 in time 7 us, 3 4 times in all\r\n"
+      "worker-0: 2048  512  float  sum  13.5  0.08  0.14  0e+00\r\n";
+  const std::vector<comm::Measurement> tagged = comm::parse_measurements(launched, "t", "");
+  ASSERT_EQ(tagged.size(), 2U);
+  EXPECT_DOUBLE_EQ(tagged[0].us, 12.5);
+  EXPECT_DOUBLE_EQ(tagged[1].bytes, 2048);
+  EXPECT_DOUBLE_EQ(tagged[1].us, 13.5);
+}
+
+// Each GPU's share leaves through its own NIC, so a slow one slows down all, and one less makes two GPUs share.
+TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
+  const TopoSystem whole = read_topology(machine("h100x8_8x400g.xml"));
+  const auto us = [](const TopoSystem& system) {
+    const topo::FoldedCluster cluster = topo::folded({system}, 4);
+    const CollectiveModel model(comm::model_inputs(cluster, plan_channels(cluster.cluster)));
+    return model.estimate(GpuAlgorithm::kNvlsTree, Collective::kAllReduce, 1 << 30)->us;
+  };
+  const double all = us(whole), slow = us(topo::with_slow_part(whole, "net:3", 0.5, {})),
+               fewer = us(topo::without_part(whole, "nic:3", {}));
+  EXPECT_NEAR(slow, 2 * all, 0.1 * all);
+  EXPECT_NEAR(fewer, 2 * all, 0.1 * all);
 }
 
 TEST(CostModel, WrongTablesAreNamed) {

@@ -25,8 +25,8 @@ void add(const TopoPaths& paths, int from, int to, int share, Load& load) {
   for (const int link : paths.between(from, to).links) load[static_cast<std::size_t>(link)] += share;
 }
 
-// All rings that one machine can have: closed, or through one of its nets.
-std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bool through_net) {
+// All rings that one machine can have: closed, or through one of its nets, or from one to another.
+std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bool through_net, CrossNic cross) {
   std::vector<Load> result;
   std::vector<int> order = system.devices;
   std::sort(order.begin(), order.end());
@@ -40,10 +40,12 @@ std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bo
       continue;
     }
     for (const int net : system.nets) {
-      Load whole = load;
-      add(paths, net, order.front(), 1, whole);
-      add(paths, order.back(), net, 1, whole);
-      result.push_back(whole);
+      for (const int out : system.nets) {
+        Load whole = load;
+        add(paths, net, order.front(), 1, whole);
+        add(paths, order.back(), out, 1, whole);
+        if (out == net || cross == CrossNic::kAny) result.push_back(whole);
+      }
     }
   } while (std::next_permutation(order.begin(), order.end()));
   return result;
@@ -57,9 +59,9 @@ double rate_of(const TopoSystem& system, const Load& load, double most) {
 }
 
 // The best total rate of up to kFewChannels rings, by trying all sets of them.
-double brute_force(const TopoSystem& system, bool through_net) {
+double brute_force(const TopoSystem& system, bool through_net, CrossNic cross = CrossNic::kNever) {
   const TopoPaths paths(system);
-  const std::vector<Load> rings = all_rings(system, paths, through_net);
+  const std::vector<Load> rings = all_rings(system, paths, through_net, cross);
   double best = 0;
   std::function<void(std::size_t, int, const Load&)> choose = [&](std::size_t first, int count, const Load& load) {
     if (count > 0) best = std::max(best, count * rate_of(system, load, ChannelLimits{}.max_gbps));
@@ -90,9 +92,54 @@ TEST(TopoRings, AsGoodAsTheBestOfAllBetweenMachines) {
   }
 }
 
-// Adds the load that a message from rank to rank puts on the links of both machines.
-void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const Channel& channel, int from, int to,
-          std::vector<Load>& loads) {
+// Through any net, crossing gains or changes nothing. On rails a ring must enter the next machine through the net with
+// the number of the one through which it leaves, all the way round.
+TEST(TopoRings, CrossingIsAsGoodAsTheBestOfAllAndKeepsToRails) {
+  int gained = 0;
+  for (std::uint64_t seed = 1; seed <= kBruteSeeds / 4; ++seed) {
+    std::string xml = random_xml(seed, {3, 2});  // with slow links between the CPUs, where crossing gains
+    for (std::size_t at; (at = xml.find("AuthenticAMD")) != std::string::npos;) xml.replace(at, 12, "GenuineIntel");
+    const TopoSystem system = parse_topology(xml, "seed");
+    const auto gbps = [&](CrossNic cross, int machines) {
+      const ChannelPlan plan =
+          plan_channels(cluster_of(system, machines), {.max_channels = kFewChannels, .cross_nic = cross});
+      for (const Channel& channel : plan.channels) {
+        for (std::size_t m = 0; m < channel.nets.size() && cross == CrossNic::kRails; ++m)
+          EXPECT_EQ(channel.nets_out[m], channel.nets[(m + 1) % channel.nets.size()]) << "seed " << seed;
+      }
+      return plan.ring_gbps;
+    };
+    const double one = gbps(CrossNic::kNever, 2), any = gbps(CrossNic::kAny, 2), rails = gbps(CrossNic::kRails, 2);
+    const double best = brute_force(system, true, CrossNic::kAny);
+    EXPECT_GE(any, best / 1.1 - 0.01) << "seed " << seed << "\n" << system.xml;
+    EXPECT_LE(any, best + 0.01) << "seed " << seed << "\n" << system.xml;
+    EXPECT_LE(one, rails);
+    EXPECT_LE(rails, any + 0.01);
+    EXPECT_EQ(gbps(CrossNic::kAny, 3), any);
+    EXPECT_EQ(gbps(CrossNic::kRails, 3), one) << "an odd number of machines cannot close the rings";
+    EXPECT_EQ(gbps(CrossNic::kRails, 4), rails);
+    gained += rails > 1.01 * one ? 1 : 0;
+  }
+  EXPECT_GT(gained, 0);
+}
+
+// Four GPUs without NVLink, two below each CPU, and a NIC beside each pair. A ring through one net crosses between the
+// CPUs there and back. From net to net it crosses once, so both directions of the link carry different rings.
+TEST(TopoRings, CrossNicHalvesTheLoadBetweenTheCpus) {
+  const Cluster cluster = cluster_of(data_system("pcie4_two_nics.xml"), 2);
+  const ChannelPlan one = plan_channels(cluster), cross = plan_channels(cluster, {.cross_nic = CrossNic::kRails});
+  EXPECT_DOUBLE_EQ(one.ring_gbps, 10);
+  EXPECT_DOUBLE_EQ(cross.ring_gbps, 20);
+  ASSERT_EQ(cross.channels.size() % 2, 0U);
+  EXPECT_EQ(cross.channels[0].nets, (std::vector<int>{0, 1}));
+  EXPECT_EQ(cross.channels[0].nets_out, (std::vector<int>{1, 0}));
+  EXPECT_EQ(cross.channels[1].nets, (std::vector<int>{1, 0}));
+  EXPECT_GE(cross.tree_gbps, one.tree_gbps);
+}
+
+// Adds the load that a message from rank to rank, along the ring or a tree, puts on the links of both machines.
+void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const Channel& channel, bool ring, int from,
+          int to, std::vector<Load>& loads) {
   const RankPlace a = cluster.ranks[static_cast<std::size_t>(from)], b = cluster.ranks[static_cast<std::size_t>(to)];
   const auto na = static_cast<std::size_t>(a.node), nb = static_cast<std::size_t>(b.node);
   const int da = cluster.nodes[na].devices[static_cast<std::size_t>(a.device)];
@@ -101,7 +148,8 @@ void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const Cha
     add(paths[na], da, db, 1, loads[na]);
     return;
   }
-  add(paths[na], da, cluster.nodes[na].nets[static_cast<std::size_t>(channel.nets[na])], 1, loads[na]);
+  const int out = (ring ? channel.nets_out : channel.nets)[na];
+  add(paths[na], da, cluster.nodes[na].nets[static_cast<std::size_t>(out)], 1, loads[na]);
   add(paths[nb], cluster.nodes[nb].nets[static_cast<std::size_t>(channel.nets[nb])], db, 1, loads[nb]);
 }
 
@@ -144,14 +192,14 @@ void expect_sound(const Cluster& cluster, const ChannelPlan& plan, std::uint64_t
     ASSERT_EQ(visited.size(), ranks) << "not a permutation, seed " << seed;
     ASSERT_EQ(*visited.rbegin(), static_cast<int>(ranks) - 1);
     for (std::size_t i = 0; i < ranks && ranks > 1; ++i)
-      send(cluster, paths, channel, channel.ring[i], channel.ring[(i + 1) % ranks], rings);
+      send(cluster, paths, channel, true, channel.ring[i], channel.ring[(i + 1) % ranks], rings);
     ASSERT_EQ(channel.trees.size(), shares);
     for (const CommTree& tree : channel.trees) {
       expect_tree(tree, ranks, seed);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         if (tree.parent[rank] < 0) continue;
-        send(cluster, paths, channel, static_cast<int>(rank), tree.parent[rank], trees);
-        send(cluster, paths, channel, tree.parent[rank], static_cast<int>(rank), trees);
+        send(cluster, paths, channel, false, static_cast<int>(rank), tree.parent[rank], trees);
+        send(cluster, paths, channel, false, tree.parent[rank], static_cast<int>(rank), trees);
       }
     }
   }
@@ -172,10 +220,11 @@ TEST(TopoRings, SoundOnRandomClusters) {
       cluster.ranks.push_back({node, 0});
       cluster.ranks.push_back({node, static_cast<int>(other.devices.size()) - 1});
     }
-    const ChannelPlan plan = plan_channels(cluster);
+    const ChannelLimits limits{.cross_nic = static_cast<CrossNic>(seed % 3)};
+    const ChannelPlan plan = plan_channels(cluster, limits);
     expect_sound(cluster, plan, seed);
     if (HasFailure()) FAIL() << "seed " << seed;
-    const ChannelPlan again = plan_channels(cluster);  // all ranks must agree
+    const ChannelPlan again = plan_channels(cluster, limits);  // all ranks must agree
     ASSERT_EQ(plan.channels.size(), again.channels.size());
     for (std::size_t c = 0; c < plan.channels.size(); ++c) EXPECT_EQ(plan.channels[c].ring, again.channels[c].ring);
   }

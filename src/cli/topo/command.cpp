@@ -86,6 +86,7 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
     Json item = {{"ring", channel.ring}, {"trees", trees}};
     if (!channel.nets.empty()) {
       item["nets"] = channel.nets;
+      item["nets_out"] = channel.nets_out;
       item["switch_tree"] = channel.switch_tree.parent;
     }
     channels.push_back(std::move(item));
@@ -108,7 +109,6 @@ struct TopoOptions {
   MachineOptions machines;
   std::vector<std::string> compared;
   std::string counts = "1";  // of --nodes: "4", or "1,2,4" with --compare
-  int channels = ChannelLimits{}.max_channels;
   std::string svg, xml;
   PredictOptions predict;
 };
@@ -134,8 +134,6 @@ topo::FoldedCluster cluster_for(const TopoOptions& options, const std::vector<To
   const std::vector<int> counts = counts_asked(options.counts, max_nodes);
   if (counts.size() > 1)
     throw UsageError(fmt::format("--nodes {}: several numbers are compared by --compare only", options.counts));
-  if (options.channels < 1 || options.channels > 64)
-    throw UsageError(fmt::format("--channels {}: must be 1 to 64", options.channels));
   topo::FoldedCluster cluster = cluster_asked(options.machines, machines, counts.front(), max_copies);
   if (cluster.cluster.ranks.size() > kMaxRanks)
     throw UsageError(fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes",
@@ -150,7 +148,7 @@ int predict(const TopoOptions& options, const std::vector<TopoSystem>& machines)
     throw UsageError("--fit adapts the model of GPU costs, and a simulation does not use it: give one of them");
   const topo::FoldedCluster cluster = simulated ? cluster_for(options, machines, kMaxNodes, kMaxNodes)
                                                 : cluster_for(options, machines, kMaxFoldedNodes, topo::kMaxCopies);
-  const ChannelPlan plan = plan_channels(cluster.cluster, {.max_channels = options.channels}, {});
+  const ChannelPlan plan = plan_channels(cluster.cluster, limits_asked(options.predict), {});
   if (simulated) print_simulation(options.predict, cluster.cluster, plan);
   else print_model(options.predict, cluster, plan);
   return kSuccess;
@@ -160,6 +158,9 @@ int compare(const TopoOptions& options) {
   if (options.predict.kind.empty())
     throw UsageError("--compare compares predictions: say of what, as in --predict all_reduce");
   if (!options.machines.files.empty()) throw UsageError("--compare names the files itself: leave out --file");
+  if (!options.predict.fit.empty() || options.predict.simulate || !options.predict.html.empty() ||
+      !options.predict.trace.empty())
+    throw UsageError("--compare prints the model's choices: --fit, --simulate, --html and --trace are for one machine");
   MachineOptions machines = options.machines;
   machines.files = options.compared;
   print_comparison(options.predict, machines, counts_asked(options.counts, kMaxFoldedNodes), options.svg);
@@ -180,7 +181,7 @@ int run_topo(const TopoOptions& options) {
   const topo::FoldedCluster folded = cluster_for(options, machines, kMaxNodes, kMaxNodes);
   const Cluster& cluster = folded.cluster;
   if (!options.xml.empty() && folded.period > 1) throw UsageError("--xml writes one machine: give one --file");
-  const ChannelPlan plan = plan_channels(cluster, {.max_channels = options.channels}, {});
+  const ChannelPlan plan = plan_channels(cluster, limits_asked(options.predict), {});
   const auto kinds = static_cast<std::size_t>(folded.period);
   for (std::size_t i = 0; i < kinds; ++i) {
     const TopoSystem& system = cluster.nodes[i];
@@ -244,7 +245,7 @@ void add_machine_options(CLI::App& topo, TopoOptions& options) {
       ->check(number_between(10, 999));
   topo.add_option("--fail", machines.failed, "Leave out a part of the first machine: nic:3, net:3 or link:GPU0-NVS");
   topo.add_option("--slow", machines.slow, "Slow down a part of the first machine: link:PCI0=50% or nic:3=10%");
-  topo.add_option("--channels", options.channels, "Maximum number of channels (1 to 64)");
+  topo.add_option("--channels", options.predict.channels, "Maximum number of channels (1 to 64)");
   add_output(topo, "--svg", options.svg, "Write a picture");
   add_output(topo, "--xml", options.xml, "Write the topology as NCCL's XML");
   add_output(topo, "--json", options.predict.json,
@@ -263,12 +264,14 @@ void add_predict_options(CLI::App& topo, PredictOptions& predict) {
                   "(the choice of the model) or all");
   topo.add_flag("--simulate", predict.simulate, "--predict: simulate all messages; cores are always simulated");
   topo.add_option("--network", predict.network,
-                  "--predict: kind of network: ib (InfiniBand, RoCE), efa or tcpxo; without it by the NICs' vendor");
+                  "--predict: kind of network: ib (InfiniBand, RoCE), efa, efa2 (P5 and later) or tcpxo; without it by "
+                  "the NICs' vendor");
   topo.add_option("--fit", predict.fit,
                   "--predict: fit the model to measured times: text of all_reduce_perf, or JSON with [bytes, us]");
   topo.add_option("--table", predict.table, "--fit: the name of the table, if the JSON file has several");
-  topo.add_flag("--rails", predict.rails,
-                "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
+  topo.add_flag("--rails", predict.rails, "Between machines only nets of the same number reach each other");
+  topo.add_flag("--one-nic", predict.one_nic,
+                "Rings leave a machine through the net through which they enter it (NCCL_CROSS_NIC=0)");
   add_output(topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
   add_output(topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");
 }

@@ -122,7 +122,8 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
     for (const int count : nodes) {
       const topo::FoldedCluster cluster = cluster_asked(one, kinds, count, topo::kMaxCopies);
       if (cluster.ranks < 2) throw UsageError(fmt::format("--compare {}: there is one rank only", file));
-      compared.models.emplace_back(inputs_asked(options, cluster, plan_channels(cluster.cluster, {}, {})));
+      compared.models.emplace_back(
+          inputs_asked(options, cluster, plan_channels(cluster.cluster, limits_asked(options), {})));
     }
   }
   fmt::print("\n{}, the choice of the model for each; * is the fastest\n", comm::collective_name(kind));

@@ -210,11 +210,13 @@ class Picture : Lines {
         static_cast<std::size_t>(std::ranges::count_if(cluster_.ranks, [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
-      // The ranks of the ring on the first machine. If the ring spans machines, the first member is the net that it
-      // uses there, as -1 - net (see x_of()).
+      // The ranks of the ring on the first machine. If the ring spans machines, the first member is the net through
+      // which it enters, as -1 - net (see x_of()), and the last member the one through which it leaves, if that is
+      // another.
       std::vector<int> part;
       if (!channel.nets.empty()) part.push_back(-1 - channel.nets.front());
       for (std::size_t i = 0; i < here; ++i) part.push_back(channel.ring[i]);
+      if (channel.nets != channel.nets_out) part.push_back(-1 - channel.nets_out.front());
       if (part.size() < 2 || !drawn.insert(part).second) continue;
       lane(part, y, kColours[(drawn.size() - 1) % std::size(kColours)]);
       y += 34;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "cli/topo/topo.hpp"
 #include "topo/fabric.hpp"
@@ -98,21 +99,27 @@ std::string channels_text(const std::vector<int>& channels) {
   return text;
 }
 
+// "net 3"; "nets 3, 0" if the ring leaves the first machine through another net than it enters.
+std::string nets_text(const Channel& channel) {
+  const int in = channel.nets.front(), out = channel.nets_out.front();
+  return in == out ? fmt::format("net {} ", in) : fmt::format("nets {}, {} ", in, out);
+}
+
 void append_rings(std::string& out, const ChannelPlan& plan) {
-  std::map<std::pair<std::vector<int>, std::vector<int>>, std::vector<int>> same;
+  const auto key_of = [](const Channel& channel) { return std::tuple(channel.ring, channel.nets, channel.nets_out); };
+  std::map<std::tuple<std::vector<int>, std::vector<int>, std::vector<int>>, std::vector<int>> same;
   std::vector<const Channel*> order;
   for (std::size_t c = 0; c < plan.channels.size(); ++c) {
     const Channel& channel = plan.channels[c];
-    std::vector<int>& numbers = same[{channel.ring, channel.nets}];
+    std::vector<int>& numbers = same[key_of(channel)];
     if (numbers.empty()) order.push_back(&channel);
     numbers.push_back(static_cast<int>(c));
   }
   for (std::size_t i = 0; i < order.size() && i < kShownRings; ++i) {
     const Channel& channel = *order[i];
     std::string net;
-    if (!channel.nets.empty()) net = fmt::format("net {:<3}", channel.nets.front());
-    out += fmt::format("  {:<8}{}{}\n", channels_text(same.at({channel.ring, channel.nets})), net,
-                       ring_text(channel.ring));
+    if (!channel.nets.empty()) net = fmt::format("{:<7}", nets_text(channel));
+    out += fmt::format("  {:<8}{}{}\n", channels_text(same.at(key_of(channel))), net, ring_text(channel.ring));
   }
   if (order.size() > kShownRings) out += fmt::format("  and {} more\n", order.size() - kShownRings);
 }

@@ -47,6 +47,13 @@ comm::Collective kind_asked(const PredictOptions& options) {
   throw UsageError(fmt::format("--predict {}: one of {}", options.kind, fmt::join(known, ", ")));
 }
 
+ChannelLimits limits_asked(const PredictOptions& options) {
+  if (options.channels < 1 || options.channels > 64)
+    throw UsageError(fmt::format("--channels {}: must be 1 to 64", options.channels));
+  const CrossNic cross = options.one_nic ? CrossNic::kNever : options.rails ? CrossNic::kRails : CrossNic::kAny;
+  return {.max_channels = options.channels, .cross_nic = cross};
+}
+
 std::vector<double> sizes_asked(const PredictOptions& options) {
   const auto begin = static_cast<double>(size_of(options.begin, "--begin"));
   const auto end = static_cast<double>(size_of(options.end, "--end"));

@@ -27,7 +27,8 @@ struct PredictOptions {
   std::string begin = "64K", end = "256M", algorithms = "all", html, trace, json;
   std::string network;     // the kind of network; empty: by the vendor of the NICs
   std::string fit, table;  // measured times to fit the costs to; `table`: which one of a JSON file
-  bool rails = false;
+  bool rails = false, one_nic = false;
+  int channels = ChannelLimits{}.max_channels;
   bool simulate = false;  // message by message, instead of the model of GPU costs
   double factor = 4, latency_us = 1.5, net_latency_us = 6, memory_gbps = 0;
   bool net_latency_given = false;
@@ -36,6 +37,7 @@ struct PredictOptions {
 bool simulates(const PredictOptions& options, const TopoSystem& machine);
 
 comm::Collective kind_asked(const PredictOptions& options);
+ChannelLimits limits_asked(const PredictOptions& options);
 // The sizes of the table, from --begin to --end.
 std::vector<double> sizes_asked(const PredictOptions& options);
 

@@ -50,7 +50,7 @@ double nvswitch_gbps(const TopoSystem& system) {
 // Adds one machine to the inputs. Each rate is that of the slowest machine.
 void add_machine(const TopoSystem& system, const TopoPaths& paths, ModelInputs& in) {
   in.each = std::max(in.each, static_cast<int>(system.devices.size()));
-  double pair = std::numeric_limits<double>::infinity(), nets = 0;
+  double pair = std::numeric_limits<double>::infinity(), nets = 0, slowest = pair;
   for (const int a : system.devices) {
     for (const int b : system.devices) {
       if (a != b) pair = std::min(pair, paths.gbps(a, b));
@@ -60,11 +60,18 @@ void add_machine(const TopoSystem& system, const TopoPaths& paths, ModelInputs& 
     double nearest = 0;  // the rate from the device that reaches the net fastest
     for (const int device : system.devices) nearest = std::max(nearest, paths.gbps(device, net));
     nets += nearest;
+    slowest = std::min(slowest, nearest);
   }
   const double hub = nvswitch_gbps(system);
   const bool first = in.gpu_gbps == 0;
   in.gpu_gbps = first ? pair : std::min(in.gpu_gbps, pair);
   in.nvls_gbps = first ? hub : std::min(in.nvls_gbps, hub);
+  if (const std::size_t count = system.nets.size(); count > 0) {
+    const std::size_t gpus = system.devices.size();
+    const double shares = static_cast<double>(count < gpus ? (gpus + count - 1) / count : 1);  // of the busiest net
+    const double rail = slowest * static_cast<double>(count < gpus ? gpus : count / gpus * gpus) / shares;
+    in.rail_gbps = first ? rail : std::min(in.rail_gbps, rail);
+  }
   if (first || nets < in.net_gbps) {
     in.net_gbps = nets;
     in.nets = std::max<int>(static_cast<int>(system.nets.size()), 1);
@@ -170,7 +177,7 @@ CollectiveModel::Line CollectiveModel::nvls(Collective kind) const {
 // The NVSwitch reduces within a machine, two trees between machines: each machine sends and receives all data twice,
 // or once if there are two machines.
 CollectiveModel::Line CollectiveModel::nvls_tree() const {
-  const double between = in_.net_gbps * in_.network.rate_share * in_.gpu.tree_share / (in_.machines > 2 ? 2 : 1);
+  const double between = in_.rail_gbps * in_.network.rate_share * in_.gpu.tree_share / (in_.machines > 2 ? 2 : 1);
   return {in_.gpu.launch_us + in_.gpu.nvls_us + 2 * levels(in_.machines) * net_us(Protocol::kSimple),
           std::max(nvls(Collective::kAllReduce).us_per_byte, per_byte(between))};
 }

@@ -36,6 +36,7 @@ struct ModelInputs {
   double gpu_gbps = 0;   // between two GPUs of a machine: the slowest pair
   double net_gbps = 0;   // of all nets of a machine together; of the slowest machine
   int nets = 1;          // of that machine
+  double rail_gbps = 0;  // of a machine if each GPU sends an equal share through its own nets: the slowest net counts
   AllToAllLoads loads = {};
   GpuCosts gpu;
   NetworkCosts network;

@@ -83,8 +83,9 @@ class ClusterLinks {
     }
   }
 
-  // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net.
-  void add(int from, int to, int track, const Channel* channel) {
+  // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net. `ring`: the
+  // channel's ring, which may leave a machine through another net than the trees.
+  void add(int from, int to, int track, const Channel* channel, bool ring) {
     if (!added_.insert({from, to, track}).second) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
@@ -107,8 +108,10 @@ class ClusterLinks {
       cross(a.node, device(a), device(b));
     } else {
       const bool by_rail = rails_ && !channel;
-      const std::size_t in = b.node == kInNetwork ? 0 : net_of(b, channel);
-      const std::size_t out = a.node == kInNetwork || by_rail ? in : net_of(a, channel);
+      const std::size_t in = b.node == kInNetwork ? 0 : net_of(b, channel ? &channel->nets : nullptr);
+      const std::size_t out = a.node == kInNetwork || by_rail ? in
+                              : channel                       ? net_of(a, ring ? &channel->nets_out : &channel->nets)
+                                                              : net_of(a, nullptr);
       notes_[{from, to, track}] = fmt::format(", NIC {} to {}", out, in);
       if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, out));
       if (b.node != kInNetwork) cross(b.node, net(b.node, in), device(b));
@@ -150,12 +153,13 @@ class ClusterLinks {
                  system(node).name);
     return nets[number % nets.size()];
   }
-  // The net of its machine that a rank uses. If several nets are equally near, neighbouring ranks use different ones.
-  std::size_t net_of(const RankPlace& place, const Channel* channel) const {
+  // The net of its machine that a rank uses. `by_node`: a channel's. Otherwise the nearest; if several are equally near,
+  // neighbouring ranks use different ones.
+  std::size_t net_of(const RankPlace& place, const std::vector<int>* by_node) const {
     const std::vector<int>& nets = system(place.node).nets;
     if (nets.empty()) return 0;
-    if (channel && !channel->nets.empty())
-      return static_cast<std::size_t>(channel->nets[static_cast<std::size_t>(place.node)]);
+    if (by_node && !by_node->empty())
+      return static_cast<std::size_t>((*by_node)[static_cast<std::size_t>(place.node)]);
     return topo::nearest(nets.size(), place.device, [&](std::size_t number) {
       const TopoPaths& all = paths(place.node);
       return std::pair(all.type(device(place), nets[number]), -all.gbps(device(place), nets[number]));
@@ -182,11 +186,11 @@ class ClusterLinks {
   RankMachine machine_;
 };
 
-void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel) {
+void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel, bool ring) {
   for (std::size_t rank = 0; rank < programs.by_rank.size(); ++rank) {
     for (const Primitive& step : programs.by_rank[rank].steps) {
       if (step.kind == Primitive::Kind::kSend)
-        links.add(static_cast<int>(rank), static_cast<int>(step.peer), track, channel);
+        links.add(static_cast<int>(rank), static_cast<int>(step.peer), track, channel, ring);
     }
   }
 }
@@ -256,7 +260,8 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
       std::erase_if(sequence.back().by_rank.back().steps,
                     [](const Primitive& step) { return step.kind == Primitive::Kind::kReduce; });
     for (const Program& program : sequence.back().by_rank) result.steps += program.steps.size();
-    add_routes(links, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
+    add_routes(links, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr,
+               request.algorithm == Algorithm::kRing);
   }
   const std::vector<Device> devices = links.open(nranks + (request.through_switch ? 1 : 0));
   ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));

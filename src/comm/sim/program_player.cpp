@@ -81,7 +81,7 @@ void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
 }
 
 ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
-  const auto [found, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, track, {}, {}, 0, {}, {}});
+  const auto [found, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, track, {}, {}, {}, 0, {}, {}});
   if (fresh) found->second.flags = sink_.add_flags(kWireFlags);
   return found->second;
 }
@@ -146,6 +146,11 @@ void ProgramPlayer::require_matching(const Wire& wire) const {
 // sender, and until the receiver has a free slot.
 void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
   const std::vector<StreamId>& streams = streams_of(wire);
+  std::uint64_t slot = 0;  // bytes of each
+  if (kind_ == WireKind::kEager) {
+    for (const Range& range : wire.in) slot = std::max<std::uint64_t>(slot, range.bytes);
+    wire.slots = sink_.add_buffer(wire.to, wire.track, kSlots * slot);
+  }
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
     const std::uint64_t index = wire.delivered++;
     const StreamId stream = streams[index % streams.size()];
@@ -154,7 +159,8 @@ void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
       const std::uint64_t ahead = kind_ == WireKind::kEager ? kSlots : 0;
       if (index >= ahead) sink_.wait_flag(stream, flag_at(wire.flags, kReceiveBegun), index + 1 - ahead);
     }
-    sink_.copy(stream, wire.in[i], wire.out[i]);
+    const std::uint64_t bytes = wire.in[i].bytes;
+    sink_.copy(stream, slot > 0 ? wire.slots.slice(index % kSlots * slot, bytes) : wire.in[i], wire.out[i]);
     if (has_lanes()) {
       sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % lanes_), index / lanes_ + 1);
     } else {
@@ -171,7 +177,7 @@ void ProgramPlayer::deliver_buffered(Wire& wire) {
   const StreamId out = streams[0], in = streams[1], kept = streams[2];
   std::uint64_t bytes = 0, at = 0;
   for (const Range& message : wire.out) bytes += message.bytes;
-  const Range inside = sink_.add_buffer(std::max<std::uint64_t>(bytes, 1));
+  const Range inside = sink_.add_buffer(wire.from, wire.track, std::max<std::uint64_t>(bytes, 1));
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
     const std::uint64_t count = ++wire.delivered;
     const Range source = wire.out[i], cell = inside.slice(at, source.bytes);

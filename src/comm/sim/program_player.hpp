@@ -38,7 +38,8 @@ namespace slip::comm {
 // kPipelined: as kRendezvous, but a few messages are under way at once, so that not each message adds the latency.
 //
 // kEager: as kPipelined, but a message moves when it is sent, if a slot at the receiver is free: the receiver must have
-// begun the message kSlots before it. So a message does not wait for the receiver's program, as on GPUs.
+// begun the message kSlots before it. So a message does not wait for the receiver's program, as on GPUs. The bytes go
+// to memory of the wire at the receiver, whose buffer may not be ready yet; programs are not proven on this wire.
 enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined, kEager };
 
 // Receives the ops of a ProgramPlayer and enqueues them on streams.
@@ -46,8 +47,9 @@ class OpSink {
  public:
   using StreamId = std::size_t;
   virtual StreamId open_wire_stream(int from, int to, int track) = 0;
-  virtual Range add_flags(std::size_t count) = 0;     // their values are 0; they live as long as the sink
-  virtual Range add_buffer(std::uint64_t bytes) = 0;  // the bytes that a kBuffered wire holds
+  virtual Range add_flags(std::size_t count) = 0;  // their values are 0; they live as long as the sink
+  // The bytes that a kBuffered wire holds, or the slots of a kEager one in the memory of this rank.
+  virtual Range add_buffer(int rank, int track, std::uint64_t bytes) = 0;
   virtual void write_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;
   virtual void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;  // until it is `value` or more
   virtual void copy(StreamId stream, const Range& to, const Range& from) = 0;           // may have no bytes
@@ -106,6 +108,7 @@ class ProgramPlayer {
     int from = 0, to = 0, track = 0;
     Range flags;
     std::vector<StreamId> streams;  // opened when the first message is delivered
+    Range slots = {};               // kEager: where messages arrive
     std::uint64_t delivered = 0;    // messages that were issued on the streams
     std::vector<Range> out, in;     // messages not issued yet: their bytes at the sender and at the receiver
     std::uint64_t begun(bool sends) const { return delivered + (sends ? out : in).size(); }

@@ -122,7 +122,9 @@ void ProgramSimulation::open_tracks() {
   }
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     const auto number = static_cast<int>(i);
-    const StreamId stream = open_stream(devices_[i], Name(track_name(number / tracks_each_, number % tracks_each_)));
+    const int rank = number / tracks_each_;
+    const Name name(fmt::format("{} / rank {}", track_name(rank, number % tracks_each_), rank));
+    const StreamId stream = open_stream(devices_[i], name, name);
     tracks_.push_back({stream, devices_[i].alloc(scratch), devices_[i].alloc(addressed)});
   }
   for (int rank = 0; stages && rank < nranks(); ++rank) {
@@ -193,8 +195,10 @@ void ProgramSimulation::overwrite(const RankBuffers& buffers, int rank, int trac
 OpSink::StreamId ProgramSimulation::open_wire_stream(int from, int to, int track) {
   const std::string channel = tracks_each_ > 1 ? fmt::format(", channel {}", track) : "";
   const std::string note = wire_note_ ? wire_note_(from, to, track) : "";
-  const Name name(fmt::format("link rank {} to {}{}{}", from, to, channel, note));
-  const StreamId stream = open_stream(device_of(from, track), name);
+  const std::string link = fmt::format("link rank {} to {}", from, to);
+  // The name of the device, then that of the stream: the timeline shows the streams of a device in one group.
+  const Name stream_name(fmt::format("{} / {}{}", track_name(from, track), link, note));
+  const StreamId stream = open_stream(device_of(from, track), stream_name, Name(link + channel + note));
   streams_[stream].first.wait(begun_);
   return stream;
 }

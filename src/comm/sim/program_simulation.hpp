@@ -73,17 +73,19 @@ class ProgramSimulation final : private OpSink {
     Buffer scratch, addressed;
   };
 
-  StreamId open_stream(const Device& device, Name name) {
-    streams_.emplace_back(device.stream(name, StreamFlags::kNonBlocking), name);
+  StreamId open_stream(const Device& device, Name name, Name copies) {
+    streams_.emplace_back(device.stream(name, StreamFlags::kNonBlocking), copies);
     return streams_.size() - 1;
   }
-  // "rank 3", and the channel, if there are several. The timeline shows it.
+  // "rank 3, channel 1": the group of streams in the timeline.
   std::string track_name(int rank, int track) const;
   StreamId open_wire_stream(int from, int to, int track) override;
   Range add_flags(std::size_t count) override {
     return buffers_.emplace_back(devices_.front().alloc(count * sizeof(std::uint32_t), MemoryKind::kPinned, "flags"));
   }
-  Range add_buffer(std::uint64_t bytes) override { return buffers_.emplace_back(devices_.front().alloc(bytes)); }
+  Range add_buffer(int rank, int track, std::uint64_t bytes) override {
+    return buffers_.emplace_back(device_of(rank, track).alloc(bytes, MemoryKind::kDevice, "wire"));
+  }
   void write_flag(StreamId stream, const Range& flag, std::uint64_t value) override {
     streams_[stream].first.write_value(flag, static_cast<std::uint32_t>(value));
   }

@@ -1,5 +1,6 @@
 // parse_measurements(): tables of measured times, as text of all_reduce_perf or as JSON.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -32,11 +33,24 @@ constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 
 // The column of the time, if the line is the heading; else `otherwise`.
 std::size_t time_column(std::span<const std::string_view> words, std::size_t otherwise) {
-  if (words.empty() || !words[0].starts_with('#')) return otherwise;
-  if (words[0] == "#") words = words.subspan(1);
-  const auto time = std::ranges::find(words, "time");
-  const bool heading = !words.empty() && words[0].ends_with("size") && time != words.end();
-  return heading ? static_cast<std::size_t>(time - words.begin()) : otherwise;
+  for (std::size_t first = 0; first < words.size(); ++first) {
+    const bool heading = words[first] == "#size" || (words[first] == "size" && first > 0 && words[first - 1].ends_with('#'));
+    if (!heading) continue;
+    const auto time = std::ranges::find(words.subspan(first), "time");
+    return time == words.end() ? otherwise : static_cast<std::size_t>(time - words.begin()) - first;
+  }
+  return otherwise;
+}
+
+bool is_number(std::string_view word) { return word.find_first_not_of("0123456789") == std::string_view::npos; }
+
+// A row begins with the size, the count and the type. Launchers write the name of the rank before it: "[1,0]<stdout>:".
+std::span<const std::string_view> row_of(std::span<const std::string_view> words) {
+  for (std::size_t first = 0; first + kMinColumns <= words.size(); ++first) {
+    const bool typed = std::isalpha(static_cast<unsigned char>(words[first + 2][0])) != 0;
+    if (is_number(words[first]) && is_number(words[first + 1]) && typed) return words.subspan(first);
+  }
+  return {};
 }
 
 std::vector<Measurement> parse_text(std::string_view text, const std::string& file, Here here) {
@@ -45,14 +59,13 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
   std::size_t column = kTimeColumn;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::vector<std::string_view> words = words_of(text.substr(0, end));
+    const std::vector<std::string_view> line = words_of(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
-    column = time_column(words, column);
+    column = time_column(line, column);
     // Other lines are comments, headings, and what launchers and NCCL_DEBUG print.
-    if (words.size() < std::max(kMinColumns, column + 1) ||
-        words[0].find_first_not_of("0123456789") != std::string_view::npos)
-      continue;
+    const std::span<const std::string_view> words = row_of(line);
+    if (words.size() < std::max(kMinColumns, column + 1)) continue;
     const auto bytes = base::parse_number<double>(words[0], 0, 1e18);
     const auto us = base::parse_number<double>(words[column], 0, 1e15);
     if (!bytes || !us || *us <= 0)

@@ -65,7 +65,7 @@ class SimWires final : private OpSink, base::NoCopy {
   StreamId open_stream(int rank);
   StreamId open_wire_stream(int from, int, int) override { return open_stream(from); }
   Range add_flags(std::size_t count) override { return flags_.emplace_back(std::make_unique<Flags>(count))->range(); }
-  Range add_buffer(std::uint64_t) override { return {}; }  // pipelined wires hold no bytes
+  Range add_buffer(int, int, std::uint64_t) override { return {}; }  // pipelined wires hold no bytes
   void write_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
   void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) override;
   void copy(StreamId stream, const Range& to, const Range& from) override;

@@ -54,7 +54,8 @@ ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
   };
   if (has_gpus(machine)) {
     const topo::FoldedCluster cluster = topo::folded({machine}, machines);
-    const comm::CollectiveModel model(comm::model_inputs(cluster, plan_channels(cluster.cluster, {}, {})));
+    const ChannelPlan plan = plan_channels(cluster.cluster, {.cross_nic = CrossNic::kAny}, {});
+    const comm::CollectiveModel model(comm::model_inputs(cluster, plan));
     for (std::uint64_t bytes = kMinModelled; bytes <= kMaxModelled; bytes *= 2)
       add(bytes, model.choice(comm::Collective::kAllReduce, static_cast<double>(bytes)).us);
     result.how = "by the cost model of GPUs";

@@ -54,14 +54,29 @@ bool StalledStreams::must_defer(const TraceRecord& record, std::span<const Trace
   if (stalls_.contains(record.stream)) return true;
   if (record.kind == RecordKind::kSubmit && record.op == OpKind::kWaitValue && !reads.empty() &&
       !flags_.is_written(reads[0], record.value)) {
-    stalls_[record.stream] = {.flag = reads[0], .value = record.value, .deferred = {}};
+    stall(record.stream, {.flag = reads[0], .value = record.value, .deferred = {}});
     return true;
   }
   if (record.kind != RecordKind::kEventWait && record.kind != RecordKind::kBarrier) return false;
   if (!stalls_.contains(record.other_stream) || order_.is_past(order_.awaited_by(record))) return false;
-  stalls_[record.stream] = {
-      .flag = {}, .stream = record.other_stream, .position = record.other_position, .deferred = {}};
+  stall(record.stream, {.flag = {}, .stream = record.other_stream, .position = record.other_position, .deferred = {}});
   return true;
+}
+
+void StalledStreams::stall(std::uint64_t stream, const Stall& what) {
+  stalls_[stream] = what;
+  if (what.flag.bytes > 0) by_flag_.insert({{what.flag.buffer, what.flag.offset}, stream});
+  else by_point_.insert({what.stream, stream});
+}
+
+std::deque<StalledStreams::Deferred> StalledStreams::end_stall(std::uint64_t stream) {
+  const auto found = stalls_.find(stream);
+  const Stall& what = found->second;
+  if (what.flag.bytes > 0) by_flag_.erase({{what.flag.buffer, what.flag.offset}, stream});
+  else by_point_.erase({what.stream, stream});
+  std::deque<Deferred> deferred = std::move(found->second.deferred);
+  stalls_.erase(found);
+  return deferred;
 }
 
 void StalledStreams::store(const TraceRecord& record, std::span<const TraceRange> reads,
@@ -76,30 +91,32 @@ void StalledStreams::store(const TraceRecord& record, std::span<const TraceRange
 // The event that the stream stalled for has happened: performs its records with the host state of their issue. If one
 // of them stalls the stream again, the rest is deferred again.
 void StalledStreams::resume(std::uint64_t stream) {
-  const auto stall = stalls_.find(stream);
-  std::deque<Deferred> deferred = std::move(stall->second.deferred);
-  stalls_.erase(stall);
+  std::deque<Deferred> deferred = end_stall(stream);
   const std::uint32_t current = needed_ ? needed_->current_record : 0;
   ProgramOrder::HostState outer = order_.issue_with({});
   for (std::size_t i = 0; i < deferred.size(); ++i) {
     const Deferred& next = deferred[i];
     order_.issue_with(next.host);
     if (needed_) needed_->current_record = next.trace_index;
-    if (i == 0 || !defer(next.record, next.reads, next.writes)) perform_(next.record, next.reads, next.writes);
+    if (i > 0 && must_defer(next.record, next.reads)) {  // and all after it, which are not copied: there may be many
+      deferred.erase(deferred.begin(), deferred.begin() + static_cast<std::ptrdiff_t>(i));
+      stalls_.at(stream).deferred = std::move(deferred);
+      break;
+    }
+    perform_(next.record, next.reads, next.writes);
   }
   order_.issue_with(std::move(outer));
   if (needed_) needed_->current_record = current;
   // Resume the streams that stalled for a point of this stream.
-  for (auto other = stalls_.begin(); other != stalls_.end();) {
-    const Stall& waiting = other->second;
-    const bool reached = waiting.flag.bytes == 0 && waiting.stream == stream &&
-                         (!stalls_.contains(stream) || order_.is_past(order_.point_of(stream, waiting.position)));
-    if (!reached) {
+  const auto first = [&] { return by_point_.lower_bound({stream, 0}); };
+  for (auto other = first(); other != by_point_.end() && other->first == stream;) {
+    const std::uint64_t position = stalls_.at(other->second).position;
+    if (stalls_.contains(stream) && !order_.is_past(order_.point_of(stream, position))) {
       ++other;
       continue;
     }
-    resume(other->first);
-    other = stalls_.begin();  // other streams may have resumed with it
+    resume(other->second);
+    other = first();  // other streams may have resumed with it
   }
 }
 
@@ -130,15 +147,16 @@ std::uint64_t StalledStreams::root_of(std::uint64_t stream) const {
 }
 
 void StalledStreams::flag_written(const TraceRange& flag) {
-  for (auto stall = stalls_.begin(); stall != stalls_.end();) {
-    const TraceRange& awaited = stall->second.flag;
-    if (awaited.bytes == 0 || awaited.buffer != flag.buffer || awaited.offset != flag.offset ||
-        !flags_.is_written(awaited, stall->second.value)) {
-      ++stall;
+  const FlagAddress address{flag.buffer, flag.offset};
+  const auto first = [&] { return by_flag_.lower_bound({address, 0}); };
+  for (auto stalled = first(); stalled != by_flag_.end() && stalled->first == address;) {
+    const Stall& what = stalls_.at(stalled->second);
+    if (!flags_.is_written(what.flag, what.value)) {
+      ++stalled;
       continue;
     }
-    resume(stall->first);
-    stall = stalls_.begin();
+    resume(stalled->second);
+    stalled = first();  // other streams may have resumed with it
   }
 }
 

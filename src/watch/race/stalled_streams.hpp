@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -87,6 +88,8 @@ class StalledStreams {
   };
   bool must_defer(const TraceRecord& record, std::span<const TraceRange> reads);
   void store(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
+  void stall(std::uint64_t stream, const Stall& what);
+  std::deque<Deferred> end_stall(std::uint64_t stream);
   void resume(std::uint64_t stream);
   void resume_synced(const TraceRecord& sync);
   std::uint64_t root_of(std::uint64_t stream) const;
@@ -95,7 +98,9 @@ class StalledStreams {
   const FlagWrites& flags_;
   NeededEdges* const needed_;
   const Perform perform_;
-  std::map<std::uint64_t, Stall> stalls_;  // by stream
+  std::map<std::uint64_t, Stall> stalls_;                       // by stream
+  std::set<std::pair<FlagAddress, std::uint64_t>> by_flag_;     // the streams that stall for each flag
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_point_;  // the same for a point of each stream
 };
 
 }  // namespace slip::watch
