@@ -33,8 +33,9 @@ struct BlockId {
 };
 
 // The implementations for kinds of processors.
-enum class CodecLoops : std::uint8_t { kPortable, kAvx2, kNeon };
-inline constexpr CodecLoops kAllCodecLoops[] = {CodecLoops::kPortable, CodecLoops::kAvx2, CodecLoops::kNeon};
+enum class CodecLoops : std::uint8_t { kPortable, kAvx2, kAvx512, kNeon };
+inline constexpr CodecLoops kAllCodecLoops[] = {CodecLoops::kPortable, CodecLoops::kAvx2, CodecLoops::kAvx512,
+                                                CodecLoops::kNeon};
 bool has_loops(CodecLoops loops);
 const char* loops_name(CodecLoops loops);
 CodecLoops best_loops();  // of this processor
@@ -42,9 +43,16 @@ CodecLoops best_loops();  // of this processor
 // The sum of a block's words without its seed. `bytes` is a multiple of 16.
 std::uint64_t check_sum(const std::byte* block, std::size_t bytes, CodecLoops loops = best_loops());
 
+// Where decoded weights go. Past the caches, where the processor can: then it does not read the memory that it
+// overwrites. That pays if all that is decoded is larger than a cache.
+enum class Stores : std::uint8_t { kCached, kPastCaches };
+constexpr Stores stores_for(std::size_t bytes) {
+  return bytes < std::size_t{16} << 20 ? Stores::kCached : Stores::kPastCaches;
+}
+
 // Writes the weights to `into`, which has room for exactly them, or returns a fault and writes nothing. Reads no byte
 // outside of `block`, whatever it contains. REQUIRES: has_loops(loops).
 BlockFault decode_block(Split split, std::span<const std::byte> block, const BlockId& id, std::byte* into,
-                        CodecLoops loops = best_loops());
+                        Stores stores = Stores::kCached, CodecLoops loops = best_loops());
 
 }  // namespace slip::model

@@ -9,9 +9,9 @@
 
 namespace slip::model {
 
-// Positions of the escapes of a block, in the order of their list. The loop writes up to four too many.
+// Positions of the escapes of a block, in the order of their list. The loops write up to 15 too many.
 struct EscapePositions {
-  std::uint16_t at[kMaxLanes * kLaneWeights + 4];
+  std::uint16_t at[kMaxLanes * kLaneWeights + 16];
 };
 
 struct LoopSet {
@@ -24,6 +24,7 @@ struct LoopSet {
 };
 
 // Null: not for this processor.
+const LoopSet* avx512_loops();
 const LoopSet* avx2_loops();
 const LoopSet* neon_loops();
 
