@@ -15,7 +15,7 @@ void add_gpu_bars(Harness& harness);
 struct CodecWeights {
   std::vector<std::byte> weights;
   model::BlockTable table;
-  std::vector<std::byte> blocks;
+  model::EncodedBlocks blocks;
 
   double ratio() const { return static_cast<double>(weights.size()) / static_cast<double>(table.bytes()); }
 };

@@ -29,12 +29,13 @@ class CoreTimer {
 };
 
 // Decodes all blocks once, into the same memory each time, and returns bytes of weights per second.
-double decode_rate(const CodecWeights& of, std::vector<std::byte>& into, model::CodecLoops loops) {
+double decode_rate(const CodecWeights& of, std::vector<std::byte>& into) {
+  const model::Stores stores = model::stores_for(into.size());
   const CoreTimer timer;
   for (std::size_t block = 0; block < of.table.blocks(); ++block) {
     const std::span part(of.blocks.data() + of.table.begin(block), of.table.block_bytes(block));
     const model::BlockFault fault = model::decode_block(of.table.split(), part, of.table.id(block),
-                                                        into.data() + of.table.weights_begin(block), loops);
+                                                        into.data() + of.table.weights_begin(block), stores);
     if (fault != model::BlockFault::kNone) throw std::runtime_error(model::fault_text(fault));
   }
   clobber_memory();
@@ -56,15 +57,15 @@ double best_of(int runs, const Rate& rate) {
   return best;
 }
 
-double best_decode_rate(DataType type, std::size_t blocks, int runs, model::CodecLoops loops) {
+double best_decode_rate(DataType type, std::size_t blocks, int runs) {
   const CodecWeights& of = codec_weights(type, blocks);
   std::vector<std::byte> into(of.weights.size());
-  const double rate = best_of(runs, [&] { return decode_rate(of, into, loops); });
+  const double rate = best_of(runs, [&] { return decode_rate(of, into); });
   if (into != of.weights) throw std::runtime_error("the decoded weights differ");
   return rate;
 }
 
-// A slot of the loader stays in a cache; then 4 GB/s. From memory the bound is a copy of the same weights.
+// 4 GB/s, also from memory to memory. There a copy of the same weights is the most that can be.
 void add_decode_bars(Harness& harness, DataType type) {
   harness.add({.area = "codec",
                .name = fmt::format("decode_{}_one_core", data_type_name(type)),
@@ -73,7 +74,7 @@ void add_decode_bars(Harness& harness, DataType type) {
                .ours =
                    [type](Context& context) {
                      context.note(fmt::format("{} loops", model::loops_name(model::best_loops())));
-                     return best_decode_rate(type, kCachedBlocks, 300, model::best_loops());
+                     return best_decode_rate(type, kCachedBlocks, 300);
                    },
                .limit = 4e9,
                .max_repeat = 5});
@@ -81,14 +82,15 @@ void add_decode_bars(Harness& harness, DataType type) {
                .name = fmt::format("decode_{}_one_core_from_memory", data_type_name(type)),
                .unit = Unit::kBytesPerSecond,
                .better = Better::kHigher,
-               .ours = [type](Context&) { return best_decode_rate(type, kMemoryBlocks, 10, model::best_loops()); },
-               .peers = {{"memcpy",
-                          [type](Context&) {
-                            const CodecWeights& of = codec_weights(type, kMemoryBlocks);
-                            std::vector<std::byte> into(of.weights.size());
-                            return best_of(10, [&] { return copy_rate(of.weights, into); });
-                          }}},
-               .target = 0.5,
+               .ours =
+                   [type](Context& context) {
+                     const CodecWeights& of = codec_weights(type, kMemoryBlocks);
+                     std::vector<std::byte> into(of.weights.size());
+                     const double copy = best_of(10, [&] { return copy_rate(of.weights, into); });
+                     context.note(fmt::format("memcpy of the weights: {:.2f} GB/s", copy / 1e9));
+                     return best_decode_rate(type, kMemoryBlocks, 10);
+                   },
+               .limit = 4e9,
                .max_repeat = 3});
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <stdexcept>
 
+#include "raw_link.hpp"
 #include "support/timing.hpp"
 
 namespace slip::bench {
@@ -96,6 +98,20 @@ double RunningPlan::step_ns(int steps) {
   for (int i = 0; i < steps; ++i) runner_.step();
   static_cast<void>(runner_.output<std::byte>(y));
   return timer.elapsed_ns() / steps;
+}
+
+std::string why_no_gpu_cases(const std::string& costs_file) {
+  if (!has_gpu()) return "no GPU";
+  if (costs_file.empty() || !std::ifstream(costs_file)) return "no costs: bench/weights/run.sh profiles first";
+  return {};
+}
+
+WeightsOptions gpu_options(const Graph& graph, double share) {
+  const std::uint64_t bytes = graph.bytes_of(ValueRole::kWeight);
+  WeightsOptions options;
+  if (share > 0) options.budget = static_cast<std::uint64_t>(share * static_cast<double>(bytes));
+  else options.stream_all = true, options.ring = bytes / 16;
+  return options;
 }
 
 }  // namespace slip::bench

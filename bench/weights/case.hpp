@@ -1,8 +1,10 @@
 // What the cases of bench_weights share: a stack of blocks on one device, run with several plans.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/stack.hpp"
@@ -40,6 +42,31 @@ class RunningPlan {
   Device device_;
   Runner runner_;
 };
+
+inline constexpr const char* kGpu = "cuda:0";
+inline constexpr std::uint64_t kLinkPiece = std::uint64_t{32} << 20;  // of raw copies
+
+// The cases of a GPU need it, and the costs that profile_gpu() measured. Empty: both are there; else why not.
+std::string why_no_gpu_cases(const std::string& costs_file);
+// `share` of the weights as the budget; 0: the ring has two of 32 blocks, and nothing is resident.
+WeightsOptions gpu_options(const Graph& graph, double share);
+
+inline Series series(std::string name, std::vector<double> samples) {
+  return {std::move(name), std::move(samples), {}};
+}
+
+// A bar that is measured by `sides`, or skipped where cases->why_not() has a reason.
+template <class Cases>
+void add_gpu_bar(Harness& harness, const std::shared_ptr<Cases>& cases, Bar bar,
+                 std::function<Recorded(Context&, Cases&)> sides) {
+  bar.area = "weights";
+  bar.record = [cases, sides = std::move(sides)](Context& context) {
+    const std::string reason = cases->why_not();
+    if (!reason.empty()) return Recorded{{"ours", {}, reason}, {}};
+    return sides(context, *cases);
+  };
+  harness.add(std::move(bar));
+}
 
 // Weight streaming on the cpu device: a file in the page cache compared with all weights resident, and a model from
 // disk that is three times as large as the memory it may use.

@@ -2,7 +2,6 @@
 // in one run, and the raw rate of the link.
 #include <fmt/format.h>
 
-#include <fstream>
 #include <map>
 
 #include "case.hpp"
@@ -11,8 +10,6 @@
 namespace slip::bench {
 namespace {
 
-constexpr const char* kDevice = "cuda:0";
-constexpr std::uint64_t kPiece = std::uint64_t{32} << 20;
 constexpr int kSteps = 3, kRounds = 5;
 
 struct Compared {
@@ -25,12 +22,8 @@ struct Compared {
 class CompressedCases {
  public:
   explicit CompressedCases(std::string costs_file) : costs_file_(std::move(costs_file)) {}
-  std::string why_not() const {
-    if (!has_gpu()) return "no GPU";
-    if (costs_file_.empty() || !std::ifstream(costs_file_)) return "no costs: bench/weights/run.sh profiles first";
-    return {};
-  }
-  // `share` of the weights as the budget; 0: two blocks of weights in the ring, nothing resident.
+  std::string why_not() const { return why_no_gpu_cases(costs_file_); }
+  // `share`: of gpu_options().
   const Compared& at(std::uint64_t tokens, double share) {
     const auto key = std::pair(tokens, share);
     if (!done_.contains(key)) done_[key] = measure(tokens, share);
@@ -40,27 +33,24 @@ class CompressedCases {
  private:
   Compared measure(std::uint64_t tokens, double share) {
     if (!weights_) {
-      host_ = Device::open(kDevice);
+      host_ = Device::open(kGpu);
       weights_ = std::make_unique<StackWeights>(*host_, gpu_stack(1), StackWeights::Values::kNormal);
       packed_ = WeightSource::compressed(*host_, model::stack_graph(gpu_stack(1)), weights_->source());
     }
     const Costs costs = read_costs(costs_file_);
     const Graph graph = model::stack_graph(gpu_stack(tokens));
-    const std::uint64_t bytes = graph.bytes_of(ValueRole::kWeight);
-    WeightsOptions wanted;
-    if (share > 0) wanted.budget = static_cast<std::uint64_t>(share * static_cast<double>(bytes));
-    else wanted.stream_all = true, wanted.ring = bytes / 16;
+    WeightsOptions wanted = gpu_options(graph, share);
     Compared result;
     const WeightsPlan plain = plan_weights(graph, costs, wanted);
     wanted.compressed = packed_.compressed_bytes(graph);
     result.plan = plan_weights(graph, costs, wanted);
     result.predicted = predict_weights(result.plan, graph, costs).step;
-    RunningPlan resident(kDevice, graph, plan_weights(graph, costs), weights_->source());
-    RunningPlan streamed(kDevice, graph, plain, weights_->source());
-    RunningPlan compressed(kDevice, graph, result.plan, packed_);
+    RunningPlan resident(kGpu, graph, plan_weights(graph, costs), weights_->source());
+    RunningPlan streamed(kGpu, graph, plain, weights_->source());
+    RunningPlan compressed(kGpu, graph, result.plan, packed_);
     for (int round = 0; round < kRounds; ++round) {
       result.link.push_back(
-          raw_upload_rate(weights_->memory().native(), weights_->memory().bytes(), kPiece, 8ULL << 30));
+          raw_upload_rate(weights_->memory().native(), weights_->memory().bytes(), kLinkPiece, 8ULL << 30));
       result.resident.push_back(resident.step_ns(kSteps));
       result.plain.push_back(streamed.step_ns(kSteps));
       result.compressed.push_back(compressed.step_ns(kSteps));
@@ -75,8 +65,6 @@ class CompressedCases {
   WeightSource packed_;
   std::map<std::pair<std::uint64_t, double>, Compared> done_;
 };
-
-Series series(const char* name, std::vector<double> samples) { return {name, std::move(samples), {}}; }
 
 void note(Context& context, const Compared& found) {
   if (!found.equal) throw std::runtime_error("the outputs are not those of the resident run");
@@ -93,18 +81,6 @@ void note(Context& context, const Compared& found) {
       static_cast<double>(found.plan.link_bytes()) / 1e9));
 }
 
-using Measure = std::function<Recorded(Context&, CompressedCases&)>;
-
-void add(Harness& harness, const std::shared_ptr<CompressedCases>& cases, Bar bar, Measure measure) {
-  bar.area = "weights";
-  bar.record = [cases, measure = std::move(measure)](Context& context) {
-    const std::string reason = cases->why_not();
-    if (!reason.empty()) return Recorded{{"ours", {}, reason}, {}};
-    return measure(context, *cases);
-  };
-  harness.add(std::move(bar));
-}
-
 }  // namespace
 
 void add_compressed_bars(Harness& harness, std::string costs_file) {
@@ -114,7 +90,7 @@ void add_compressed_bars(Harness& harness, std::string costs_file) {
   rate.unit = Unit::kBytesPerSecond;
   rate.better = Better::kHigher;
   rate.target = 1.38;
-  add(harness, cases, std::move(rate), [](Context& context, CompressedCases& all) {
+  add_gpu_bar<CompressedCases>(harness, cases, std::move(rate), [](Context& context, CompressedCases& all) {
     const Compared& found = all.at(1, 0);
     note(context, found);
     std::vector<double> rates;
@@ -125,7 +101,7 @@ void add_compressed_bars(Harness& harness, std::string costs_file) {
   half.name = "h200_t1_half_of_the_weights_compressed_vs_not";
   half.unit = Unit::kNanoseconds;
   half.target = 1.8;
-  add(harness, cases, std::move(half), [](Context& context, CompressedCases& all) {
+  add_gpu_bar<CompressedCases>(harness, cases, std::move(half), [](Context& context, CompressedCases& all) {
     const Compared& found = all.at(1, 0.5);
     note(context, found);
     return Recorded{series("ours", found.compressed), {series("not compressed", found.plain)}};
@@ -134,7 +110,7 @@ void add_compressed_bars(Harness& harness, std::string costs_file) {
   hidden.name = "h200_t16384_compressed_vs_resident";
   hidden.unit = Unit::kPercent;
   hidden.limit = 103;
-  add(harness, cases, std::move(hidden), [](Context& context, CompressedCases& all) {
+  add_gpu_bar<CompressedCases>(harness, cases, std::move(hidden), [](Context& context, CompressedCases& all) {
     const Compared& found = all.at(16384, 0);
     note(context, found);
     std::vector<double> ratios;

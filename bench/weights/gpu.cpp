@@ -25,14 +25,11 @@ model::StackOptions gpu_stack(std::uint64_t tokens, bool uneven) {
 
 namespace {
 
-constexpr const char* kDevice = "cuda:0";
-constexpr std::uint64_t kPiece = std::uint64_t{32} << 20;
-
 struct Case {
   std::string name;
   std::uint64_t tokens = 1;
   bool uneven = false;
-  double budget_share = 0;  // of the weights; 0: two blocks of weights, nothing resident
+  double budget_share = 0;  // of gpu_options()
   int steps = 3, rounds = 5;
 };
 
@@ -59,11 +56,7 @@ class Grid {
  public:
   explicit Grid(std::string costs_file) : costs_file_(std::move(costs_file)) {}
 
-  std::string why_not() const {
-    if (!has_gpu()) return "no GPU";
-    if (costs_file_.empty() || !std::ifstream(costs_file_)) return "no costs: bench/weights/run.sh profiles first";
-    return {};
-  }
+  std::string why_not() const { return why_no_gpu_cases(costs_file_); }
   const Measured& at(const std::string& name) {
     if (done_.empty()) measure();
     return done_.at(name);
@@ -76,7 +69,7 @@ class Grid {
  private:
   void measure() {
     const Costs costs = read_costs(costs_file_);
-    const Device host = Device::open(kDevice);
+    const Device host = Device::open(kGpu);
     for (const bool uneven : {false, true}) {
       const StackWeights weights(host, gpu_stack(1, uneven));
       for (const Case& one : cases()) {
@@ -89,19 +82,13 @@ class Grid {
     const Graph graph = model::stack_graph(gpu_stack(one.tokens, one.uneven));
     Measured result;
     result.weights = graph.bytes_of(ValueRole::kWeight);
-    WeightsOptions wanted;
-    if (one.budget_share > 0) {
-      wanted.budget = static_cast<std::uint64_t>(one.budget_share * static_cast<double>(result.weights));
-    } else {
-      wanted.stream_all = true;
-      wanted.ring = result.weights / 16;  // two of 32 blocks
-    }
-    result.plan = plan_weights(graph, costs, wanted);
+    result.plan = plan_weights(graph, costs, gpu_options(graph, one.budget_share));
     result.predicted = predict_weights(result.plan, graph, costs).step;
-    RunningPlan resident(kDevice, graph, plan_weights(graph, costs), weights.source());
-    RunningPlan streamed(kDevice, graph, result.plan, weights.source());
+    RunningPlan resident(kGpu, graph, plan_weights(graph, costs), weights.source());
+    RunningPlan streamed(kGpu, graph, result.plan, weights.source());
     for (int round = 0; round < one.rounds; ++round) {
-      result.link.push_back(raw_upload_rate(weights.memory().native(), weights.memory().bytes(), kPiece, 8ULL << 30));
+      result.link.push_back(
+          raw_upload_rate(weights.memory().native(), weights.memory().bytes(), kLinkPiece, 8ULL << 30));
       result.resident.push_back(resident.step_ns(one.steps));
       result.step.push_back(streamed.step_ns(one.steps));
     }
@@ -140,20 +127,6 @@ Bar named(std::string name, Unit unit) {
   return bar;
 }
 
-using Sides = std::function<Recorded(Context&, Grid&)>;
-
-void add(Harness& harness, const std::shared_ptr<Grid>& grid, Bar bar, Sides sides) {
-  bar.area = "weights";
-  bar.record = [grid, sides = std::move(sides)](Context& context) {
-    const std::string reason = grid->why_not();
-    if (!reason.empty()) return Recorded{{"ours", {}, reason}, {}};
-    return sides(context, *grid);
-  };
-  harness.add(std::move(bar));
-}
-
-Series series(const char* name, std::vector<double> samples) { return {name, std::move(samples), {}}; }
-
 void require_equal(const Measured& measured) {
   if (!measured.equal) throw std::runtime_error("the outputs are not those of the resident run");
 }
@@ -163,7 +136,7 @@ void add_link_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
     Bar bar = named(fmt::format("h200_{}_rate_vs_raw_copies", name), Unit::kBytesPerSecond);
     bar.better = Better::kHigher;
     bar.target = 0.98;
-    add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
+    add_gpu_bar<Grid>(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
       require_equal(measured);
       std::vector<double> rates;
@@ -187,7 +160,7 @@ void add_torch_bars(Harness& harness, const std::shared_ptr<Grid>& grid, const s
                         Row{"two_slots", "t1", 1, 0.99}, Row{"two_slots", "t16384", 16384, 0.98}}) {
     Bar bar = named(fmt::format("h200_{}_vs_{}", row.name, row.peer), Unit::kNanoseconds);
     bar.target = row.target;
-    add(harness, grid, std::move(bar), [row, torch](Context&, Grid& all) {
+    add_gpu_bar<Grid>(harness, grid, std::move(bar), [row, torch](Context&, Grid& all) {
       const auto samples = torch->samples_ns(row.peer, row.tokens);
       if (!samples) return Recorded{{"ours", {}, "no PyTorch, transformers or accelerate here"}, {}};
       return Recorded{series("ours", all.at(row.name).step), {series(row.peer, *samples)}};
@@ -199,7 +172,7 @@ void add_resident_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const auto& [name, most] : {std::pair{"t16384", 1.03}, std::pair{"t65536", 1.01}}) {
     Bar bar = named(fmt::format("h200_{}_two_blocks_vs_resident", name), Unit::kPercent);
     bar.limit = 100 * most;
-    add(harness, grid, std::move(bar), [name = name](Context& context, Grid& all) {
+    add_gpu_bar<Grid>(harness, grid, std::move(bar), [name = name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
       require_equal(measured);
       std::vector<double> ratios;
@@ -218,7 +191,7 @@ void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const char* name : {"t1_25", "t1_50", "t1_75"}) {
     Bar bar = named(fmt::format("h200_{}_percent_budget_vs_bound", name), Unit::kPercent);
     bar.limit = 104;
-    add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
+    add_gpu_bar<Grid>(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
       require_equal(measured);
       const WeightsPlan& plan = measured.plan;
@@ -236,7 +209,7 @@ void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const char* name : {"uneven_t1", "uneven_t8192"}) {
     Bar bar = named(fmt::format("h200_{}_vs_bound", name), Unit::kPercent);
     bar.limit = 103;
-    add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
+    add_gpu_bar<Grid>(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
       require_equal(measured);
       std::vector<double> ratios;
@@ -255,7 +228,7 @@ void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
 void add_prediction_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   Bar error = named("h200_prediction_error", Unit::kPercent);
   error.limit = 5;
-  add(harness, grid, std::move(error), [](Context& context, Grid& all) {
+  add_gpu_bar<Grid>(harness, grid, std::move(error), [](Context& context, Grid& all) {
     std::vector<Series> each;
     double worst = 0;
     for (const auto& [name, measured] : all.all()) {
@@ -270,7 +243,7 @@ void add_prediction_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   });
   Bar memory = named("h200_memory_prediction_error", Unit::kPercent);
   memory.limit = 2;
-  add(harness, grid, std::move(memory), [](Context&, Grid& all) {
+  add_gpu_bar<Grid>(harness, grid, std::move(memory), [](Context&, Grid& all) {
     double worst = 0;
     for (const auto& [name, measured] : all.all()) {
       const auto planned = static_cast<double>(measured.plan.device_bytes());
@@ -287,7 +260,7 @@ int profile_gpu(const std::string& costs_file) {
     fmt::print("profile: no GPU\n");
     return 0;
   }
-  const Device device = Device::open(kDevice);
+  const Device device = Device::open(kGpu);
   std::optional<Costs> costs;
   for (const Case& one : cases()) {
     if (one.tokens == kHeldOut || one.budget_share == 0.25 || one.budget_share == 0.75) continue;

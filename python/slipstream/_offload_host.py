@@ -151,9 +151,11 @@ class HostWeights:
         blocks = PinnedBlocks(self.slip_device, sizes)
         for group in self.weights.groups:
             source = group.params[0].data
+            in_place = source.stride() == tuple(group.stride) and source.device.type == "cpu"
             if self.compress:
-                self._compress(group, torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(source))
-            elif self.on_host and source.stride() == tuple(group.stride) and source.device.type == "cpu":
+                self._compress(group, source if in_place else
+                           torch.empty_strided(group.shape, group.stride, dtype=group.dtype).copy_(source))
+            elif self.on_host and in_place:
                 group.original = group.host = source
                 flat = source.as_strided((source.numel(),), (1,)).view(torch.uint8)
                 self.sources.append(flat.numpy())

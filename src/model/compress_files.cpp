@@ -126,6 +126,17 @@ class FileCompressor {
 
   // Compares a file that exists already with the source. Throws kInvalidValue if it differs.
   void compare(FilesResult& result) {
+    try {
+      compare_all(result);
+    } catch (const Error& error) {
+      if (error.code() != Code::kParse) throw;  // the source was parsed before
+      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' compressed: remove it ({})", path_,
+                 source_.path(), base::bare_text(error));
+    }
+  }
+
+ private:
+  void compare_all(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
     const CompressedHeader found = read_compressed_header(file, here_);
     const auto differs = [&] {
@@ -146,7 +157,6 @@ class FileCompressor {
     count(result);
   }
 
- private:
   void count(FilesResult& result) const {
     ++result.files;
     result.tensors += header_.tensors.size();
@@ -192,11 +202,11 @@ class FileCompressor {
     out.truncate(std::min(out.size(), at));
     const Split split = split_of(tensor.type);
     BlockTable table(split, tensor.bytes / weight_bytes(split), here_);
+    std::vector<std::byte> weights;  // of one piece after the other
     for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
-      std::vector<std::byte> weights(piece_bytes(table, first));
+      weights.resize(piece_bytes(table, first));
       source_.read(tensor.offset + table.weights_begin(first), weights.data(), weights.size(), here_);
-      const std::vector<std::byte> blocks =
-          encode_blocks(table, first, piece_end(table, first) - first, weights, here_);
+      const EncodedBlocks blocks = encode_blocks(table, first, piece_end(table, first) - first, weights, here_);
       out.write(at + table.head_bytes() + table.begin(first), blocks);
       progress_.add(weights.size());
     }
@@ -263,8 +273,9 @@ class FileDecompressor {
     for (const TensorInfo& tensor : header_.original.tensors) {
       const CompressedTensor compressed(source_, header_, tensor, here_);
       const BlockTable& table = compressed.table();
+      std::vector<std::byte> weights;  // of one piece after the other
       for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
-        std::vector<std::byte> weights(piece_bytes(table, first));
+        weights.resize(piece_bytes(table, first));
         compressed.decode(first, piece_end(table, first) - first, weights, here_);
         use(tensor, table.weights_begin(first), weights);
         progress_.add(weights.size());
@@ -310,10 +321,15 @@ Source source_of(const std::string& from, Here here) {
   return source;
 }
 
-void prepare_target(const std::string& to, bool resume, Here here) {
+// Also true for a link that leads nowhere, which is not replaced either.
+bool is_there(const std::string& path) { return fs::exists(fs::symlink_status(path)); }
+
+void prepare_target(const Source& source, const std::string& to, bool resume, Here here) {
   std::error_code error;
   fs::create_directories(to, error);
   if (error) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", to, error.message());
+  if (fs::equivalent(to, source.folder, error))
+    base::fail(Code::kInvalidValue, here, "'{}' is the folder of the model itself: name another one to write", to);
   const bool empty = fs::is_empty(to, error);
   if (error) base::fail(Code::kIo, here, "cannot read the folder '{}': {}", to, error.message());
   if (!resume && !empty)
@@ -323,10 +339,10 @@ void prepare_target(const std::string& to, bool resume, Here here) {
 
 void copy_file(const std::string& from, const std::string& to, Here here) {
   const store::File source = store::File::open(from, here);
-  const bool exists = fs::exists(to);
+  const bool exists = is_there(to);
   std::optional<store::File> there;
   if (exists) there = store::File::open(to, here);
-  if (exists && there->size() != source.size())
+  if (there && there->size() != source.size())
     base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   std::optional<base::OutputFile> out;
   if (!exists) out.emplace(to, here);
@@ -356,14 +372,14 @@ FilesResult convert(const std::string& from, const std::string& to, const FilesO
       for (const TensorInfo& tensor : read_header(files.back(), here).tensors) total += tensor.bytes;
     }
   }
-  prepare_target(to, options.resume, here);
+  prepare_target(source, to, options.resume, here);
   Progress progress(options, total);
   FilesResult result;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string path = to + "/" + source.tensors[i];
     progress.begin(path);
     Worker worker(files[i], path, progress, here);
-    if (fs::exists(path)) worker.compare(result);
+    if (is_there(path)) worker.compare(result);
     else worker.write(result);
   }
   for (const std::string& name : source.others)

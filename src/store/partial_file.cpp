@@ -71,8 +71,11 @@ void PartialFile::truncate(std::uint64_t size) {
 
 void PartialFile::finish() {
   if (::fsync(file_) != 0) fail("cannot write", errno);
-  // A link, unlike rename(), fails if the name exists.
-  if (::link(partial_.c_str(), path_.c_str()) != 0)
+  if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return;
+  // Some file systems have only links, which also fail if the name exists. In one step is better: a process that is
+  // killed between two leaves both names.
+  const bool unknown = errno == EINVAL || errno == ENOSYS;
+  if (!unknown || ::link(partial_.c_str(), path_.c_str()) != 0)
     base::fail(Code::kIo, here_, "cannot rename '{}' to '{}': {}", partial_, path_, std::strerror(errno));
   if (::unlink(partial_.c_str()) != 0) fail("cannot remove", errno);
 }

@@ -14,6 +14,7 @@ using model::BlockFault;
 using model::BlockId;
 using model::CodecLoops;
 using model::Split;
+using model::Stores;
 using test::fails;
 using test::normal_weights;
 using test::random_bits;
@@ -33,15 +34,20 @@ std::size_t round_trip(DataType type, const Bytes& weights) {
   for (const CodecLoops loops : model::kAllCodecLoops) {
     if (!model::has_loops(loops)) continue;
     const std::uint64_t checksum = model::weighted_sum(block.data(), size, loops) + model::checksum_seed(5, count);
-    EXPECT_EQ(checksum,
-              model::weighted_sum(block.data(), size, CodecLoops::kPortable) + model::checksum_seed(5, count));
-    Bytes again(weights.size() + 64, std::byte{0x5A});  // a guard behind the weights
-    const BlockFault fault =
-        model::decode_block(split, {block.data(), size}, {5, count, checksum}, again.data(), loops);
-    EXPECT_EQ(fault, BlockFault::kNone) << model::loops_name(loops) << ": " << model::fault_text(fault);
-    EXPECT_TRUE(std::equal(weights.begin(), weights.end(), again.begin()))
-        << data_type_name(type) << " " << count << " " << model::loops_name(loops);
-    EXPECT_TRUE(std::all_of(again.end() - 64, again.end(), [](std::byte b) { return b == std::byte{0x5A}; }));
+    EXPECT_EQ(checksum, model::weighted_sum(block.data(), size, CodecLoops::kPortable) + model::checksum_seed(5, count));
+    for (const Stores stores : {Stores::kCached, Stores::kPastCaches}) {
+      // Guards around the weights, which begin at another address modulo 64 for each count.
+      const std::size_t at = 64 + count % 64;
+      Bytes again(at + weights.size() + 64, std::byte{0x5A});
+      const BlockFault fault =
+          model::decode_block(split, {block.data(), size}, {5, count, checksum}, again.data() + at, stores, loops);
+      EXPECT_EQ(fault, BlockFault::kNone) << model::loops_name(loops) << ": " << model::fault_text(fault);
+      EXPECT_EQ(std::memcmp(weights.data(), again.data() + at, weights.size()), 0)
+          << data_type_name(type) << " " << count << " " << model::loops_name(loops);
+      const auto untouched = [](std::byte b) { return b == std::byte{0x5A}; };
+      EXPECT_TRUE(std::all_of(again.begin(), again.begin() + static_cast<std::ptrdiff_t>(at), untouched));
+      EXPECT_TRUE(std::all_of(again.end() - 64, again.end(), untouched));
+    }
   }
   return size;
 }
@@ -219,7 +225,8 @@ TEST(Codec, HostileBlocksWriteNothingOutside) {
     for (const CodecLoops loops : model::kAllCodecLoops) {
       if (!model::has_loops(loops)) continue;
       const std::uint64_t checksum = model::weighted_sum(block.data(), block.size()) + model::checksum_seed(0, count);
-      const BlockFault fault = model::decode_block(split, block, {0, count, checksum}, into.data(), loops);
+      const BlockFault fault =
+          model::decode_block(split, block, {0, count, checksum}, into.data(), Stores::kCached, loops);
       if (fault == BlockFault::kNone) {
         ++decoded;
       } else {

@@ -115,8 +115,10 @@ TEST_F(CompressedFiles, TensorFilesDecodesThem) {
 TEST_F(CompressedFiles, NothingIsReplaced) {
   compress();
   EXPECT_TRUE(fails([&] { compress(); }, Code::kInvalidValue, {"small", "--resume"}));
-  EXPECT_TRUE(fails([&] { model::compress_files(path("model"), path("model"), {}, {}); }, Code::kInvalidValue,
-                    {"is not empty"}));
+  for (const bool resume : {false, true}) {
+    EXPECT_TRUE(fails([&] { model::compress_files(path("model"), path("model/."), {.resume = resume}, {}); },
+                      Code::kInvalidValue, {"is the folder of the model itself"}));
+  }
   EXPECT_TRUE(fails([&] { model::compress_files(path("small"), path("other"), {}, {}); }, Code::kInvalidValue,
                     {"compressed already"}));
   EXPECT_TRUE(fails([&] { model::decompress_files(path("model"), path("other2"), {}, {}); }, Code::kParse,
@@ -130,6 +132,18 @@ TEST_F(CompressedFiles, NothingIsReplaced) {
   // Other weights under the same names.
   write("b.safetensors", 99);
   EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kInvalidValue, {"small/b.safetensors", "remove it"}));
+  // A file that is no safetensors file, and links that lead nowhere.
+  write_raw("small/b.safetensors", "precious");
+  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kInvalidValue, {"small/b.safetensors", "remove it"}));
+  EXPECT_EQ(bytes_in("small/b.safetensors"), "precious");
+  for (const char* name : {"small/b.safetensors", "small/config.json"}) {
+    fs::remove_all(path("small"));
+    fs::create_directories(path("small"));
+    fs::create_symlink(path("nowhere"), path(name));
+    EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kIo, {name}));
+    EXPECT_TRUE(fs::is_symlink(path(name)));
+    EXPECT_FALSE(fs::exists(path("nowhere")));
+  }
 }
 
 TEST_F(CompressedFiles, InterruptedWorkContinues) {

@@ -146,7 +146,7 @@ std::vector<Sample> model_samples(const std::string& path, std::size_t blocks) {
 struct Compressed {
   const Sample* sample = nullptr;
   BlockTable table;
-  std::vector<std::byte> blocks;
+  model::EncodedBlocks blocks;
   double ratio() const { return static_cast<double>(table.weights_bytes()) / static_cast<double>(table.bytes()); }
 };
 

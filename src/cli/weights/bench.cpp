@@ -1,5 +1,6 @@
 // `slip bench weights MODEL`: measures one model with all weights on the device, and then with less memory for them.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -77,7 +78,11 @@ class CaseTable {
   bool wrong_ = false;
 };
 
-// Skips a budget that is too small, and notes the reason. Returns false if interrupted.
+bool compresses(const WeightsPlan& plan) {
+  return std::ranges::any_of(plan.units, [](const WeightGroup& group) { return group.compressed_bytes > 0; });
+}
+
+// Skips a budget that is too small, and a plan that equals the one before; notes the reason. Returns false if interrupted.
 bool run_cases(const Workload& workload, CaseTable& rows) {
   const WeightsPlan resident = workload.resident_plan();
   if (resident.device_bytes() > workload.free_bytes()) {
@@ -88,7 +93,9 @@ bool run_cases(const Workload& workload, CaseTable& rows) {
   }
   const auto add = [&](const Case& one) {
     try {
-      return rows.add(one.name, plan_weights(workload.graph(), workload.costs(), one.options, {}));
+      const WeightsPlan plan = plan_weights(workload.graph(), workload.costs(), one.options, {});
+      if (!one.options.compressed || compresses(plan)) return rows.add(one.name, plan);
+      rows.skip(one.name, "the planner compresses nothing, because no step would become 1 % shorter");
     } catch (const Error& error) {
       if (error.code() != Code::kOutOfMemory) throw;
       rows.skip(one.name, error.what());
@@ -137,10 +144,10 @@ std::function<int()> add_weights_bench(CLI::App& bench) {
   CLI::App* weights = bench.add_subcommand(
       "weights", "Measure a model with all weights resident, with 75, 50 and 25 % of them, and with two slots");
   weights->footer(
-      "\nRuns the model each way; shows time, memory, load rate and prediction. `two slots`: no weight stays "
-      "resident,\n"
-      "and the ring has twice the bytes that any op needs at once. With --compress, or with a folder that slip\n"
-      "compress wrote, each row comes a second time with compressed weights. Example:\n"
+      "\nRuns the model each way; shows time, memory, load rate and prediction. `two slots`: no weight stays\n"
+      "resident, and the ring has twice the bytes that any op needs at once. With --compress, or with a folder that\n"
+      "slip compress wrote, each row comes a second time with compressed weights, where the planner uses them.\n"
+      "Example:\n"
       "  slip bench weights model/ --device cuda:0 --compress");
   wanted->workload.add_model_to(*weights, true);
   weights->add_option("--steps", wanted->steps.steps, "Steps to run each way")->capture_default_str();

@@ -39,7 +39,7 @@ std::vector<std::byte> sample_weights() {
 LinkCost measure_decode(const Device& device, Here here) {
   const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   model::BlockTable table(model::Split::kBf16, kWeights, here);
-  const std::vector<std::byte> blocks = model::encode_blocks(table, 0, table.blocks(), sample_weights(), here);
+  const model::EncodedBlocks blocks = model::encode_blocks(table, 0, table.blocks(), sample_weights(), here);
   const std::uint64_t count = table.blocks(), checksums = flow::aligned(blocks.size());
   const std::uint64_t ends = checksums + flow::aligned(8 * count), report = ends + flow::aligned(4 * count);
   Buffer host = device.alloc(report + 8, MemoryKind::kPinned, "decode", here);

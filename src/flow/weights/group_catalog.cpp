@@ -50,8 +50,8 @@ void GroupCatalog::compress(const Device& device, bool all, Here here) {
   for (const std::uint32_t i : others) wanted.push_back(groups_[i]);
   own_packed_ = std::make_unique<const PackedGroups>(
       device, wanted, values_,
-      [&](std::uint32_t group, const WeightGroup::Part& part, std::span<std::byte> into) {
-        PackedGroups::fill_part(sources_[others[group]], values_[part.bytes.value.index], part, into, here);
+      [&](std::uint32_t group, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
+        return PackedGroups::view_part(sources_[others[group]], values_[part.bytes.value.index], part, scratch, here);
       },
       here);
   for (std::size_t i = 0; i < others.size(); ++i) packed_[others[i]] = own_packed_->groups()[i];
@@ -142,8 +142,8 @@ GroupSource GroupSource::compressed(const Device& device, const GroupSource& fro
   made.parts_ = from.parts_;
   made.source_ = flow::PackedGroups::source_of(std::make_shared<const flow::PackedGroups>(
       device, std::vector<WeightGroup>{flow::group_of(from.parts_, 0)}, from.parts_,
-      [&](std::uint32_t, const WeightGroup::Part& part, std::span<std::byte> into) {
-        flow::PackedGroups::fill_part(from.source_, from.parts_[part.bytes.value.index], part, into, here);
+      [&](std::uint32_t, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
+        return flow::PackedGroups::view_part(from.source_, from.parts_[part.bytes.value.index], part, scratch, here);
       },
       here));
   return made;

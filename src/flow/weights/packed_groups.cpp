@@ -49,6 +49,15 @@ void refuse_block(const PackedPart& part, std::size_t block, model::BlockFault f
   base::fail(Code::kParse, here, "{}: block {}: {}", part.what, part.sizes.first + block, model::fault_text(fault));
 }
 
+void copy_on_all_cores(std::byte* into, std::span<const std::byte> from) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  base::for_each_index((from.size() + kPiece - 1) / kPiece, [&](std::size_t index) {
+    const std::span<const std::byte> piece =
+        from.subspan(index * kPiece, std::min(kPiece, from.size() - index * kPiece));
+    std::memcpy(into + index * kPiece, piece.data(), piece.size());
+  });
+}
+
 void write_tables(const PackedPart& part, std::byte* into) {
   std::memcpy(into + part.offset, part.checksums.data(), 8 * part.checksums.size());
   std::memcpy(into + part.ends_offset(), part.ends.data(), 4 * part.ends.size());
@@ -116,8 +125,9 @@ void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, 
   for_each_block(group, [&](const PackedPart& part, std::size_t block) {
     const std::uint64_t each =
         std::uint64_t{model::block_weights(part.sizes.split)} * model::weight_bytes(part.sizes.split);
-    const model::BlockFault fault = model::decode_block(part.sizes.split, block_of(part, block, packed),
-                                                        id_of(part, block), into + part.at + block * each);
+    const model::BlockFault fault =
+        model::decode_block(part.sizes.split, block_of(part, block, packed), id_of(part, block),
+                            into + part.at + block * each, model::stores_for(group.decoded_bytes));
     if (fault != model::BlockFault::kNone) refuse_block(part, block, fault, here);
   });
 }
@@ -130,10 +140,19 @@ void PackedGroups::fill_part(const WeightSource& source, const GraphValue& weigh
   else std::memcpy(into.data(), source.memory_(weight).data() + part.bytes.offset, into.size());
 }
 
+std::span<const std::byte> PackedGroups::view_part(const WeightSource& source, const GraphValue& weight,
+                                                   const WeightGroup::Part& part, std::vector<std::byte>& scratch,
+                                                   Here here) {
+  if (!source.files_ && !source.fill_) return source.memory_(weight).subspan(part.bytes.offset, part.bytes.bytes);
+  scratch.resize(part.bytes.bytes);
+  fill_part(source, weight, part, scratch, here);
+  return scratch;
+}
+
 PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>& groups,
-                           std::span<const GraphValue> values, const Fill& fill, Here here) {
+                           std::span<const GraphValue> values, const View& view, Here here) {
   std::vector<PackedGroup> open;  // groups without memory yet, and their blocks by part
-  std::vector<std::vector<std::byte>> blocks;
+  std::vector<model::EncodedBlocks> blocks;
   std::uint64_t bytes = 0;
   const auto close = [&] {
     if (open.empty()) return;
@@ -145,8 +164,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
       std::byte* const into = runtime::address(group.image);
       for (const PackedPart& part : group.parts) {
         write_tables(part, into);
-        std::memcpy(into + part.blocks_offset(), blocks[next].data(), blocks[next].size());
-        ++next;
+        copy_on_all_cores(into + part.blocks_offset(), blocks[next++]);
       }
       at += aligned(group.bytes);
       groups_.push_back(std::make_shared<const PackedGroup>(std::move(group)));
@@ -155,14 +173,13 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
     blocks.clear();
     bytes = 0;
   };
-  std::vector<std::byte> plain;
+  std::vector<std::byte> scratch;
   for (std::uint32_t i = 0; i < groups.size(); ++i) {
     PackedGroup group;
     group.decoded_bytes = groups[i].bytes;
     for (const WeightGroup::Part& part : groups[i].parts) {
       const GraphValue& weight = values[part.bytes.value.index];
-      plain.resize(part.bytes.bytes);
-      fill(i, part, plain);
+      const std::span<const std::byte> plain = view(i, part, scratch);
       // A part that begins or ends within a weight is treated as bytes, which are stored raw.
       model::Split split = model::split_of(weight.type);
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;
@@ -211,8 +228,8 @@ WeightSource WeightSource::compressed(const Device& device, const Graph& graph, 
   WeightSource source;
   source.packed_ = std::make_shared<const flow::PackedGroups>(
       device, flow::make_weight_groups(graph), values,
-      [&](std::uint32_t, const WeightGroup::Part& part, std::span<std::byte> into) {
-        flow::PackedGroups::fill_part(from, values[part.bytes.value.index], part, into, here);
+      [&](std::uint32_t, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
+        return flow::PackedGroups::view_part(from, values[part.bytes.value.index], part, scratch, here);
       },
       here);
   return source;

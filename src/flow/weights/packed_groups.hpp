@@ -51,12 +51,13 @@ void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, 
 class PackedGroups {
  public:
   using Group = std::shared_ptr<const PackedGroup>;
-  // Writes the bytes of a part of a group.
-  using Fill = std::function<void(std::uint32_t group, const WeightGroup::Part& part, std::span<std::byte> into)>;
+  // The bytes of a part of a group: where they are, or written to `scratch`.
+  using View = std::function<std::span<const std::byte>(std::uint32_t group, const WeightGroup::Part& part,
+                                                        std::vector<std::byte>& scratch)>;
 
   // Compresses all groups into pinned memory of the device, on all cores.
   PackedGroups(const Device& device, const std::vector<WeightGroup>& groups, std::span<const GraphValue> values,
-               const Fill& fill, Here here);
+               const View& view, Here here);
   const std::vector<Group>& groups() const { return groups_; }
 
   // Of a source that is compressed, in memory or in files. In files a group must be whole blocks. Throws kInvalidValue
@@ -80,6 +81,10 @@ class PackedGroups {
   // Writes the source's bytes of one part, not compressed. The source is not one of compressed().
   static void fill_part(const WeightSource& source, const GraphValue& weight, const WeightGroup::Part& part,
                         std::span<std::byte> into, Here here);
+  // The same bytes for a View.
+  static std::span<const std::byte> view_part(const WeightSource& source, const GraphValue& weight,
+                                              const WeightGroup::Part& part, std::vector<std::byte>& scratch,
+                                              Here here);
 
  private:
   std::vector<Buffer> memory_;

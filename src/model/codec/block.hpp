@@ -33,8 +33,9 @@ struct BlockId {
 };
 
 // The implementations of the decoder's loops, one for each instruction set.
-enum class CodecLoops : std::uint8_t { kPortable, kAvx2, kNeon };
-inline constexpr CodecLoops kAllCodecLoops[] = {CodecLoops::kPortable, CodecLoops::kAvx2, CodecLoops::kNeon};
+enum class CodecLoops : std::uint8_t { kPortable, kAvx2, kAvx512, kNeon };
+inline constexpr CodecLoops kAllCodecLoops[] = {CodecLoops::kPortable, CodecLoops::kAvx2, CodecLoops::kAvx512,
+                                                CodecLoops::kNeon};
 bool has_loops(CodecLoops loops);  // this processor can run them
 const char* loops_name(CodecLoops loops);
 CodecLoops best_loops();  // the fastest that this processor can run
@@ -42,9 +43,16 @@ CodecLoops best_loops();  // the fastest that this processor can run
 // The checksum of a block without its seed (codec/layout.hpp). `bytes` is a multiple of 16.
 std::uint64_t weighted_sum(const std::byte* block, std::size_t bytes, CodecLoops loops = best_loops());
 
+// How decoded weights are stored. Past the caches, where the processor can: then it does not read the memory that it
+// overwrites. That pays if the decoded weights are larger than a cache.
+enum class Stores : std::uint8_t { kCached, kPastCaches };
+constexpr Stores stores_for(std::size_t bytes) {
+  return bytes < std::size_t{16} << 20 ? Stores::kCached : Stores::kPastCaches;
+}
+
 // Writes the weights to `into`, which has room for exactly them. If the block has a fault, writes nothing and returns
 // the fault. The block may contain any bytes: no byte outside of it is read. REQUIRES: has_loops(loops).
 BlockFault decode_block(Split split, std::span<const std::byte> block, const BlockId& id, std::byte* into,
-                        CodecLoops loops = best_loops());
+                        Stores stores = Stores::kCached, CodecLoops loops = best_loops());
 
 }  // namespace slip::model

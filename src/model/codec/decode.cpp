@@ -5,8 +5,31 @@
 
 #include "model/codec/loops.hpp"
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 namespace slip::model {
 namespace {
+
+// memcpy() with stores past the caches.
+void copy_past_caches(std::byte* into, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  const auto misaligned = reinterpret_cast<std::uintptr_t>(into) % 16;
+  const std::size_t head = std::min(bytes, misaligned == 0 ? 0 : 16 - misaligned),
+                    end = head + (bytes - head) / 64 * 64;
+  std::memcpy(into, from, head);
+  for (std::size_t at = head; at < end; at += 64) {
+    for (std::size_t part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(into + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
+  }
+  std::memcpy(into + end, from + end, bytes - end);
+  _mm_sfence();  // such stores are not ordered: a thread that sees the caller's next release must see them, too
+#else
+  std::memcpy(into, from, bytes);
+#endif
+}
 
 std::uint32_t byte_at(const std::byte* at) { return std::to_integer<std::uint32_t>(*at); }
 
@@ -29,6 +52,7 @@ constexpr LoopSet kPortableLoops{.sum = portable_sum, .find_escapes = portable_e
 const LoopSet& set_of(CodecLoops loops) {
   switch (loops) {
     case CodecLoops::kAvx2: return *avx2_loops();
+    case CodecLoops::kAvx512: return *avx512_loops();
     case CodecLoops::kNeon: return *neon_loops();
     case CodecLoops::kPortable: break;
   }
@@ -165,6 +189,7 @@ bool has_loops(CodecLoops loops) {
   switch (loops) {
     case CodecLoops::kPortable: return true;
     case CodecLoops::kAvx2: return avx2_loops() != nullptr;
+    case CodecLoops::kAvx512: return avx512_loops() != nullptr;
     case CodecLoops::kNeon: return neon_loops() != nullptr;
   }
   return false;
@@ -174,13 +199,15 @@ const char* loops_name(CodecLoops loops) {
   switch (loops) {
     case CodecLoops::kPortable: return "portable";
     case CodecLoops::kAvx2: return "AVX2";
+    case CodecLoops::kAvx512: return "AVX-512";
     case CodecLoops::kNeon: return "NEON";
   }
   return "unknown";
 }
 
 CodecLoops best_loops() {
-  static const CodecLoops kBest = has_loops(CodecLoops::kAvx2)   ? CodecLoops::kAvx2
+  static const CodecLoops kBest = has_loops(CodecLoops::kAvx512) ? CodecLoops::kAvx512
+                                  : has_loops(CodecLoops::kAvx2) ? CodecLoops::kAvx2
                                   : has_loops(CodecLoops::kNeon) ? CodecLoops::kNeon
                                                                  : CodecLoops::kPortable;
   return kBest;
@@ -191,17 +218,19 @@ std::uint64_t weighted_sum(const std::byte* block, std::size_t bytes, CodecLoops
 }
 
 BlockFault decode_block(Split split, std::span<const std::byte> block, const BlockId& id, std::byte* into,
-                        CodecLoops loops) {
+                        Stores stores, CodecLoops loops) {
   if (id.weights == 0 || id.weights > block_weights(split)) return BlockFault::kSize;
   const std::uint32_t raw = raw_block_bytes(split, id.weights);
   if (block.size() > raw || block.size() % kBlockAlignment != 0) return BlockFault::kSize;
   const LoopSet& set = set_of(loops);
+  const std::size_t bytes = std::size_t{id.weights} * weight_bytes(split);
   const auto is_changed = [&] {
     return set.sum(block.data(), block.size()) + checksum_seed(id.index, id.weights) != id.checksum;
   };
   if (block.size() == raw) {
     if (is_changed()) return BlockFault::kChecksum;
-    std::memcpy(into, block.data(), std::size_t{id.weights} * weight_bytes(split));
+    if (stores == Stores::kPastCaches) copy_past_caches(into, block.data(), bytes);
+    else std::memcpy(into, block.data(), bytes);
     return BlockFault::kNone;
   }
   if (split == Split::kBytes || block.size() < layout_of(split, id.weights).escapes) return BlockFault::kSize;
@@ -210,7 +239,14 @@ BlockFault decode_block(Split split, std::span<const std::byte> block, const Blo
   PackedBlock packed(split, block.data(), id.weights, set);
   if (packed.bytes() != block.size()) return BlockFault::kSize;
   if (!packed.find_escapes()) return BlockFault::kEscapes;
-  packed.decode(into);
+  if (stores == Stores::kPastCaches) {
+    // Escapes change weights that are written already, so the weights stay in the nearest cache until then.
+    alignas(64) std::byte weights[kMaxLanes * kLaneWeights * sizeof(std::uint32_t)];
+    packed.decode(weights);
+    copy_past_caches(into, weights, bytes);
+  } else {
+    packed.decode(into);
+  }
   return BlockFault::kNone;
 }
 

@@ -9,10 +9,10 @@
 
 namespace slip::model {
 
-// Positions of the escapes of a block, in the order of their list. list_escapes() writes up to four more entries than
+// Positions of the escapes of a block, in the order of their list. list_escapes() writes up to 15 more entries than
 // there are escapes.
 struct EscapePositions {
-  std::uint16_t at[kMaxLanes * kLaneWeights + 4];
+  std::uint16_t at[kMaxLanes * kLaneWeights + 16];
 };
 
 struct LoopSet {
@@ -25,6 +25,7 @@ struct LoopSet {
 };
 
 // Null: this processor lacks the instructions.
+const LoopSet* avx512_loops();
 const LoopSet* avx2_loops();
 const LoopSet* neon_loops();
 

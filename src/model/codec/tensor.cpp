@@ -21,7 +21,8 @@ struct FixedHead {
 static_assert(sizeof(FixedHead) == BlockTable::kFixedBytes);
 
 constexpr std::uint64_t kMaxWeights = std::uint64_t{1} << 40;
-constexpr std::size_t kBlocksPerIndex = 8;  // blocks in one index of a parallel loop: some microseconds of work
+constexpr std::size_t kBlocksPerIndex = 8;   // blocks in one index of a parallel loop: some microseconds of work
+constexpr std::size_t kBlocksAtOnce = 1024;  // encoded before their sizes, and so their places, are known
 
 template <class... Values>
 [[noreturn]] void refuse(const std::string& what, Here here, fmt::format_string<Values...> text, Values&&... values) {
@@ -54,6 +55,15 @@ std::uint64_t head_checksum(std::span<const std::byte> head, const FixedHead& fi
   std::memcpy(begin, &plain, sizeof plain);
   return weighted_sum(begin, sizeof begin) + 3 * weighted_sum(head.data() + sizeof plain, head.size() - sizeof plain) +
          checksum_seed(~std::uint64_t{1}, 0);
+}
+
+// Calls body(block) for the blocks [begin, end), on all cores.
+template <class Body>
+void for_each_block(std::size_t begin, std::size_t end, const Body& body) {
+  base::for_each_index((end - begin + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
+    const std::size_t from = begin + index * kBlocksPerIndex, to = std::min(end, from + kBlocksPerIndex);
+    for (std::size_t block = from; block < to; ++block) body(block);
+  });
 }
 
 std::uint32_t weights_in(Split split, std::uint64_t weights, std::uint64_t block) {
@@ -135,36 +145,36 @@ BlockTable BlockTable::parse(std::span<const std::byte> head, std::uint64_t byte
   return table;
 }
 
-std::vector<std::byte> encode_blocks(BlockTable& table, std::size_t first, std::size_t count,
-                                     std::span<const std::byte> weights, Here here) {
+EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t count, std::span<const std::byte> weights,
+                            Here here) {
   const Split split = table.split();
   const std::size_t room = max_block_bytes(split), data = std::size_t{block_weights(split)} * weight_bytes(split);
-  std::vector<std::byte> result(count * room);
-  std::vector<std::pair<std::size_t, std::uint64_t>> found(count);  // bytes and checksum
-  base::for_each_index((count + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
-    std::vector<std::byte> decoded(room);
-    const std::size_t end = std::min(count, (index + 1) * kBlocksPerIndex);
-    for (std::size_t i = index * kBlocksPerIndex; i < end; ++i) {
+  EncodedBlocks result(count * room);  // memory that is not written costs nothing
+  const EncodedBlocks apart(std::min(count, kBlocksAtOnce) * room);
+  std::vector<std::pair<std::size_t, std::uint64_t>> found(std::min(count, kBlocksAtOnce));  // bytes and checksum
+  for (std::size_t begin = 0; begin < count; begin += kBlocksAtOnce) {
+    const std::size_t end = std::min(count, begin + kBlocksAtOnce);
+    for_each_block(begin, end, [&](std::size_t i) {
+      alignas(64) std::byte again[kMaxLanes * kLaneWeights * sizeof(std::uint32_t)];
       BlockId id{first + i, weights_in(split, table.weights(), first + i)};
       const std::span<const std::byte> from = weights.subspan(i * data, std::size_t{id.weights} * weight_bytes(split));
-      std::byte* const into = result.data() + i * room;
+      std::byte* const into = apart.data() + (i - begin) * room;
       const std::size_t bytes = encode_block(split, from.data(), id.weights, into);
       id.checksum = weighted_sum(into, bytes) + checksum_seed(id.index, id.weights);
-      const BlockFault fault = decode_block(split, {into, bytes}, id, decoded.data());
-      if (fault != BlockFault::kNone || !std::equal(from.begin(), from.end(), decoded.begin()))
-        base::fail(Code::kInvalidValue, here,
-                   "block {} does not decode to its weights ({}): check the memory of this machine", id.index,
-                   fault_text(fault));
-      found[i] = {bytes, id.checksum};
-    }
-  });
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::memmove(result.data() + at, result.data() + i * room, found[i].first);
-    table.add(found[i].first, found[i].second);
-    at += found[i].first;
+      const BlockFault fault = decode_block(split, {into, bytes}, id, again);
+      if (fault != BlockFault::kNone || std::memcmp(from.data(), again, from.size()) != 0)
+        base::fail(Code::kInvalidValue, here, "block {} does not decode to its weights ({}): check the memory of this machine",
+                   id.index, fault_text(fault));
+      found[i - begin] = {bytes, id.checksum};
+    });
+    const std::uint64_t base = table.begin(first);
+    for (std::size_t i = begin; i < end; ++i) table.add(found[i - begin].first, found[i - begin].second);
+    for_each_block(begin, end, [&](std::size_t i) {
+      std::memcpy(result.data() + (table.begin(first + i) - base), apart.data() + (i - begin) * room,
+                  table.block_bytes(first + i));
+    });
   }
-  result.resize(at);
+  result.set_size(table.begin(first + count) - table.begin(first));
   return result;
 }
 
@@ -177,15 +187,11 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
                "{}: blocks {} to {} have {} bytes and decode to {}, and the caller passed {} and room for {}", what,
                first, first + count, table.begin(first + count) - base,
                std::min(table.weights_begin(first + count), table.weights_bytes()) - start, blocks.size(), into.size());
-  base::for_each_index((count + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
-    const std::size_t end = first + std::min(count, (index + 1) * kBlocksPerIndex);
-    for (std::size_t block = first + index * kBlocksPerIndex; block < end; ++block) {
-      const BlockFault fault =
-          decode_block(table.split(), blocks.subspan(table.begin(block) - base, table.block_bytes(block)),
-                       table.id(block), into.data() + (table.weights_begin(block) - start));
-      if (fault != BlockFault::kNone)
-        refuse(what, here, "block {} of {}: {}", block, table.blocks(), fault_text(fault));
-    }
+  for_each_block(first, first + count, [&](std::size_t block) {
+    const BlockFault fault =
+        decode_block(table.split(), blocks.subspan(table.begin(block) - base, table.block_bytes(block)),
+                     table.id(block), into.data() + (table.weights_begin(block) - start), stores_for(into.size()));
+    if (fault != BlockFault::kNone) refuse(what, here, "block {} of {}: {}", block, table.blocks(), fault_text(fault));
   });
 }
 
@@ -195,9 +201,9 @@ std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte>
     base::fail(Code::kInvalidValue, here, "{} bytes are not a whole number of {} weights", weights.size(),
                data_type_name(type));
   BlockTable table(split, weights.size() / weight_bytes(split), here);
-  const std::vector<std::byte> blocks = encode_blocks(table, 0, table.blocks(), weights, here);
+  const EncodedBlocks blocks = encode_blocks(table, 0, table.blocks(), weights, here);
   std::vector<std::byte> result = table.head();
-  result.insert(result.end(), blocks.begin(), blocks.end());
+  result.insert(result.end(), blocks.data(), blocks.data() + blocks.size());
   return result;
 }
 

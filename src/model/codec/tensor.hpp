@@ -7,7 +7,7 @@
 //   zero bytes up to a multiple of 16, then the blocks
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,11 +71,27 @@ class BlockTable {
   std::vector<std::uint32_t> ends_;
 };
 
+// Encoded blocks, one behind the other. Their memory was not cleared before, so the threads that write it first share
+// the page faults.
+class EncodedBlocks {
+ public:
+  EncodedBlocks() = default;
+  explicit EncodedBlocks(std::size_t max_bytes) : memory_(std::make_unique_for_overwrite<std::byte[]>(max_bytes)) {}
+  std::byte* data() const { return memory_.get(); }
+  std::size_t size() const { return size_; }
+  void set_size(std::size_t bytes) { size_ = bytes; }
+  operator std::span<const std::byte>() const { return {memory_.get(), size_}; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t size_ = 0;
+};
+
 // Encodes blocks [first, first + count) on all cores. `weights` has exactly the bytes of their weights. Adds the blocks
 // to the table and returns their bytes. Decodes every block again and compares it with its weights. Throws
 // kInvalidValue if they differ: then the memory or the encoder is faulty.
-std::vector<std::byte> encode_blocks(BlockTable& table, std::size_t first, std::size_t count,
-                                     std::span<const std::byte> weights, Here here = Here::at());
+EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t count, std::span<const std::byte> weights,
+                            Here here = Here::at());
 
 // Decodes blocks [first, first + count) into `into`, on all cores. `blocks` has exactly the bytes of these blocks, and
 // `into` room for exactly their weights. Throws kParse, which names `what`, the block and its fault.
