@@ -71,7 +71,8 @@ TEST(CliTopo, Predicts) {
   EXPECT_NE(read_file(html).find("all_reduce of 4194304 bytes, 16 ranks, direct"), std::string::npos);
   EXPECT_NE(read_file(trace).find("15 to 0"), std::string::npos) << "the message between these";
   EXPECT_NE(read_file(trace).find("link rank 15 to 0, NIC 3 to 0"), std::string::npos) << "tracks have names";
-  for (const char* track : {"\"rank 0 / rank 0\"", "\"rank 0 / link rank 0 to 1\"", "\"rank 15 / link rank 15 to 0, NIC 3"})
+  for (const char* track :
+       {"\"rank 0 / rank 0\"", "\"rank 0 / link rank 0 to 1\"", "\"rank 15 / link rank 15 to 0, NIC 3"})
     EXPECT_NE(read_file(html).find(track), std::string::npos) << track;
   const Outcome one = run("topo --file " + data("nvswitch8.xml") +
                           " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");

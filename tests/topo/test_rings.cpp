@@ -9,6 +9,7 @@
 
 #include "support/errors.hpp"
 #include "support/share.hpp"
+#include "topo/fold.hpp"
 #include "topo/made_system.hpp"
 
 namespace slip::topo_test::test_rings {
@@ -135,6 +136,21 @@ TEST(TopoRings, CrossNicHalvesTheLoadBetweenTheCpus) {
   EXPECT_EQ(cross.channels[0].nets_out, (std::vector<int>{1, 0}));
   EXPECT_EQ(cross.channels[1].nets, (std::vector<int>{1, 0}));
   EXPECT_GE(cross.tree_gbps, one.tree_gbps);
+}
+
+// On rails, rings of an odd number of machines do not cross. Folding keeps that.
+TEST(TopoRings, FoldedAndUnfoldedCrossAlike) {
+  const std::vector<TopoSystem> machines = {data_system("pcie4_two_nics.xml")};
+  for (const CrossNic cross : {CrossNic::kNever, CrossNic::kRails, CrossNic::kAny}) {
+    for (const int copies : {7, 8, 9, 10, 13, 16}) {
+      const ChannelPlan folded = plan_channels(topo::folded(machines, copies).cluster, {.cross_nic = cross}),
+                        whole = plan_channels(topo::repeated(machines, copies), {.cross_nic = cross});
+      EXPECT_DOUBLE_EQ(folded.ring_gbps, whole.ring_gbps) << copies;
+      EXPECT_DOUBLE_EQ(folded.tree_gbps, whole.tree_gbps) << copies;
+      EXPECT_DOUBLE_EQ(whole.ring_gbps,
+                       cross == CrossNic::kAny || (cross == CrossNic::kRails && copies % 2 == 0) ? 20 : 10);
+    }
+  }
 }
 
 // Adds the load that a message from rank to rank, along the ring or a tree, puts on the links of both machines.

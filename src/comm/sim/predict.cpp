@@ -13,6 +13,7 @@
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 #include "topo/fabric.hpp"
+#include "topo/trees.hpp"
 
 namespace slip::comm {
 namespace {
@@ -153,13 +154,12 @@ class ClusterLinks {
                  system(node).name);
     return nets[number % nets.size()];
   }
-  // The net of its machine that a rank uses. `by_node`: a channel's. Otherwise the nearest; if several are equally near,
-  // neighbouring ranks use different ones.
+  // The net of its machine that a rank uses. `by_node`: a channel's. Otherwise the nearest; if several are equally
+  // near, neighbouring ranks use different ones.
   std::size_t net_of(const RankPlace& place, const std::vector<int>* by_node) const {
     const std::vector<int>& nets = system(place.node).nets;
     if (nets.empty()) return 0;
-    if (by_node && !by_node->empty())
-      return static_cast<std::size_t>((*by_node)[static_cast<std::size_t>(place.node)]);
+    if (by_node && !by_node->empty()) return static_cast<std::size_t>((*by_node)[static_cast<std::size_t>(place.node)]);
     return topo::nearest(nets.size(), place.device, [&](std::size_t number) {
       const TopoPaths& all = paths(place.node);
       return std::pair(all.type(device(place), nets[number]), -all.gbps(device(place), nets[number]));
@@ -195,19 +195,45 @@ void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, co
   }
 }
 
+// A GPU sends a chunk of a tree while it receives and reduces others. The program of the tree algorithm awaits a
+// message two steps after it was sent, so a link is idle for a latency and a reduction of each step. With `kSlack`
+// times the levels, messages of that many times the steps are under way. Their bytes wait in the slots of the eager
+// wires.
+void stretch(LeveledTree& tree) {
+  constexpr int kSlack = 2;
+  for (int& level : tree.level) level *= kSlack;
+  tree.depth *= kSlack;
+}
+
 // The size of a chunk. A ring runs in loops of one chunk for each rank, and between two loops each link is idle for the
 // time of a hop. GPUs go on without that gap. So a large call has few loops, of large chunks. A tree is idle until its
-// first chunks have gone up and down, so a call has many small chunks.
-std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std::size_t tracks) {
+// first chunks have gone up and down, so a call has many small chunks: the more, the deeper the tree is, as long as
+// half of kMaxSteps is enough.
+std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std::size_t tracks, int depth) {
   if (request.chunk_bytes > 0) return request.chunk_bytes;
   constexpr std::uint64_t kLoops = 4, kTreeChunks = 128, kMinTreeChunk = 16 << 10, kLine = 64;
+  constexpr double kStepsOfChunk = 12;  // of a rank, at most
   const std::uint64_t usual = choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
   const auto whole_lines = [](std::uint64_t bytes) { return (bytes + kLine) / kLine * kLine; };
   const std::uint64_t share = request.call.block_bytes() / tracks;
-  if (request.algorithm == Algorithm::kTree)
-    return std::clamp(whole_lines(share / kTreeChunks), std::min(kMinTreeChunk, usual), usual);
+  if (request.algorithm == Algorithm::kTree) {
+    const auto possible =
+        static_cast<std::uint64_t>(kMaxSteps / 2 / kStepsOfChunk / (nranks * static_cast<double>(tracks)));
+    const std::uint64_t wanted = kTreeChunks * static_cast<std::uint64_t>(std::max(depth, 1));
+    const std::uint64_t chunks = std::max(std::min(wanted, possible), kTreeChunks);
+    return std::clamp(whole_lines(share / chunks), std::min(kMinTreeChunk, usual), usual);
+  }
   if (request.algorithm != Algorithm::kRing || request.call.kind != Collective::kAllReduce) return usual;
   return std::max(usual, whole_lines(share / (static_cast<std::uint64_t>(nranks) * kLoops)));
+}
+
+std::uint64_t largest_message(const RankPrograms& programs) {
+  std::uint64_t largest = 0;
+  for (const Program& program : programs.by_rank) {
+    for (const Primitive& step : program.steps)
+      largest = step.kind == Primitive::Kind::kSend ? std::max<std::uint64_t>(largest, step.bytes) : largest;
+  }
+  return largest;
 }
 
 // Throws if there are too many steps. Estimates them from the first piece of rank 0, because the programs of all ranks
@@ -241,9 +267,11 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
                collective_name(request.call.kind), request.call.block_bytes(), algorithm_name(request.algorithm),
                request.through_switch ? " through a switch" : "", nranks);
   const bool by_channels = request.algorithm == Algorithm::kRing || request.algorithm == Algorithm::kTree;
-  const std::size_t most = by_channels ? plan.channels.size() : 1;
-  const std::size_t tracks = std::min<std::size_t>(most, request.call.elements);
-  const std::uint64_t chunk = simulated_chunk(request, nranks, tracks);
+  const std::size_t channels = by_channels ? plan.channels.size() : 1;
+  const std::size_t tracks = std::min<std::size_t>(channels, request.call.elements);
+  const bool trees = request.algorithm == Algorithm::kTree && !plan.channels.front().trees.empty();
+  const int depth = trees ? topo::depth_of(plan.channels.front().trees.front()) : 1;
+  const std::uint64_t chunk = simulated_chunk(request, nranks, tracks, depth);
   ClusterLinks links(cluster, request.costs, static_cast<int>(tracks), request.rails);
   std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
@@ -254,6 +282,7 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
     spec.call.elements = elements * (track + 1) / tracks - elements * track / tracks;
     CommGraph graph = request.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
     if (request.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
+    for (LeveledTree& tree : graph.trees) stretch(tree);
     require_few(spec, graph, tracks, here);
     sequence.push_back(rank_programs(spec, graph));
     if (request.through_switch)  // a switch reduces messages while it forwards them: its program has no reduce steps
@@ -266,8 +295,8 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const std::vector<Device> devices = links.open(nranks + (request.through_switch ? 1 : 0));
   ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));
   constexpr std::uint64_t kSmallMessage = 64 << 10;  // its latency matters more than its bytes
-  const std::uint64_t message = std::min(chunk, request.call.block_bytes() / tracks / static_cast<unsigned>(nranks));
-  if (message <= kSmallMessage && links.wires() == WireKind::kEager) simulation.set_lanes(ProgramPlayer::kSlots);
+  if (largest_message(sequence.front()) <= kSmallMessage && links.wires() == WireKind::kEager)
+    simulation.set_lanes(ProgramPlayer::kSlots);
   simulation.set_wire_note([&](int from, int to, int track) { return links.note(from, to, track); });
   for (std::size_t track = 0; track < tracks; ++track) simulation.add(sequence[track], static_cast<int>(track));
   result.us = run(simulation, devices.front());

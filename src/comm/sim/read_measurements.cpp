@@ -34,7 +34,8 @@ constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 // The column of the time, if the line is the heading; else `otherwise`.
 std::size_t time_column(std::span<const std::string_view> words, std::size_t otherwise) {
   for (std::size_t first = 0; first < words.size(); ++first) {
-    const bool heading = words[first] == "#size" || (words[first] == "size" && first > 0 && words[first - 1].ends_with('#'));
+    const bool heading =
+        words[first] == "#size" || (words[first] == "size" && first > 0 && words[first - 1].ends_with('#'));
     if (!heading) continue;
     const auto time = std::ranges::find(words.subspan(first), "time");
     return time == words.end() ? otherwise : static_cast<std::size_t>(time - words.begin()) - first;
