@@ -101,7 +101,7 @@ TEST(NetsOfRanks, APluginThatReportsAShortMessageIsNoticed) {
   Variables faulty = test::net_variables("plugin:v9");
   faulty["SLIP_PLUGIN_FAULT"] = "size=short";
   const std::vector<std::string> reports = run_ranks({test::net_variables("plugin:v9"), faulty});
-  expect_words(reports[1], {"rank 0", "bytes instead of"});
+  expect_words(reports[1], {"mismatch between ranks", "rank 1", "rank 0", "bytes"});
 }
 
 TEST(NetsOfRanks, AUcxThatFindsNoWaySaysSo) {
