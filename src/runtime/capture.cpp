@@ -50,19 +50,13 @@ std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
   return found == all.captures.end() ? nullptr : found->second;
 }
 
-Name Capture::name_of(const StreamState& stream) {
-  const base::LockGuard lock(stream.core->named_mutex);
-  const auto found = stream.core->named_streams.find(stream.last_id);
-  return found == stream.core->named_streams.end() ? Name() : found->second;
-}
-
 Capture::Branch& Capture::branch(StreamState& stream) {
   const auto [place, fresh] = branches_.try_emplace(&stream);
   if (fresh) {
     place->second.index = static_cast<std::uint32_t>(streams_.size());
-    streams_.push_back({stream.core, name_of(stream)});
+    streams_.push_back({stream.core, stream.core->named_streams.find(stream.last_id)});
     stream.core->captures.all.fetch_add(1, std::memory_order_relaxed);
-    if (stream.blocking()) stream.core->blocking_captures.all.fetch_add(1, std::memory_order_relaxed);
+    if (stream.blocking()) stream.core->captures.blocking.fetch_add(1, std::memory_order_relaxed);
     // release: a thread that reads the pointer observes the constructed capture.
     stream.capture.store(this, std::memory_order_release);
   }

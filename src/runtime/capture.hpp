@@ -65,7 +65,6 @@ class Capture {
   };
   Capture(StreamState& origin, std::uint64_t id);
   Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);
-  static Name name_of(const StreamState& stream);  // empty: it has none
   bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
   void release_streams() SLIP_REQUIRES(mutex_) {

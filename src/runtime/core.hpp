@@ -167,6 +167,11 @@ class NamedStreams {
     const base::LockGuard lock(mutex_);
     names_.erase(id);
   }
+  Name find(std::uint64_t id) const {  // empty: the stream has no name
+    const base::LockGuard lock(mutex_);
+    const auto found = names_.find(id);
+    return found == names_.end() ? Name() : found->second;
+  }
   template <class Visit>
   void for_each(const Visit& visit) const {  // visit(id, name), in the order in which they were opened
     const base::LockGuard lock(mutex_);
