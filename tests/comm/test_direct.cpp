@@ -183,11 +183,15 @@ SLIP_CHILD(RanksThatOffer, Process) {
 }
 
 TEST_P(RanksThatOffer, AsProcesses) {
-  const std::map<std::string, std::string> variables{{kSetting, std::to_string(GetParam())}};
-  const UniqueId id = test::local_id();
-  std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("RanksThatOffer.Process", id, 3, rank, variables);
-  for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
+  for (const char* single_copy : {"always", "never"}) {
+    SCOPED_TRACE(single_copy);
+    const std::map<std::string, std::string> variables{{kSetting, std::to_string(GetParam())},
+                                                       {"SLIP_SINGLE_COPY", single_copy}};
+    const UniqueId id = test::local_id();
+    std::vector<RankProcess> ranks;
+    for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("RanksThatOffer.Process", id, 3, rank, variables);
+    for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
+  }
 }
 
 // All, one, all but one, none.

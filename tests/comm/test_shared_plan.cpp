@@ -133,6 +133,38 @@ TEST_P(SharedPlans, BuffersInReachAreNotInEachOthersWay) {
   }
 }
 
+// The kernel copies from the buffers of all ranks, of some, or refuses to.
+TEST_P(SharedPlans, BuffersThatTheKernelReadsAreNotInEachOthersWay) {
+  const auto all = [](std::size_t, int) { return true; };
+  const comm::Reachable ways[] = {{all, false, true},
+                                  {all, true, true},
+                                  {all, false, true, true},
+                                  {all, true, true, true},
+                                  {[](std::size_t, int rank) { return rank == 1; }, false, true},
+                                  {[](std::size_t call, int rank) { return call % 2 == 0 || rank != 1; }, true, true}};
+  for (const int nranks : {2, 3, 4}) {
+    for (const std::uint64_t bytes : {100U, 3000U, 8192U, 30'000U, 1'100'001U}) {
+      for (const comm::Reachable& one : ways) {
+        SCOPED_TRACE(testing::Message() << nranks << " ranks, " << bytes << " bytes, in place " << one.in_place
+                                        << ", refused " << one.refused);
+        expect_proven(std::vector<comm::Call>(3, call_of(GetParam(), bytes)), nranks, one);
+      }
+    }
+  }
+}
+
+// Each wait of a call in which the kernel reads is needed. (In a broadcast and a scatter some ranks wait only to know
+// whether a peer was refused.)
+TEST(SharedPlanOf, AWaitForAReadLeftOutIsFound) {
+  for (const comm::Collective kind : {comm::Collective::kAllGather, comm::Collective::kAllToAll}) {
+    const std::vector<comm::Call> calls(2, call_of(kind, 100'000));
+    const std::vector<comm::RankPrograms> whole =
+        comm::host_rank_programs(calls, 2, {[](std::size_t, int) { return true; }, false, true});
+    ASSERT_TRUE(whole.back().direct);
+    for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_GE(expect_all_waits_needed(whole, rank), 4);
+  }
+}
+
 TEST(SharedPlanOf, CallsOfBothWaysOneAfterTheOther) {
   std::vector<comm::Call> calls;
   for (const std::uint64_t bytes : {700'000U, 40U, 1'600'000U, 9000U}) {
@@ -140,7 +172,9 @@ TEST(SharedPlanOf, CallsOfBothWaysOneAfterTheOther) {
   }
   // Some ranks, all or none, changing from call to call.
   const auto offers = [](std::size_t call, int rank) { return (call * 5 + static_cast<std::size_t>(rank)) % 4 != 0; };
-  for (const bool in_place : {false, true}) expect_proven(calls, 3, {offers, in_place});
+  for (const bool in_place : {false, true}) {
+    for (const bool by_kernel : {false, true}) expect_proven(calls, 3, {offers, in_place, by_kernel});
+  }
 }
 
 // Each wait of a call that is done where buffers lie keeps somebody's buffer from being used too early. (In gather,

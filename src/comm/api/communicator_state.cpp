@@ -140,6 +140,7 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
             timeout_ns(),
             &monitor->history,
             sim != nullptr} {
+  calls.copy_choice.set_mode(requested.single_copy);
   if (gpu) gpu->limit_blocks(requested.max_channels);
   if (gpu)
     gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
@@ -181,7 +182,8 @@ void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm
   static const comm::Call kBarrier;
   const comm::Call& call = moves_bytes() ? asked : kBarrier;
   if (is_shared(call)) {
-    plan.emplace<comm::HostProgramBuilder>(call, next_shared_, chunks_, bootstrap.rank(), bootstrap.nranks());
+    plan.emplace<comm::HostProgramBuilder>(call, next_shared_, chunks_, bootstrap.rank(), bootstrap.nranks(),
+                                           memory->can_read());
     return;
   }
   plan.emplace<comm::MessageProgramBuilder>(plan_of(call, in_place, explained_));

@@ -35,6 +35,13 @@ std::optional<Transport> transport_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<SingleCopy> single_copy_of(std::string_view name) {
+  if (name == "auto") return SingleCopy::kAuto;
+  if (name == "always") return SingleCopy::kAlways;
+  if (name == "never") return SingleCopy::kNever;
+  return std::nullopt;
+}
+
 RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here here) {
   RequestedOptions result{.heartbeat_ms = options.heartbeat.count(),
                           .silence_ms = options.silence.count(),
@@ -55,6 +62,11 @@ RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here h
     const std::optional<Transport> found = transport_of(name);
     if (!found) base::fail(Code::kInvalidValue, here, "SLIP_TRANSPORT={}: auto or net is expected", name);
     result.transport = *found;
+  }
+  if (const std::string name = base::env_text("SLIP_SINGLE_COPY"); !name.empty()) {
+    const std::optional<SingleCopy> found = single_copy_of(name);
+    if (!found) base::fail(Code::kInvalidValue, here, "SLIP_SINGLE_COPY={}: auto, always or never is expected", name);
+    result.single_copy = *found;
   }
   const std::string& host = options.host.empty() ? base::env().host_id : options.host;
   if (!host.empty()) result.host = base::hash_of(host);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "comm/host/copy_choice.hpp"
 #include "slip/communicator.hpp"
 #include "transport/bootstrap/bootstrap.hpp"
 #include "transport/net/net.hpp"
@@ -28,6 +29,7 @@ transport::NetOptions net_options_of(const CommunicatorOptions& options);
 // The value that has this name in the environment and in files; none if the name is unknown.
 std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
+std::optional<SingleCopy> single_copy_of(std::string_view name);
 
 inline constexpr int kMaxChannels = 32;
 
@@ -38,8 +40,9 @@ struct RequestedOptions {
   Algorithm algorithm = Algorithm::kAuto;
   Transport transport = Transport::kAuto;
   bool deterministic = false;
-  int min_channels = 0, max_channels = 0;  // 0: the communicator chooses
-  std::uint64_t host = 0;                  // a hash of the requested host name; 0: the real host
+  int min_channels = 0, max_channels = 0;      // 0: the communicator chooses
+  std::uint64_t host = 0;                      // a hash of the requested host name; 0: the real host
+  SingleCopy single_copy = SingleCopy::kAuto;  // ranks may differ
 
   static RequestedOptions of(const CommunicatorOptions& options, Here here);
   std::string text() const;

@@ -94,9 +94,11 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   const CoreShare cores = find_core_share(bootstrap, places.ranks);
   cores_each = cores.each;
   set_channels(requested, hosts, cores.any_oversubscribed, tuning);
+  const bool may_read = requested.single_copy != SingleCopy::kNever;
   if (nranks == 1 || (requested.transport == Transport::kAuto && members.size() > 1))
-    host.emplace(bootstrap, members, tuning.max_channels);
+    host.emplace(bootstrap, members, tuning.max_channels, may_read);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
+  if (memory && nranks > 1) memory->meet_readers(may_read && device.info().name.starts_with("cpu"));
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   if (places.cluster && tuning.hosts > 1 && tuning.hosts < nranks)
     tuning.loads = AllToAllLoads::of(*places.cluster, graphs.front().relays);

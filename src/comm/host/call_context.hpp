@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/diagnose/call_history.hpp"
+#include "comm/host/copy_choice.hpp"
 #include "comm/host/shared_host.hpp"
 #include "comm/host/shared_memory.hpp"
 #include "comm/link/links.hpp"
@@ -90,6 +91,7 @@ struct RunningState {
   struct Peer {
     std::byte *input = nullptr, *output = nullptr;
     ReduceScale scale = {};
+    std::int32_t input_process = 0;  // not 0: `input` is an address of this process, and the kernel reads there
   };
   std::vector<Peer> peers;
   std::vector<std::byte> scratch;
@@ -118,6 +120,7 @@ struct CallContext {
   const bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
 
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
+  CopyChoice copy_choice{};
   std::atomic<std::uint64_t> next_ticket{1};  // the ticket of the call that may run
   RunningState running{nranks, links.channels()};
   std::atomic<bool> aborted{false};

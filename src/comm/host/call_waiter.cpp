@@ -25,6 +25,8 @@ constexpr int kSpinsWithoutPause = 200;  // a CPU pause would take longer than t
 // Polls of the enqueuing thread, if every rank has a core. If the other ranks enqueue the call at the same time, the
 // call ends here and no worker has to run it. If they are late, these polls cost about 0.4 us.
 constexpr int kEnqueueLooks = 128;
+// The same when all ranks have joined, and one of them still copies a block of at most 32 KiB.
+constexpr int kEnqueueCopyLooks = 1000;
 // How long the thread yields before it returns. A worker may have other ops to run, so it returns soon. A thread that
 // waits for this very call has nothing else to run, so it yields longer, except for a network, which wakes it. If ranks
 // share cores, it yields longest: the awaited rank needs time slices first.
@@ -47,14 +49,17 @@ constexpr std::int64_t kSleepNs = 20'000;
 bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
   if (condition_.set(kind, value, peer)) failures_.restart();
   const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(peer));
-  const bool cheap = (kind == Kind::kMeet && peer == kAllPeers) || (kind == Kind::kLink && !by_net);
+  const bool cheap = kind == Kind::kMeet || (kind == Kind::kLink && !by_net);
   const int oversubscribed = by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
   const bool slow = by_net && !context_.oversubscribed && context_.running.slow_waits > 0;
   const int spins = context_.one_thread || slow ? 1
                     : may_spin_                 ? (context_.oversubscribed ? oversubscribed
                                                    : by_net                ? kSpinsNet
                                                                            : kSpins)
-                                                : (cheap && !context_.oversubscribed ? kEnqueueLooks : 1);
+                    : context_.oversubscribed   ? 1
+                    : kind == Kind::kPhase      ? kEnqueueCopyLooks
+                    : cheap                     ? kEnqueueLooks
+                                                : 1;
   for (int look = 0; look < spins; ++look) {
     if (condition_.holds()) return over();
     if (look >= kSpinsWithoutPause) base::cpu_relax();

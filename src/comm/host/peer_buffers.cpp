@@ -19,7 +19,7 @@ bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std:
 
 }  // namespace
 
-PublishedBuffers PeerBuffers::find_own(bool hidden) const {
+PublishedBuffers PeerBuffers::find_own(bool hidden, bool is_small) const {
   const Call& call = call_.call;
   const int rank = context_.rank;
   const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
@@ -32,13 +32,25 @@ PublishedBuffers PeerBuffers::find_own(bool hidden) const {
   if (overlap(call_.input, in, call_.output, out) &&
       !DirectProgramBuilder::may_overlap(call, rank, call_.output, call_.input))
     return result;
+  // Pages that are hidden cannot be read through the kernel either.
+  const bool may_read = context_.memory->can_read() && !hidden && DirectProgramBuilder::can_read(call, context_.nranks);
+  const bool wants_read =
+      may_read && context_.copy_choice.wants_read(call, context_.host->reads().staging_is_quicker(call.kind));
+  if (is_small && !wants_read) return result;
+  const auto find = [&](const std::byte* data, std::uint64_t bytes) {
+    const SharedAddress found = context_.memory->find(data, bytes, hidden);
+    if (found.segment != SharedAddress::kNowhere || !wants_read) return found;
+    return SharedAddress{reinterpret_cast<std::uintptr_t>(data), SharedAddress::kPrivate};
+  };
   SharedAddress input, output;
-  if (needs.input) input = context_.memory->find(call_.input, in, hidden);
-  if (needs.output) output = context_.memory->find(call_.output, out, hidden);
+  if (needs.input) input = find(call_.input, in);
+  if (needs.output) output = context_.memory->find(call_.output, out, hidden);  // peers write there
   if ((needs.input && input.segment == SharedAddress::kNowhere) ||
       (needs.output && output.segment == SharedAddress::kNowhere))
     return result;
-  return {input.offset, output.offset, call.scale, input.segment, output.segment, PeerAccess::kShared};
+  const bool is_private = input.segment == SharedAddress::kPrivate;
+  return {input.offset,  output.offset,  call.scale,
+          input.segment, output.segment, is_private ? PeerAccess::kReadable : PeerAccess::kShared};
 }
 
 bool PeerBuffers::is_in_this_call(int rank) const {
@@ -55,6 +67,7 @@ bool PeerBuffers::all_have_published(const HostProgramBuilder& plan) const {
 
 std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uint64_t blocks) const {
   if (address.segment == SharedAddress::kNowhere) return nullptr;
+  if (address.segment == SharedAddress::kPrivate) return reinterpret_cast<std::byte*>(address.offset);
   const std::uint64_t bytes = blocks * call_.call.block_bytes();
   if (std::byte* const data = context_.memory->at(address, bytes)) return data;
   base::fail(Code::kInvalidValue, {}, "rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}",
@@ -62,23 +75,22 @@ std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uin
 }
 
 void PeerBuffers::choose_path(HostProgramBuilder& plan) {
-  bool any_unreachable = false, any_shared = false;
+  HostProgramBuilder::Offers offers;
   const SharedHost& host = *context_.host;
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (!plan.depends_on(rank)) continue;
-    const PeerAccess access = rank == context_.rank ? own_.access : host.published(rank, call_.slot).access;
-    any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
-    any_shared = any_shared || access == PeerAccess::kShared;
+    offers.add(rank == context_.rank ? own_.access : host.published(rank, call_.slot).access);
   }
-  plan.choose(any_unreachable, any_shared);
-  if (plan.path() != HostPath::kDirect) return;
+  plan.choose(offers);
+  if (!plan.is_direct()) return;
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (rank == context_.rank || !plan.depends_on(rank)) continue;
     const PublishedBuffers theirs = host.published(rank, call_.slot);
     const Blocks blocks = blocks_of(call_.call, rank, context_.nranks);
     context_.running.peers[static_cast<std::size_t>(rank)] = {
         resolve(rank, {theirs.input, theirs.input_segment}, blocks.in),
-        resolve(rank, {theirs.output, theirs.output_segment}, blocks.out), theirs.scale};
+        resolve(rank, {theirs.output, theirs.output_segment}, blocks.out), theirs.scale,
+        theirs.input_segment == SharedAddress::kPrivate ? context_.memory->process_of(rank) : 0};
   }
 }
 
@@ -106,7 +118,7 @@ void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
       if (!all_have_published(plan)) return;  // so no peer is inside, and a peer that enters later sees the failure
       choose_path(plan);
     }
-    if (plan.path() != HostPath::kDirect) return;
+    if (!plan.is_direct()) return;
     // If this rank is inside: a peer that sees this signal sees the failure, too.
     if (host.is_in(context_.rank, inside)) host.signal(context_.running.phase + DirectProgramBuilder::kOutside);
     // A peer in another process may access memory that this rank has freed: its own mapping stays valid. A peer in this

@@ -14,9 +14,10 @@ class PeerBuffers {
  public:
   PeerBuffers(CallContext& context, const ActiveCall& call) : context_(context), call_(call) {}
 
-  // `hidden`: see SharedMemory::find. Returns whether peers need this rank's buffers, and can reach them.
-  PeerAccess publish(bool hidden) {
-    own_ = find_own(hidden);
+  // `hidden`: see SharedMemory::find. `is_small`: the call can also go through boxes. Returns whether peers need this
+  // rank's buffers, and can reach them.
+  PeerAccess publish(bool hidden, bool is_small) {
+    own_ = find_own(hidden, is_small);
     return own_.access;
   }
   const PublishedBuffers& own() const { return own_; }
@@ -32,7 +33,7 @@ class PeerBuffers {
   void leave(HostProgramBuilder& plan) noexcept;
 
  private:
-  PublishedBuffers find_own(bool hidden) const;
+  PublishedBuffers find_own(bool hidden, bool is_small) const;
   bool is_in_this_call(int rank) const;
   bool all_have_published(const HostProgramBuilder& plan) const;
   std::byte* resolve(int rank, const SharedAddress& address, std::uint64_t blocks) const;

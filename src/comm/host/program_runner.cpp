@@ -4,16 +4,20 @@
 #include <span>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "comm/reduce/reduce.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace slip::comm {
 
 void ProgramRunner::prepare(bool hidden) {
   if (auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan)) {
     call_.slot = shared->number();
-    staging_shift_ = shared->box_shift();
-    if (shared->asks()) shared->take(peers_.publish(hidden));
+    staging_shift_ = shared->asks() ? 0 : shared->box_shift();  // HostProgramBuilder::write() has added it
+    if (shared->asks()) shared->take(peers_.publish(hidden, shared->is_small()));
   }
+  refused_ = false;
+  began_ = 0;
   piece_ = 0;
   step_ = 0;
   channel_ = 0;
@@ -22,6 +26,12 @@ void ProgramRunner::prepare(bool hidden) {
 }
 
 void ProgramRunner::start() {
+  const auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
+  if (shared && shared->asks() && context_.memory->can_read()) {
+    // Rank 0 measures; in a call from a root a rank that receives.
+    const bool from_root = DirectProgramBuilder::from_root(call_.call.kind);
+    if (context_.rank == (from_root && call_.call.root == 0 ? 1 : 0)) began_ = base::ticks();
+  }
   context_.links.set_call_channels(call_.channels());
   if (call_.channels() > 1) start_channels();
   else write_program();
@@ -37,16 +47,28 @@ bool ProgramRunner::run() {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run_step(program_->steps[step_])) return false;
     }
-    auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
-    if (shared && shared->path() == HostPath::kOpen) peers_.choose_path(*shared);
-    if (++piece_ >= call_.pieces()) {
-      if (shared && shared->path() == HostPath::kDirect) peers_.require_unfailed();
-      if (!shared && context_.memory) context_.host->compare_posted();
-      return true;
-    }
+    if (!end_piece()) return true;
     step_ = 0;
     write_program();
   }
+}
+
+// False: it was the last piece of the call.
+bool ProgramRunner::end_piece() {
+  auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
+  if (!shared) {
+    if (++piece_ < call_.pieces()) return true;
+    if (context_.memory) context_.host->compare_posted();
+    return false;
+  }
+  if (shared->path() == HostPath::kOpen) peers_.choose_path(*shared);
+  if (piece_ == 1 && shared->path() == HostPath::kRead && context_.host->reads().refused(call_.slot)) shared->refuse();
+  if (++piece_ < call_.pieces()) return true;
+  if (shared->is_direct()) peers_.require_unfailed();
+  if (began_ != 0 && (shared->path() == HostPath::kRead || shared->path() == HostPath::kStaged))
+    context_.copy_choice.note(call_.call, shared->path() == HostPath::kRead, base::ticks() - began_,
+                              context_.host->reads().staging_is_quicker(call_.call.kind));
+  return false;
 }
 
 void ProgramRunner::write_program() {
@@ -54,10 +76,10 @@ void ProgramRunner::write_program() {
   program_ = &running.program;
   const auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
   if (!shared) return write_messages();
-  if (shared->chunks() > 0) {
+  if (shared->chunks() > 0 || shared->asks()) {
     running.program.clear();
-    if (piece_ < call_.pieces()) shared->write(piece_, running.program);
-    return;
+    if (piece_ >= call_.pieces()) return;
+    return shared->write(piece_, running.program);
   }
   const Signature call = call_.signature.without_number();
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
@@ -126,10 +148,20 @@ bool ProgramRunner::run_channel_step(const Primitive& step) { return run_step(st
   return nullptr;
 }
 
-[[gnu::always_inline]] inline void ProgramRunner::copy(const Primitive& step) const {
+// The kernel copies. If it refuses, the other ranks learn of it with this rank's next signal.
+void ProgramRunner::read(void* to, const BufferLocation& from, std::uint64_t bytes) {
+  const std::int32_t process = context_.running.peers[from.rank].input_process;
+  if (process == 0) return comm::copy(to, at(from), bytes);
+  if (refused_ || transport::read_process(process, reinterpret_cast<std::uintptr_t>(at(from)), to, bytes)) return;
+  refused_ = true;
+  context_.host->reads().refuse(call_.slot);
+}
+
+[[gnu::always_inline]] inline void ProgramRunner::copy(const Primitive& step) {
   const Call& call = call_.call;
   const BufferLocation& from = program_->locations[step.first + 1];
   void* const to = at(program_->locations[step.first]);
+  if (from.space == BufferSpace::kPeerInput) return read(to, from, step.bytes);
   if (call.op != ReduceOp::kPreMulSum || !reduces(call.kind) || from.space != BufferSpace::kInput)
     return comm::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // other ranks expect the input multiplied by this rank's factor

@@ -35,7 +35,9 @@ class ProgramRunner : base::NoCopy {  // its parts refer to each other
   void write_messages();
   bool run_step(const Primitive& step);          // inline in the loop of run()
   bool run_channel_step(const Primitive& step);  // the same, not inline
-  void copy(const Primitive& step) const;
+  void copy(const Primitive& step);
+  void read(void* to, const BufferLocation& from, std::uint64_t bytes);
+  bool end_piece();
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);
   std::byte* at(const BufferLocation& place) const;
@@ -53,6 +55,8 @@ class ProgramRunner : base::NoCopy {  // its parts refer to each other
   std::uint64_t staging_shift_ = 0;  // in a small call, added to offsets in staging memory (see box_shift())
   int channel_ = 0;                  // the channel whose step runs
   std::uint64_t scratch_ = 0;        // offset of the scratch memory of this channel
+  std::uint64_t began_ = 0;          // in ticks; 0: the call is not measured (CopyChoice)
+  bool refused_ = false;             // the kernel did not let this rank read a peer's memory
 };
 
 }  // namespace slip::comm

@@ -17,17 +17,18 @@ std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels)
 
 }  // namespace
 
-SharedHost::SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels)
+SharedHost::SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels, bool may_read)
     : rank_(bootstrap.rank()),
       nranks_(bootstrap.nranks()),
       members_(std::move(members)),
       whole_(members_.size() == static_cast<std::size_t>(nranks_)),
+      may_read_(may_read),
       segment_(transport::Segment::share(bootstrap, members_,
                                          segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
       regions_(segment_.data() + kHeaderBytes),
       known_(static_cast<std::size_t>(nranks_), 0),
       compared_(known_) {
-  static_assert(sizeof(Failure) <= kHeaderBytes);
+  static_assert(sizeof(Header) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so that it works between processes
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -29,11 +30,29 @@ struct PublishedBuffers {
 };
 static_assert(sizeof(PublishedBuffers) == 40);
 
+// What the ranks of a host share about calls in which the kernel reads private memory of peers. relaxed, all of it: the
+// phases order a refusal, and the rest are hints.
+class alignas(64) KernelReads {
+ public:
+  using Hint = std::atomic<std::uint32_t>;
+
+  // The kernel did not let this rank read in the call. Before SharedHost::signal(): ranks that have seen that phase see
+  // the refusal.
+  void refuse(std::uint64_t number) { refused_.store(number, std::memory_order_relaxed); }
+  bool refused(std::uint64_t number) const { return refused_.load(std::memory_order_relaxed) == number; }
+  // See CopyChoice: one bit for each size class.
+  Hint& staging_is_quicker(Collective kind) { return staging_is_quicker_[static_cast<std::size_t>(kind)]; }
+
+ private:
+  std::atomic<std::uint64_t> refused_{0};  // the number of the last call with a refused read
+  std::array<Hint, static_cast<std::size_t>(Collective::kMessage)> staging_is_quicker_{};
+};
+
 class SharedHost {
  public:
   // `members`: the ranks of this host, which construct theirs together. Slots, phases and staging memory exist only if
   // the members are all ranks of the bootstrap; pipes and the failure exist always.
-  SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels = 1);
+  SharedHost(transport::Bootstrap& bootstrap, std::vector<int> members, int channels = 1, bool may_read = true);
 
   bool has(int rank) const { return index_of(rank) >= 0; }
   PipeMemory& pipe(int from, int to, int channel) const;
@@ -87,6 +106,10 @@ class SharedHost {
     return base::load_acquire(phase_of(rank)) == phase;  // acquire: see signal()
   }
 
+  // Whether the kernel may copy private memory of this rank to its peers.
+  bool may_read() const { return may_read_; }
+  KernelReads& reads() const { return header().reads; }
+
   // The first failure of any rank of this host.
   bool failed() const { return failure().state.load(std::memory_order_relaxed) != 0; }  // relaxed: why() acquires
   bool fail(Code code, const std::string& text) const;  // false: a rank has failed before; its failure is kept
@@ -110,12 +133,18 @@ class SharedHost {
   std::atomic<std::uint64_t>& phase_of(int rank) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + StagingLayout::kPhase);
   }
+  struct Header {
+    Failure failure;
+    KernelReads reads;
+  };
   int index_of(int rank) const;  // among the members; -1: not a member
-  Failure& failure() const { return *reinterpret_cast<Failure*>(segment_.data()); }
+  Header& header() const { return *reinterpret_cast<Header*>(segment_.data()); }
+  Failure& failure() const { return header().failure; }
 
   const int rank_, nranks_;
   const std::vector<int> members_;  // in ascending order
   const bool whole_;                // the members are all ranks
+  const bool may_read_;
   transport::Segment segment_;
   std::byte* regions_ = nullptr;
   std::uint64_t posted_ = 0;             // this rank's last call

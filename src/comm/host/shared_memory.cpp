@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 
+#include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "slip/shared_buffer.hpp"
 
@@ -84,6 +87,31 @@ std::byte* SharedRegistry::at(const SharedAddress& address, std::uint64_t bytes)
 SharedMemory::SharedMemory(transport::Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
   for (const transport::Placement& other : bootstrap.placements())
     one_process_ = one_process_ && transport::same_process(other, bootstrap.placements().front());
+}
+
+void SharedMemory::meet_readers(bool wanted) {
+  if (one_process_) return;
+  struct Probe {
+    std::uint64_t address = 0, value = 0;
+    std::uint8_t wanted = 0;
+    std::array<std::uint8_t, 7> unused{};
+  };
+  // The value tells this process from another one with the same number in another container.
+  const auto value = static_cast<std::uint64_t>(base::now_ns()) ^ (static_cast<std::uint64_t>(::getpid()) << 40);
+  volatile std::uint64_t own = value;
+  const std::vector<Probe> all = bootstrap_.all_gather(
+      Probe{reinterpret_cast<std::uintptr_t>(&own), value, static_cast<std::uint8_t>(wanted && direct_ ? 1 : 0), {}});
+  bool reads = true;
+  for (const Probe& probe : all) reads = reads && probe.wanted == 1;
+  if (!reads) return;
+  for (int rank = 0; reads && rank < bootstrap_.nranks(); ++rank) {
+    const Probe& probe = all[static_cast<std::size_t>(rank)];
+    std::uint64_t seen = 0;
+    reads = transport::read_process(process_of(rank), probe.address, &seen, sizeof(seen)) && seen == probe.value;
+  }
+  // Until all ranks have answered, `own` exists.
+  const std::vector<std::uint8_t> can = bootstrap_.all_gather(static_cast<std::uint8_t>(reads ? 1 : 0));
+  can_read_ = std::ranges::all_of(can, [](std::uint8_t one) { return one == 1; });
 }
 
 std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const transport::SetupCall& call, Here here) {

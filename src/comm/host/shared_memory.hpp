@@ -16,6 +16,7 @@ namespace slip::comm {
 struct SharedAddress {
   static constexpr std::uint32_t kNowhere = 0;                  // no peer can reach it
   static constexpr std::uint32_t kAddress = ~std::uint32_t{0};  // all ranks are one process: `offset` is the address
+  static constexpr std::uint32_t kPrivate = kAddress - 1;  // `offset` is an address of the rank; the kernel reads there
 
   std::uint64_t offset = 0;  // bytes from the start of the segment
   std::uint32_t segment = kNowhere;
@@ -72,6 +73,11 @@ class SharedMemory : base::NoCopy {
 
   // All ranks are threads of one process, so each can reach any memory of the others.
   bool one_process() const { return one_process_; }
+  // Finds out whether the kernel lets each rank read the memory of all others. All ranks call it together; `wanted`:
+  // this rank allows it.
+  void meet_readers(bool wanted);
+  bool can_read() const { return can_read_; }  // the same on all ranks
+  std::int32_t process_of(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)].pid; }
   // All ranks call it, in the same order, each with the size of its own part. Null: this rank asked for 0 bytes.
   std::shared_ptr<SharedPart> allocate(std::size_t bytes, const transport::SetupCall& call, Here here);
 
@@ -88,6 +94,7 @@ class SharedMemory : base::NoCopy {
   transport::Bootstrap& bootstrap_;
   const bool direct_;
   bool one_process_ = true;
+  bool can_read_ = false;
   std::uint32_t allocations_ = 0;
   const std::shared_ptr<SharedRegistry> registry_ = std::make_shared<SharedRegistry>();
 };

@@ -164,7 +164,8 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int number, bool out) {
   if (through_memory(rank)) {
     const transport::Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
     const transport::Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
-    const bool threads = transport::same_process(here, there), named = here.pid_space == there.pid_space;
+    const bool threads = transport::same_process(here, there),
+               named = here.pid_space == there.pid_space && host_->may_read();
     if (out)
       return std::make_unique<PipeOutlet>(host_->pipe(own, rank, number), threads ? PipeReach::kThreads
                                                                           : named ? PipeReach::kProcesses

@@ -22,16 +22,18 @@ bool PipeOutlet::has_room() {
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
-// Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
-// ways are measured. Later every kTryEvery-th message takes the way that was slower, because the rates may have
-// changed.
+// Messages between processes that are large enough: in each size class the first kAlternating messages alternate
+// between cells and addresses, so that both ways are measured. Later every kTryEvery-th message takes the slower way,
+// because the rates may have changed.
 bool PipeOutlet::goes_by_address(const Message& message) {
   constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
   if (message.bytes < by_address_) return false;
   if (by_address_ == PipeReach::kThreads) return true;
-  const std::uint64_t number = large_++;
+  const std::size_t size_class = PipeReach::class_of(message.bytes);
+  const std::uint64_t number = large_[size_class]++;
   const bool tries = number % (number < kAlternating ? 2 : kTryEvery) == 0;
-  return memory_.cells_are_quicker.load(std::memory_order_relaxed) == tries;  // relaxed: only a hint
+  const std::uint32_t quicker = memory_.cells_are_quicker.load(std::memory_order_relaxed);  // relaxed: only a hint
+  return ((quicker >> size_class) & 1) == (tries ? 1U : 0U);
 }
 
 void PipeOutlet::fill_cell(Message& message) {
@@ -49,7 +51,10 @@ void PipeOutlet::fill_cell(Message& message) {
   } else {
     const std::uint64_t bytes = std::min(rest, PipeMemory::kCellBytes);
     head.bytes = static_cast<std::uint32_t>(bytes);
+    const bool measured = message.bytes >= PipeReach::kProcesses;
+    const std::uint64_t began = measured ? base::ticks() : 0;
     copy(bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], message.data + message.gone, bytes);
+    if (measured) head.copy_ticks = static_cast<std::uint32_t>(base::ticks() - began);
     message.gone += bytes;
   }
   ++filled_;
@@ -125,19 +130,24 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (head.by_address) return take_address(message, head);
   const std::uint64_t cell = taken_ % PipeMemory::kCells;
   const bool measured = process_ != 0 && message.bytes >= PipeReach::kProcesses;
-  if (measured && message.come == 0) message.began = base::ticks();
+  const std::uint64_t began = measured ? base::ticks() : 0;
   copy(message.data + message.come, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], head.bytes);
   message.come += head.bytes;
-  if (measured && message.come == message.bytes) note_pace(cells_, message.began, message.bytes);
+  if (!measured) return true;
+  // The sender's time counts, too: in an exchange a rank copies in and out, one after the other.
+  message.copy_ticks += base::ticks() - began + head.copy_ticks;
+  if (message.come == message.bytes) note_pace(&Paces::cells, message.copy_ticks, message.bytes);
   return true;
 }
 
-void PipeInlet::note_pace(PipePace& pace, std::uint64_t began, std::uint64_t bytes) {
-  pace.note(base::ticks() - began, bytes);
-  if (!cells_.known() || !address_.known()) return;
-  const bool quicker = cells_ < address_;
-  if (memory_.cells_are_quicker.load(std::memory_order_relaxed) != quicker)
-    memory_.cells_are_quicker.store(quicker, std::memory_order_relaxed);  // relaxed, both: only a hint
+void PipeInlet::note_pace(PipePace Paces::*way, std::uint64_t ticks, std::uint64_t bytes) {
+  const std::size_t size_class = PipeReach::class_of(bytes);
+  Paces& paces = paces_[size_class];
+  (paces.*way).note(ticks, bytes);
+  if (!paces.cells.known() || !paces.address.known()) return;
+  const std::uint32_t hint = memory_.cells_are_quicker.load(std::memory_order_relaxed), bit = 1U << size_class;
+  const std::uint32_t now = paces.cells < paces.address ? hint | bit : hint & ~bit;
+  if (now != hint) memory_.cells_are_quicker.store(now, std::memory_order_relaxed);  // relaxed, both: only a hint
 }
 
 // A sender that has given up may have overwritten the message; between threads it may even have freed the memory.
@@ -166,7 +176,7 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
                           std::memory_order_release);  // a sender that sees it sees windows_taken as it is now
     return false;
   }
-  if (process_ != 0) note_pace(address_, began, message.bytes);
+  if (process_ != 0) note_pace(&Paces::address, base::ticks() - began, message.bytes);
   message.come = message.bytes;
   return true;
 }

@@ -70,6 +70,7 @@ void StagedProgramBuilder::write(std::uint64_t piece, Program& program) const {
 }
 
 void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const {
+  if (small_) return box_in(program, box_shift());
   const Span now = span(chunk);
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
   if (ends_with_copies()) {  // all but this rank's slice, in two copies
@@ -82,7 +83,8 @@ void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const 
       const auto block = static_cast<std::uint64_t>(to);
       if (to != rank_) program.copy(own_half(block * chunk_bytes_), input_at(block * block_ + now.begin), now.bytes);
     }
-  } else if (call_.kind == Collective::kAllGather || (call_.kind == Collective::kGather && !is_root())) {
+  } else if (call_.kind == Collective::kAllGather || (call_.kind == Collective::kGather && !is_root()) ||
+             (call_.kind == Collective::kBroadcast && is_root())) {
     program.copy(own_half(0), input_at(now.begin), now.bytes);
   }
 }
@@ -156,36 +158,46 @@ void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const
 }
 
 void StagedProgramBuilder::write_small(Program& program, std::uint64_t shift) const {
-  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
-  const bool from_root = DirectProgramBuilder::from_root(call_.kind);
-  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;  // of this rank's part in each peer's box
-  const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
-  const auto boxed = [&](int from, std::uint64_t at) -> BufferLocation {
-    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from), box + at};
-  };
   program.room(Layout::kTurns - 1);
-  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input_at(0), block_ * (by_blocks_ ? all : 1));
+  box_in(program, shift);
   program.post();
-  if (from_root) {
+  if (DirectProgramBuilder::from_root(call_.kind)) {
     if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
-    return program.copy(output_at(0), is_root() ? input_at(offset) : boxed(call_.root, offset), block_);
+    return box_out(program, shift);
   }
   const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
   if (to_root && !is_root()) return;
-  if (reduces(call_.kind)) {
-    program.meet();
-    if (block_ == 0) return;
-    const std::span<BufferLocation> places = program.reduce(1, nranks_, block_);
-    places[0] = output_at(0);
-    for (int from = 0; from < nranks_; ++from)
-      places[1 + static_cast<std::size_t>(from)] = from == rank_ ? input_at(offset) : boxed(from, offset);
+  copy_own(program);  // before the wait: peers' data is still on its way
+  program.meet();
+  box_out(program, shift);
+}
+
+void StagedProgramBuilder::box_in(Program& program, std::uint64_t shift) const {
+  const std::uint64_t blocks = by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1;
+  if (!DirectProgramBuilder::from_root(call_.kind) || is_root())
+    program.copy(boxed(rank_, 0, shift), input_at(0), block_ * blocks);
+}
+
+void StagedProgramBuilder::copy_own(Program& program) const {
+  if (reduces(call_.kind) || DirectProgramBuilder::from_root(call_.kind)) return;
+  program.copy(output_at(static_cast<std::uint64_t>(rank_) * block_), input_at(own_part()), block_);
+}
+
+void StagedProgramBuilder::box_out(Program& program, std::uint64_t shift) const {
+  if (DirectProgramBuilder::from_root(call_.kind))
+    return program.copy(output_at(0), is_root() ? input_at(own_part()) : boxed(call_.root, own_part(), shift), block_);
+  if (!reduces(call_.kind)) {
+    for (int from = 0; from < nranks_; ++from) {
+      if (from != rank_)
+        program.copy(output_at(static_cast<std::uint64_t>(from) * block_), boxed(from, own_part(), shift), block_);
+    }
     return;
   }
-  program.copy(output_at(own * block_), input_at(offset), block_);  // before the wait: peers' data is still on its way
-  program.meet();
-  for (int from = 0; from < nranks_; ++from) {
-    if (from != rank_) program.copy(output_at(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
-  }
+  if (block_ == 0) return;
+  const std::span<BufferLocation> places = program.reduce(1, nranks_, block_);
+  places[0] = output_at(0);
+  for (int from = 0; from < nranks_; ++from)
+    places[1 + static_cast<std::size_t>(from)] = from == rank_ ? input_at(own_part()) : boxed(from, own_part(), shift);
 }
 
 DirectProgramBuilder::NeededBuffers DirectProgramBuilder::needed_buffers(const Call& call, int rank) {
@@ -224,12 +236,29 @@ bool DirectProgramBuilder::may_overlap(const Call& call, int rank, const std::by
   return false;
 }
 
+bool DirectProgramBuilder::can_read(const Call& call, int nranks) {
+  const bool reads = call.kind == Collective::kBroadcast || call.kind == Collective::kScatter ||
+                     call.kind == Collective::kAllGather || call.kind == Collective::kAllToAll;
+  return reads && nranks > 1 && call.block_bytes() >= kMinReadBytes;
+}
+
 void DirectProgramBuilder::write(Program& program) const {
   if (enters()) program.enter(kInside);
   if (reduces(call_.kind)) reduce(program);
-  else copies(program);
+  else copies(program, 0, nranks_);
   if (enters()) program.signal(kOutside);
   if (is_visited()) program.wait(kOutside);
+}
+
+// Own blocks come last: peers wait until this rank has read theirs.
+void DirectProgramBuilder::write_reads(Program& program) const {
+  if (enters()) {
+    program.enter(kInside);
+    copies(program, 1, nranks_);
+  }
+  program.signal(kOutside);
+  if (!from_root(call_.kind) || is_root()) copies(program, 0, 1);
+  program.wait(kOutside);
 }
 
 void DirectProgramBuilder::reduce(Program& program) const {
@@ -252,7 +281,8 @@ void DirectProgramBuilder::reduce(Program& program) const {
     locations[static_cast<std::size_t>(targets + from)] = input_of(from, begin);
 }
 
-void DirectProgramBuilder::copies(Program& program) const {
+// The copies of the ranks from this one on, by their distance. A call with a root has one copy, at any distance.
+void DirectProgramBuilder::copies(Program& program, int first, int end) const {
   const auto own = static_cast<std::uint64_t>(rank_);
   const auto root = call_.root;
   switch (call_.kind) {
@@ -261,7 +291,7 @@ void DirectProgramBuilder::copies(Program& program) const {
     case Collective::kGather: return program.copy(output_of(root, own * block_), input_of(rank_, 0), block_);
     default: break;
   }
-  for (int step = 0; step < nranks_; ++step) {
+  for (int step = first; step < end; ++step) {
     const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
     const std::uint64_t offset = call_.kind == Collective::kAllToAll ? own * block_ : 0;
     program.copy(output_of(rank_, static_cast<std::uint64_t>(from) * block_), input_of(from, offset), block_);
@@ -269,37 +299,53 @@ void DirectProgramBuilder::copies(Program& program) const {
 }
 
 HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank,
-                                       int nranks)
+                                       int nranks, bool reads)
     : call_(call),
       rank_(rank),
-      asks_(asks(call, nranks)),
+      asks_(asks(call, nranks) || (reads && DirectProgramBuilder::can_read(call, nranks))),
       staged_(call, number, chunks_before, rank, nranks),
       direct_(call, rank, nranks),
       path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
 
+// The waits for the posts on which the choice of the path depends.
+void HostProgramBuilder::meet(Program& program) const {
+  if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
+  else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
+}
+
+void HostProgramBuilder::write_first(Program& program) const {
+  const bool offers = asks_ && own_ != PeerAccess::kUnreachable;
+  if (!offers && !(asks_ && is_small())) return staged_.write(0, program);
+  program.room(StagingLayout::kTurns - 1);
+  if (!offers) staged_.box_in(program, box_shift());
+  program.post();
+  meet(program);
+}
+
+// `piece`: of StagedProgramBuilder, after its first one.
+void HostProgramBuilder::write_staged(std::uint64_t piece, Program& program) const {
+  if (!is_small()) return staged_.write(piece, program);
+  staged_.copy_own(program);
+  staged_.box_out(program, box_shift());
+}
+
 void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
-  if (piece == 0) {
-    if (!asks_ || own_ == PeerAccess::kUnreachable) return staged_.write(0, program);
-    program.room(StagingLayout::kTurns - 1);
-    program.post();
-    if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
-    else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
-    return;
-  }
+  if (piece == 0) return write_first(program);
   if (path_ == HostPath::kDirect) return direct_.write(program);
-  if (path_ == HostPath::kLate && piece == 1) {
+  if (path_ == HostPath::kRead) return direct_.write_reads(program);
+  if (path_ == HostPath::kLate && piece == pieces_before_) {
     if (own_ != PeerAccess::kUnreachable) staged_.copy_in(0, program);
-    program.signal(1);
-    return program.wait(1);
+    program.signal(phases_before_ + 1);
+    return program.wait(phases_before_ + 1);
   }
   // A staged scatter needs the posts of all ranks. A rank that offered its buffers has waited only for the root's post.
   if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
-  if (path_ == HostPath::kStaged) return staged_.write(piece, program);
+  if (path_ == HostPath::kStaged) return write_staged(piece, program);
   const std::size_t begin = program.steps.size();
-  staged_.write(piece - 1, program);
-  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // late staging was phase 1, so all phases move by one
+  write_staged(piece - pieces_before_, program);
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // late staging was a phase, so all phases move
     Primitive& step = program.steps[i];
-    if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
+    if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) step.value += phases_before_ + 1;
   }
 }
 

@@ -66,8 +66,14 @@ class StagedProgramBuilder {
     if (!small_) return 0;
     return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
   }
-  // Adds the copies that come before the post. Not for a broadcast.
+  // Adds the copies that come before the post.
   void copy_in(std::uint64_t chunk, Program& program) const;
+  // The parts of a small call in which the ranks publish buffers, too: write_small() without its waits and its post.
+  // box_in() comes before the post, box_out() after the meeting.
+  void box_in(Program& program, std::uint64_t shift) const;
+  void copy_own(Program& program) const;  // this rank's block of an all_gather, gather or all_to_all
+  void box_out(Program& program, std::uint64_t shift) const;
+  bool is_small() const { return small_; }
   // The number of phases that the call signals. The next call continues to count from there.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
@@ -97,6 +103,12 @@ class StagedProgramBuilder {
     return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
             Layout::kHalves + half * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
   }
+  BufferLocation boxed(int from, std::uint64_t at, std::uint64_t shift) const {
+    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from),
+            (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift + at};
+  }
+  // The offset of this rank's part in each peer's box.
+  std::uint64_t own_part() const { return by_blocks_ ? static_cast<std::uint64_t>(rank_) * block_ : 0; }
   bool in_slot() const { return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot; }
   bool is_root() const { return rank_ == call_.root; }
 
@@ -119,8 +131,13 @@ class StagedProgramBuilder {
 //   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to every rank that needs it.
 //   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all ranks work
 //   at once.
+//
+// If each rank only reads, the kernel can do it (process_vm_readv), also from buffers that peers cannot map. Then all
+// ranks wait for all others, because a rank may find that the kernel refuses: in that case all ranks stage their data.
 class DirectProgramBuilder {
  public:
+  // Of a block, by the kernel: for fewer bytes the system calls and the second wait take longer than two copies.
+  static constexpr std::uint64_t kMinReadBytes = 8 << 10;
   static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases: the rank accesses peers' buffers; it is done
 
   DirectProgramBuilder(const Call& call, int rank, int nranks)
@@ -138,11 +155,16 @@ class DirectProgramBuilder {
   // another rank has overwritten.
   static bool may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input);
 
+  // Whether the kernel can do the call. Not reductions: a rank would have to read into memory of its own first, and to
+  // read results once more; that was slower than staging.
+  static bool can_read(const Call& call, int nranks);
+
   void write(Program& program) const;
+  void write_reads(Program& program) const;  // by the kernel
 
  private:
   void reduce(Program& program) const;
-  void copies(Program& program) const;
+  void copies(Program& program, int first, int end) const;
   bool is_root() const { return rank_ == call_.root; }
   bool enters() const {  // this rank accesses peers' buffers
     if (nranks_ == 1) return false;
@@ -167,27 +189,33 @@ class DirectProgramBuilder {
 // Whether the peers of a rank need its buffers in a call, and can reach them.
 enum class PeerAccess : std::uint32_t {
   kNotNeeded,
-  kUnreachable,  // needed, but the peers cannot map them
-  kShared,
+  kUnreachable,  // needed, but the rank does not offer them
+  kShared,       // peers have mapped them
+  kReadable,     // peers read them through the kernel
 };
 
 enum class HostPath : std::uint8_t {
   kOpen,    // not chosen yet
   kStaged,  // all ranks staged their data before they posted
-  kLate,    // some ranks stage their data after the posts
+  kLate,    // some ranks stage their data after the posts, or all because the kernel refused a read
   kDirect,
+  kRead,  // direct, and the kernel reads the buffers that peers cannot map
 };
 
 // Chooses the path of a call between ranks of one host and builds its program. Small calls, and calls with a needed
-// buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder).
+// buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder). If
+// the kernel can read, each rank decides for its own buffers, also in small calls of at least kMinReadBytes: see
+// CopyChoice.
 //
 // A rank that does not offer its buffers stages its data before it posts. So if no rank offers, the call needs no extra
 // wait. A rank that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait
 // once more.
 class HostProgramBuilder {
  public:
-  // The arguments are those of StagedProgramBuilder.
-  HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
+  // The arguments are those of StagedProgramBuilder. `reads`: the kernel lets all ranks read each other's memory; the
+  // same on all ranks.
+  HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks,
+                     bool reads = false);
   // Sets whether this rank offers its buffers to its peers. REQUIRES: asks(), and no piece was written.
   void take(PeerAccess own) { own_ = own; }
 
@@ -199,25 +227,48 @@ class HostProgramBuilder {
   bool asks() const { return asks_; }
   bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }
   // Chooses the path after the first piece, from the posts of the ranks for which depends_on() holds.
-  void choose(bool any_unreachable, bool any_shared) {
-    path_ = !any_unreachable ? HostPath::kDirect : any_shared ? HostPath::kLate : HostPath::kStaged;
+  struct Offers {
+    bool any_unreachable = false, any_shared = false, any_readable = false;
+    void add(PeerAccess access) {
+      any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
+      any_shared = any_shared || access == PeerAccess::kShared;
+      any_readable = any_readable || access == PeerAccess::kReadable;
+    }
+  };
+  void choose(const Offers& offers) {
+    if (!offers.any_unreachable) path_ = offers.any_readable ? HostPath::kRead : HostPath::kDirect;
+    else path_ = offers.any_shared || offers.any_readable ? HostPath::kLate : HostPath::kStaged;
+  }
+  // All ranks call it after the first piece of the path kRead, if a rank could not read: all stage their data late.
+  void refuse() {
+    path_ = HostPath::kLate;
+    pieces_before_ = 2;
+    phases_before_ = DirectProgramBuilder::kOutside;
   }
   HostPath path() const { return path_; }
+  bool is_direct() const { return path_ == HostPath::kDirect || path_ == HostPath::kRead; }
+  bool is_small() const { return staged_.is_small(); }
 
   std::uint64_t number() const { return staged_.number(); }
   std::uint64_t chunks() const { return staged_.chunks(); }
   std::uint64_t pieces() const {
-    return path_ == HostPath::kDirect ? 2 : staged_.pieces() + (path_ == HostPath::kLate ? 1 : 0);
+    if (is_direct()) return 2;
+    const std::uint64_t staged = asks_ && is_small() ? 2 : staged_.pieces();
+    return staged + (path_ == HostPath::kLate ? pieces_before_ : 0);
   }
   void write(std::uint64_t piece, Program& program) const;
   void write_small(Program& program) const { staged_.write_small(program); }  // see StagedProgramBuilder
   std::uint64_t box_shift() const { return staged_.box_shift(); }
   std::uint64_t phases() const {
-    if (path_ == HostPath::kDirect) return DirectProgramBuilder::kOutside;
-    return staged_.phases() + (path_ == HostPath::kLate ? 1 : 0);
+    if (is_direct()) return DirectProgramBuilder::kOutside;
+    return staged_.phases() + (path_ == HostPath::kLate ? phases_before_ + 1 : 0);
   }
 
  private:
+  void write_first(Program& program) const;
+  void write_staged(std::uint64_t piece, Program& program) const;
+  void meet(Program& program) const;
+
   Call call_;
   int rank_;
   bool asks_;
@@ -225,6 +276,8 @@ class HostProgramBuilder {
   StagedProgramBuilder staged_;
   DirectProgramBuilder direct_;
   HostPath path_;
+  // kLate: what comes before the late staging.
+  std::uint64_t pieces_before_ = 1, phases_before_ = 0;
 };
 
 }  // namespace slip::comm

@@ -23,6 +23,15 @@ Program all_pieces(const auto& builder, auto... channel) {
   return program;
 }
 
+Program all_pieces(HostProgramBuilder& builder, bool refused) {
+  Program program;
+  for (std::uint64_t piece = 0; piece < builder.pieces(); ++piece) {
+    builder.write(piece, program);
+    if (refused && piece == 1 && builder.path() == HostPath::kRead) builder.refuse();
+  }
+  return program;
+}
+
 // Whether the rank has an input and an output, so the call may be in place.
 bool has_both(const Call& call, int rank, int nranks) {
   const Blocks blocks = blocks_of(call, rank, nranks);
@@ -60,24 +69,25 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     programs.number = i + 1;
     programs.phase = phase;
     std::vector<HostProgramBuilder> builders;
-    bool any_unreachable = false, any_shared = false;
+    HostProgramBuilder::Offers offers;
+    const bool by_kernel = reachable.by_kernel && DirectProgramBuilder::can_read(call, nranks);
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
       // In an in-place all_to_all a rank would overwrite input that its peers still have to read.
       const bool clobbers = reachable.in_place && call.kind == Collective::kAllToAll;
-      const PeerAccess access = !needs.input && !needs.output                                ? PeerAccess::kNotNeeded
-                                : reachable.offers && !clobbers && reachable.offers(i, rank) ? PeerAccess::kShared
-                                                                                             : PeerAccess::kUnreachable;
-      builders.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
-      if (!DirectProgramBuilder::depends_on(call, rank)) continue;
-      any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
-      any_shared = any_shared || access == PeerAccess::kShared;
+      const bool offered = reachable.offers && !clobbers && reachable.offers(i, rank);
+      const PeerAccess access = !needs.input && !needs.output ? PeerAccess::kNotNeeded
+                                : !offered                    ? PeerAccess::kUnreachable
+                                : by_kernel                   ? PeerAccess::kReadable
+                                                              : PeerAccess::kShared;
+      builders.emplace_back(call, programs.number, chunks, rank, nranks, by_kernel).take(access);
+      if (DirectProgramBuilder::depends_on(call, rank)) offers.add(access);
     }
     for (HostProgramBuilder& builder : builders) {
-      if (builder.asks()) builder.choose(any_unreachable, any_shared);
-      programs.by_rank.push_back(all_pieces(builder));
+      if (builder.asks()) builder.choose(offers);
+      programs.direct = builder.is_direct();
+      programs.by_rank.push_back(all_pieces(builder, reachable.refused));
     }
-    programs.direct = builders.front().path() == HostPath::kDirect;
     chunks += builders.front().chunks();
     phase += builders.front().phases();
   }

@@ -25,7 +25,7 @@ struct RankPrograms {
   std::uint64_t scratch = 0;     // bytes that each rank and channel needs
   std::uint64_t number = 0;      // host programs: the call's number
   std::uint64_t phase = 0;       // host programs: the phases of all calls before it
-  bool direct = false;           // host programs: the ranks work on each other's buffers
+  bool direct = false;           // host programs: the ranks access each other's buffers
 };
 
 // A collective by messages.
@@ -45,6 +45,8 @@ inline RankPrograms rank_programs(const CallSpec& spec, const CommGraph& graph) 
 struct Reachable {
   std::function<bool(std::size_t call, int rank)> offers;  // null: no rank offers its buffers
   bool in_place = false;
+  bool by_kernel = false;  // the peers let the kernel copy from the buffers that a rank offers
+  bool refused = false;    // and the kernel refuses
 };
 // The programs of calls between ranks of one host, from the first call of the communicator on.
 std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nranks, const Reachable& reachable = {});
