@@ -173,6 +173,7 @@ TEST(LaunchInfos, KubernetesIndexedJob) {
   EXPECT_TRUE(refused(with(kPod, {{"SLIP_NRANKS", "4"}}), {"JOB_COMPLETION_INDEX=2", "train-0.SERVICE:port"}));
   EXPECT_TRUE(refused(with(kPod, {{"WORLD_SIZE", "4"}}), {"rank 2 of 4", "train-0.SERVICE:port"}));
   EXPECT_TRUE(refused(with(kPod, {{"SLIP_NRANKS", "2"}, {"SLIP_ID", "a:1"}}), {"JOB_COMPLETION_INDEX=2", "0 to 1"}));
+  EXPECT_TRUE(refused(with(kPod, {{"SLIP_ID", "a:1"}}), {"JOB_COMPLETION_INDEX=2", "SLIP_NRANKS"}));
 }
 
 // A PyTorchJob sets the variables of torchrun without LOCAL_RANK.

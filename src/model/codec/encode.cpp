@@ -128,10 +128,16 @@ std::size_t encode(const std::byte* bytes, std::uint32_t count, std::byte* into)
   using Weight = typename F::Weight;
   std::array<Weight, kMaxWeights> weights;
   std::memcpy(weights.data(), bytes, count * sizeof(Weight));
-  // Four sets of counters: otherwise a run of equal exponents would wait for each increment of one counter.
-  std::array<std::array<std::uint32_t, 256>, 4> parts{};
-  for (std::uint32_t i = 0; i < count; ++i) ++parts[i % 4][F::exponent(weights[i])];
-  for (std::size_t i = 0; i < 256; ++i) parts[0][i] += parts[1][i] + parts[2][i] + parts[3][i];
+  // Eight sets of counters: otherwise a run of equal exponents would wait for each increment of one counter.
+  std::array<std::array<std::uint32_t, 256>, 8> parts{};
+  std::uint32_t at = 0;
+  for (; at + 8 <= count; at += 8) {
+    for (std::uint32_t i = 0; i < 8; ++i) ++parts[i][F::exponent(weights[at + i])];
+  }
+  for (; at < count; ++at) ++parts[0][F::exponent(weights[at])];
+  for (std::size_t part = 1; part < parts.size(); ++part) {
+    for (std::size_t i = 0; i < 256; ++i) parts[0][i] += parts[part][i];
+  }
   const ExponentCodes codes(parts[0]);
   const BlockLayout layout = layout_of(kSplit, count);
   const std::uint32_t size = packed_block_bytes(layout, codes.header.escapes, codes.header.far);

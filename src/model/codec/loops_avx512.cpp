@@ -25,7 +25,6 @@ namespace {
 constexpr std::size_t kPlane = std::size_t{4} * kMaxLanes;    // bytes of P0, P1 or P2 in a full block
 constexpr std::size_t kQuarter = std::size_t{8} * kMaxLanes;  // weights
 constexpr int kSelect = 0xCA;  // of ternary logic: the bits of b where a has ones, else c
-constexpr int kAndOr = 0xEA;   // (a & b) | c
 
 SLIP_AVX512_INLINE __m512i load(const void* at) { return _mm512_loadu_si512(at); }
 SLIP_AVX512_INLINE __m512i every(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }

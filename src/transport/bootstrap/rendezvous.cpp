@@ -116,14 +116,16 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     bool no_answer = false;
     for (const SocketAddress& address : addresses) {
       std::optional<FrameSocket> channel;
+      const Deadline end = deadline.within(limit);
       try {
-        channel.emplace(FrameSocket::reach(address, UniqueIdParts::of(id).secret, deadline.within(limit)));
+        channel.emplace(FrameSocket::reach(address, UniqueIdParts::of(id).secret, end));
       } catch (const Error& error) {
         // Before rank 0 has started, no process listens there, or a root that is just ending, of another communicator.
         // An attempt that timed out is repeated, because packets may have been lost.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
-        reason = base::bare_text(error);
         no_answer = error.code() == Code::kTimeout;
+        // The deadline may cut the last attempt short: then an earlier one knows why.
+        if (!no_answer || end.at_ns != deadline.at_ns || reason.empty()) reason = base::bare_text(error);
         if (no_answer && base::now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
         continue;
       }

@@ -191,11 +191,12 @@ std::optional<LaunchInfo> by_mpiexec(const Reader& read) {
 }
 
 // A PMIx server without the variables of mpirun or srun gives the rank, but neither the number of ranks nor an address.
-[[noreturn]] void refuse_pmix(const Reader& read) {
+// The same is true of Kubernetes.
+[[noreturn]] void refuse_rank_alone(const Reader& read, const char* rank) {
   fail(
-      fmt::format("PMIX_RANK={} is set, and no variable gives the number of ranks: set SLIP_NRANKS to it, and SLIP_ID "
-                  "to a host:port where rank 0 can listen",
-                  read.text("PMIX_RANK")));
+      fmt::format("{}={} is set, and no variable gives the number of ranks: set SLIP_NRANKS to it, and SLIP_ID to a "
+                  "host:port where rank 0 can listen",
+                  rank, read.text(rank)));
 }
 
 std::optional<LaunchInfo> by_srun(const Reader& read) {
@@ -242,7 +243,10 @@ std::optional<LaunchInfo> read_launch_info(const Variables& variables) {
   if (mpi) return mpi;
   // Last: a process that mpirun starts inside a Slurm job has the variables of both.
   std::optional<LaunchInfo> slurm = by_srun(read);
-  if (!slurm && read.has("PMIX_RANK") && read.has("PMIX_NAMESPACE")) refuse_pmix(read);
+  if (!slurm && read.has("PMIX_RANK") && read.has("PMIX_NAMESPACE")) refuse_rank_alone(read, "PMIX_RANK");
+  // Pods of other Jobs have an index, too; with an address this one wants ranks.
+  if (!slurm && read.has("JOB_COMPLETION_INDEX") && read.has("SLIP_ID"))
+    refuse_rank_alone(read, "JOB_COMPLETION_INDEX");
   return slurm;
 }
 
