@@ -34,11 +34,11 @@ SLIP_AVX512_INLINE __m512i select(__m512i mask, __m512i a, __m512i b) {
 
 SLIP_AVX512 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
   __m512i even_factors =
-      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(kCheckFirst)),
-                       _mm512_mullo_epi32(_mm512_set1_epi32(static_cast<int>(kCheckStep)),
+      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(kFirstFactor)),
+                       _mm512_mullo_epi32(_mm512_set1_epi32(static_cast<int>(kFactorStep)),
                                           _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
   __m512i odd_factors = _mm512_srli_epi64(even_factors, 32);
-  const __m512i step = _mm512_set1_epi32(static_cast<int>(16 * kCheckStep));
+  const __m512i step = _mm512_set1_epi32(static_cast<int>(16 * kFactorStep));
   __m512i even = _mm512_setzero_si512(), odd = even;
   for (std::size_t at = 0; at < bytes; at += 64) {
     const std::size_t words = (bytes - at) / 4;
