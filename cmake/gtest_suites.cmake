@@ -37,4 +37,8 @@ foreach(suite IN LISTS suites)
   endif()
   set_tests_properties("${area}.${suite}" PROPERTIES
     LABELS "${of_suite}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+  # One at a time: some fill the memory of the GPU, and others start MPS, which programs beside them would use.
+  if(area STREQUAL "cuda")
+    set_tests_properties("${area}.${suite}" PROPERTIES RESOURCE_LOCK gpu)
+  endif()
 endforeach()

@@ -216,7 +216,8 @@ class Refusals(Case):
 
     def test_a_forked_child_and_exit_while_offloaded(self):
         code, out, errors = run_script(
-            "import os, sys; sys.path.insert(0, 'TESTS')\n"
+            "import os, sys, warnings; sys.path.insert(0, 'TESTS')\n"
+            "warnings.simplefilter('ignore')   # Python 3.12 warns of each fork of a process with threads\n"
             "import offload_models as t, slipstream as slip, torch\n"
             "model = slip.offload(t.make(), '50%', 'cpu'); wanted = t.run(t.make()); t.run(model)\n"
             "if os.fork() == 0:\n"

@@ -37,14 +37,14 @@ const Table& table(const char* symbol) {
 }
 
 const net_table_v11& newest() {
-  static const net_table_v11& kTable = [&]() -> const net_table_v11& {
-    const auto& one = table<net_table_v11>("ncclNetPlugin_v11");
+  static const net_table_v11* const kTable = [&] {
+    const auto* const one = &table<net_table_v11>("ncclNetPlugin_v11");
     void* context = nullptr;
     net_config config{NET_TRAFFIC_CLASS_UNDEF};
-    if (one.init(&context, 1, &config, &log, nullptr) != NET_SUCCESS) throw std::runtime_error(t_logged);
+    if (one->init(&context, 1, &config, &log, nullptr) != NET_SUCCESS) throw std::runtime_error(t_logged);
     return one;
   }();
-  return kTable;
+  return *kTable;
 }
 
 // A connection as NCCL makes one: connect() and accept() are called until both have an object.

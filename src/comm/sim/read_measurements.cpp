@@ -105,10 +105,7 @@ std::vector<Measurement> parse_rows(const Json& json, const std::string& file, H
 
 bool is_table(const Json& json) { return json.is_object() && json.contains("rows"); }
 
-std::vector<Measurement> parse_json(std::string_view text, const std::string& file, std::string_view table, Here here) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded())
-    base::fail(Code::kParse, here, "'{}' is neither text of all_reduce_perf nor valid JSON", file);
+std::vector<Measurement> parse_json(const Json& json, const std::string& file, std::string_view table, Here here) {
   if (is_table(json)) return parse_rows(json["rows"], file, here);
   if (!json.is_array() || json.empty() || !is_table(json[0])) return parse_rows(json, file, here);
   std::string names;
@@ -126,8 +123,13 @@ std::vector<Measurement> parse_json(std::string_view text, const std::string& fi
 std::vector<Measurement> parse_measurements(std::string_view text, const std::string& file, std::string_view table,
                                             Here here) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  const bool json = first != std::string_view::npos && (text[first] == '[' || text[first] == '{');
-  std::vector<Measurement> rows = json ? parse_json(text, file, table, here) : parse_text(text, file, here);
+  const bool may_be_json = first != std::string_view::npos && (text[first] == '[' || text[first] == '{');
+  // Text may begin with a bracket, too: launchers write "[1,0]<stdout>:" before each line.
+  const Json json = may_be_json ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+  std::vector<Measurement> rows =
+      json.is_discarded() ? parse_text(text, file, here) : parse_json(json, file, table, here);
+  if (rows.empty() && may_be_json && json.is_discarded())
+    base::fail(Code::kParse, here, "'{}' is neither text of all_reduce_perf nor valid JSON", file);
   if (rows.empty())
     base::fail(Code::kParse, here, "'{}' has no rows of all_reduce_perf: size, count, type, redop, root, time, ...",
                file);
