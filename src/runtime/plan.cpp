@@ -22,7 +22,7 @@ struct Plan::Launches {
   std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
   std::vector<Name> names;
   std::vector<ForkedStream> forked SLIP_GUARDED_BY(mutex);  // by number of the stream; entry 0, the origin, stays empty
-  Point last SLIP_GUARDED_BY(mutex);  // the end of the previous launch
+  Point last SLIP_GUARDED_BY(mutex);                        // the end of the previous launch
   // The id of its stream, which may be closed by now.
   std::uint64_t last_stream SLIP_GUARDED_BY(mutex) = 0;
 

@@ -1,8 +1,8 @@
 // FoldedCluster: represents many copies of a few machines by a small cluster that has the same rates. A ring uses each
 // copy in the same way. In a tree of more than a few machines, a machine in the middle has a parent and two children,
 // however many machines there are. So the plan for kMaxCopies copies has the rates of the plan for any larger number of
-// copies. Memory and time depend on the number of different machines, not on the number of ranks. An odd number of copies
-// stays odd: on rails it decides whether rings can cross (rings.hpp).
+// copies. Memory and time depend on the number of different machines, not on the number of ranks. An odd number of
+// copies stays odd: on rails it decides whether rings can cross (rings.hpp).
 #pragma once
 
 #include <algorithm>

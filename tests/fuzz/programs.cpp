@@ -224,7 +224,10 @@ class Program {
       for (int n = pick(2); n > 0; --n) node.writes.push_back(range());
       if (pick(2) == 0) node.host = [] {};
       if (pick(3) == 0) node.waits.push_back(static_cast<std::uint32_t>(pick(5)));
-      if (node.kind == OpKind::kWaitValue) node.value = 0;  // nothing else would open it
+      if (node.kind == OpKind::kWaitValue) {  // for a flag that stays 0: nothing else would end the wait
+        node.reads = {word_.slice(4, pick(4) == 0 ? 8 : 4)};
+        node.value = 0;
+      }
       plan.add(std::move(node));
     }
     stream().launch(plan);

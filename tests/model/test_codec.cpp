@@ -34,7 +34,8 @@ std::size_t round_trip(DataType type, const Bytes& weights) {
   for (const CodecLoops loops : model::kAllCodecLoops) {
     if (!model::has_loops(loops)) continue;
     const std::uint64_t checksum = model::weighted_sum(block.data(), size, loops) + model::checksum_seed(5, count);
-    EXPECT_EQ(checksum, model::weighted_sum(block.data(), size, CodecLoops::kPortable) + model::checksum_seed(5, count));
+    EXPECT_EQ(checksum,
+              model::weighted_sum(block.data(), size, CodecLoops::kPortable) + model::checksum_seed(5, count));
     for (const Stores stores : {Stores::kCached, Stores::kPastCaches}) {
       // Guards around the weights, which begin at another address modulo 64 for each count.
       const std::size_t at = 64 + count % 64;

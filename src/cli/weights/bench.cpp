@@ -82,7 +82,8 @@ bool compresses(const WeightsPlan& plan) {
   return std::ranges::any_of(plan.units, [](const WeightGroup& group) { return group.compressed_bytes > 0; });
 }
 
-// Skips a budget that is too small, and a plan that equals the one before; notes the reason. Returns false if interrupted.
+// Skips a budget that is too small, and a plan that equals the one before; notes the reason. Returns false if
+// interrupted.
 bool run_cases(const Workload& workload, CaseTable& rows) {
   const WeightsPlan resident = workload.resident_plan();
   if (resident.device_bytes() > workload.free_bytes()) {

@@ -1,5 +1,5 @@
-// Workload: a model, the device that it is planned for, and the costs of its ops there. run_steps() runs a plan of it and
-// measures the run. `slip plan`, `slip run` and `slip bench weights` share them.
+// Workload: a model, the device that it is planned for, and the costs of its ops there. run_steps() runs a plan of it
+// and measures the run. `slip plan`, `slip run` and `slip bench weights` share them.
 #pragma once
 
 #include <cstdint>

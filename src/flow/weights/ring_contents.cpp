@@ -38,8 +38,8 @@ std::uint64_t RingContents::next_use_in(std::uint64_t begin, std::uint64_t end, 
 }
 
 std::optional<std::uint64_t> RingContents::place_for(std::uint64_t bytes, std::uint64_t position) const {
-  // Any interval can be moved down to the end of an entry or to the begin of the ring without overlapping more entries. So
-  // only these intervals are tried.
+  // Any interval can be moved down to the end of an entry or to the begin of the ring without overlapping more entries.
+  // So only these intervals are tried.
   std::optional<std::uint64_t> best;
   std::uint64_t best_next = 0;
   const auto offer = [&](std::uint64_t begin) {

@@ -1,6 +1,6 @@
 // RingContents: the loads that the ring holds, for uses in any order. An entry is one load: its interval, its weight
-// group, and the uses that the plan still has for it. It also has the events that a later load into its interval must wait
-// for.
+// group, and the uses that the plan still has for it. It also has the events that a later load into its interval must
+// wait for.
 //
 // One thread at a time. After construction nothing is allocated.
 #pragma once
@@ -50,8 +50,8 @@ class RingContents {
     return std::ranges::none_of(intervals_in(begin, end),
                                 [&](const Interval& interval) { return entries_[interval.entry].is_needed(position); });
   }
-  // The interval for `bytes` bytes whose entries have the latest next planned use. None if uses that have not ended occupy
-  // every interval.
+  // The interval for `bytes` bytes whose entries have the latest next planned use. None if uses that have not ended
+  // occupy every interval.
   std::optional<std::uint64_t> place_for(std::uint64_t bytes, std::uint64_t position) const;
 
   // The events that a load into [begin, end) must wait for: for each stream the last use. Valid until the next call.

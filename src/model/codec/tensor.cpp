@@ -163,8 +163,9 @@ EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t co
       id.checksum = weighted_sum(into, bytes) + checksum_seed(id.index, id.weights);
       const BlockFault fault = decode_block(split, {into, bytes}, id, again);
       if (fault != BlockFault::kNone || std::memcmp(from.data(), again, from.size()) != 0)
-        base::fail(Code::kInvalidValue, here, "block {} does not decode to its weights ({}): check the memory of this machine",
-                   id.index, fault_text(fault));
+        base::fail(Code::kInvalidValue, here,
+                   "block {} does not decode to its weights ({}): check the memory of this machine", id.index,
+                   fault_text(fault));
       found[i - begin] = {bytes, id.checksum};
     });
     const std::uint64_t base = table.begin(first);

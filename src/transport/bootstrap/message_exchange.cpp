@@ -232,8 +232,7 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
   }
   context_.wake_up.signal();
   const auto all_here = [&]() SLIP_REQUIRES(control_mutex) {
-    return std::ranges::none_of(answers_,
-                                [&](const auto& one) { return one.first.second == question && !one.second; });
+    return std::ranges::none_of(answers_, [&](const auto& one) { return one.first.second == question && !one.second; });
   };
   for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - base::now_ns()) > 0;)
     context_.changed.wait_for(context_.mutex(), std::chrono::nanoseconds(rest));

@@ -87,16 +87,16 @@ class Job : base::NoCopy {
   void read(OutputPipe& pipe) {
     char bytes[kPipeBytes];
     ssize_t count = -1;
-    while (pipe.from.number() >= 0 && (count = ::read(pipe.from.number(), bytes, sizeof(bytes))) < 0 && errno == EINTR) {
-    }
+    while (pipe.from.number() >= 0 && (count = ::read(pipe.from.number(), bytes, sizeof(bytes))) < 0 &&
+           errno == EINTR) {}
     if (pipe.from.number() < 0 || count < 0) return;  // no bytes have arrived
     if (count == 0) return pipe.from.reset();
     output_.add(pipe.rank, pipe.stream, {bytes, static_cast<std::size_t>(count)}, fmt::format("[{}] ", pipe.rank));
   }
 
-  // All ranks have ended: writes the rest of their output, including unfinished lines. What a rank wrote before it ended
-  // fits into a pipe; later bytes of processes that it has left behind are lost. If the reader of the output does not
-  // read, this waits until a signal arrives; after a signal it does not wait.
+  // All ranks have ended: writes the rest of their output, including unfinished lines. What a rank wrote before it
+  // ended fits into a pipe; later bytes of processes that it has left behind are lost. If the reader of the output does
+  // not read, this waits until a signal arrives; after a signal it does not wait.
   void write_rest() {
     for (OutputPipe& pipe : pipes_) read(pipe);
     for (int rank = 0; rank < job_.nranks; ++rank) output_.finish_line(rank);

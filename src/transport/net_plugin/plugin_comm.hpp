@@ -37,7 +37,7 @@ class PluginMemory final : public NetMemory {
  private:
   friend class PluginComm;
   const std::shared_ptr<PluginComm> comm_;  // may be closed before the memory is destroyed
-  void* handle_ = nullptr;  // the plug-in's
+  void* handle_ = nullptr;                  // the plug-in's
   bool registered_ = false;
   const std::optional<Gpu> gpu_;
 };

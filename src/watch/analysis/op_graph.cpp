@@ -202,7 +202,8 @@ class GraphBuilder {
       std::size_t passed = 0, count = 0;  // writes submitted before the wait; the first one of the present count
       for (const FlagUse& wait : flag.waits) {
         for (; passed < flag.writes.size() && flag.writes[passed].node < wait.node; ++passed) {
-          if (passed > 0 && !runtime::ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value)) count = passed;
+          if (passed > 0 && !runtime::ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value))
+            count = passed;
         }
         // The values of a count increase, so binary search finds the first write that ends the wait.
         const auto reaches = [&](const FlagUse& write) { return runtime::ends_wait(write.value, wait.value); };

@@ -29,8 +29,8 @@ void FlagWrites::forget(const TraceRange& range) {
 
 bool FlagWrites::is_written(const TraceRange& flag, std::uint32_t value) const {
   const std::vector<Write>* writes = writes_of(flag);
-  return writes &&
-         std::any_of(writes->begin(), writes->end(), [&](const Write& write) { return runtime::ends_wait(write.value, value); });
+  return writes && std::any_of(writes->begin(), writes->end(),
+                               [&](const Write& write) { return runtime::ends_wait(write.value, value); });
 }
 
 std::optional<Clocks::Point> FlagWrites::write_before(const TraceRange& flag, std::uint32_t value) const {
