@@ -208,17 +208,17 @@ void stretch(LeveledTree& tree) {
 // The size of a chunk. A ring runs in loops of one chunk for each rank, and between two loops each link is idle for the
 // time of a hop. GPUs go on without that gap. So a large call has few loops, of large chunks. A tree is idle until its
 // first chunks have gone up and down, so a call has many small chunks: the more, the deeper the tree is, as long as
-// half of kMaxSteps is enough.
+// nine tenths of kMaxSteps are enough.
 std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std::size_t tracks, int depth) {
   if (request.chunk_bytes > 0) return request.chunk_bytes;
   constexpr std::uint64_t kLoops = 4, kTreeChunks = 128, kMinTreeChunk = 16 << 10, kLine = 64;
-  constexpr double kStepsOfChunk = 12;  // of a rank, at most
+  constexpr double kStepsOfChunk = 8;  // of a rank, in the mean of a tree
   const std::uint64_t usual = choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
   const auto whole_lines = [](std::uint64_t bytes) { return (bytes + kLine) / kLine * kLine; };
   const std::uint64_t share = request.call.block_bytes() / tracks;
   if (request.algorithm == Algorithm::kTree) {
     const auto possible =
-        static_cast<std::uint64_t>(kMaxSteps / 2 / kStepsOfChunk / (nranks * static_cast<double>(tracks)));
+        static_cast<std::uint64_t>(0.9 * kMaxSteps / kStepsOfChunk / (nranks * static_cast<double>(tracks)));
     const std::uint64_t wanted = kTreeChunks * static_cast<std::uint64_t>(std::max(depth, 1));
     const std::uint64_t chunks = std::max(std::min(wanted, possible), kTreeChunks);
     return std::clamp(whole_lines(share / chunks), std::min(kMinTreeChunk, usual), usual);
