@@ -16,7 +16,7 @@ set(slip_concurrent_areas base backend comm conformance flow nccl races runtime 
 # Suites of these areas that do not get that label: they start no thread, or only processes of the slip program. The
 # sanitizer would find nothing in them, and they take long.
 string(CONCAT slip_one_thread_suites
-  "^(comm\\.(Predict|MessagePlanOf|Rails|RelayChoice|RelayPlans|FormationPlans|SimTimesOf|By/SimTimes|"
+  "^(comm\\.(CostModel|Predict|MessagePlanOf|Rails|RelayChoice|RelayPlans|FormationPlans|SimTimesOf|By/SimTimes|"
   "All/Reduce(Types|Bytes)|Every/(Message|Shared)Plans)|"
   "flow\\.(ClusterCost|BucketPlan|PlanLimits|PlanWeights|RandomGraphs)|"
   "transport\\.(Clusters|ClusterLaunch|SlipLaunch)|"

@@ -220,10 +220,13 @@ TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
   for (const std::string name : {"cpu", "sim:h200"}) {
     const Device device = Device::open(name);
     std::atomic<bool> over{false};
+    // Not on the stacks of the threads: a child uses these stacks again, and calls the observers that were attached
+    // when it was forked.
+    std::array<Silent, 3> observers;
     std::vector<std::thread> threads;
     for (int thread = 0; thread < 3; ++thread) {
       threads.emplace_back([&, thread] {
-        Silent observer;
+        Silent& observer = observers[static_cast<std::size_t>(thread)];
         for (int round = 0; !over.load(std::memory_order_relaxed); ++round) {
           const Stream stream = device.stream(StreamFlags::kNonBlocking);
           const Buffer memory = stream.alloc(64, Name("memory " + std::to_string(thread * 1'000'000 + round)));
