@@ -122,7 +122,7 @@ void LaneScheduler::offer_local(LaneRunner& self, bool is_long) {
   else if (workers_.search(std::memory_order_relaxed) == Search::kNone)
     workers_.wake_one();  // only a searcher can share the local queue if this op turns out to be long
   else if (trusts_notifications_.load(std::memory_order_relaxed))
-    workers_.wake_searcher();  // it sleeps long while it trusts notifications: it would share the queue too late
+    workers_.notify();  // the searcher sleeps long while it trusts notifications: it would share the queue too late
 }
 
 // Only on one core: the searcher wakes up now, and takes also lanes that are left to their hosts.
@@ -297,7 +297,7 @@ void LaneScheduler::park_on_flag(Lane& lane, PackedOp& op) {
   flags_.park(lane, subscribed);
   if (subscribed) wake_up();  // poll once: events before the subscription sent no notification
   if (workers_.search(std::memory_order_seq_cst) == Search::kNone) workers_.wake_one();
-  else if (!subscribed && trusts_notifications_.load(std::memory_order_seq_cst)) workers_.wake_searcher();
+  else if (!subscribed && trusts_notifications_.load(std::memory_order_seq_cst)) workers_.notify();
 }
 
 void LaneScheduler::wake_up() noexcept { workers_.notify(); }
@@ -314,7 +314,9 @@ bool LaneScheduler::poll_flags(LaneRunner& self) {
 // queue that may have to be shared. A thread that parks a lane without notification counts it and then reads
 // trusts_notifications_. A worker stores the count of its local queue before each op and then reads it, too. This
 // thread stores trusts_notifications_ first and then reads the counts. So at least one of the two sees the other's
-// store. Against workers that needs the expensive fence, as in search().
+// store. If the other thread sees it, it calls notify(), because this thread may not sleep yet: wake_searcher() would
+// do nothing, and this thread would then sleep for kNotifiedSleepNs. Against workers the order needs the expensive
+// fence, as in search().
 bool LaneScheduler::only_subscribed() {
   if (!flags_.any()) return false;
   trusts_notifications_.store(true, std::memory_order_seq_cst);

@@ -80,8 +80,8 @@ class WorkerTable {
 
   // Makes a parked worker the searcher, or starts a new worker. Does nothing if there is already a searcher.
   void wake_one();
-  void wake_searcher();  // if it sleeps
-  void notify();         // the same; a searcher that is about to sleep returns at once
+  void wake_searcher();  // if it sleeps; has no effect on a searcher that is about to sleep
+  void notify();         // the same, and a searcher that is about to sleep does not sleep
 
   bool any_local();    // whether some worker has a local queue
   bool search_left();  // whether a searcher is needed
