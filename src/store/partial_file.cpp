@@ -15,22 +15,38 @@
 namespace slip::store {
 
 PartialFile::PartialFile(const std::string& path, Here here) : path_(path), partial_(partial_path(path)), here_(here) {
-  file_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (file_ < 0) fail("cannot open for writing", errno);
+  constexpr int kAttempts = 10;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (open_locked()) return;
+  }
+  base::fail(Code::kIo, here_, "'{}' was replaced by another process {} times while it was opened", partial_,
+             kAttempts);
+}
+
+// False: after open() another process renamed or removed the file and released its lock. Then this lock is on a file
+// that no longer has this name, perhaps on a finished one, which must not be written.
+bool PartialFile::open_locked() {
+  const int file = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file < 0) fail("cannot open for writing", errno);
   // flock, not a lock file: it ends with the process, however that ends.
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
-    ::close(file_);
+    ::close(file);
     if (error == EWOULDBLOCK) base::fail(Code::kIo, here_, "'{}' is being written by another process", partial_);
     fail("cannot lock", error);
   }
-  struct stat status {};
-  if (::fstat(file_, &status) != 0) {
-    const int error = errno;
-    ::close(file_);
-    fail("cannot read the status of", error);
+  struct stat opened {};
+  struct stat named {};
+  const bool named_known = ::fstat(file, &opened) == 0 && ::lstat(partial_.c_str(), &named) == 0;
+  const int error = named_known ? 0 : errno;
+  if (!named_known || opened.st_dev != named.st_dev || opened.st_ino != named.st_ino) {
+    ::close(file);
+    if (error != 0 && error != ENOENT) fail("cannot read the status of", error);
+    return false;
   }
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  file_ = file;
+  size_ = static_cast<std::uint64_t>(opened.st_size);
+  return true;
 }
 
 PartialFile::~PartialFile() {
@@ -72,10 +88,10 @@ void PartialFile::truncate(std::uint64_t size) {
 void PartialFile::finish() {
   if (::fsync(file_) != 0) fail("cannot write", errno);
   if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return;
-  // Some file systems have only links, which also fail if the name exists. In one step is better: a process that is
-  // killed between two leaves both names.
-  const bool unknown = errno == EINVAL || errno == ENOSYS;
-  if (!unknown || ::link(partial_.c_str(), path_.c_str()) != 0)
+  // Some file systems do not support RENAME_NOREPLACE. There link() and unlink() replace it: link() also fails if the
+  // name exists. They come second, because a process that is killed between the two calls leaves both names.
+  const bool unsupported = errno == EINVAL || errno == ENOSYS;
+  if (!unsupported || ::link(partial_.c_str(), path_.c_str()) != 0)
     base::fail(Code::kIo, here_, "cannot rename '{}' to '{}': {}", partial_, path_, std::strerror(errno));
   if (::unlink(partial_.c_str()) != 0) fail("cannot remove", errno);
 }

@@ -22,7 +22,7 @@ class PartialFile {
 
   static std::string partial_path(const std::string& path) { return path + ".partial"; }
 
-  std::uint64_t size() const { return size_; }  // of the bytes written so far, by an earlier process, too
+  std::uint64_t size() const { return size_; }  // bytes in the file, including those of an earlier process
   // Reads exactly these bytes. False: the file ends before their end.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -33,6 +33,7 @@ class PartialFile {
   void discard() noexcept;
 
  private:
+  bool open_locked();
   [[noreturn]] void fail(const char* what, int error) const;
 
   std::string path_, partial_;
