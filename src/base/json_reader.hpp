@@ -57,7 +57,8 @@ const char* find_either(const char* at) {
     if (stop != 0) return at + first_byte(stop);
   }
 }
-// The end of the text in a string that needs no unescaping, and the end of an object that contains no other object.
+// The end of the text in a string that needs no unescaping, and the end of an object that contains no other object. The
+// second also stops at a brace within a string: see JsonReader::skip_flat().
 inline const char* end_of_plain(const char* at) { return find_either<'"', '\\'>(at); }
 inline const char* end_of_flat(const char* at) { return find_either<'}', '{'>(at); }
 
@@ -297,13 +298,14 @@ class JsonReader : public JsonScalars {
  public:
   JsonReader(std::string name, Source source, Here here) : JsonScalars(std::move(name), std::move(source), here) {}
 
-  // Reads an object: calls each(key) for every member, which reads or skips the value. The key is valid until then.
+  // Reads an object: calls each(key) for every member. each() must read or skip the value; the key is valid until it
+  // does.
   template <class Each>
   void members(const Each& each) {
     begin_object();
     for (std::string_view key; next_key(key);) each(key);
   }
-  // Reads an array: calls each() for every item, which reads or skips it.
+  // Reads an array: calls each() for every item. each() must read or skip the item.
   template <class Each>
   void items(const Each& each) {
     begin_array();
@@ -343,12 +345,13 @@ class JsonReader : public JsonScalars {
   bool next_item_or_end();
 
   void skip() { skip_value(0); }
-  // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread.
+  // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread. A
+  // newline or ",\n" must follow it. A string cannot contain a newline, so a brace before one is not part of a string.
   bool skip_flat(const JsonKey& first_key, char letter) {
     const char* at = at_ + 1 + first_key.bytes();
     if (*at_ != '{' || !first_key.matches(at_ + 1) || at[0] != '"' || at[1] != letter || at[2] != '"') return false;
     const char* end = end_of_flat(at);
-    if (end[0] != '}' || (end[1] != ',' && end[1] != '\n')) return false;
+    if (end[0] != '}' || (end[1] != '\n' && (end[1] != ',' || end[2] != '\n'))) return false;
     at_ = end + 1;
     return true;
   }
