@@ -26,8 +26,8 @@ Json parse_json(std::string_view text, std::string_view file, std::size_t max_by
 
 class JsonFields {
  public:
-  // `place` names the object in errors: "h200.json", or "h200.json.copies" for an object within it. The object must
-  // outlive the reader.
+  // `place` names the object in errors: "h200.json", or "h200.json.copies" for an object within it. `object` must
+  // outlive this JsonFields.
   JsonFields(const Json& object, std::string place, Here here = {});
 
   bool has(const char* key) const {  // false also if the value is null
@@ -44,7 +44,7 @@ class JsonFields {
     if (!value.is_boolean()) refuse(key, value, "true or false is expected");
     return value.get<bool>();
   }
-  bool boolean(const char* key, bool otherwise) { return has(key) ? boolean(key) : otherwise; }
+  bool boolean(const char* key, bool fallback) { return has(key) ? boolean(key) : fallback; }
   JsonFields object(const char* key) { return {raw(key), path_of(key), here_}; }
   const Json& array(const char* key, std::size_t max_items);
   std::vector<JsonFields> objects(const char* key);  // the elements of an array of objects

@@ -22,7 +22,8 @@ std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
 std::string format_percent(double percent);         // "49.9 %"
 std::string format_times(double factor);            // "1.53x"
 
-// The whole text as a number from `low` to `high`. Nothing: it is no such number.
+// The whole text as a number from `low` to `high`; nullopt if it is anything else. `base`: of an integer, by
+// default 10.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, Number low, Number high, auto... base) {
   Number value{};

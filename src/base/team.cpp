@@ -38,8 +38,8 @@ class SharedLoop {
     // whether a loop is open. At least one of the two sees the other's write.
     state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
   }
-  // From now on no thread can join, because join() changes the same atomic. No order beyond that is needed here.
-  void close() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
+  // From now on no thread can join, because join() changes the same atomic. relaxed: has_others() acquires.
+  void close() { state_.fetch_sub(kOpen, std::memory_order_relaxed); }
   // After close(): whether other threads still run indices. acquire, with the release in leave(): sees what they wrote.
   bool has_others() const { return (state_.load(std::memory_order_acquire) & kInsideMask) != 0; }
   void await_others() const {
@@ -190,7 +190,7 @@ void Team::work() {
   }
 }
 
-// Does one piece of background work. False: there is none.
+// Does one piece of background work. False: none is left.
 bool Team::do_background_piece() {
   if (!background_.is_open(std::memory_order_relaxed) || !background_.has_more())
     return false;  // relaxed: join() acquires
