@@ -68,7 +68,7 @@ class Capture {
   bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
   void release_streams() SLIP_REQUIRES(mutex_) {
-    for (auto& [stream, place] : branches_) release(*stream);
+    for (const auto& each : branches_) release(*each.first);
   }
 
   const std::uint64_t id_;

@@ -75,10 +75,10 @@ struct Submission : base::NoCopy {
   return position;
 }
 
-[[gnu::noinline]] void note_guests(const DeviceCore& core, const Op& op) {
+[[gnu::noinline]] void note_other_devices(const DeviceCore& core, const Op& op) {
   for (const Ranges& ranges : {op.reads, op.writes}) {
     for (const Range& range : ranges) {
-      if (range.block->core != &core) note_guest(*range.block, core);
+      if (range.block->core != &core) note_other_device(*range.block, core);
     }
   }
 }
@@ -123,9 +123,9 @@ void notify_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, S
 }
 
 [[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
-  // For kernels and exchanges require_kernel_range() has called note_guest().
+  // For kernels and exchanges require_kernel_range() has called note_other_device().
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
-    note_guests(*stream.core, op);
+    note_other_devices(*stream.core, op);
   return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 

@@ -72,7 +72,7 @@ void take_slot(Observer& observer) {
   const base::LockGuard lock(g_mutex);
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed)) continue;
-    slot.store(&observer, std::memory_order_seq_cst);
+    slot.store(&observer, std::memory_order_release);  // release: notify() sees the constructed observer
     detail::observer_count.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -84,7 +84,7 @@ bool leave_slot(const Observer& observer) {
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed) != &observer) continue;
     detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
-    slot.store(nullptr, std::memory_order_relaxed);
+    slot.store(nullptr, std::memory_order_relaxed);  // relaxed: the fence in detach() orders it
     return true;
   }
   return false;

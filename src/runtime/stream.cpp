@@ -37,7 +37,7 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
   Block& block = *range.block;
   if (block.core == &core && block.kind != MemoryKind::kPageable) [[likely]]
     return;
-  if (block.kind != MemoryKind::kPageable) note_guest(block, core);
+  if (block.kind != MemoryKind::kPageable) note_other_device(block, core);
   if (block.kind == MemoryKind::kPinned) return;
   if (block.kind == MemoryKind::kPageable)
     base::fail(Code::kInvalidValue, here,
