@@ -16,8 +16,9 @@ struct CompiledPlan {
   };
   cudaGraphExec_t graph = nullptr;
   std::deque<HostNode> hosts;  // the user data of the graph's host nodes points to these
-  // The current launch: where a host function reports its failure. Launches do not overlap (docs/semantics.md, rule
-  // 100).
+  // The launch that was submitted last: a host function that throws fails this stream, at this position. Launches do
+  // not overlap on the GPU (docs/semantics.md, rule 100), but an earlier one may still run: its failure is then
+  // reported there, too.
   std::atomic<runtime::StreamState*> stream{nullptr};
   std::atomic<std::uint64_t> position{0};
   EventUse launched;  // recorded after the launch, if the plan has host functions
