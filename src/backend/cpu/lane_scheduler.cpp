@@ -10,8 +10,8 @@ namespace slip::backend {
 namespace {
 constexpr std::int64_t kSleepNs = 50'000;
 constexpr int kSleeps = 4;  // without finding work, before the searcher parks: a sleep costs about as much as a wake-up
-// On one core the hosts run their lanes themselves, so the searcher sleeps about 10 ms in all before it parks. Waking
-// it for each call took 40 % of the time of an all_reduce of 256 KiB among four ranks on two cores.
+// On one core host threads run their lanes themselves, so the searcher sleeps about 12 ms in all before it parks.
+// Waking it for each call took 40 % of the time of an all_reduce of 256 KiB among four ranks on two cores.
 constexpr int kSleepsOneCore = 16;
 constexpr std::int64_t kMaxSleepNs = 1'000'000;
 // While other threads make progress with their local queues, the searcher only checks whether one is stuck. Checking
@@ -23,7 +23,8 @@ constexpr std::int64_t kMaxFlagSleepNs = 200'000;
 // The sleep if all lanes wait for exchanges that send notifications. Then a poll only serves to find failures.
 constexpr std::int64_t kNotifiedSleepNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
-// Minimum time between two moves. A move takes some microseconds, and the scheduler may have reasons for its choice.
+// Minimum time between two moves of a worker to another core than the host thread's. A move takes some microseconds,
+// and the kernel's scheduler may have had a reason to put the worker there.
 constexpr double kMoveUs = 1000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about the time that it takes to wake a thread
@@ -84,12 +85,13 @@ void LaneScheduler::make_ready(LaneRunner& self, Lane& lane) {
   self.count(+1);
 }
 
-// On one core, a woken worker would only take the core from a host that is about to wait for the ops it submits. Such a
-// lane is left to its host; if it makes no progress, the sleeping searcher takes it.
+// Wakes a thread for the lane only if needed. On one core, a woken worker would only take the core from a host thread
+// that submits ops and waits for them itself. SharedQueue::push() leaves such a lane to its host thread. If the lane
+// makes no progress, the searcher takes it after its sleep.
 void LaneScheduler::share(Lane& lane) {
-  const bool nobody_looks = sleeps_long_.load(std::memory_order_relaxed) &&
-                            (limits_.one_core || active_.load(std::memory_order_relaxed) == 0);
-  const bool urgent = shared_.push(lane, nobody_looks || limits_.expected_long(lane));
+  const bool unwatched = sleeps_long_.load(std::memory_order_relaxed) &&
+                         (limits_.one_core || active_.load(std::memory_order_relaxed) == 0);
+  const bool urgent = shared_.push(lane, unwatched || limits_.expected_long(lane));
   // seq_cst: see SharedQueue::push().
   switch (workers_.search(std::memory_order_seq_cst)) {
     case Search::kSpinning: break;
@@ -125,7 +127,7 @@ void LaneScheduler::offer_local(LaneRunner& self, bool is_long) {
     workers_.notify();  // the searcher sleeps long while it trusts notifications: it would share the queue too late
 }
 
-// Only on one core: the searcher wakes up now, and takes also lanes that are left to their hosts.
+// Only on one core: the searcher wakes up now, and also takes lanes that are left to their host threads.
 void LaneScheduler::hurry() {
   if (!limits_.one_core || !has_shared()) return;
   // relaxed: a hint. A sleep that misses it ends by itself.
@@ -202,8 +204,8 @@ Lane* LaneScheduler::find(Worker& self) {
 //
 // Before each op, a worker with a local queue stores its count and then checks whether there is a searcher. This thread
 // stores that it no longer searches and then checks for workers with local queues. Fences ensure that at least one of
-// the two sees the other's store. The expensive fence is on this side, and only if other workers are active. To see
-// that, the full fences here and in next() suffice.
+// the two sees the other's store. The expensive fence is on this side, and only if other workers are active. The full
+// fences here and in next() suffice to see whether they are.
 Lane* LaneScheduler::search(Worker& self) {
   // While a parallel loop uses all cores, spinning would slow it down.
   Lane* lane = base::team_is_busy() ? nullptr : spin_for_work(self);
@@ -217,10 +219,10 @@ Lane* LaneScheduler::search(Worker& self) {
 }
 
 Lane* LaneScheduler::sleep_for_work(Worker& self) {
-  const int most = limits_.one_core ? kSleepsOneCore : kSleeps;
+  const int max_sleeps = limits_.one_core ? kSleepsOneCore : kSleeps;
   std::int64_t length = kSleepNs;
   bool missed = false;
-  for (int quiet = 0; quiet < most && !stopping() && !runtime::exiting();) {
+  for (int quiet = 0; quiet < max_sleeps && !stopping() && !runtime::exiting();) {
     const bool trusts = !missed && only_subscribed();
     sleeps_long_.store(trusts || length > kSleepNs, std::memory_order_relaxed);
     if (!workers_.begin_sleep(self) && !worth_taking())
@@ -228,8 +230,8 @@ Lane* LaneScheduler::sleep_for_work(Worker& self) {
     sleeps_long_.store(false, std::memory_order_relaxed);
     if (trusts) trusts_notifications_.store(false, std::memory_order_relaxed);
     workers_.end_sleep();
-    const bool kept = rescue_stuck();
-    if (kept) quiet = 0;
+    const bool any_local = rescue_stuck();
+    if (any_local) quiet = 0;
     if (flags_.any()) {
       self.runner.use_time_slice(base::TimeSlice::kShort);
       missed = !poll_flags(self.runner);  // if another thread polls, its poll may have begun before the notification
@@ -240,7 +242,7 @@ Lane* LaneScheduler::sleep_for_work(Worker& self) {
     if (Lane* lane = limits_.one_core ? take_abandoned() : shared_.take()) return lane;
     const bool flags = flags_.any();
     if (flags) length = std::min(length + length / 16, kMaxFlagSleepNs);
-    else if (!limits_.one_core) length = kept ? std::min(2 * length, kMaxRescueSleepNs) : kSleepNs;
+    else if (!limits_.one_core) length = any_local ? std::min(2 * length, kMaxRescueSleepNs) : kSleepNs;
     if (!limits_.one_core) continue;
     // Host threads run the queued lanes themselves, so this thread wakes up as rarely as possible.
     if (has_shared() || active_.load(std::memory_order_relaxed) > 0) quiet = 0;
@@ -274,8 +276,8 @@ Lane* LaneScheduler::spin_for_work(Worker& self) {
 }
 
 // Shares the local queue of each worker that has begun no op since the last check: it is stuck in a long op. True: some
-// worker has a local queue, so the searcher must continue. Sharing wakes nobody: this thread is the searcher, and does
-// not sleep.
+// worker has a local queue, so the searcher must continue. Sharing wakes no thread, as for_each() requires: this thread
+// is the searcher, and it does not sleep.
 bool LaneScheduler::rescue_stuck() {
   bool any = false;
   workers_.for_each([&](LaneRunner& runner) {

@@ -1,9 +1,8 @@
 // LaneScheduler: decides which thread of a Pool runs a ready lane, and which lane an idle worker runs next.
 //
 // - A worker keeps the lanes that its ops make ready in its local queue; other lanes come into the shared queue.
-// - An idle worker becomes the searcher if there is none. It spins, then sleeps 50 us at a time, then parks. While
-// there
-//   is a searcher, short work is queued without a system call.
+// - An idle worker becomes the searcher if there is none. It spins, then sleeps 50 us or longer at a time, then parks.
+//   While there is a searcher, short work is queued without a system call.
 // - If a thread is stuck in a long op, the searcher shares that thread's local queue. So no thread keeps a local queue
 //   while there is no searcher.
 // - The searcher and waiting host threads poll the lanes that wait for flags in memory and for other ranks.
