@@ -11,8 +11,8 @@
 namespace slip::store {
 namespace {
 
-// Returns the address for the first byte in a destination. It has the same alignment as in the file if the range fits
-// that way; otherwise it is the start of the destination.
+// Returns the address in a destination for the first byte of a range. It equals `offset` modulo the alignment, so that
+// direct reads need no bounce buffer. If the range does not fit that way, it is the start of the destination.
 std::byte* place_in(const Destination& destination, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
   const auto begin = reinterpret_cast<std::uintptr_t>(destination.memory);
   // The subtraction may wrap around, which is harmless, because the alignment is a power of two.

@@ -58,8 +58,8 @@ class DiskQueue {
     --slots_[slot].entry->in_flight;
     free_slots_.push_back(slot);
   }
-  Entry& at(std::size_t place) { return entries_[(first_ + place) % entries_.size()]; }
-  const Entry& at(std::size_t place) const { return entries_[(first_ + place) % entries_.size()]; }
+  Entry& at(std::size_t index) { return entries_[(first_ + index) % entries_.size()]; }
+  const Entry& at(std::size_t index) const { return entries_[(first_ + index) % entries_.size()]; }
 
   BlockIo& io_;
   std::unique_ptr<ReadRing> ring_;

@@ -130,11 +130,12 @@ BlockReader::BlockReader(const ReaderOptions& asked, Here here, ReadLimit limit)
 
 void BlockReader::throw_fault(Here here) const {
   const base::LockGuard lock(fault_mutex_);
-  const std::string where = fmt::format("{} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
+  const std::string where =
+      fmt::format("cannot read {} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
   if (fault_.error != 0)
-    base::fail(Code::kIo, here, "cannot read {}, got {}: {}", where, fault_.got, std::strerror(fault_.error));
-  base::fail(Code::kIo, here, "{}: got {}, then the file ends: it was cut short (it had {} bytes)", where, fault_.got,
-             range_.file->size());
+    base::fail(Code::kIo, here, "{}: got {}, then {}", where, fault_.got, std::strerror(fault_.error));
+  base::fail(Code::kIo, here, "{}: got {}, then the file ends; it was cut short (it had {} bytes when opened)", where,
+             fault_.got, range_.file->size());
 }
 
 std::int64_t BlockReader::read_once(const ReadBlock& block) const {
