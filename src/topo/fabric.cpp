@@ -62,8 +62,8 @@ void LinkLoads::send(int from, int to, const std::vector<int>& nets, double shar
   send_in(to, nets[static_cast<std::size_t>(there)], share);
 }
 
-double LinkLoads::gbps(double otherwise) const {
-  double result = otherwise;
+double LinkLoads::gbps(double max_gbps) const {
+  double result = max_gbps;
   for (std::size_t node = 0; node < load_.size(); ++node) {
     for (std::size_t link = 0; link < load_[node].size(); ++link) {
       if (load_[node][link] > 0)

@@ -1,7 +1,8 @@
 // Fabric: a cluster with the paths within each of its machines. LinkLoads: the load that messages put on each link.
 // channels.cpp (the channel plan) and routes.cpp (the rail routes) use them.
 //
-// Here "node" is a machine of the cluster (Cluster::nodes), not a node of a machine's graph.
+// In both classes "node" is a machine of the cluster (Cluster::nodes). In the functions about a TopoSystem it is a node
+// of the graph of one machine (TopoSystem::nodes).
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace slip::topo {
 
-// The nodes and links of the graph of one machine.
+// The nodes and links of the graph of one machine. Rates are in GB/s.
 inline const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 double link_gbps(const TopoSystem& system, int from, int to);        // 0: no link
 PathType type_of(const TopoSystem& system, const TopoLink& link);    // the nearest type of a path that uses the link
@@ -20,7 +21,8 @@ std::vector<std::vector<int>> links_from(const TopoSystem& system);  // the link
 // chooses among equal nets. REQUIRES: the machine has a net.
 int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, int number);
 
-// Of the indices below `count` with the least distance, the one that `number` chooses. REQUIRES: count > 0.
+// The indices below `count` that have the minimum distance form a list. Returns entry `number` of it, modulo its
+// length. REQUIRES: count > 0.
 template <class Distance>
 std::size_t nearest(std::size_t count, int number, const Distance& distance) {
   std::vector<std::size_t> best;
@@ -70,7 +72,7 @@ class LinkLoads {
     const int node = fabric_.node_of(rank);
     add(node, fabric_.net(node, net), fabric_.device_of(rank), share);
   }
-  double gbps(double otherwise) const;  // the rate of all data, in GB/s; at most `otherwise`
+  double gbps(double max_gbps) const;  // the rate of all data, in GB/s; at most `max_gbps`
 
  private:
   void add(int node, int from, int to, double share) {

@@ -57,7 +57,7 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
   const std::vector<std::vector<int>> links_of = topo::links_from(system);
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
   // If no NVLink connects two GPUs, a third with links to both forwards their data, if that is faster. NCCL calls such
-  // a path NVB. Only paths of one link are joined, so that none is joined twice.
+  // a path NVB. Such a path is not extended again, so it passes through one GPU only.
   std::vector<std::pair<int, int>> pairs;
   for (const int a : system.devices) {
     for (const int b : system.devices) {

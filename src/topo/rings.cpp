@@ -204,8 +204,9 @@ int MachineRoutes::max_channels(std::int64_t rate, PathType limit, CrossNic cros
   return limit_channels;
 }
 
-// Rings that cross must reach more than this share of the others' rate, in percent: trees lose where a channel has two
-// nets.
+// Rings that cross (RingSegment::crosses) are used only if they have more than this percentage of the total rate of
+// rings that do not cross. A small gain is not worth it: the tree of a channel uses only the net through which its ring
+// enters.
 constexpr std::int64_t kMinCrossGain = 110;
 
 // Limits of the search, in steps: kEffort for one rate and path type, kEffortInAll for the whole search. Each member
@@ -253,12 +254,12 @@ class RingPacker {
     for (const int link : route.links) free_[static_cast<std::size_t>(link)] += rate_;
   }
 
-  // On rails: the ring whose way back is searched next; else null.
+  // On rails: the first ring of a pair, if the second one is searched next; else null.
   const RingSegment* unpaired() const {
     const bool open = cross_ == CrossNic::kRails && rings_.size() % 2 == 1 && rings_.back().crosses();
     return open ? &rings_.back() : nullptr;
   }
-  // The nets through which the current ring may leave the machine.
+  // Whether the current ring may leave the machine through this net.
   bool may_leave(int port) const {
     if (cross_ == CrossNic::kNever) return port == now_.net;
     const RingSegment* const other = unpaired();
@@ -298,8 +299,8 @@ class RingPacker {
     used_ = std::move(outer_used);
   }
 
-  // Whether a member that the ring has not visited could be its last one: it must reach a port. If none is left, the
-  // rest of the ring need not be searched.
+  // Whether some member that the ring has not visited could be its last one: from there the ring must reach a port. If
+  // there is none, the search of this ring ends.
   bool can_close() const {
     if (now_.net < 0 || now_.order.size() == routes_.count()) return true;
     const auto free = [&](int link) { return free_[static_cast<std::size_t>(link)] >= rate_; };
@@ -333,7 +334,7 @@ class RingPacker {
   void close(int last) {
     if (now_.net < 0) return close_over(routes_.between(last, now_.order.front()));
     const auto ports = static_cast<int>(routes_.ports());
-    for (int i = 1; i <= ports && !stop(); ++i) {  // the net of the entry last: sets of such rings were tried before
+    for (int i = 1; i <= ports && !stop(); ++i) {  // the net of the entry last: RingSearch tried such rings before
       const int port = (now_.net + i) % ports;
       if (!may_leave(port)) continue;
       now_.out = port;

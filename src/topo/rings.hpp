@@ -3,8 +3,9 @@
 // machine. plan_channels() uses it.
 //
 // A ring that crosses a machine enters it through one net and leaves it through another. On rails such a ring must
-// enter the next machine through the same number. So rings cross in pairs there: the second takes the way of the first
-// backwards, and every second machine swaps the two. Then an even number of equal machines closes all rings.
+// enter the next machine through the same number. So rings cross in pairs there: the second enters where the first
+// leaves, and leaves where the first enters. Every second machine swaps the two. Then an even number of equal machines
+// closes all rings.
 //
 // Rates are whole kB/s, and the search is limited by a number of steps, not by time. So every rank gets the same
 // result.
