@@ -21,13 +21,13 @@ std::string text_of(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
 }
 
-// Throws kInvalidValue if the size of the value is not between 1 and 2^63 bytes.
+// Throws kInvalidValue if the size of the value is 0, or 2^63 bytes or more.
 std::uint64_t bytes_needed(const GraphValue& value, Here here) {
   std::uint64_t bytes = slip::bytes_of(value.type);
   for (const std::uint64_t size : value.shape) {
     if (size == 0) base::fail(Code::kInvalidValue, here, "value {} has a dimension of 0", text_of(value));
     if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > std::numeric_limits<std::int64_t>::max())
-      base::fail(Code::kInvalidValue, here, "value {} takes more than 2^63 bytes", text_of(value));
+      base::fail(Code::kInvalidValue, here, "value {} takes 2^63 bytes or more", text_of(value));
   }
   return bytes;
 }
@@ -51,8 +51,9 @@ std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
 // kPartRows rows.
 std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
   if (row_bytes * out <= part_bytes) return out;
-  const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / model::kPartRows, 1) * model::kPartRows;
-  const std::uint64_t parts = (out + most - 1) / most;
+  const std::uint64_t max_rows =
+      std::max<std::uint64_t>(part_bytes / row_bytes / model::kPartRows, 1) * model::kPartRows;
+  const std::uint64_t parts = (out + max_rows - 1) / max_rows;
   const std::uint64_t even = (out + parts - 1) / parts;
   return (even + model::kPartRows - 1) / model::kPartRows * model::kPartRows;
 }
@@ -66,7 +67,7 @@ struct RowOp {
 
 void check_epsilon(const std::string& name, double epsilon, Here here) {
   if (!(epsilon >= 0 && std::isfinite(epsilon)))
-    base::fail(Code::kInvalidValue, here, "op '{}': epsilon is {}; it must be 0 or a little more", name, epsilon);
+    base::fail(Code::kInvalidValue, here, "op '{}': epsilon is {}; it must be finite and not negative", name, epsilon);
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ Value Graph::declare(GraphValue value, Here here) {
   check_name("a value", value.name, here);
   value.bytes = bytes_needed(value, here);
   if (value.bytes > std::numeric_limits<std::int64_t>::max() - total_bytes_)
-    base::fail(Code::kInvalidValue, here, "with value {} the graph takes more than 2^63 bytes", text_of(value));
+    base::fail(Code::kInvalidValue, here, "with value {} the graph takes 2^63 bytes or more", text_of(value));
   const auto index = static_cast<std::uint32_t>(values_.size());
   if (!value_names_.emplace(value.name, index).second)
     base::fail(Code::kInvalidValue, here, "value {}: the name is taken by {}", text_of(value),
@@ -106,8 +107,9 @@ Value Graph::activation(std::string name, DataType type, Shape shape, Here here)
 
 const GraphValue& Graph::checked(Value value, std::string_view user, Here here) const {
   if (value.index >= values_.size() || (value.graph != 0 && value.graph != id_))
-    base::fail(Code::kInvalidValue, here, "{}: value {} is none of this graph's {}: it comes from another graph", user,
-               value.index, values_.size());
+    base::fail(Code::kInvalidValue, here,
+               "{}: value {} is not one of this graph's {} values: it comes from another graph", user, value.index,
+               values_.size());
   return values_[value.index];
 }
 
@@ -247,8 +249,8 @@ class Graph::NewOp {
     check_like(a, b, first.shape);
     if (first.role == ValueRole::kWeight && graph_.values_[b.index].role == ValueRole::kWeight)
       base::fail(Code::kInvalidValue, here_,
-                 "op '{}': {} and {} are both weights, so its result never changes; store that instead", name_,
-                 text_of(first), text_of(graph_.values_[b.index]));
+                 "op '{}': {} and {} are both weights, so its result never changes; store the result as a weight",
+                 name_, text_of(first), text_of(graph_.values_[b.index]));
     const Value reads[] = {a, b};
     return add_row_op(op, reads);
   }

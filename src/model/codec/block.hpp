@@ -43,8 +43,8 @@ CodecLoops best_loops();  // the fastest that this processor can run
 // The checksum of a block without its seed (codec/layout.hpp). `bytes` is a multiple of 16.
 std::uint64_t weighted_sum(const std::byte* block, std::size_t bytes, CodecLoops loops = best_loops());
 
-// How decoded weights are stored. Past the caches, where the processor can: then it does not read the memory that it
-// overwrites. That pays if the decoded weights are larger than a cache.
+// How decoded weights are stored. kPastCaches: with non-temporal stores, on a processor that has them. They do not read
+// the memory that they overwrite into the cache, which is faster if the decoded weights are larger than a cache.
 enum class Stores : std::uint8_t { kCached, kPastCaches };
 constexpr Stores stores_for(std::size_t bytes) {
   return bytes < std::size_t{16} << 20 ? Stores::kCached : Stores::kPastCaches;

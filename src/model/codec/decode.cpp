@@ -12,7 +12,7 @@
 namespace slip::model {
 namespace {
 
-// memcpy() with stores past the caches.
+// memcpy() with non-temporal stores, which do not pass through the caches.
 void copy_past_caches(std::byte* into, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   const auto misaligned = reinterpret_cast<std::uintptr_t>(into) % 16;
@@ -25,7 +25,7 @@ void copy_past_caches(std::byte* into, const std::byte* from, std::size_t bytes)
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
   }
   std::memcpy(into + end, from + end, bytes - end);
-  _mm_sfence();  // such stores are not ordered: a thread that sees the caller's next release must see them, too
+  _mm_sfence();  // a release store does not order non-temporal stores: without the fence, another thread may miss them
 #else
   std::memcpy(into, from, bytes);
 #endif
@@ -145,7 +145,7 @@ class PackedBlock {
     return byte_at(low) | byte_at(low + 1) << 8;
   }
 
-  // Sets the exponents of the escapes, which are 0 so far.
+  // Sets the exponents of the escapes. The exponents are 0 before: header_.first[kEscape] is 0.
   template <class Weight, int kShift>
   void put_exponents(std::byte* into) const {
     const std::byte* const list = block_ + layout_.escapes;
@@ -240,7 +240,7 @@ BlockFault decode_block(Split split, std::span<const std::byte> block, const Blo
   if (packed.bytes() != block.size()) return BlockFault::kSize;
   if (!packed.find_escapes()) return BlockFault::kEscapes;
   if (stores == Stores::kPastCaches) {
-    // Escapes change weights that are written already, so the weights stay in the nearest cache until then.
+    // put_exponents() changes weights again, so they are decoded into this buffer, which fits into the L1 or L2 cache.
     alignas(64) std::byte weights[kMaxLanes * kLaneWeights * sizeof(std::uint32_t)];
     packed.decode(weights);
     copy_past_caches(into, weights, bytes);

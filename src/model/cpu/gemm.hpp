@@ -5,7 +5,7 @@
 
 namespace slip::model::cpu {
 
-// Loads libopenblas.so.0 on the first call. False: it is not there, or it was built without threads. Such a build does
+// Loads OpenBLAS on the first call. False: it is not there, or it was built without threads. Such a build does
 // not lock its memory: two threads that call it at the same time get wrong products. Also false with
 // -DSLIP_OPENBLAS=OFF.
 bool has_blas();
