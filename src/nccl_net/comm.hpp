@@ -1,5 +1,5 @@
-// How our plug-in makes connections. What NCCL gets are pointers to the objects of the TCP transport: a NetListener, a
-// NetConnection, a NetMemory and a NetRequest. One thread at a time uses each of them, as NCCL promises.
+// How our plug-in makes connections. NCCL gets pointers to the objects of the TCP transport: a NetListener, a
+// NetConnection, a NetMemory and a NetRequest. NCCL ensures that only one thread at a time uses each of them.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,11 @@ namespace slip::nccl_net {
 // jobs from connecting.
 transport::NetOptions connection_options(const NetDevice& device);
 
-// connect() without waiting. NCCL calls it with the same handle until it returns a connection.
+// The attempts to connect. The plug-in's connect() must not wait: NCCL calls it again, with the same handle, until it
+// returns a connection. So an attempt lasts for several calls.
 class Dialers {
  public:
-  // Null: not connected yet.
+  // Continues the attempt for the handle, or begins one. Null: not connected yet. Throws if the attempt failed.
   std::unique_ptr<transport::NetSender> dial(void* handle, const NetDevice& device);
 
  private:

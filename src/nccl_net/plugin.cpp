@@ -40,7 +40,8 @@ net_result result_of(Code code) {
   }
 }
 
-// Always inlined, as isend() and irecv() are: a message passes them in the time of a few hundred instructions.
+// Always inlined, as isend() and irecv() are: each message passes through them, and takes only a few hundred
+// instructions in all.
 template <class Body>
 [[gnu::always_inline]] inline net_result guarded(const Body& body) noexcept {
   try {
