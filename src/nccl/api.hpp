@@ -15,7 +15,7 @@
 #include "slip/error.hpp"
 
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmissing-attributes"  // g++ finds that some pncclX do not throw, and their alias may
+#pragma GCC diagnostic ignored "-Wmissing-attributes"  // g++ marks some pncclX as nothrow, but not their alias
 #endif
 
 // Begins the definition of pncclX and makes ncclX its weak alias.

@@ -118,7 +118,7 @@ ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcom
 }
 
 DebugLevel debug_level() {
-  // relaxed: the level is a value of its own, no other data is published with it. Two threads read the same variable.
+  // relaxed: no other data is published with the level. Two threads that both find kUnread store the same value.
   int level = g_debug_level.load(std::memory_order_relaxed);
   if (level == kUnread) {
     level = static_cast<int>(read_debug_level());
@@ -152,9 +152,10 @@ struct OwnNote {
 };
 [[gnu::section(".note.slipstream"), gnu::used]] alignas(4) constinit const OwnNote kOwnNote;
 
-// env_text, not env(): the program may still change its environment. If SLIP_NCCL names NVIDIA's library, it is loaded
-// before the program can load it: PyTorch does so when it is imported.
-// Only the first to load a library can isolate it from this one, which is preloaded (RTLD_DEEPBIND).
+// If SLIP_NCCL names NVIDIA's library, it is loaded here, before the program loads it (PyTorch does so when it is
+// imported). Reason: this library is preloaded and has the same symbols. Only RTLD_DEEPBIND keeps the inner calls of
+// NVIDIA's library away from them, and it has an effect only when a library is loaded for the first time.
+// env_text() instead of env(), which keeps its values: the program may still change its environment.
 [[gnu::constructor]] void load_named_nccl() {
   try {
     if (const std::string file = base::env_text("SLIP_NCCL"); file.find('/') != std::string::npos)

@@ -23,7 +23,7 @@ PointerOwner cuda_owner_of(const void*) { return {}; }
 std::uint64_t cuda_stream_id(CUstream_st*) { return 0; }
 #endif
 
-// The first page is never mapped, so that a null pointer with an offset is outside.
+// The wrapped addresses begin after the first page, which is never mapped. So a null pointer plus an offset is refused.
 constexpr std::uintptr_t kFirstAddress = 4096;
 constexpr std::size_t kAddressBytes = std::numeric_limits<std::ptrdiff_t>::max() - kFirstAddress;
 
@@ -37,7 +37,8 @@ int find_gpus() {
 
 Device open_device(int gpu) {
   if (!uses_gpus()) return Device::open("cpu", {.compute_workers = 1});  // it runs collectives only
-  if (gpu < 0 || gpu >= gpu_count()) invalid_argument("GPU {} of {}", gpu, gpu_count());
+  if (gpu < 0 || gpu >= gpu_count())
+    invalid_argument("there is no GPU {}: this process sees {} GPUs", gpu, gpu_count());
   return Device::open(fmt::format("cuda:{}", gpu));
 }
 
@@ -75,7 +76,7 @@ Range RankDevice::range(const void* pointer, std::size_t bytes, const char* name
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   if (address < kFirstAddress || address - kFirstAddress > kAddressBytes ||
       bytes > kAddressBytes - (address - kFirstAddress))
-    invalid_argument("{} {} with {} bytes is no range of addresses", name, pointer, bytes);
+    invalid_argument("{} {} with {} bytes is not a valid range of addresses", name, pointer, bytes);
   if (uses_gpus()) require_accessible(pointer, name);
   return {addresses_.range().block, addresses_.range().id, address - kFirstAddress, bytes};
 }

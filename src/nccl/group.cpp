@@ -26,14 +26,15 @@ OpenGroup& open_group() {
   return t_group;
 }
 
-// A new communicator that was not made: its handle becomes invalid.
+// Closes the handle of a communicator that could not be made, and sets the caller's variable to NULL.
 void withdraw(const Job& job) {
   if (!job.out) return;
   job.target.close();
   *job.out = nullptr;
 }
 
-// Runs the body. The result of a non-blocking job goes to the communicator, and the caller keeps the handle.
+// Runs the body. If a blocking job fails, the handle of its new communicator is closed. If a non-blocking one fails,
+// the caller keeps the handle, from which it reads the error.
 Outcome run_body(const Job& job) {
   const KeepCurrentGpu keep;
   Outcome outcome;
@@ -78,7 +79,8 @@ ncclResult_t run_jobs(std::vector<Job>&& jobs) {
   std::vector<base::Thread> threads(jobs.size());
   std::vector<Outcome> outcomes(jobs.size());
   ncclResult_t result = ncclSuccess;
-  for (const Job& job : jobs) {  // before the first one starts: it may be of the same communicator, and fail at once
+  // All before the first job starts: if it has the same communicator as a later one, it may end and fail earlier.
+  for (const Job& job : jobs) {
     if (!job.blocking) begin(job);
   }
   for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -136,8 +138,8 @@ ncclResult_t finish_all(const std::vector<CallRequest>& calls) {
   return result;
 }
 
-// A call was refused after others were issued: the other ranks would wait for it, so the communicators fail on all
-// ranks.
+// For a call that was refused after others were issued. The other ranks would wait for it, so the communicators of the
+// issued calls fail on all ranks. REQUIRES: called in a catch block.
 void end_issued(const std::vector<CallRequest>& calls, std::size_t issued) noexcept {
   try {
     const Outcome outcome = outcome_of_exception();
@@ -149,8 +151,9 @@ void end_issued(const std::vector<CallRequest>& calls, std::size_t issued) noexc
 }
 
 // A call that reads its factor from device memory waits for the earlier calls of its communicator. If this thread has
-// several ranks, these need the calls of the other ranks. So the first calls of all communicators come first, then the
-// second ones; among them those that read no factor.
+// several ranks, those earlier calls complete only when this thread has issued the same calls of its other ranks. So
+// the first calls of all communicators are issued first, then the second ones, and so on. In each such round, calls
+// that read no factor come first.
 void order_by_rounds(std::vector<CallRequest>& calls) {
   if (std::none_of(calls.begin(), calls.end(), [](const CallRequest& call) { return call.device_factor; })) return;
   std::map<const Comm*, std::size_t> made;
@@ -177,7 +180,8 @@ void issue_all(std::vector<CallRequest>& calls) {
   }
 }
 
-// The state after a group, also after one that failed.
+// Takes the calls, jobs and error out of the open group. So the group is empty for the next ncclGroupStart, even if
+// this one fails.
 struct Taken {
   explicit Taken(OpenGroup& group) : open(group) {
     std::swap(calls, group.calls);

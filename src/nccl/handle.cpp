@@ -10,7 +10,8 @@
 namespace slip::nccl {
 namespace {
 
-// The number of communicators that can exist at once. A stale handle is recognised until this many were made after it.
+// The number of communicators that can exist at once. Closed slots are reused only when all slots have been used once,
+// the slot closed longest ago first. A stale handle is recognised until its slot is reused.
 constexpr std::size_t kSlots = 1 << 16;
 
 constinit std::array<ncclComm, kSlots> g_slots{};
@@ -82,7 +83,7 @@ Pin Pin::open(Comm* comm) {
   }
   if (!slot) {
     delete comm;
-    throw ApiError(ncclSystemError, fmt::format("{} communicators are open: destroy some", kSlots));
+    throw ApiError(ncclSystemError, fmt::format("{} communicators are open, the maximum: destroy some", kSlots));
   }
   slot->comm = comm;
   slot->uses.store(ncclComm::kOpen | 1, std::memory_order_release);  // release: publishes the communicator

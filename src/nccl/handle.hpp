@@ -40,7 +40,7 @@ class Pin {
 
   static Pin of(ncclComm_t handle);             // throws ApiError if the handle is null, unknown or closed
   static Pin find(ncclComm_t handle) noexcept;  // empty instead
-  // Takes ownership and returns a Pin of the new, open handle. A slot is used again only after all others were used.
+  // Takes ownership, also if it throws, and returns a Pin of the new, open handle. Throws ApiError if no slot is free.
   static Pin open(Comm* comm);
 
   Comm* operator->() const { return slot_->comm; }
