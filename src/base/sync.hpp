@@ -222,7 +222,8 @@ class CondVar {
 };
 
 // One thread sleeps in park() until another thread calls unpark(), which stores a token. A token that is stored before
-// park() makes it return at once, so no wake-up is lost.
+// park() makes it return at once, so no wake-up is lost. The Parker must outlive each call of unpark(), which still
+// uses it when park() has returned.
 class Parker {
  public:
   // Sleeps until there is a token or until `deadline_ns` (in now_ns() time; 0: no deadline). True: it consumed a token.
