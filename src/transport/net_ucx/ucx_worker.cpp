@@ -24,7 +24,7 @@ namespace {
 // 32 KiB, and a rendezvous costs about 20 us over TCP: ucx_perftest's 32 KiB take 32 us on loopback, and 11 us without.
 constexpr const char* kTcpRendezvous = "512K";
 
-constexpr int kMaxTurns = 16;  // after so many calls of ucp_worker_progress the sleeping threads are woken
+constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so many attempts, sleeping threads are woken
 
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
@@ -206,6 +206,7 @@ void UcxWorker::drive_until(const std::function<bool()>& reached) {
   while (!reached() && base::now_ns() < limit_ns) {
     if (ucx().worker_progress(handle_) == 0) base::yield_thread();
   }
+  arm_for_sleepers();
 }
 
 UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t& status) {
@@ -311,6 +312,7 @@ std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_S
   if (!handle_) return 0;
   while (ucx().worker_progress(handle_) != 0) {}
   flush();
+  arm_for_sleepers();
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   if (!arm()) return base::now_ns() + 1;
   all.push_back({descriptor_, POLLIN, 0});
@@ -320,14 +322,19 @@ std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_S
 bool UcxWorker::progress() {
   driven_ticks_.store(base::ticks(), std::memory_order_relaxed);
   if (ucx().worker_progress(handle_) == 0) return false;
-  if (sleepers_.empty()) return true;
-  // This call has taken the event for which another thread sleeps. That thread needs the next event.
-  for (int turn = 0; turn < kMaxTurns; ++turn) {
-    if (arm()) return true;
+  arm_for_sleepers();
+  return true;
+}
+
+// Call it after ucp_worker_progress: it may have taken the event for which another thread sleeps. An armed worker makes
+// the descriptor ready at the next event. Otherwise that thread would sleep until its limit.
+void UcxWorker::arm_for_sleepers() {
+  if (sleepers_.empty()) return;
+  for (int attempt = 0; attempt < kMaxArmAttempts; ++attempt) {
+    if (arm()) return;
     ucx().worker_progress(handle_);
   }
   for (const UcxPort* one : sleepers_) one->wake_up_->signal();
-  return true;
 }
 
 UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {

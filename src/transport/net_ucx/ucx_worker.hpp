@@ -119,6 +119,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
   bool arm() SLIP_REQUIRES(ucx_lock);  // false: there are events, so that no thread may sleep yet
+  void arm_for_sleepers() SLIP_REQUIRES(ucx_lock);
 
   base::SpinLock lock_;
   const UcxContext& context_;
