@@ -57,7 +57,7 @@ std::vector<std::string> list_transports(const UcxLibrary& ucx, ucp_context_h co
   return result;
 }
 
-// The objects of UCX of one process. After a fork, the child begins with an empty table.
+// UCX's objects of this process. A forked child begins with an empty table.
 struct ProcessTable {
   pid_t process = 0;
   std::map<ino_t, const UcxContext*> contexts;  // by network namespace; never deleted
@@ -219,7 +219,7 @@ UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t
   params.err_handler = {&UcxWorker::on_endpoint_error, &one};
   status = ucx().ep_create(handle_, &params, &one.handle);
   if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
-    // A transport that cannot report the loss of a peer. The end of the socket reports it.
+    // The transport has no error handling for lost peers. The end of the TCP socket reports the loss instead.
     params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
     one.reports_loss = false;
     status = ucx().ep_create(handle_, &params, &one.handle);
@@ -283,7 +283,8 @@ void UcxWorker::note_operation() {
   Proxy::of_process().wake();
 }
 
-// Sets unflushed_ to false when everything that was begun before is with the kernel or the network.
+// Begins a flush. When UCX has passed all bytes of the operations begun before to the kernel or the network, unflushed_
+// becomes false.
 void UcxWorker::flush() {
   if (flush_.under_way || !unflushed_.load(std::memory_order_relaxed)) return;
   ucp_request_param_t params{};
@@ -303,11 +304,11 @@ void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) SLIP_NO_TH
   one.ucx().request_free(request);
 }
 
-std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
+std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTryLock
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   const auto limit = static_cast<std::uint64_t>(kUnattendedUs * base::ticks_per_us());
-  const UcxTurn turn(*this);
-  if (!turn || base::ticks() - driven_ticks_.load(std::memory_order_relaxed) < limit)
+  const UcxTryLock held(*this);
+  if (!held || base::ticks() - driven_ticks_.load(std::memory_order_relaxed) < limit)
     return base::now_ns() + kUnattendedNs;
   if (!handle_) return 0;
   while (ucx().worker_progress(handle_) != 0) {}
