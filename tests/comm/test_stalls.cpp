@@ -125,6 +125,15 @@ TEST(Stalls, HostThreadsThatWaitInAnotherOrderAreACircle) {
     EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
 }
 
+// The ledger counts sends and receives, too: only the number in the signature tells whether a rank has joined.
+TEST(Stalls, ARankThatMadeMoreMessagesThanTheWaiterHasNotJoined) {
+  std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
+  ranks[1].view.enqueued = ranks[1].view.begun = ranks[1].view.ended = 20;
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
+  ASSERT_EQ(found.size(), 1U);
+  expect_words(found[0].text, {"rank 1 of aaaa1111 has not joined all_reduce"});
+}
+
 // What ranks are at is read one after the other: two in the same call that seem to wait for each other do not.
 TEST(Stalls, RanksInTheSameCallAreNoCircle) {
   const std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
