@@ -14,7 +14,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 comm::RankState outside(std::uint64_t communicator, int rank, std::uint64_t ended) {
   comm::RankState sight;
   transport::LedgerView& view = sight.view;
-  view.life = transport::LedgerLife::kThere;
+  view.life = transport::LedgerLife::kJoined;
   view.communicator = communicator;
   view.rank = rank;
   view.nranks = 3;

@@ -322,7 +322,7 @@ std::string state_word(const RankState& state) {
     case transport::LedgerLife::kAborted: return "aborted";
     case transport::LedgerLife::kLeft: return "left";
     case transport::LedgerLife::kFree:
-    case transport::LedgerLife::kThere: break;
+    case transport::LedgerLife::kJoined: break;
   }
   if (state.stopped()) return "stopped";
   if (state.waits()) return "waits";
@@ -346,7 +346,7 @@ std::string doing(const RankState& state) {
     case transport::LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
     case transport::LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
     case transport::LedgerLife::kFree:
-    case transport::LedgerLife::kThere: break;
+    case transport::LedgerLife::kJoined: break;
   }
   if (state.stopped())
     return fmt::format("is stopped (process {}, by a signal or a debugger), for at most {}; it {}", view.pid,
