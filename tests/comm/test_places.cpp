@@ -132,7 +132,7 @@ TEST(RankPlacement, ANicsSwitchIsSpared) {
   EXPECT_NE(relays.arrival(4), relays.arrival(5));
   for (const int to : {6, 7}) EXPECT_EQ(relays.arrival(to), to);
   const comm::Relays beside = comm::relays_of(cluster_of(read_topology(data_file("host_nic.xml")), 2));
-  EXPECT_FALSE(beside.hands_on()) << "this NIC reaches GPUs, so those beside it send";
+  EXPECT_FALSE(beside.forwards()) << "this NIC reaches GPUs, so those beside it send";
   EXPECT_LT(beside.via(3, 4), 2);
 }
 

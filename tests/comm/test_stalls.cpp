@@ -14,7 +14,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 comm::RankState outside(std::uint64_t communicator, int rank, std::uint64_t ended) {
   comm::RankState sight;
   transport::LedgerView& view = sight.view;
-  view.life = transport::LedgerLife::kThere;
+  view.life = transport::LedgerLife::kJoined;
   view.communicator = communicator;
   view.rank = rank;
   view.nranks = 3;
@@ -123,6 +123,15 @@ TEST(Stalls, HostThreadsThatWaitInAnotherOrderAreACircle) {
   ranks[1].view.pid = 999;  // another process: nothing ties the two together
   for (const comm::Stall& one : comm::find_stalls(ranks))
     EXPECT_EQ(one.kind, comm::Stall::Kind::kMissingRank) << one.text;
+}
+
+// The ledger counts sends and receives, too: only the number in the signature tells whether a rank has joined.
+TEST(Stalls, ARankThatMadeMoreMessagesThanTheWaiterHasNotJoined) {
+  std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
+  ranks[1].view.enqueued = ranks[1].view.begun = ranks[1].view.ended = 20;
+  const std::vector<comm::Stall> found = comm::find_stalls(ranks);
+  ASSERT_EQ(found.size(), 1U);
+  expect_words(found[0].text, {"rank 1 of aaaa1111 has not joined all_reduce"});
 }
 
 // What ranks are at is read one after the other: two in the same call that seem to wait for each other do not.

@@ -42,7 +42,7 @@ transport::LedgerEntry& LedgerImage::entry(std::int32_t index) {
 transport::LedgerEntry& LedgerImage::add(std::uint64_t communicator, std::int32_t rank, std::int32_t nranks) {
   transport::LedgerEntry& entry = this->entry(header().entries.fetch_add(1));
   entry.version.store(2);
-  entry.life.store(static_cast<std::uint64_t>(transport::LedgerLife::kThere));
+  entry.life.store(static_cast<std::uint64_t>(transport::LedgerLife::kJoined));
   entry.communicator.store(communicator);
   entry.rank_and_count.store(static_cast<std::uint64_t>(static_cast<std::uint32_t>(nranks)) << 32 |
                              static_cast<std::uint32_t>(rank));

@@ -29,7 +29,7 @@ TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
   EXPECT_EQ(found->nranks, 8);
   EXPECT_EQ(found->pid, ::getpid());
   EXPECT_STREQ(found->device, "cpu:1");
-  EXPECT_EQ(found->life, transport::LedgerLife::kThere);
+  EXPECT_EQ(found->life, transport::LedgerLife::kJoined);
   EXPECT_EQ(found->enqueued, 2U);
   EXPECT_EQ(found->begun, 1U);
   EXPECT_EQ(found->ended, 0U);
@@ -127,7 +127,7 @@ TEST(Ledgers, NothingIsTorn) {
     const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid());
     ASSERT_TRUE(ledger);
     for (const transport::LedgerView& view : ledger->ranks) {
-      if (view.communicator == 0x7042 && view.life == transport::LedgerLife::kThere) {
+      if (view.communicator == 0x7042 && view.life == transport::LedgerLife::kJoined) {
         ASSERT_EQ(view.call[0], view.begun * 7);
         ASSERT_EQ(view.call[1], view.begun * 11);
         ASSERT_LE(view.ended, view.enqueued);

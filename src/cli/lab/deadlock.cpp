@@ -78,7 +78,7 @@ std::vector<comm::Stall> look() {
   std::vector<comm::RankState> ranks;
   if (const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid())) {
     for (const transport::LedgerView& view : ledger->ranks) {
-      if (view.life == transport::LedgerLife::kThere) ranks.push_back({view, ledger->process.state});
+      if (view.life == transport::LedgerLife::kJoined) ranks.push_back({view, ledger->process.state});
     }
   }
   return comm::find_stalls(ranks);

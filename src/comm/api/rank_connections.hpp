@@ -33,12 +33,14 @@ struct RankConnections {
 
   std::int64_t timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
   std::uint64_t world() const { return device.info().world; }
-  bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
-  ScheduleChoice choice_of(const Call& call, bool explain) const {  // for the other calls
+  // Whether the call runs through the memory that all ranks share. All other calls run by messages.
+  bool is_shared(const Call& call) const;
+  // The algorithm of a call that runs by messages.
+  ScheduleChoice choice_of(const Call& call, bool explain) const {
     return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
   }
-  // The plan of one of the other calls. `explained`: with SLIP_DEBUG=tune, the choices that were logged, so that each
-  // is logged once.
+  // The program of a call that runs by messages. `explained`: with SLIP_DEBUG=tune, the choices that were logged, so
+  // that each is logged once.
   MessageProgramBuilder plan_of(const Call& call, bool in_place, std::set<std::string>& explained) const;
 
   const Device device;

@@ -22,8 +22,9 @@ __device__ inline bool is_stopped(const RankControl& control) {
   return *static_cast<const volatile std::uint32_t*>(&control.stop) != 0;
 }
 
-// The host reads these counts to find calls that do not end. Only block 0 writes them, and it ends its own waits before
-// it counts the call. `collectives`: of this rank, with the one that it has reached.
+// The host reads these counts to find calls that do not end. Only block 0 writes them. Its threads end their waits
+// before thread 0 counts the call, so `begun` is never written after `finished` of the same call. `collectives`: the
+// number of collectives that this rank has reached, including the present one.
 __device__ inline void note_begun(RankControl& control, RankPage& page, std::uint32_t collectives) {
   control.noted = control.calls + 1;
   *static_cast<volatile std::uint32_t*>(&page.collectives) = collectives;
@@ -76,7 +77,7 @@ __device__ inline void report_mismatch(RankControl& control, RankPage& page, int
       page.mismatch_own[i] = own[i];
       page.mismatch_other[i] = theirs[i];
     }
-    __threadfence_system();  // the host reads the record after it has seen the state
+    __threadfence_system();  // a host that observes the state must observe the fields above, too
     *static_cast<volatile std::uint32_t*>(&page.mismatch_state) = 1;
   }
   while (!is_stopped(control)) __nanosleep(1000);
@@ -89,17 +90,17 @@ __device__ inline void note_arrival(RankControl* peer, int rank, std::uint32_t c
 
 // Thread `other` of the block reads the post of rank `other`.
 __device__ inline void take_post(const CallParameters& p, const CallPost& post, int other, BlockState& state) {
-  const volatile CallPost& seen = post;
-  const std::uint64_t own[2] = {p.own.elements, p.own.rest}, theirs[2] = {seen.elements, seen.rest};
+  const volatile CallPost& read = post;  // volatile: a peer writes it while this kernel runs
+  const std::uint64_t own[2] = {p.own.elements, p.own.rest}, theirs[2] = {read.elements, read.rest};
   if (own[0] != theirs[0] || own[1] != theirs[1]) {
     report_mismatch(*p.control, p.pages[p.rank], other, own, theirs);
     state.stopped = 1;
   }
-  state.inputs[other] = seen.input;
-  state.outputs[other] = seen.output;
-  state.scales[other] = seen.scale;
-  state.mapped_by[other] = seen.mapped_by;
-  if (seen.mapped_by != (std::uint64_t{1} << p.nranks) - 1) state.incomplete = 1;
+  state.inputs[other] = read.input;
+  state.outputs[other] = read.output;
+  state.scales[other] = read.scale;
+  state.mapped_by[other] = read.mapped_by;
+  if (read.mapped_by != (std::uint64_t{1} << p.nranks) - 1) state.incomplete = 1;
 }
 
 // Chooses the rank that moves the data of all ranks. This is needed if a rank cannot access the buffers of another
@@ -116,7 +117,7 @@ __device__ inline int choose_mover(const BlockState& state, int nranks) {
   for (int rank = 0; rank < nranks; ++rank) {
     if (state.mapped_by[rank] != all && (accesses_all >> rank & 1) != 0) return rank;
   }
-  __trap();  // not reached by the rule above; a trap is better than a wrong result
+  __trap();  // unreachable, see above; a trap is better than a wrong result
   return -1;
 }
 

@@ -22,15 +22,17 @@ struct EngineOffer {
   NcclRequest request = NcclRequest::kNone;
   std::int32_t version = 0;  // of the library
   std::int32_t deterministic = 0;
-  std::int32_t polls = 0;  // it cannot use NcclCallMode::kDirect
-  char problem[300] = {};  // why the library cannot be used; "": it can
+  std::int32_t polls = 0;  // 1: this rank can use NcclCallMode::kPolled only
+  char problem[300] = {};  // why this rank cannot use the library; "": it can
 
   void set_problem(const std::string& text);
 };
 
 struct EngineChoice {
   bool uses_nccl = false;
-  bool polls = false;  // a rank polls, so all ranks do: the two modes of calls need different inits
+  // True: all ranks use NcclCallMode::kPolled, because one of them must. The modes need different communicators, which
+  // all ranks create together.
+  bool polls = false;
   std::string reason;
   bool is_error = false;  // SLIP_NCCL names a library, and it cannot be used
   Code code = Code::kOk;  // of the error

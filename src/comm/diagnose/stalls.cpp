@@ -65,10 +65,10 @@ class WaitGraph {
   bool same_communicator(std::size_t a, std::size_t b) const {
     return ranks_[a].view.communicator == ranks_[b].view.communicator;
   }
-  // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. If the
-  // ledger of `waiting` was read first, the result is exact: `waiting` cannot end the call before `rank` joins. If the
-  // ledger of `rank` was read first, `rank` may have joined since then. Sends and receives are not compared, because
-  // their numbers count the messages of one pair of ranks.
+  // Whether `rank` is known not to have joined the call that `waiting` is in. The ledgers were read one after the
+  // other. If the ledger of `waiting` was read first, the result is exact: `waiting` cannot end the call before `rank`
+  // joins. If the ledger of `rank` was read first, `rank` may have joined since then. Sends and receives are not
+  // compared, because their numbers count the messages of one pair of ranks.
   bool missing(std::size_t rank, std::size_t waiting) const {
     const transport::LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
@@ -183,7 +183,8 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
     longest = std::max(longest, ranks_[one].view.waits_ns);
   }
   const RankState& first = ranks_[waiting.front()];
-  const bool joined = state.view.begun >= first.view.begun;
+  // Not a comparison of `begun`: it also counts sends and receives, of which the ranks make different numbers.
+  const bool joined = !missing(rank, waiting.front());
   const Stall::Kind kind = !state.alive()    ? Stall::Kind::kEnded
                            : state.stopped() ? Stall::Kind::kStopped
                                              : Stall::Kind::kMissingRank;
@@ -321,7 +322,7 @@ std::string state_word(const RankState& state) {
     case transport::LedgerLife::kAborted: return "aborted";
     case transport::LedgerLife::kLeft: return "left";
     case transport::LedgerLife::kFree:
-    case transport::LedgerLife::kThere: break;
+    case transport::LedgerLife::kJoined: break;
   }
   if (state.stopped()) return "stopped";
   if (state.waits()) return "waits";
@@ -345,7 +346,7 @@ std::string doing(const RankState& state) {
     case transport::LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
     case transport::LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
     case transport::LedgerLife::kFree:
-    case transport::LedgerLife::kThere: break;
+    case transport::LedgerLife::kJoined: break;
   }
   if (state.stopped())
     return fmt::format("is stopped (process {}, by a signal or a debugger), for at most {}; it {}", view.pid,

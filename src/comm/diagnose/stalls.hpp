@@ -25,7 +25,7 @@ struct RankState {
 
   bool stopped() const { return process == 'T' || process == 't'; }
   bool waits() const { return in_call(view) && view.waits_for != transport::kWaitsForNoRank && alive(); }
-  bool alive() const { return view.life == transport::LedgerLife::kThere; }
+  bool alive() const { return view.life == transport::LedgerLife::kJoined; }
 };
 
 std::string call_text(const transport::LedgerView& view);          // the call that began last

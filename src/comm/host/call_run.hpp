@@ -46,7 +46,9 @@ class CallRun final : public runtime::Exchange {
   void fail(Code code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
 
   std::vector<UserMessage> messages;  // of a call of sends and receives; its plan refers to them
-  std::atomic<bool> free{true};       // the next call may take it. Stored with release at the end, loaded with acquire
+  // The next call may take this object. release when a call ends, acquire when it is taken: the thread that takes it
+  // observes everything that the last call wrote.
+  std::atomic<bool> free{true};
 
  private:
   bool start();

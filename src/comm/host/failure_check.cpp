@@ -128,7 +128,7 @@ CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
 // A closed link is only a consequence: the other rank is lost, has left, or failed because of a third rank.
 Error FailureCheck::with_cause(const Error& met) const {
   if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
-  const int rank = context_.links.failed();
+  const int rank = context_.links.failed_rank();
   if (met.code() != Code::kRankLost || rank < 0) return met;
   const std::int64_t until = base::now_ns() + kReasonNs;
   const auto known = [&] {

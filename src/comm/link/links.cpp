@@ -22,7 +22,7 @@ constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;
 constexpr std::uint64_t kPingBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
-constexpr double kLongUs = 2000;  // if kMinBytes take longer, larger messages would only make the measurement slow
+constexpr double kLongUs = 2000;  // if an exchange of kMinBytes takes longer, kMaxBytes are not exchanged: too slow
 
 // The links in both directions between this rank and a peer that measures at the same time.
 class Pair {
@@ -70,14 +70,14 @@ double median(std::vector<double> values) {
 LinkRates measure(Pair& pair, bool first) {
   std::vector<double> small, large;
   for (int i = 0; i < kPings; ++i) small.push_back(pair.exchange_us(kPingBytes));
-  const double min_us = pair.exchange_us(kMinBytes);
-  pair.say() = std::byte{min_us < kLongUs};
+  const double min_bytes_us = pair.exchange_us(kMinBytes);
+  pair.say() = std::byte{min_bytes_us < kLongUs};
   static_cast<void>(pair.exchange_us(kPingBytes));
-  const bool goes_on = (first ? pair.say() : pair.said()) != std::byte{0};
-  for (int i = 0; goes_on && i < kLarge; ++i) large.push_back(pair.exchange_us(kMaxBytes));
+  const bool measures_large = (first ? pair.say() : pair.said()) != std::byte{0};
+  for (int i = 0; measures_large && i < kLarge; ++i) large.push_back(pair.exchange_us(kMaxBytes));
   const double latency = std::max(median(small), 0.1);
-  const double bytes = static_cast<double>(goes_on ? kMaxBytes : kMinBytes);
-  const double us = goes_on ? median(large) : min_us;
+  const double bytes = static_cast<double>(measures_large ? kMaxBytes : kMinBytes);
+  const double us = measures_large ? median(large) : min_bytes_us;
   return {.latency_us = latency, .gbps = bytes / (std::max(us - latency, 1.0) * 1e3), .message_us = latency / 4};
 }
 
@@ -121,8 +121,8 @@ Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOp
     base::log_line(rails_.text(channels));
 }
 
-// All ranks call it together. Each rank listens at the network of its own choice and sends the choice with the address.
-// If the choices differ and all ranks can use TCP, they listen again, at TCP.
+// All ranks call it together. Each rank listens on the network that it chose, and sends its choice with the address. If
+// the choices differ and all ranks can use TCP, all listen again, on TCP.
 void Links::listen() {
   struct Contact {
     transport::NetOffer offer;
@@ -192,7 +192,7 @@ std::unique_ptr<transport::NetSender> Links::connect(int rank, int number) {
     return net_->connect(handles_[static_cast<std::size_t>(rank)], options,
                          {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
-    failed_ = rank;
+    failed_rank_ = rank;
     if (error.code() == Code::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
     throw;
   }
@@ -217,7 +217,7 @@ bool Links::drive(LinkEnd& end, int rank) {
   try {
     return end.drive();
   } catch (...) {
-    failed_ = rank;
+    failed_rank_ = rank;
     throw;
   }
 }

@@ -41,7 +41,7 @@ class Links {
   // sleeping, if one of these links has no file descriptor.
   bool sleep();
   bool through_memory(int rank) const;
-  int failed() const { return failed_; }  // the other rank of the link that threw last; -1: no link did
+  int failed_rank() const { return failed_rank_; }  // the other rank of the link that threw last; -1: no link did
 
  private:
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
@@ -78,7 +78,7 @@ class Links {
   };
   std::vector<Made> made_;
   std::vector<pollfd> watched_;  // kept, so that sleep() allocates nothing
-  int failed_ = -1;
+  int failed_rank_ = -1;
 };
 
 // Measures the link rates for the tuning model. All ranks call it when they make a communicator. Rank 0 measures its

@@ -39,29 +39,29 @@ bool PipeOutlet::goes_by_address(const Message& message) {
 void PipeOutlet::fill_cell(Message& message) {
   const std::uint64_t cell = filled_ % PipeMemory::kCells;
   PipeMemory::Head& head = memory_.heads[cell];
-  const std::uint64_t rest = message.bytes - message.gone;
-  head.by_address = message.gone == 0 && goes_by_address(message);
-  head.is_signed = message.is_signed && message.gone == 0;
+  const std::uint64_t rest = message.bytes - message.passed;
+  head.by_address = message.passed == 0 && goes_by_address(message);
+  head.is_signed = message.is_signed && message.passed == 0;
   if (head.is_signed) head.signature = message.signature;
   if (head.by_address) {
     head.bytes = 0;
     const std::byte* const at = message.data;
     std::memcpy(head.data, &at, sizeof(at));
-    message.gone = message.bytes;
+    message.passed = message.bytes;
   } else {
     const std::uint64_t bytes = std::min(rest, PipeMemory::kCellBytes);
     head.bytes = static_cast<std::uint32_t>(bytes);
     const bool measured = message.bytes >= PipeReach::kProcesses;
     const std::uint64_t began = measured ? base::ticks() : 0;
-    copy(bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], message.data + message.gone, bytes);
+    copy(bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], message.data + message.passed, bytes);
     if (measured) head.copy_ticks = static_cast<std::uint32_t>(base::ticks() - began);
-    message.gone += bytes;
+    message.passed += bytes;
   }
   ++filled_;
   head.number.store(filled_, std::memory_order_release);  // a receiver that sees the number sees the head and the cell
   // Fetches the cache line of the next head for writing. It is in the cache of the receiver's core, which polled it.
   __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);
-  if (message.gone < message.bytes) return;
+  if (message.passed < message.bytes) return;
   message.all_in = true;
   message.last_cell = head.by_address ? filled_ : 0;
 }
@@ -73,11 +73,11 @@ bool PipeOutlet::fill_window(Message& message) {
   if (base::load_acquire(memory_.refused) != message.last_cell)
     return false;  // acquire: windows_taken counts earlier windows
   // acquire: the receiver has read the window, so the sender may write it.
-  if (message.shown == message.bytes || base::load_acquire(memory_.windows_taken) != filled) return false;
+  if (message.in_windows == message.bytes || base::load_acquire(memory_.windows_taken) != filled) return false;
   by_address_ = PipeReach::kNever;
-  const std::uint64_t bytes = std::min(message.bytes - message.shown, PipeMemory::kCellBytes);
-  comm::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.shown, bytes);
-  message.shown += bytes;
+  const std::uint64_t bytes = std::min(message.bytes - message.in_windows, PipeMemory::kCellBytes);
+  comm::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.in_windows, bytes);
+  message.in_windows += bytes;
   memory_.windows_filled.store(filled + 1, std::memory_order_release);  // a receiver that sees the count sees the bytes
   return true;
 }
@@ -120,7 +120,7 @@ void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 // Returns false if the bytes of this cell have not arrived yet.
 bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (refused_) return take_window(message);
-  const bool expects = message.is_signed && message.come == 0;
+  const bool expects = message.is_signed && message.received == 0;
   if (expects && head.is_signed) require_same(rank_, message.signature, from_, head.signature);
   if (head.is_signed != expects)
     base::fail(Code::kMismatch, {},
@@ -131,12 +131,13 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   const std::uint64_t cell = taken_ % PipeMemory::kCells;
   const bool measured = process_ != 0 && message.bytes >= PipeReach::kProcesses;
   const std::uint64_t began = measured ? base::ticks() : 0;
-  copy(message.data + message.come, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], head.bytes);
-  message.come += head.bytes;
+  copy(message.data + message.received, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell],
+       head.bytes);
+  message.received += head.bytes;
   if (!measured) return true;
   // The sender's time counts, too: in an exchange a rank copies in and out, one after the other.
   message.copy_ticks += base::ticks() - began + head.copy_ticks;
-  if (message.come == message.bytes) note_pace(&Paces::cells, message.copy_ticks, message.bytes);
+  if (message.received == message.bytes) note_pace(&Paces::cells, message.copy_ticks, message.bytes);
   return true;
 }
 
@@ -177,19 +178,19 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
     return false;
   }
   if (process_ != 0) note_pace(&Paces::address, base::ticks() - began, message.bytes);
-  message.come = message.bytes;
+  message.received = message.bytes;
   return true;
 }
 
 bool PipeInlet::take_window(Message& message) {
   const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: this end writes it
   if (base::load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
-  const std::uint64_t bytes = std::min(message.bytes - message.come, PipeMemory::kCellBytes);
-  comm::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
-  message.come += bytes;
+  const std::uint64_t bytes = std::min(message.bytes - message.received, PipeMemory::kCellBytes);
+  comm::copy(message.data + message.received, memory_.cells[taken_ % PipeMemory::kCells], bytes);
+  message.received += bytes;
   // release: the reads are done before the sender may write the memory again.
   memory_.windows_taken.store(taken + 1, std::memory_order_release);
-  refused_ = message.come < message.bytes;
+  refused_ = message.received < message.bytes;
   return !refused_;
 }
 
@@ -202,7 +203,7 @@ bool PipeInlet::drive() {
     if (!take_cell(message, head)) break;
     ++taken_;
     memory_.taken.store(taken_, std::memory_order_release);  // the reads are done before the sender writes again
-    if (message.come == message.bytes) ++done_;
+    if (message.received == message.bytes) ++done_;
     moved = true;
   }
   return moved;

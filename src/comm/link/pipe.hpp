@@ -88,9 +88,9 @@ class PipeOutlet final : public LinkEnd {
  private:
   struct Message {
     const std::byte* data = nullptr;
-    std::uint64_t bytes = 0, gone = 0;  // gone: bytes that are in cells, or passed by address
-    std::uint64_t last_cell = 0;        // by address: the message is done when the receiver has taken this cell
-    std::uint64_t shown = 0;            // bytes passed in windows, after the receiver refused the address
+    std::uint64_t bytes = 0, passed = 0;  // passed: bytes that are in cells, or whose address was passed
+    std::uint64_t last_cell = 0;          // by address: the message is done when the receiver has taken this cell
+    std::uint64_t in_windows = 0;         // bytes passed in windows, after the receiver refused the address
     bool is_signed = false, all_in = false;
     Signature signature;
   };
@@ -119,7 +119,7 @@ class PipeInlet final : public LinkEnd {
  private:
   struct Message {
     std::byte* data = nullptr;
-    std::uint64_t bytes = 0, come = 0;  // come: bytes received so far
+    std::uint64_t bytes = 0, received = 0;  // received: bytes so far
     bool is_signed = false;
     Signature signature;
     std::uint64_t copy_ticks = 0;  // of both ends, in cells

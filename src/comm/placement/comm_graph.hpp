@@ -30,7 +30,8 @@ class Relays {
   }
   // The rank of its host that receives the messages for `to`; mostly `to` itself.
   int arrival(int to) const { return arrival_.empty() ? to : arrival_[static_cast<std::size_t>(to)]; }
-  bool hands_on() const { return !arrival_.empty(); }  // whether some rank does not receive its messages itself
+  // Whether the messages for some rank are received by another rank of its host, which forwards them.
+  bool forwards() const { return !arrival_.empty(); }
   // All ranks of its host, itself included. Only these may relay for it.
   std::span<const int> beside(int rank) const { return members_[host_of(rank)]; }
   bool same_host(int a, int b) const { return host_of(a) == host_of(b); }
@@ -56,7 +57,7 @@ class Relays {
 struct LeveledTree : CommTree {
   LeveledTree() = default;
   explicit LeveledTree(CommTree tree);
-  std::vector<int> level;  // by position: the number of edges to the top
+  std::vector<int> level;  // by position: the number of edges to the root
   int depth = 0;           // the maximum of all levels
 };
 
@@ -64,7 +65,7 @@ struct LeveledTree : CommTree {
 struct CommGraph {
   std::vector<int> order;          // ranks in the order of the ring; the ranks of a host are next to each other
   std::vector<int> position;       // of each rank in `order`
-  std::vector<LeveledTree> trees;  // of positions; chunks use them in turn
+  std::vector<LeveledTree> trees;  // of positions; chunk i uses tree i modulo their number
   LeveledTree rooted;              // for collectives with a root: of positions relative to the root's position
   Relays relays;
   std::vector<int> nets;  // by node of the cluster: the net of this channel, see Channel; empty: not known

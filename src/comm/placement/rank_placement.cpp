@@ -101,7 +101,7 @@ class PlacementFinder {
                                              "nodes");
     }
     if (!any) return;
-    const std::vector<HostTopology> found = bootstrap_.all_gather(look(file));
+    const std::vector<HostTopology> found = bootstrap_.all_gather(read_or_probe(file));
     require_found(found);
     receive_documents(found);
     placement_.cluster.emplace();
@@ -112,7 +112,7 @@ class PlacementFinder {
  private:
   // Reads or probes the topology on the first rank of a host. Returns an error instead of throwing it, because all
   // ranks must throw it.
-  HostTopology look(const std::string& file) {
+  HostTopology read_or_probe(const std::string& file) {
     HostTopology found;
     const auto own = members_.find(bootstrap_.rank());
     if (own == members_.end()) return found;
@@ -133,10 +133,12 @@ class PlacementFinder {
     for (const auto& [host, members] : members_) {
       const HostTopology& one = found[at(host)];
       if (one.code == 0) continue;
-      base::fail(static_cast<Code>(one.code), here_,
-                 "rank {} on host '{}' cannot use the topology file of its host: {}; give another "
-                 "SLIP_TOPO_FILE (or option topology), or none",
-                 host, bootstrap_.placements()[at(host)].host, one.text);
+      const bool has_file = placement_.ranks[at(host)].file != 0;
+      base::fail(static_cast<Code>(one.code), here_, "rank {} on host '{}' cannot {} of its host: {}; {}", host,
+                 bootstrap_.placements()[at(host)].host, has_file ? "use the topology file" : "probe the topology",
+                 one.text,
+                 has_file ? "give another SLIP_TOPO_FILE (or option topology), or none"
+                          : "name a file with SLIP_TOPO_FILE, or do not bind ranks to NUMA nodes");
     }
   }
 

@@ -1,7 +1,8 @@
 // Algorithms: how ranks do a collective by messages between pairs of ranks. MessageProgramBuilder uses them.
 //
-// Each algorithm has ProgramWriters, in the .cpp file with its name, that write the program of one rank, piece by
-// piece. A Schedule names the ProgramWriter for one collective; the table of schedules is in algorithm.cpp.
+// Each algorithm has ProgramWriters, in the .cpp file with its name, that write the program of one rank. A long program
+// is written in pieces, usually one for each chunk, so that its memory does not grow with the call. A Schedule names
+// the ProgramWriter for one collective; the table of schedules is in algorithm.cpp.
 #pragma once
 
 #include <algorithm>

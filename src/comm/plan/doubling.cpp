@@ -15,7 +15,8 @@ int rounds(const Task& task) { return std::countr_zero(static_cast<unsigned>(pai
 
 std::uint64_t one_piece(const Task&) { return 1; }
 
-// Each round needs two blocks: one for the value after it, and one for the value received in it.
+// Slot 0: the value before the rounds, if it is scaled or includes a remaining rank's value. Slot 1: that rank's value.
+// Round i uses slot 2i + 2 for the sum and slot 2i + 3 for the value that it receives; the last sum goes to the output.
 std::uint64_t scratch(const Task& task) { return 2 * (static_cast<std::uint64_t>(rounds(task)) + 1) * task.block(); }
 
 void write_all_reduce(const Task& task, std::uint64_t, Program& program) {

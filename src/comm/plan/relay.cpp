@@ -3,11 +3,11 @@
 //   hand over   The ranks of a host send their blocks for a rank of another host to one rank of their own host, the
 //               relay. The relay is near the net on the receiver's rail.
 //   between     The relay sends all these blocks as one message. The receiver copies them to its output.
-//   hand on     If the receiver's own path would overload the PCI switch of the net, another rank receives the message.
+//   forward     If the receiver's own path would overload the PCI switch of the net, another rank receives the message.
 //               That rank is on the receiver's host and forwards the message to the receiver.
 // CommGraph::relays names the relay and the receiving rank of each message.
 //
-// Each link carries the blocks handed over first, then the messages between hosts, then the messages handed on. If a
+// Each link carries the blocks handed over first, then the messages between hosts, then the forwarded messages. If a
 // link carries several messages of one kind, they go in rounds: in each round every rank sends and receives one. So no
 // rank waits for room on a link whose other end has not begun to receive.
 #include <algorithm>
@@ -37,7 +37,7 @@ std::vector<int> carried(const Relays& relays, int by, int to) {
   return from;
 }
 
-// The messages that `by` sends to `peer`, in order: for `peer` itself, and for ranks to which `peer` hands them on.
+// The messages that `by` sends to `peer`, in order: for `peer` itself, and for ranks to which `peer` forwards them.
 std::vector<BlockMessage> sent_to(const Relays& relays, int by, int peer) {
   if (relays.none() || relays.same_host(by, peer)) return {{peer, peer, {by}}};
   std::vector<BlockMessage> result;
@@ -70,7 +70,7 @@ class RelayProgram {
       add_link(out_, to, sent_to(relays, task.rank, to), false);
       add_link(in_, from, sent_to(relays, from, task.rank), task.in_place);
     }
-    if (relays.hands_on()) add_hand_ons(relays);
+    if (relays.forwards()) add_forwards(relays);
   }
 
   std::uint64_t scratch() const { return scratch_; }
@@ -84,15 +84,15 @@ class RelayProgram {
       if (link.messages.size() == 1) receive(link.messages[0], chunk, program);
     }
     if (!task_.in_place) program.copy(output(task_.rank, chunk), input(task_.rank, chunk), chunk.bytes);
-    pass_on(chunk, program);
+    send_between(chunk, program);
     for (const Link& link : in_) program.received(link.peer);
-    hand_on(chunk, program);
+    forward(chunk, program);
     for (const Link& link : out_) program.sent(link.peer);
     for (const HandOver& one : give_) {
       if (!one.to.empty()) program.sent(one.rank);
     }
-    for (const Link& link : on_out_) program.sent(link.peer);
-    for (const std::vector<Link>* const links : {&in_, &on_in_}) {
+    for (const Link& link : forward_out_) program.sent(link.peer);
+    for (const std::vector<Link>* const links : {&in_, &forward_in_}) {
       for (const Link& link : *links) {
         for (const BlockMessage& one : link.messages) scatter(one, chunk, program);
       }
@@ -126,7 +126,7 @@ class RelayProgram {
   }
 
   // Adds the messages that this rank forwards to ranks of its host, and those that they forward to it.
-  void add_hand_ons(const Relays& relays) {
+  void add_forwards(const Relays& relays) {
     for (const int other : relays.beside(task_.rank)) {
       if (other == task_.rank) continue;
       Link out{other, {}};
@@ -139,7 +139,7 @@ class RelayProgram {
           out.messages.back().peer = other;
         }
       }
-      if (!out.messages.empty()) on_out_.push_back(std::move(out));
+      if (!out.messages.empty()) forward_out_.push_back(std::move(out));
       if (relays.arrival(task_.rank) != other) continue;
       std::vector<BlockMessage> incoming;
       for (int from = 0; from < task_.nranks; ++from) {
@@ -148,7 +148,7 @@ class RelayProgram {
           if (one.to == task_.rank) incoming.push_back(one);
         }
       }
-      add_link(on_in_, other, std::move(incoming), task_.in_place);
+      add_link(forward_in_, other, std::move(incoming), task_.in_place);
     }
   }
 
@@ -210,8 +210,8 @@ class RelayProgram {
         });
   }
 
-  // Sends the blocks that were handed to this rank, together with its own.
-  void pass_on(const Span& chunk, Program& program) const {
+  // Sends the blocks that were handed over to this rank, together with its own.
+  void send_between(const Span& chunk, Program& program) const {
     for (const Link& link : out_) {
       for (const BlockMessage& one : link.messages) {
         for (std::size_t i = 0; one.in_scratch && i < one.from.size(); ++i) {
@@ -236,11 +236,11 @@ class RelayProgram {
   }
 
   // Forwards the messages that this rank received for other ranks of its host.
-  void hand_on(const Span& chunk, Program& program) const {
+  void forward(const Span& chunk, Program& program) const {
     in_rounds(
-        on_out_, on_in_, [&](const Link& link, std::size_t i) { send(link.messages[i], chunk, program); },
+        forward_out_, forward_in_, [&](const Link& link, std::size_t i) { send(link.messages[i], chunk, program); },
         [&](const Link& link, std::size_t i) { receive(link.messages[i], chunk, program); });
-    for (const Link& link : on_in_) program.received(link.peer);
+    for (const Link& link : forward_in_) program.received(link.peer);
   }
 
   // Copies the blocks of a message for this rank from scratch memory to the output.
@@ -250,8 +250,8 @@ class RelayProgram {
   }
 
   const Task& task_;
-  std::vector<Link> out_, in_;        // messages to and from each peer
-  std::vector<Link> on_out_, on_in_;  // messages that are forwarded within the host
+  std::vector<Link> out_, in_;                  // messages to and from each peer
+  std::vector<Link> forward_out_, forward_in_;  // messages that are forwarded within the host
   std::vector<HandOver> give_, take_;
   std::uint64_t scratch_ = 0;
 };

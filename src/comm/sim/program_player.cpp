@@ -16,9 +16,9 @@ using Layout = StagingLayout;
 constexpr std::uint64_t kFlagBytes = sizeof(std::uint32_t);
 constexpr std::uint64_t kFlagsPerRank = Layout::kSlots + 1;  // one for each slot of posts, and the phase
 
-struct Kernels {  // they only take time
+struct Kernels {  // their functions do nothing: only the time and the accesses of the op count
   Kernel reduce{"reduce", [](const Args&) {}}, copy{"copy", [](const Args&) {}};
-  Kernel kept{"kept to be sent again", [](const Args&) {}}, latency{"sees the others", [](const Args&) {}};
+  Kernel kept{"kept for retransmission", [](const Args&) {}}, latency{"latency of a flag", [](const Args&) {}};
 };
 const Kernels& kernels() {
   static const Kernels kKernels;
@@ -142,14 +142,14 @@ void ProgramPlayer::require_matching(const Wire& wire) const {
             fmt::format("message {} is sent as {} bytes, received as {}", i, wire.out[i].bytes, wire.in[i].bytes));
 }
 
-// `await_ranks`: the wire waits until the programs of both ranks have begun the message; an eager wire waits for the
-// sender, and until the receiver has a free slot.
+// `await_ranks`: the wire waits until the programs of both ranks have begun the message. An eager wire waits until the
+// sender has begun it and the receiver has a free slot.
 void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
   const std::vector<StreamId>& streams = streams_of(wire);
-  std::uint64_t slot = 0;  // bytes of each
+  std::uint64_t slot_bytes = 0;
   if (kind_ == WireKind::kEager) {
-    for (const Range& range : wire.in) slot = std::max<std::uint64_t>(slot, range.bytes);
-    wire.slots = sink_.add_buffer(wire.to, wire.track, kSlots * slot);
+    for (const Range& range : wire.in) slot_bytes = std::max<std::uint64_t>(slot_bytes, range.bytes);
+    wire.slots = sink_.add_buffer(wire.to, wire.track, kSlots * slot_bytes);
   }
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
     const std::uint64_t index = wire.delivered++;
@@ -160,7 +160,7 @@ void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
       if (index >= ahead) sink_.wait_flag(stream, flag_at(wire.flags, kReceiveBegun), index + 1 - ahead);
     }
     const std::uint64_t bytes = wire.in[i].bytes;
-    sink_.copy(stream, slot > 0 ? wire.slots.slice(index % kSlots * slot, bytes) : wire.in[i], wire.out[i]);
+    sink_.copy(stream, slot_bytes > 0 ? wire.slots.slice(index % kSlots * slot_bytes, bytes) : wire.in[i], wire.out[i]);
     if (has_lanes()) {
       sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % lanes_), index / lanes_ + 1);
     } else {

@@ -50,7 +50,7 @@ void HostCalls::prepare(const StagedMessages& call, std::uint64_t index, const S
                context_.next_ticket.load(std::memory_order_relaxed), 0);  // relaxed: as above
 }
 
-// Another thread ends the wait: the proxy when messages arrive, or the failure detector.
+// The proxy wakes this thread when messages arrive. For failures the thread polls, see kPollNs.
 void HostCalls::wait_until_it_can_advance() {
   const bool is_notified = run_.subscribe(wake_);
   // The first poll comes after the subscription: earlier events sent no notification.

@@ -115,8 +115,9 @@ void FailureTable::add_failure(RankFailure failure) {
   broken_.set();
 }
 
-// Without it, a rank that was declared lost and does not know it would wait for answers until its deadline. And if this
-// rank left because of a loss that its predecessor does not know, the predecessor would report this rank as lost.
+// Sends the known losses and the failure to a rank that has just connected. Otherwise a rank that was declared lost
+// without knowing would wait for answers until its deadline. Also, this rank may soon leave because of a loss that its
+// predecessor does not know. The predecessor would then report this rank as lost.
 void FailureTable::announce_to(ControlConnection& connection) const {
   for (const Loss& loss : losses_) {
     if (connection.in_ring() || loss.rank == connection.rank) send(connection, loss, context_.self.nranks);

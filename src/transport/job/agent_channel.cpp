@@ -64,7 +64,7 @@ void AgentChannel::flush() {
     const ssize_t count = write_some(out(), outgoing_);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (count < 0) {  // nobody reads any more; what has arrived can still be read
+    if (count < 0) {  // the other end is closed: drops the output; pump() can still read what arrived before
       outgoing_.clear();
       return;
     }

@@ -22,7 +22,7 @@
 namespace slip::transport {
 namespace {
 
-constexpr int kMaxRanks = 4096;  // the marker finds the processes of further ranks
+constexpr int kMaxRanks = 4096;  // process groups that the guard stores; it finds further ranks by the job's marker
 // A process may fork just before it is killed, so the guard repeats the search until it finds no process. The searches
 // take at most 10 s in all.
 constexpr int kMaxSearches = 1000, kPauseMs = 10;
@@ -123,10 +123,12 @@ class GuardProcess {
 [[noreturn]] void guard(int pipe, std::string_view marker) {
   ::setsid();
   ::prctl(PR_SET_NAME, "slip-job-guard");
-  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, number);
+  // First the pipe: if the starting process has closed its standard input, the pipe may be descriptor 0. /dev/null
+  // there would look like the end of the pipe, and the guard would kill the job.
   constexpr int kPipe = 3;
   ::dup2(pipe, kPipe);
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, number);
   ::syscall(SYS_close_range, kPipe + 1, ~0U, 0);
   static GuardProcess process(kPipe, marker);  // static: too large for some stacks
   process.run();

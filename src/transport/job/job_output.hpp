@@ -31,11 +31,11 @@ class JobOutput {
   bool is_full() const { return waiting_[0].size() + waiting_[1].size() > kMaxWaiting; }
 
  private:
-  static constexpr std::size_t kMaxWaiting = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxWaiting = std::size_t{1} << 20;  // bytes
 
-  // The other stream has written a part of a line last, and has more of it. If both streams go to the same file, this
-  // one must wait, or its text would split that line. Only one stream can have written last, so the two never wait for
-  // each other.
+  // True: both streams go to the same file, and the other one has written the beginning of a line and has more text. If
+  // this stream wrote now, it would split that line. At most one stream is unfinished, so the two never wait for each
+  // other.
   bool must_wait(std::size_t index) const {
     return one_file_ && unfinished_ && *unfinished_ != index && !waiting_[*unfinished_].empty();
   }

@@ -125,8 +125,8 @@ void put_text(std::span<LedgerWord> words, std::string_view text) {
   }
 }
 
-// A relaxed load; read_entry() calls acquire_fence() after all loads. With ThreadSanitizer, which does not support
-// fences, kAcquire is an acquire load.
+// A relaxed load; LedgerSlot::view() calls acquire_fence() after all loads. With ThreadSanitizer, which does not
+// support fences, kAcquire is an acquire load.
 std::uint64_t word(const LedgerWord& from) { return from.load(base::kAcquire); }
 
 void get_text(std::span<const LedgerWord> words, char* text) {
@@ -162,14 +162,14 @@ bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
     view.call[1] = word(entry.call[1]);
     view.enqueued = std::max(view.begun, word(entry.enqueued));
     const bool tied = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
-    // A call that ended before it began was skipped, because its stream had failed.
+    // `ended` may be above `begun`: a call ends without having begun if its communicator or its stream failed before.
     if (tied && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
     backoff.pause();
   }
   return false;
 }
 
-// Reads all words of the entry, whatever its version. False: the words of a call do not belong together.
+// Reads all words of the entry. The caller compares versions. False: the words of a call do not belong together.
 bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attempts, LedgerView& view) {
   const std::int64_t now = base::host_ns();
   view = {};
@@ -196,10 +196,10 @@ bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attemp
 }
 
 void clean(std::span<char> text) {
-  const std::string_view said(text.data(), ::strnlen(text.data(), text.size() - 1));
-  const std::string shown = base::single_line_text(said);
+  const std::string_view raw(text.data(), ::strnlen(text.data(), text.size() - 1));
+  const std::string printable = base::single_line_text(raw);  // never longer than `raw`, so it fits
   std::ranges::fill(text, '\0');
-  std::ranges::copy(shown, text.begin());
+  std::ranges::copy(printable, text.begin());
 }
 
 }  // namespace
@@ -244,7 +244,7 @@ LedgerSlot::LedgerSlot(const Identity& identity) {
   for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
     words[i].store(0, std::memory_order_relaxed);
   const auto now = static_cast<std::uint64_t>(base::host_ns());
-  entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kThere), std::memory_order_relaxed);
+  entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kJoined), std::memory_order_relaxed);
   entry_->communicator.store(identity.communicator, std::memory_order_relaxed);
   entry_->rank_and_count.store(
       static_cast<std::uint64_t>(identity.nranks) << 32 | static_cast<std::uint32_t>(identity.rank),
@@ -271,7 +271,7 @@ void LedgerSlot::wait(int rank) {
 
 void LedgerSlot::fail(LedgerLife life, std::string_view text) {
   const Change change(*entry_);
-  if (entry_->life.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(LedgerLife::kThere)) return;
+  if (entry_->life.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(LedgerLife::kJoined)) return;
   put_text(entry_->text, text);
   entry_->life.store(static_cast<std::uint64_t>(life), std::memory_order_relaxed);
 }

@@ -21,7 +21,8 @@
 
 namespace slip::transport {
 
-enum class LedgerLife : std::uint64_t { kFree, kThere, kFailed, kAborted, kLeft };
+// kFree: no rank uses the entry. kJoined: the rank is a member of the communicator, and no call has failed.
+enum class LedgerLife : std::uint64_t { kFree, kJoined, kFailed, kAborted, kLeft };
 
 inline constexpr int kWaitsForNoRank = -1;
 
@@ -52,7 +53,7 @@ struct alignas(64) LedgerEntry {
   LedgerWord wait_ns;    // when that wait began
   LedgerWord unused;
 
-  // Written by the control thread: the last values of begun and ended that it saw, and when it first saw them.
+  // Written by the control thread: the last values of begun and ended that it observed, and when it first did.
   LedgerWord seen_begun, seen_begun_ns, seen_ended, seen_ended_ns, looked_ns;
   LedgerWord unused_too[3];
 
@@ -98,8 +99,8 @@ inline bool in_call(const LedgerView& view) { return view.begun > view.ended; }
 // make_safe(). False: the words of a call do not belong together. The caller compares versions.
 bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
 
-// Makes a view from another process or host safe: afterwards texts are terminated, printable and valid UTF-8, numbers
-// are in range, and an unknown `life` becomes kFree.
+// Makes a view from another process or host safe: afterwards texts are terminated, printable and valid UTF-8, ranks and
+// ages are not negative, and an unknown `life` becomes kFree. The rank may still be above `nranks`.
 void make_safe(LedgerView& view);
 
 std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second);

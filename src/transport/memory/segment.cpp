@@ -73,7 +73,11 @@ int recv_descriptor(const Socket& socket, const Deadline& deadline) {
     await(socket, POLLIN, deadline);
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
-  if (!header || header->cmsg_type != SCM_RIGHTS) base::fail(Code::kIo, {}, "shared memory came without a descriptor");
+  if (!header || header->cmsg_type != SCM_RIGHTS) {
+    // MSG_CTRUNC: the kernel could not make a descriptor in this process.
+    base::fail(Code::kIo, {}, "its message has no descriptor{}",
+               (carrier.message.msg_flags & MSG_CTRUNC) != 0 ? ": this process has too many open files" : "");
+  }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
   return descriptor;
@@ -117,9 +121,9 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
   if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // if it fails, the memory is freed with the segment
 }
 
-// The first rank listens under a unique name and sends the name to the others. Each connects and sends its rank, so the
-// first rank knows which ones are missing. Any user may bind or connect to an abstract name. So both ends check that
-// the peer belongs to the same user before they send or read anything.
+// The first rank listens under a unique name and sends the name to the others. Each of them connects and sends its
+// rank, so the first rank knows which ranks are missing. Any user may bind or connect to an abstract name. So both ends
+// check that the peer belongs to the same user before they send or read anything.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{call.deadline_ns, &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
@@ -130,8 +134,9 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
   std::set<int> absent(ranks.begin() + 1, ranks.end());
   for (const int rank : absent) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)), call);
   while (!absent.empty()) {
+    Socket socket;
     try {
-      const Socket socket = listener.accept(deadline);
+      socket = listener.accept(deadline);
       if (!socket.same_user()) continue;
       std::int32_t rank = -1;
       socket.recv(std::as_writable_bytes(std::span(&rank, 1)), deadline);
@@ -139,8 +144,9 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      // The peer closed the connection: if it was a rank, the failure detector reports its loss.
-      if (error.code() == Code::kIo) continue;
+      // The peer closed the connection: if it was a rank, the failure detector reports its loss. An error of accept()
+      // itself would repeat forever.
+      if (error.code() == Code::kIo && socket.valid()) continue;
       if (error.code() != Code::kTimeout) throw;
       base::fail(Code::kTimeout, {}, "{}: {} did not take the shared memory of {} before the deadline",
                  bootstrap.self().text(), rank_list(std::vector<int>(absent.begin(), absent.end())),

@@ -15,6 +15,8 @@ constexpr double kYieldUs = 300;           // then it sleeps in poll
 constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
 constexpr double kChorePauseUs = 1000;     // the proxy calls the chores at least this often, even if connections move
 constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
+// How long the proxy sleeps if another thread holds the lock of a connection, which it holds for one attempt only.
+constexpr std::int64_t kLockedPauseNs = 50'000;
 constexpr std::uintptr_t kPageBytes = 4096;
 // The registrations that a connection keeps. It keeps more only while more are in use at the same time.
 constexpr std::size_t kMaxRegistered = 16;
@@ -96,6 +98,10 @@ void ProxyConnection::end_drive() {
 
 bool ProxyConnection::try_drive() {
   if (failed() || !lock_.try_lock()) return false;
+  if (failed()) {  // check_network() found the error before this thread got the lock: error_ must not be written again
+    lock_.unlock();
+    return false;
+  }
   bool moved_some = false;
   try {
     moved_some = move();
@@ -123,7 +129,7 @@ bool ProxyConnection::drive_and_notify() {
 void ProxyConnection::check_network() {
   if (failed() || !lock_.try_lock()) return;
   try {
-    connection_->check();
+    if (!failed()) connection_->check();  // another thread may have written error_ before this one got the lock
   } catch (const Error& error) {
     error_.emplace(error);
     failed_.store(true, std::memory_order_release);  // release: a thread that sees failed_ sees error_
@@ -303,7 +309,9 @@ void Proxy::check_all() {
   for (ProxyConnection* one : connections_) one->check_network();
 }
 
-// Skips a connection that a waiting thread drives, or whose lock is held: that thread wakes the proxy when it stops.
+// Skips a connection that a waiting thread drives: end_drive() wakes the proxy. A thread that holds the lock without
+// driving (set_subscriber(), or a single call of drive()) does not wake the proxy. So the proxy looks again soon:
+// otherwise it would sleep for kNetMaxSleepNs without the connection's descriptors.
 void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);
@@ -312,7 +320,11 @@ void Proxy::sleep() {
   {
     const base::LockGuard lock(mutex_);
     for (ProxyConnection* one : connections_) {
-      if (one->driven_.load(std::memory_order_relaxed) || !one->busy() || !one->lock_.try_lock()) continue;
+      if (one->driven_.load(std::memory_order_relaxed) || !one->busy()) continue;
+      if (!one->lock_.try_lock()) {
+        limit_ns = std::min(limit_ns, kLockedPauseNs);
+        continue;
+      }
       const bool unstarted = one->started_ < one->head_.load(std::memory_order_acquire);
       const std::int64_t own_ns = one->connection_->watch(watched);
       limit_ns = unstarted ? 0 : std::min(limit_ns, own_ns);

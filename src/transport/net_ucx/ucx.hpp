@@ -3,7 +3,7 @@
 //
 // A connection begins with a TCP socket and a greeting (tcp_greeting.hpp). Over this socket the receiver sends the
 // address of its worker; then the sender makes its endpoint. The socket stays open: the receiver reports errors over
-// it, and the sender says goodbye. If the socket ends, the peer is gone.
+// it, and the sender sends a goodbye message. If the socket ends without one, the peer is gone.
 #pragma once
 
 #include <array>
@@ -63,8 +63,8 @@ class UcxMemory final : public NetMemory {
 
 ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part);
 
-// IdleCheck: decides when an idle connection reads its socket, which costs a system call. By time, not by number of
-// calls: while a message is on its way, a waiting thread makes hundreds of calls that move nothing.
+// IdleCheck: limits how often an idle connection reads its socket, which costs a system call. The limit is a time, not
+// a number of calls: while a message is on its way, a waiting thread makes hundreds of calls that move nothing.
 class IdleCheck {
  public:
   // Call it when nothing moved.
@@ -104,7 +104,7 @@ class UcxSender final : public NetSender {
   [[noreturn]] void fail_lost(ucs_status_t status);
 
   Socket socket_;
-  std::vector<std::byte> said_;  // bytes that were received over the socket and not used yet
+  std::vector<std::byte> unread_;  // bytes that were received over the socket and not used yet
   std::uint32_t number_ = 0;
   std::vector<std::size_t> queued_;  // messages that wait for the endpoint
   std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests);  // by index of the request

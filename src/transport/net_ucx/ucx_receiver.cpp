@@ -69,12 +69,12 @@ NetRequest* UcxReceiver::flush(std::span<const NetPart> parts) {
   return request;
 }
 
-bool UcxReceiver::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
+bool UcxReceiver::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTryLock
   require_no_error();
   if (unfinished_ == 0) return false;
   UcxWorker& worker = port_.worker();
-  const UcxTurn turn(worker);
-  if (!turn) return false;
+  const UcxTryLock held(worker);
+  if (!held) return false;
   require_worker();
   bool moved = port_.progress();
   moved = settle() || moved;

@@ -84,7 +84,7 @@ bool UcxSender::settle() {
   return true;
 }
 
-bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
+bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTryLock
   require_no_error();
   if (under_way_ == 0 && port_.endpoint()) {
     if (idle_.due()) static_cast<void>(read_socket());
@@ -96,8 +96,8 @@ bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
     require_worker();
     return read_socket();
   }
-  const UcxTurn turn(worker);
-  if (!turn) return false;
+  const UcxTryLock held(worker);
+  if (!held) return false;
   require_worker();
   bool moved = port_.progress();
   moved = settle() || moved;
@@ -110,7 +110,7 @@ bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
 bool UcxSender::read_socket() {
   std::array<std::byte, kReadBytes> bytes;
   const Socket::Moved moved = socket_.try_recv(bytes);
-  said_.insert(said_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
+  unread_.insert(unread_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
   bool acted = false;
   if (!port_.endpoint()) acted = read_answer();
   if (port_.endpoint()) read_refusal(moved.ended, moved.error);
@@ -120,16 +120,17 @@ bool UcxSender::read_socket() {
 
 // Reads the address of the receiver's worker. False: it has not arrived completely.
 bool UcxSender::read_answer() {
-  const std::optional<UcxAnswer> answer = read_as<UcxAnswer>(said_);
+  const std::optional<UcxAnswer> answer = read_as<UcxAnswer>(unread_);
   if (!answer) return false;
   if (answer->mark != UcxAnswer::kMark || answer->address_bytes == 0 || answer->address_bytes > kMaxAddressBytes)
     fail(base::make_error(
         Code::kIo, {}, "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream",
         peer_.text()));
-  if (said_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
+  if (unread_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
   number_ = answer->number;
   connect();
-  said_.erase(said_.begin(), said_.begin() + static_cast<std::ptrdiff_t>(sizeof(UcxAnswer) + answer->address_bytes));
+  unread_.erase(unread_.begin(),
+                unread_.begin() + static_cast<std::ptrdiff_t>(sizeof(UcxAnswer) + answer->address_bytes));
   for (const std::size_t index : std::exchange(queued_, {})) send(index);
   return true;
 }
@@ -137,7 +138,7 @@ bool UcxSender::read_answer() {
 void UcxSender::connect() {
   const UcxContext& context = port_.worker().context();
   ucs_status_t status = UCS_OK;
-  port_.set_endpoint(port_.worker().connect(std::span(said_).subspan(sizeof(UcxAnswer)), status));
+  port_.set_endpoint(port_.worker().connect(std::span(unread_).subspan(sizeof(UcxAnswer)), status));
   if (port_.endpoint()) return;
   std::string own;
   for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
@@ -152,7 +153,7 @@ void UcxSender::connect() {
 // A receiver whose receive is too small sends UcxTooLarge. If the receiver has closed, that is an error only for
 // messages that are not sent yet.
 void UcxSender::read_refusal(bool ended, int error) {
-  if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(said_);
+  if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(unread_);
       port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
     fail(base::make_error(Code::kInvalidValue, {},
                           "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "

@@ -24,7 +24,7 @@ namespace {
 // 32 KiB, and a rendezvous costs about 20 us over TCP: ucx_perftest's 32 KiB take 32 us on loopback, and 11 us without.
 constexpr const char* kTcpRendezvous = "512K";
 
-constexpr int kMaxTurns = 16;  // after so many calls of ucp_worker_progress the sleeping threads are woken
+constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so many attempts, sleeping threads are woken
 
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
@@ -57,7 +57,7 @@ std::vector<std::string> list_transports(const UcxLibrary& ucx, ucp_context_h co
   return result;
 }
 
-// The objects of UCX of one process. After a fork, the child begins with an empty table.
+// UCX's objects of this process. A forked child begins with an empty table.
 struct ProcessTable {
   pid_t process = 0;
   std::map<ino_t, const UcxContext*> contexts;  // by network namespace; never deleted
@@ -206,6 +206,7 @@ void UcxWorker::drive_until(const std::function<bool()>& reached) {
   while (!reached() && base::now_ns() < limit_ns) {
     if (ucx().worker_progress(handle_) == 0) base::yield_thread();
   }
+  arm_for_sleepers();
 }
 
 UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t& status) {
@@ -218,7 +219,7 @@ UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t
   params.err_handler = {&UcxWorker::on_endpoint_error, &one};
   status = ucx().ep_create(handle_, &params, &one.handle);
   if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
-    // A transport that cannot report the loss of a peer. The end of the socket reports it.
+    // The transport has no error handling for lost peers. The end of the TCP socket reports the loss instead.
     params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
     one.reports_loss = false;
     status = ucx().ep_create(handle_, &params, &one.handle);
@@ -282,7 +283,8 @@ void UcxWorker::note_operation() {
   Proxy::of_process().wake();
 }
 
-// Sets unflushed_ to false when everything that was begun before is with the kernel or the network.
+// Begins a flush. When UCX has passed all bytes of the operations begun before to the kernel or the network, unflushed_
+// becomes false.
 void UcxWorker::flush() {
   if (flush_.under_way || !unflushed_.load(std::memory_order_relaxed)) return;
   ucp_request_param_t params{};
@@ -302,15 +304,16 @@ void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) SLIP_NO_TH
   one.ucx().request_free(request);
 }
 
-std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTurn
+std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTryLock
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   const auto limit = static_cast<std::uint64_t>(kUnattendedUs * base::ticks_per_us());
-  const UcxTurn turn(*this);
-  if (!turn || base::ticks() - driven_ticks_.load(std::memory_order_relaxed) < limit)
+  const UcxTryLock held(*this);
+  if (!held || base::ticks() - driven_ticks_.load(std::memory_order_relaxed) < limit)
     return base::now_ns() + kUnattendedNs;
   if (!handle_) return 0;
   while (ucx().worker_progress(handle_) != 0) {}
   flush();
+  arm_for_sleepers();
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   if (!arm()) return base::now_ns() + 1;
   all.push_back({descriptor_, POLLIN, 0});
@@ -320,14 +323,19 @@ std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_S
 bool UcxWorker::progress() {
   driven_ticks_.store(base::ticks(), std::memory_order_relaxed);
   if (ucx().worker_progress(handle_) == 0) return false;
-  if (sleepers_.empty()) return true;
-  // This call has taken the event for which another thread sleeps. That thread needs the next event.
-  for (int turn = 0; turn < kMaxTurns; ++turn) {
-    if (arm()) return true;
+  arm_for_sleepers();
+  return true;
+}
+
+// Call it after ucp_worker_progress: it may have taken the event for which another thread sleeps. An armed worker makes
+// the descriptor ready at the next event. Otherwise that thread would sleep until its limit.
+void UcxWorker::arm_for_sleepers() {
+  if (sleepers_.empty()) return;
+  for (int attempt = 0; attempt < kMaxArmAttempts; ++attempt) {
+    if (arm()) return;
     ucx().worker_progress(handle_);
   }
   for (const UcxPort* one : sleepers_) one->wake_up_->signal();
-  return true;
 }
 
 UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {

@@ -62,7 +62,9 @@ struct UcxEndpoint {
   // No message has gone by rendezvous yet. At the first one, both ends exchange identifiers. If the endpoint is closed
   // while the peer's answer waits to be sent, UCX 1.13 ends the peer's process.
   bool is_new = true;
-  bool reports_loss = true;  // false: UCX's transport cannot report the loss of a peer, nor close in the middle
+  // False: the transport has no error handling. It does not report the loss of a peer, and an endpoint with pending
+  // operations cannot be closed.
+  bool reports_loss = true;
 };
 inline constexpr std::size_t kUcxRendezvousBytes = std::size_t{1} << 20;  // UCX's own limit is lower
 
@@ -119,6 +121,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
   bool arm() SLIP_REQUIRES(ucx_lock);  // false: there are events, so that no thread may sleep yet
+  void arm_for_sleepers() SLIP_REQUIRES(ucx_lock);
 
   base::SpinLock lock_;
   const UcxContext& context_;
@@ -140,13 +143,13 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   std::vector<const UcxPort*> sleepers_ SLIP_GUARDED_BY(ucx_lock);  // ports whose threads may sleep in poll
 };
 
-// Holds the worker's lock, unless another thread holds it: then that thread drives the worker.
-class UcxTurn : base::NoCopy {
+// Tries to lock the worker. If that fails, another thread holds the lock and drives the worker.
+class UcxTryLock : base::NoCopy {
  public:
   // Not analysed: whether it holds the lock is known at run time only.
-  explicit UcxTurn(UcxWorker& worker) SLIP_NO_THREAD_SAFETY_ANALYSIS : worker_(worker),
-                                                                       held_(worker.lock().try_lock()) {}
-  ~UcxTurn() SLIP_NO_THREAD_SAFETY_ANALYSIS {
+  explicit UcxTryLock(UcxWorker& worker) SLIP_NO_THREAD_SAFETY_ANALYSIS : worker_(worker),
+                                                                          held_(worker.lock().try_lock()) {}
+  ~UcxTryLock() SLIP_NO_THREAD_SAFETY_ANALYSIS {
     if (held_) worker_.lock().unlock();
   }
   explicit operator bool() const { return held_; }
@@ -169,13 +172,13 @@ class UcxPort : base::NoCopy {
   // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation.
   void watch(std::vector<pollfd>& all) const;
 
-  // Call start() before the function of UCX, and pass its result to
-  // started(). True: the operation is complete. False: it is pending, and will be among the completed ones.
+  // Call start() before the function of UCX, and pass its result to started(). True: the operation is complete. False:
+  // it is pending, or its callback has already added it to completed().
   void start(UcxOperation& operation) SLIP_REQUIRES(ucx_lock);
   bool started(UcxOperation& operation, ucs_status_ptr_t result) SLIP_REQUIRES(ucx_lock);
   // Drives the worker. False: nothing moved, and no operation of this port has completed.
   bool progress() SLIP_REQUIRES(ucx_lock);
-  // The owner takes them from there.
+  // Operations whose callback was called. The owner handles them and clears the list.
   std::vector<UcxOperation*>& completed() SLIP_REQUIRES(ucx_lock) { return completed_; }
   static void on_sent(void* request, ucs_status_t status, void* operation);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
@@ -192,7 +195,7 @@ class UcxPort : base::NoCopy {
   std::vector<UcxOperation*> completed_ SLIP_GUARDED_BY(ucx_lock);
   // This port is in the worker's list of sleepers.
   mutable bool sleeping_ SLIP_GUARDED_BY(ucx_lock) = false;
-  mutable std::optional<WakeUp> wake_up_;  // made when a thread first sleeps
+  mutable std::optional<WakeUp> wake_up_;  // created when a thread first sleeps
 };
 
 }  // namespace slip::transport

@@ -42,6 +42,8 @@ class WakeUp {
     if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot make an event descriptor: {}", std::strerror(errno));
   }
 
+  // write() fails only if the counter is at its maximum: the descriptor is readable then, too. `!` uses the result,
+  // which the C library declares as warn_unused_result.
   void signal() const noexcept {
     const std::uint64_t one = 1;
     static_cast<void>(!::write(descriptor(), &one, sizeof(one)));
