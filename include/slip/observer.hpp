@@ -53,9 +53,9 @@ class Observer {
   virtual void on(const Record& record) = 0;
 };
 
-// An attached observer sees all devices of the process, and those that a forked child opens: there it must still exist,
-// so it may not lie on the stack of another thread than the one that forks. detach() waits until no thread is inside
-// `on`.
+// An attached observer sees all devices of the process, and those that a forked child opens. It must still exist in the
+// child, so it must not lie on the stack of a thread other than the one that forks. detach() waits until no thread is
+// inside `on`.
 void attach(Observer& observer);
 void detach(Observer& observer);
 

@@ -26,7 +26,7 @@ class CallLock:
 
     def enter(self) -> bool:
         """Takes the lock for a call, an access outside of calls or restore(). False: another thread holds it for one."""
-        self._wait_for_reports()
+        self._take_reports()
         try:
             return self.calls.acquire(blocking=False)
         finally:
@@ -42,7 +42,7 @@ class CallLock:
         if self.inside():
             yield
             return
-        self._wait_for_reports()
+        self._take_reports()
         try:
             if not self.calls.acquire(timeout=MAX_WAIT):
                 raise Error(f"a call of the offloaded model, in another thread, has not ended in {MAX_WAIT} s: try again later")
@@ -53,6 +53,7 @@ class CallLock:
         finally:
             self.reports.release()
 
-    def _wait_for_reports(self) -> None:
+    def _take_reports(self) -> None:
+        """Takes the lock `reports`; the caller releases it."""
         if not self.reports.acquire(timeout=MAX_WAIT):
             raise Error(f"a report of the offloaded model, in another thread, has not ended in {MAX_WAIT} s")

@@ -101,16 +101,11 @@ std::shared_ptr<StreamObject> open_stream(const std::shared_ptr<DeviceObject>& s
 std::shared_ptr<BufferObject> alloc(const std::shared_ptr<DeviceObject>& self, std::int64_t elements,
                                     const py::object& dtype, const std::string& kind, const std::string& name) {
   Format format = format_of(dtype);
-  const auto size = static_cast<std::size_t>(format.bytes);
-  if (elements < 0)
-    throw Error(Code::kInvalidValue, "alloc of " + std::to_string(elements) + " elements: at least 1 is possible",
-                caller());
-  const auto count = static_cast<std::size_t>(elements);
-  if (count > SIZE_MAX / size) throw py::value_error("the size in bytes does not fit in 64 bits");
+  const std::size_t bytes = bytes_of(elements, format);
   const MemoryKind memory = kind_of(kind);
   const Here here = caller();
   const Device& device = self->get();
-  const auto take = [&] { return unlocked([&] { return device.alloc(count * size, memory, Name(name), here); }); };
+  const auto take = [&] { return unlocked([&] { return device.alloc(bytes, memory, Name(name), here); }); };
   std::optional<Buffer> buffer;
   try {
     buffer.emplace(take());
@@ -200,6 +195,15 @@ py::dict memory_of(const DeviceObject& self) {
 }
 
 }  // namespace
+
+std::size_t bytes_of(std::int64_t elements, const Format& format) {
+  if (elements < 0)
+    throw Error(Code::kInvalidValue, "alloc of " + std::to_string(elements) + " elements: at least 1 is possible",
+                caller());
+  const auto count = static_cast<std::size_t>(elements), size = static_cast<std::size_t>(format.bytes);
+  if (count > SIZE_MAX / size) throw py::value_error("the size in bytes does not fit in 64 bits");
+  return count * size;
+}
 
 DeviceObject::~DeviceObject() {
   auto last = std::make_unique<decltype(dropped)>(std::move(dropped));

@@ -82,7 +82,8 @@ struct Format {
   std::string code = "B";  // of the module struct
   py::ssize_t bytes = 1;
 };
-Format format_of(const py::object& dtype);  // a name ("f4"), a numpy dtype or a struct code
+Format format_of(const py::object& dtype);                          // a name ("f4"), a numpy dtype or a struct code
+std::size_t bytes_of(std::int64_t elements, const Format& format);  // throws for a negative or too large number
 
 struct StreamObject;
 struct BufferObject;

@@ -38,14 +38,14 @@ std::vector<Scalar> scalars_of(const py::object& values, std::vector<bool>& real
   for (const py::handle each : values) {
     if (PyFloat_Check(each.ptr())) scalars.emplace_back(each.cast<double>());
     else if (PyLong_Check(each.ptr())) scalars.emplace_back(each.cast<std::int64_t>());
-    else throw py::type_error("a scalar is an int or a float");
+    else throw py::type_error("a scalar must be an int or a float");
     reals.push_back(PyFloat_Check(each.ptr()));
   }
   return scalars;
 }
 
 void require_callable(const py::object& function) {
-  if (!PyCallable_Check(function.ptr())) throw py::type_error("expected a function");
+  if (!PyCallable_Check(function.ptr())) throw py::type_error("a kernel or host function must be callable");
 }
 
 void launch_kernel(const StreamObject& self, const py::object& kernel, const py::object& reads,
@@ -164,11 +164,11 @@ void on_flag(const StreamObject& self, py::handle flag, std::uint32_t value, con
   });
 }
 
-std::shared_ptr<BufferObject> alloc(const StreamObject& self, std::size_t count, const py::object& dtype,
+std::shared_ptr<BufferObject> alloc(const StreamObject& self, std::int64_t elements, const py::object& dtype,
                                     const std::string& name) {
   const Here here = caller();
   Format format = format_of(dtype);
-  const std::size_t bytes = count * static_cast<std::size_t>(format.bytes);
+  const std::size_t bytes = bytes_of(elements, format);
   const StreamRef stream = self.get();
   Buffer buffer = unlocked([&] { return stream.alloc(bytes, Name(name), here); });
   return make_buffer(self.device, std::move(buffer), std::move(format));
@@ -314,8 +314,11 @@ void bind_stream(py::module_& module) {
       .def("__enter__", [](const std::shared_ptr<StreamObject>& self) { return self; })
       .def("__exit__",
            [](StreamObject& self, const py::object& type, const py::args&) {
+             struct Close {  // also after an error of sync()
+               StreamObject& stream;
+               ~Close() { close(stream); }
+             } const at_end{self};
              if (type.is_none() && self.ref) sync(self, {});
-             close(self);
            })
       .def("__repr__", [](const StreamObject& self) {
         return "<slipstream.Stream '" + self.name + "'" + (self.ref ? ">" : ", closed>");

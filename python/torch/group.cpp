@@ -68,12 +68,14 @@ WorkPtr SlipGroup::message(const Tensors& tensors, int peer, int tag, bool out) 
   std::shared_ptr<Channel> channel;
   {
     const std::lock_guard lock(channels_mutex_);
-    std::shared_ptr<Channel>& found = channels_[{ends.from, ends.to}];
-    if (!found) {
-      found = std::make_shared<Channel>(store_, ends, timeout_);
-      found->connect();
+    const std::pair key{ends.from, ends.to};
+    if (const auto found = channels_.find(key); found != channels_.end()) {
+      channel = found->second;
+    } else {
+      channel = std::make_shared<Channel>(store_, ends, timeout_);
+      channel->connect();
+      channels_.emplace(key, channel);  // last: if connect() throws, no message may wait for this channel
     }
-    channel = found;
   }
   return channel->start(tensor);
 }

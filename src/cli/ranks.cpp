@@ -28,7 +28,7 @@ struct RanksOptions {
 };
 
 struct Seen {
-  comm::RankState sight;
+  comm::RankState state;
   std::string program;
 };
 
@@ -56,10 +56,10 @@ Host look_around() {
   }
   std::erase_if(found, [](const auto& one) {
     return std::ranges::all_of(one.second,
-                               [](const Seen& each) { return each.sight.view.life == transport::LedgerLife::kLeft; });
+                               [](const Seen& each) { return each.state.view.life == transport::LedgerLife::kLeft; });
   });
   for (auto& [id, ranks] : found)
-    std::ranges::stable_sort(ranks, {}, [](const Seen& one) { return one.sight.view.rank; });
+    std::ranges::stable_sort(ranks, {}, [](const Seen& one) { return one.state.view.rank; });
   return host;
 }
 
@@ -67,7 +67,7 @@ Host look_around() {
 std::vector<comm::Stall> stalls_of(const Found& found) {
   std::map<std::uint32_t, std::vector<comm::RankState>> by_user;
   for (const auto& [id, ranks] : found) {
-    for (const Seen& one : ranks) by_user[id.user].push_back(one.sight);
+    for (const Seen& one : ranks) by_user[id.user].push_back(one.state);
   }
   std::vector<comm::Stall> result;
   for (const auto& [user, ranks] : by_user) {
@@ -79,11 +79,11 @@ std::vector<comm::Stall> stalls_of(const Found& found) {
 Table table_of(const std::vector<Seen>& ranks) {
   Table table("", {"rank", "pid", "state", "for", "on", "done", "bytes", "in, or last in"});
   for (const Seen& one : ranks) {
-    const transport::LedgerView& view = one.sight.view;
-    const std::int64_t since = comm::in_state_ns(one.sight);
-    table.row({number(view.rank), number(view.pid), word(comm::state_word(one.sight)),
+    const transport::LedgerView& view = one.state.view;
+    const std::int64_t since = comm::in_state_ns(one.state);
+    table.row({number(view.rank), number(view.pid), word(comm::state_word(one.state)),
                since > 0 ? word(comm::seconds_text(since)) : none(),
-               one.sight.waits() ? word(fmt::format("rank {}", view.waits_for)) : none(),
+               one.state.waits() ? word(fmt::format("rank {}", view.waits_for)) : none(),
                word(fmt::format("{}/{}", view.ended, view.enqueued)), bytes(view.bytes),
                view.begun > 0 ? word(comm::call_text(view)) : none()});
   }
@@ -91,16 +91,16 @@ Table table_of(const std::vector<Seen>& ranks) {
 }
 
 Json json_of(const Seen& one) {
-  const transport::LedgerView& view = one.sight.view;
-  const bool waits = one.sight.waits();
+  const transport::LedgerView& view = one.state.view;
+  const bool waits = one.state.waits();
   return {{"rank", view.rank},
           {"pid", view.pid},
           {"program", one.program},
           {"host", view.host},
           {"device", view.device},
-          {"state", comm::state_word(one.sight)},
-          {"stopped", one.sight.stopped()},
-          {"seconds", static_cast<double>(comm::in_state_ns(one.sight)) / 1e9},
+          {"state", comm::state_word(one.state)},
+          {"stopped", one.state.stopped()},
+          {"seconds", static_cast<double>(comm::in_state_ns(one.state)) / 1e9},
           {"waits_for", waits ? Json(view.waits_for) : Json()},
           {"call", view.begun > 0 ? Json(comm::call_text(view)) : Json()},
           {"enqueued", view.enqueued},
@@ -108,7 +108,7 @@ Json json_of(const Seen& one) {
           {"ended", view.ended},
           {"bytes", view.bytes},
           {"text", view.text},
-          {"doing", comm::doing(one.sight)}};
+          {"doing", comm::doing(one.state)}};
 }
 
 void write_ranks_json(const std::string& path, const Host& host, const std::vector<comm::Stall>& held) {
@@ -116,7 +116,7 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
     for (const Seen& one : ranks) all.push_back(json_of(one));
-    const transport::LedgerView& view = ranks.front().sight.view;
+    const transport::LedgerView& view = ranks.front().state.view;
     communicators.push_back(
         {{"id", comm::communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
   }
@@ -132,7 +132,7 @@ int show(const RanksOptions& options) {
   if (!options.json.empty()) write_ranks_json(options.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
-    const transport::LedgerView& view = ranks.front().sight.view;
+    const transport::LedgerView& view = ranks.front().state.view;
     const std::string user = id.user == ::geteuid() ? "" : fmt::format(", user {}", id.user);
     fmt::print("communicator {}: {} of {} ranks on host {}, program {}{}\n\n{}\n", comm::communicator_text(view),
                ranks.size(), view.nranks, view.host, ranks.front().program, user, table_of(ranks).text());
@@ -141,18 +141,19 @@ int show(const RanksOptions& options) {
     fmt::print("{}\n", paragraph(fmt::format("{}: {}", comm::stall_name(one.kind), one.text), 4));
   if (!found.empty() && held.empty()) fmt::print("no rank is blocked\n");
   for (const auto& [user, entries] : host.left_out)
-    fmt::print("left out: {} entries of user {}, whose ledgers hold more than is shown of one user\n", entries, user);
+    fmt::print("not shown: {} entries of user {}, because only a limited number is shown of each user\n", entries,
+               user);
   return held.empty() ? kSuccess : kBlocked;
 }
 
 int run_ranks(const RanksOptions& options) {
   if (!options.watch) return show(options);
   base::Parker pause;
-  for (int turn = 1;; ++turn) {
-    if (turn > 1) fmt::print("\n");
+  for (int round = 1;; ++round) {
+    if (round > 1) fmt::print("\n");
     const int status = show(options);
     std::fflush(stdout);
-    if (turn == options.times) return status;
+    if (round == options.times) return status;
     pause.park(base::now_ns() + 1'000'000'000);
   }
 }

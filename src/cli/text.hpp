@@ -1,4 +1,4 @@
-// Text for the terminal: output that cannot smuggle escape sequences, paragraphs that fit its width, and Table, rows of
+// Text for the terminal: output without escape sequences of others, paragraphs that fit its width, and Table, rows of
 // results. The same table is printed, aligned to the width of the terminal, and written by --json. Files that include
 // this header use fmt through it.
 #pragma once

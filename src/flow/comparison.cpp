@@ -19,7 +19,8 @@ void sort_differences(Comparison& comparison) {
   });
 }
 
-// By op of the graph: the median of its run times in all steps but the first.
+// By op of the graph: the median of its run times in all steps but the first, which warms up. If there is only one
+// step, its times.
 std::vector<Picos> op_times(const TraceData& trace, std::uint64_t stream, std::size_t ops) {
   const std::vector<TraceSpan> spans = flow::kernel_spans(trace, stream);
   const std::size_t steps = ops > 0 ? spans.size() / ops : 0;
@@ -42,7 +43,8 @@ void require_same_buckets(const GradientReport& predicted, const GradientReport&
   const bool same = std::ranges::equal(predicted.buckets, measured.buckets,
                                        [](const auto& one, const auto& other) { return one.bucket == other.bucket; });
   if (!same)
-    base::fail(Code::kMismatch, here, "two steps of other buckets cannot be compared: {} were predicted, {} measured",
+    base::fail(Code::kMismatch, here,
+               "steps with different buckets cannot be compared: the predicted step has {}, the measured one {}",
                predicted.buckets.size(), measured.buckets.size());
 }
 
@@ -90,9 +92,10 @@ Comparison compare_weights(const Graph& graph, const Prediction& prediction, con
   result.predicted_exposed = result.predicted_idle = prediction.exposed;
   result.measured = times.steady;
   result.measured_exposed = result.measured_idle = times.idle;
-  const std::vector<Picos> theirs = op_times(prediction.trace, prediction.compute_stream, ops);
-  const std::vector<Picos> ours = op_times(measured, compute_stream, ops);
-  for (std::size_t i = 0; i < ops; ++i) result.differences.push_back({graph.ops()[i].name, theirs[i], ours[i]});
+  const std::vector<Picos> predicted_times = op_times(prediction.trace, prediction.compute_stream, ops);
+  const std::vector<Picos> measured_times = op_times(measured, compute_stream, ops);
+  for (std::size_t i = 0; i < ops; ++i)
+    result.differences.push_back({graph.ops()[i].name, predicted_times[i], measured_times[i]});
   sort_differences(result);
   return result;
 }
@@ -111,16 +114,16 @@ Comparison compare_steps(const GradientReport& predicted, const GradientReport& 
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(
       order, [&](std::size_t a, std::size_t b) { return predicted.buckets[a].ready < predicted.buckets[b].ready; });
-  Picos theirs = 0, ours = 0;
+  Picos predicted_until = 0, measured_until = 0;  // when the bucket before became ready
   for (const std::size_t i : order) {
-    const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
-    result.differences.push_back({name_of(measured, i), one.end - one.start, other.end - other.start});
-    result.differences.push_back({fmt::format("backward until {} is ready", name_of(measured, i)), one.ready - theirs,
-                                  std::max<Picos>(0, other.ready - ours)});
-    theirs = one.ready;
-    ours = std::max(ours, other.ready);
+    const GradientReport::Part &expected = predicted.buckets[i], &found = measured.buckets[i];
+    result.differences.push_back({name_of(measured, i), expected.end - expected.start, found.end - found.start});
+    result.differences.push_back({fmt::format("backward until {} is ready", name_of(measured, i)),
+                                  expected.ready - predicted_until, std::max<Picos>(0, found.ready - measured_until)});
+    predicted_until = expected.ready;
+    measured_until = std::max(measured_until, found.ready);
   }
-  result.differences.push_back({"work behind the backward pass",
+  result.differences.push_back({"work after the backward pass",
                                 predicted.used - predicted.exposed - backward_end(predicted),
                                 measured.used - measured.exposed - backward_end(measured)});
   sort_differences(result);

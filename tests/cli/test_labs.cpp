@@ -117,7 +117,7 @@ TEST_P(LabsOn, HookBlocksInItsStreamAndWithOneQueue) {
   EXPECT_EQ(rows.at(1).at("backward_ps"), 4 * backward);
   EXPECT_EQ(rows.at(1).at("exposed_ps"), reduce);
   EXPECT_DOUBLE_EQ(rows.at(1).at("hidden_percent"), 75.0);
-  // The hook's kernel leaves the queue when its reduction is done; backward stands behind it.
+  // The hook's kernel leaves the queue when its reduction is done; backward is queued behind it.
   EXPECT_EQ(rows.at(2).at("time_ps"), 4 * (backward + reduce) + hook);
   EXPECT_EQ(rows.at(2).at("backward_ps"), 4 * backward + 3 * reduce);
   EXPECT_EQ(rows.at(2).at("exposed_ps"), 4 * reduce);

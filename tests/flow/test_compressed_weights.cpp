@@ -197,6 +197,28 @@ TEST(CompressedWeights, WithoutTheCostOfDecodingNothingIsCompressed) {
   EXPECT_FALSE(any_streamed(plan) || any_resident(plan));
 }
 
+// Compressed groups that all fit into host memory are not read from disk. In every form, the groups in host memory fit.
+TEST(CompressedWeights, HostMemoryHoldsAsManyGroupsAsFitInTheirForm) {
+  const Chain chain = f32_chain(20, kBytes, 1'000'000);
+  for (const double decode : {50e9, 2e9, 1e9}) {
+    for (const std::uint64_t host_memory : {16 * kBytes, 10 * kBytes}) {
+      Costs costs = chain.costs;
+      costs.device = "a GPU";
+      costs.decode = {decode, 1000};
+      WeightsOptions options = with_budget(chain, 0.3);
+      options.host_memory = host_memory;
+      options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+      const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+      std::uint64_t kept = 0;
+      for (const WeightGroup& group : plan.units) kept += group.resident || group.from_disk ? 0 : group.stored_bytes();
+      EXPECT_LE(kept, host_memory) << decode;
+      if (decode < 50e9 || host_memory < 14 * kBytes) continue;
+      EXPECT_TRUE(any_streamed(plan));
+      EXPECT_TRUE(std::ranges::none_of(plan.units, &WeightGroup::from_disk));
+    }
+  }
+}
+
 TEST(CompressedWeights, CompressedFilesRunFromMemoryAndFromDisk) {
   const Chain chain = f32_chain(20, kBytes, 1'000'000);
   const Weights weights = normal_weights(chain, 3);

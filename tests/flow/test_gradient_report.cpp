@@ -277,7 +277,7 @@ TEST(GradientComparisons, NameTheLargestDifferences) {
   EXPECT_EQ(seen.differences[1].op, "backward until bucket 1, 'second' is ready");
   EXPECT_EQ(seen.differences[1].predicted, 30 * kUs);
   EXPECT_EQ(seen.differences[1].measured, 34 * kUs);
-  EXPECT_EQ(seen.differences[2].op, "work behind the backward pass");
+  EXPECT_EQ(seen.differences[2].op, "work after the backward pass");
   EXPECT_EQ(seen.differences[2].predicted, 20 * kUs);
   EXPECT_EQ(seen.differences[2].measured, 21 * kUs);
   const std::string text = seen.text(1);
@@ -286,7 +286,7 @@ TEST(GradientComparisons, NameTheLargestDifferences) {
   EXPECT_EQ(text.find("bucket 0"), std::string::npos) << text;
 
   measured.buckets[1].bucket.bytes = 128;
-  EXPECT_TRUE(fails([&] { compare_steps(predicted, measured); }, Code::kMismatch, {"other buckets"}));
+  EXPECT_TRUE(fails([&] { compare_steps(predicted, measured); }, Code::kMismatch, {"different buckets"}));
 }
 
 // predict_report() uses the definitions of measured reports, and agrees with predict_step().

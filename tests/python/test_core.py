@@ -241,7 +241,10 @@ class Buffers(unittest.TestCase):
         for option, wrong in (("memory_limit", -5), ("workers", "many"), ("strict", "x")):
             with self.assertRaisesRegex(ValueError, f"{option} is {wrong!r}; it must be"):
                 slip.Device("cpu", **{option: wrong})
-        self.assertIn("alloc of -1 elements", str(error_of(lambda: self.device.alloc(-1), slip.InvalidValue)))
+        for alloc in (self.device.alloc, self.device.stream().alloc):
+            self.assertIn("alloc of -1 elements", str(error_of(lambda: alloc(-1), slip.InvalidValue)))
+            with self.assertRaisesRegex(ValueError, "64 bits"):  # the product would be 16 bytes
+                alloc((1 << 61) + 2, "f8")
 
 
 class Errors(unittest.TestCase):

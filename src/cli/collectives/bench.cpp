@@ -50,7 +50,7 @@ BenchWork work_of(const BenchOptions& wanted) {
   return work;
 }
 
-std::string way_text(const BenchOptions& wanted) {
+std::string settings_text(const BenchOptions& wanted) {
   std::string text = fmt::format("{} calls after {} to warm up, {}", wanted.work.iterations, wanted.work.warmup,
                                  wanted.work.each ? "each waited for" : "waited for once");
   if (wanted.work.registered) text += ", registered buffers";
@@ -62,7 +62,7 @@ std::string way_text(const BenchOptions& wanted) {
 
 // The table, in the format of nccl-tests.
 void print_head(const BenchOptions& wanted, int nranks, const std::string& device) {
-  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.work.kind), nranks, device, way_text(wanted));
+  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.work.kind), nranks, device, settings_text(wanted));
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
   const auto more = [&](const char* text) { return wanted.work.predict ? fmt::format(" {:>10}", text) : ""; };
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}{}\n", "size", "count",
@@ -106,14 +106,14 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank
   std::string title, facts;
   const auto head = [&](int nranks, const std::string& device) {
     title = fmt::format("{}, {} ranks", bench_name(wanted.work.kind), nranks);
-    facts = fmt::format("{}; {}", device, way_text(wanted));
+    facts = fmt::format("{}; {}", device, settings_text(wanted));
     print_head(wanted, nranks, device);
   };
-  const auto tell = [&](const BenchRow& row) {
-    json.push_back(json_of(row));
-    print_row(row);
+  const auto add_row = [&](const BenchRow& result) {
+    json.push_back(json_of(result));
+    print_row(result);
   };
-  const std::vector<BenchRow> rows = measure_sizes(work, {head, tell}, rank);
+  const std::vector<BenchRow> rows = measure_sizes(work, {head, add_row}, rank);
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // set on rank 0 only
@@ -174,17 +174,19 @@ OutputUse output_use() {
 }
 
 std::string footer_of(comm::Collective kind) {
-  const std::string sizes = kind == comm::Collective::kMessage
-                                ? "Each rank sends `size` bytes to the\n"
-                                  "next one and receives as many from the one before, as one group; algbw and busbw "
-                                  "are both size / time."
-                                : "`size` is the larger of what a rank\n"
-                                  "gives and gets, algbw is size / time, busbw what a link carries at least.";
+  const std::string sizes =
+      kind == comm::Collective::kMessage
+          ? "Each rank sends `size` bytes to the\n"
+            "next one and receives as many from the one before, as one group; algbw and busbw "
+            "are both size / time."
+          : "`size` is the larger of a rank's\n"
+            "input and output, algbw is size / time, and busbw is algbw times the share of the data "
+            "that must\ncross each link.";
   return fmt::format(
       "\nColumns and bandwidths are those of nccl-tests. {}\n"
       "Times are the slowest rank's; every result is checked.\n"
-      "Ranks are started here, or by slip launch, mpirun, srun and torchrun, which then say how many.\n"
-      "SLIP_DEBUG=tune says which algorithm was chosen. SLIP_NCCL=FILE or auto: NVIDIA's NCCL carries the calls of\n"
+      "This command starts -n ranks. Under slip launch, mpirun, srun or torchrun it is one of their ranks instead.\n"
+      "SLIP_DEBUG=tune prints which algorithm was chosen. SLIP_NCCL=FILE or auto: NVIDIA's NCCL carries the calls of\n"
       "ranks on GPUs. Examples:\n"
       "  slip bench {} -n 4 -b 8 -e 256M -f 4\n"
       "  slip bench {} -n 4 --transport net --html speed.html",

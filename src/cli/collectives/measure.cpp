@@ -166,14 +166,14 @@ class RankBench {
     host_ = device_.alloc(bytes, MemoryKind::kPinned, "host");
   }
 
-  std::vector<BenchRow> run(const BenchTold& told) {
+  std::vector<BenchRow> run(const BenchOutput& output) {
     const bool is_first = comm_.rank() == 0;
     std::vector<BenchRow> rows;
     const std::string engine = on_gpu_ ? ", carried by " + engine_of(comm_) : "";
-    if (is_first) told.head(comm_.nranks(), device_.info().description + engine);
+    if (is_first) output.head(comm_.nranks(), device_.info().description + engine);
     for (double size = static_cast<double>(work_.begin); size <= static_cast<double>(work_.end);) {
       rows.push_back(one_size(static_cast<std::uint64_t>(size)));
-      if (is_first) told.row(rows.back());
+      if (is_first) output.row(rows.back());
       size = std::max(size * work_.factor, size + 1);
     }
     return rows;
@@ -309,8 +309,8 @@ const char* bench_name(comm::Collective kind) {
   return kind == comm::Collective::kMessage ? "sendrecv" : comm::collective_name(kind);
 }
 
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank) {
-  return RankBench(work, rank).run(told);
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchOutput& output, const ThreadRank* rank) {
+  return RankBench(work, rank).run(output);
 }
 
 }  // namespace slip::cli

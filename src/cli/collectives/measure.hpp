@@ -14,7 +14,7 @@
 
 namespace slip::cli {
 
-// Those that can be measured; all but the last, messages, can also be predicted.
+// The collectives that can be measured. All but the last one, messages, can also be predicted.
 inline constexpr std::array kCollectives = {
     comm::Collective::kAllReduce, comm::Collective::kReduce,        comm::Collective::kBroadcast,
     comm::Collective::kAllGather, comm::Collective::kReduceScatter, comm::Collective::kAllToAll,
@@ -51,7 +51,7 @@ struct ThreadRank {
 };
 
 struct Measured {
-  double us = 0;  // of the slowest rank
+  double us = 0;  // time of a call, on the slowest rank
   double algorithm_gbs = 0, bus_gbs = 0;
   std::uint64_t wrong = 0;  // wrong elements of all ranks
 };
@@ -71,13 +71,13 @@ struct BenchRow {
 // Name of the command: "sendrecv" for messages.
 const char* bench_name(comm::Collective kind);
 
-// Callbacks for the output; they are called on rank 0 only. `head`: before the first size. `row`: after each size.
-struct BenchTold {
+// Callbacks that print; rank 0 alone calls them. `head`: before the first size. `row`: after each size.
+struct BenchOutput {
   std::function<void(int nranks, const std::string& device)> head;
   std::function<void(const BenchRow& row)> row;
 };
 // Measures all sizes and returns the same rows on all ranks.
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank = nullptr);
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchOutput& output, const ThreadRank* rank = nullptr);
 
 // The page of --html: time and bus bandwidth by size on logarithmic scales, and the table. It is self-contained.
 // `facts` is one line below the title. REQUIRES: rows are ordered by size.

@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <initializer_list>
+#include <utility>
 
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
 #include "comm/diagnose/stalls.hpp"
@@ -33,9 +37,9 @@ constexpr Case kCases[] = {
     {"another order, a stream for each", true, true},
 };
 
-// The communicator, 0 or 1, of a rank's call number `turn`; and the stream that a rank uses for a communicator.
-std::size_t turn_of(const Case& wanted, std::size_t rank, std::size_t turn) {
-  return wanted.swapped && rank == 1 ? 1 - turn : turn;
+// The communicator, 0 or 1, of a rank's call number `call`; and the stream that a rank uses for a communicator.
+std::size_t communicator_of(const Case& wanted, std::size_t rank, std::size_t call) {
+  return wanted.swapped && rank == 1 ? 1 - call : call;
 }
 std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communicator) {
   return 2 * rank + (wanted.own_streams ? communicator : 0);
@@ -43,23 +47,23 @@ std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communic
 
 // Verifies a plan in which flags model the calls: for each call a rank sets its own flag and waits for the other
 // rank's. `text` becomes the checker's report if it finds a deadlock.
-Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
+Verification verify_calls(const Bench& bench, const Case& wanted, std::string& text) {
   const Device device = bench.open();
   std::array<Stream, 2 * kRanks> streams{device.stream(kNonBlocking), device.stream(kNonBlocking),
                                          device.stream(kNonBlocking), device.stream(kNonBlocking)};
-  std::vector<Buffer> words;
+  std::vector<Buffer> flags;
   for (const char* name : {"rank 0 in X", "rank 1 in X", "rank 0 in Y", "rank 1 in Y"})
-    words.push_back(device.alloc(4, MemoryKind::kDevice, name));
+    flags.push_back(device.alloc(4, MemoryKind::kDevice, name));
   const Stream origin = device.stream(kNonBlocking);
   origin.begin_capture();
   const Event begun = origin.record();
   for (const Stream& stream : streams) stream.wait(begun);
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    for (std::size_t turn = 0; turn < 2; ++turn) {
-      const std::size_t communicator = turn_of(wanted, rank, turn);
+    for (std::size_t call = 0; call < 2; ++call) {
+      const std::size_t communicator = communicator_of(wanted, rank, call);
       const Stream& stream = streams[stream_of(wanted, rank, communicator)];
-      stream.write_value(words[2 * communicator + rank], 1);
-      stream.wait_value(words[2 * communicator + (1 - rank)], 1);
+      stream.write_value(flags[2 * communicator + rank], 1);
+      stream.wait_value(flags[2 * communicator + (1 - rank)], 1);
     }
   }
   for (const Stream& stream : streams) origin.wait(stream.record());
@@ -70,8 +74,8 @@ Verification rehearse(const Bench& bench, const Case& wanted, std::string& text)
 }
 
 struct Seen {
-  std::vector<comm::Stall> held;  // found while the ranks hung
-  std::string error;              // at the deadline; empty: it completed
+  std::vector<comm::Stall> stalls;  // found while the ranks hung
+  std::string error;                // at the deadline; empty: it completed
 };
 
 std::vector<comm::Stall> look() {
@@ -102,7 +106,7 @@ CommunicatorOptions deadline(const Bench& bench) {
 // After half of the deadline the ranks certainly hang.
 Seen finish(const Bench& bench, const Stream& stream) {
   Seen seen;
-  if (!stream.sync_for(deadline(bench).timeout / 2)) seen.held = look();
+  if (!stream.sync_for(deadline(bench).timeout / 2)) seen.stalls = look();
   seen.error = sync_error(stream);
   return seen;
 }
@@ -126,8 +130,8 @@ Seen run_case(const Bench& bench, const Case& wanted) {
     data.push_back(devices[0].alloc(kBytes, MemoryKind::kPinned));
   }
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    for (std::size_t turn = 0; turn < 2; ++turn) {
-      const std::size_t communicator = turn_of(wanted, rank, turn);
+    for (std::size_t call = 0; call < 2; ++call) {
+      const std::size_t communicator = communicator_of(wanted, rank, call);
       const Buffer& range = data[2 * rank + communicator];
       comms[communicator][rank].all_reduce(range, range, DataType::kF32, ReduceOp::kSum,
                                            streams[stream_of(wanted, rank, communicator)]);
@@ -138,44 +142,70 @@ Seen run_case(const Bench& bench, const Case& wanted) {
   return seen;
 }
 
-// Rank 1 reads from a pipe, like a wait in another library. Rank 0 writes to it only after its call is done.
+class Pipe : base::NoCopy {
+ public:
+  Pipe() {
+    if (::pipe(ends_) != 0) {
+      const std::string why = std::strerror(errno);
+      throw Error(Code::kIo, "cannot create a pipe: " + why, {});
+    }
+  }
+  ~Pipe() {
+    close_write_end();
+    ::close(ends_[0]);
+  }
+  void wait_for_close() const {
+    char byte = 0;
+    static_cast<void>(!::read(ends_[0], &byte, 1));
+  }
+  void close_write_end() {
+    if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
+  }
+
+ private:
+  int ends_[2];
+};
+
+// Rank 1 reads from a pipe, like a wait in another library. Rank 0 closes the pipe only after its call is done.
 Seen run_outside(const Bench& bench) {
   const std::vector<Device> devices = devices_of_ranks(bench);
   std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
-  int ends[2];
-  if (::pipe(ends) != 0) throw Error(Code::kIo, "cannot make a pipe", {});
+  Pipe pipe;
   const Stream first = devices[0].stream(kNonBlocking), second = devices[1].stream(kNonBlocking);
   base::Thread other;
   other.start("slip lab", [&] {
-    comms[1].barrier(second);
-    static_cast<void>(sync_error(second));
-    char byte = 0;
-    static_cast<void>(!::read(ends[0], &byte, 1));
     try {
+      comms[1].barrier(second);
+      static_cast<void>(sync_error(second));
+      pipe.wait_for_close();
       comms[1].barrier(second);
       second.sync();
     } catch (const Error&) {  // rank 0 has given up before, with the reason
     }
   });
+  struct Join {  // also after an error: the thread uses the variables above
+    Pipe& pipe;
+    base::Thread& thread;
+    ~Join() {
+      pipe.close_write_end();  // ends rank 1's wait
+      thread.join();
+    }
+  } const at_end{pipe, other};
   comms[0].barrier(first);
   static_cast<void>(sync_error(first));
   comms[0].barrier(first);
-  Seen seen = finish(bench, first);
-  ::close(ends[1]);  // ends rank 1's wait
-  other.join();
-  ::close(ends[0]);
-  return seen;
+  return finish(bench, first);
 }
 
 bool is_held_by(const Seen& seen, std::initializer_list<comm::Stall::Kind> kinds) {
-  return !seen.held.empty() && std::ranges::find(kinds, seen.held.front().kind) != kinds.end();
+  return !seen.stalls.empty() && std::ranges::find(kinds, seen.stalls.front().kind) != kinds.end();
 }
 
 void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen& seen) {
   std::string kind = "went through", text;
-  if (!seen.held.empty()) {
-    kind = comm::stall_name(seen.held.front().kind);
-    text = seen.held.front().text;
+  if (!seen.stalls.empty()) {
+    kind = comm::stall_name(seen.stalls.front().kind);
+    text = seen.stalls.front().text;
     report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
   }
   if (!seen.error.empty()) report.print(paragraph(fmt::format("{}: at the deadline: {}", name, seen.error), 4) + "\n");
@@ -188,20 +218,20 @@ void add_row(Table& table, Report& report, const char* name, const Verification*
 void lab_deadlock(const Bench& bench, Report& report) {
   report.ask(
       "Two ranks make one call each in two communicators, X and Y. A call waits in its stream until the other rank has "
-      "come to it, too. When does that end? And what is seen when a rank waits for something that is not "
-      "Slipstream's?");
+      "joined it, too. Which orders of the calls deadlock? And what does the ledger show if a rank waits outside of "
+      "Slipstream?");
   report.print("\n");
   Table table("", {"case", "before the run=verdict", "in the run=seen", "end", "=text", "=error"});
-  bool as_taught = true;  // true: only the swapped order in one stream hung
-  bool predicted = true;  // true: the checker predicted it
-  bool named = true;      // true: the ledger named it while the ranks hung
+  bool as_expected = true;  // true: only the swapped order in one stream hung
+  bool predicted = true;    // true: the checker predicted it
+  bool named = true;        // true: the ledger named it while the ranks hung
   for (const Case& each : kCases) {
     std::string cycle;
-    const Verification proof = rehearse(bench, each, cycle);
+    const Verification proof = verify_calls(bench, each, cycle);
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
     const Seen seen = run_case(bench, each);
     predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
-    as_taught = as_taught && (each.swapped && !each.own_streams) == !seen.error.empty();
+    as_expected = as_expected && (each.swapped && !each.own_streams) == !seen.error.empty();
     if (!seen.error.empty())
       named = named && is_held_by(seen, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
     add_row(table, report, each.name, &proof, seen);
@@ -213,9 +243,8 @@ void lab_deadlock(const Bench& bench, Report& report) {
   report.conclude(fmt::format(
       "{}. {}",
       borne_out("Calls of two communicators must have the same order in every rank's stream, or streams of their own",
-                as_taught),
-      fmt::format("{}; {}.",
-                  predicted ? "What the checker predicted is what happened" : "The checker and the run did not agree",
+                as_expected),
+      fmt::format("{}; {}.", predicted ? "The run agreed with the checker" : "The checker and the run did not agree",
                   named ? "the ledger named the cycle and the rank that was outside"
                         : "the ledger did NOT name each cycle and the rank that was outside")));
 }

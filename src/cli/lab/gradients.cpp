@@ -117,7 +117,7 @@ struct Outcome {
   bool ok = false;
 };
 
-// The shortest of several runs counts, because other programs can only make a run longer.
+// `seen.time` is that of the shortest run, because other programs can only make a run longer.
 void train(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers,
            Outcome& seen) {
   constexpr int kWarm = 13, kRuns = 6;  // from step 13 on the plan no longer changes
@@ -177,9 +177,10 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
       {"bucket", "size=bytes", "ready=predicted_ready_ps", "measured=measured_ready_ps", "call=predicted_call_ps",
        "measured=measured_call_ps", "waited=predicted_exposed_ps", "measured=measured_exposed_ps"});
   for (std::size_t i = 0; i < measured.buckets.size(); ++i) {
-    const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
-    table.row({number(i), bytes(one.bucket.bytes), time(one.ready), time(other.ready), time(one.end - one.start),
-               time(other.end - other.start), time(one.exposed), time(other.exposed)});
+    const GradientReport::Part &expected = predicted.buckets[i], &found = measured.buckets[i];
+    table.row({number(i), bytes(expected.bucket.bytes), time(expected.ready), time(found.ready),
+               time(expected.end - expected.start), time(found.end - found.start), time(expected.exposed),
+               time(found.exposed)});
   }
   report.show(table);
   report.print(fmt::format("\n{}", compare_steps(predicted, measured).text(3)));
@@ -194,10 +195,11 @@ void show_comparison(const GradientReport& predicted, const GradientReport& meas
 void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t ranks, Report& report) {
   const Picos unit = bench.kernel_time(), compute = static_cast<Picos>(layers) * (unit + unit / 2);
   report.ask(fmt::format(
-      "What does a step of {} layers expose? {} ranks, each a thread{}; backward {} a layer, forward {}, each gradient "
-      "reduced over {}. Without any communication the step takes {}; what it takes longer is exposed. Waited is how "
-      "long rank 0's compute stream stood still at its waits, by its own report: with one hardware queue it is the "
-      "backward pass that stands behind the calls, and no wait shows it. Each step is also captured, and proven.",
+      "How much communication does a step of {} layers expose? {} ranks, each a thread{}; backward {} a layer, forward "
+      "{}, each gradient reduced over {}. Without any communication the step takes {}; the additional time is exposed. "
+      "`waited` is how long rank 0's compute stream stalled in its waits, as its report says. With one hardware queue "
+      "the kernels of the backward pass are queued behind the calls: they start later, and `waited` does not show it. "
+      "Each step is also captured, and proven.",
       layers, ranks, bench.on_gpu() ? " (with one hardware queue: a process, and the GPU switches between them)" : "",
       base::format_time(unit), base::format_time(unit / 2), bench.on_gpu() ? "the GPU's memory" : "shared memory",
       base::format_time(compute)));
@@ -257,24 +259,25 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   const GradientProfile profile = profile_of(layers, unit);
   const Picos compute = compute_of(unit);
   report.ask(fmt::format(
-      "What does a step of {} layers expose? Backward {} a layer, forward {}; {} of gradients over {}. Without any "
-      "communication the step takes {}.",
+      "How much communication does a step of {} layers expose? Backward {} a layer, forward {}; {} of gradients over "
+      "{}. Without any communication the step takes {}.",
       layers, base::format_time(unit), base::format_time(unit / 2), base::format_bytes(profile.bytes()), network,
       base::format_time(compute)));
   Table table("", {"case", "step=time_ps", "exposed=exposed_ps", "calls"});
-  Picos ddp = 0, ours = 0;
+  Picos ddp = 0, planned = 0;
   for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
     const StepPrediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
     table.row({word(each.name), time(seen.time), time(seen.exposed()), number(plan.buckets.size())});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();
-    if (each.rule == BucketRule::kPlanned) ours = seen.exposed();
+    if (each.rule == BucketRule::kPlanned) planned = seen.exposed();
   }
   report.show(table);
-  const Exposure least = exposure_of(profile, cost, plan_buckets(profile, cost));
+  const Exposure estimate = exposure_of(profile, cost, plan_buckets(profile, cost));
   report.conclude(fmt::format("The plan exposes {} where DDP's rule exposes {}; all calls together take {}.",
-                              base::format_time(ours), base::format_time(ddp), base::format_time(least.communication)));
+                              base::format_time(planned), base::format_time(ddp),
+                              base::format_time(estimate.communication)));
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,12 +20,15 @@
 namespace slip::cli {
 namespace {
 
-// A file in the folder for temporary files; removed at the end.
+// An empty file in /tmp, into which the child process writes its result. The destructor removes it.
 class ResultFile : base::NoCopy {
  public:
   ResultFile() : path_("/tmp/slip-lab-XXXXXX") {
     const int made = ::mkstemp(path_.data());
-    if (made < 0) throw Error(Code::kIo, "cannot make a file in /tmp for the result of a lab", {});
+    if (made < 0) {
+      const std::string why = std::strerror(errno);
+      throw Error(Code::kIo, "cannot create a file in /tmp for the result of a lab: " + why, {});
+    }
     ::close(made);
   }
   ~ResultFile() { ::unlink(path_.c_str()); }

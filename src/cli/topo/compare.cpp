@@ -128,7 +128,7 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
   }
   fmt::print("\n{}, the choice of the model for each; * is the fastest\n", comm::collective_name(kind));
   for (std::size_t i = 0; i < files.size(); ++i)
-    fmt::print("  {}: {}, {} GPUs a copy\n", static_cast<char>('A' + i), files[i].name,
+    fmt::print("  {}: {}, {} GPUs in each copy\n", static_cast<char>('A' + i), files[i].name,
                files[i].models.front().inputs().ranks / nodes.front());
   std::string head = fmt::format("{:>8} {:>12}", "machines", "size (B)");
   for (std::size_t i = 0; i < files.size(); ++i) head += fmt::format("  {:>12} {:<16}", static_cast<char>('A' + i), "");

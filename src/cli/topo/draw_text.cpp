@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMatrixColumns = 22;  // columns of the matrix that fit 100 characters
 constexpr std::size_t kShownRings = 8;
-constexpr int kShownBranches = 12;  // limit of similar children shown per node
+constexpr int kShownBranches = 12;  // maximum number of children shown of each node
 
 using topo::node_at;
 
@@ -157,7 +157,7 @@ std::string draw_paths(const TopoSystem& system) {
   const char letter = device_word(system)[0];
   for (const int id : system.devices) ends.emplace_back(fmt::format("{}{}", letter, node_at(system, id).index), id);
   for (const int id : system.nets) ends.emplace_back(fmt::format("N{}", node_at(system, id).index), id);
-  // Tables of at most kMatrixColumns columns below each other.
+  // One table for every kMatrixColumns columns, one below the other.
   std::string out;
   for (std::size_t first = 0; first < ends.size(); first += kMatrixColumns) {
     const std::size_t end = std::min(first + kMatrixColumns, ends.size());

@@ -141,6 +141,7 @@ void GradientPlanner::set_times(const GradientLayout& layout, std::span<const Pi
 double GradientPlanner::slowdown_of_calls(const PlannedStep& ended, std::span<const Picos> arrivals) {
   Picos alone = 0, took = 0;
   for (const Bucket& bucket : ended.plan.buckets) alone += cost_alone_.time(bucket.bytes);
+  if (alone <= 0) return 1;  // the program gave a cost of 0
   for (std::uint32_t parameter = 0; parameter < arrivals.size(); ++parameter) {
     for (const std::uint32_t call : ended.step.calls_of(parameter))
       times_.starts[call] = std::max(times_.starts[call], arrivals[parameter]);

@@ -78,7 +78,7 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
 
 constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes: large enough to show the rate of a stage
 constexpr std::uint64_t kChunks = 64;                      // number of chunks that show the cost of a chunk
-constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow each other
+constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow one another
 constexpr std::uint64_t kMinParts = 16;                    // measure_link also measures 1/16 of a piece
 
 bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
@@ -197,8 +197,8 @@ void require_sane(const PipelineSpec& spec, Here here) {
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
     refuse("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in, spec.bytes_out);
   if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
-    refuse("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
-           spec.stages.beside);
+    refuse("PipelineStages::chunk is {} ps, and must be 0 or more; PipelineStages::beside is {}, and must be 0 to 10",
+           spec.stages.chunk, spec.stages.beside);
   if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
   if (spec.depth > kMaxDepth) refuse("{} slots; at most {}", spec.depth, kMaxDepth);
   if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)

@@ -21,19 +21,23 @@ constexpr double kMaxPackedShare = 0.95;      // a group is compressed only if i
 // The shares of the resident groups that the planner tries to keep compressed. A compressed group takes fewer bytes,
 // but is decoded in each step.
 constexpr double kPackedShares[] = {0, 0.25, 0.5, 0.75, 1};
-// To keep a disk busy, the ring gets at most 1 / kRingShare of the memory for weights.
+// A ring that is larger than the smallest one, to keep a disk busy, gets at most 1 / kRingShare of the memory for
+// weights.
 constexpr std::uint64_t kRingShare = 4;
 
 std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
   return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
 }
 
-// Marks the groups that do not fit into host memory as from_disk. They are spread evenly over the step, so that the
-// reads are spread, too.
+// Sets from_disk of each group: true for the groups that do not fit into host memory. They are spread evenly over the
+// step, so that the reads are spread, too.
 void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
   double all = 0, owed = 0;
   for (const WeightGroup& group : groups) all += static_cast<double>(group.stored_bytes());
-  if (all <= static_cast<double>(host_memory)) return;
+  if (all <= static_cast<double>(host_memory)) {
+    for (WeightGroup& group : groups) group.from_disk = false;
+    return;
+  }
   const double share = static_cast<double>(host_memory) / all;
   std::uint64_t left = host_memory;
   for (WeightGroup& group : groups) {
@@ -74,7 +78,7 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
     if (names.size() < kMaxNames) names.push_back(fmt::format("'{}'", graph.ops()[other].name));
   }
   if (others.size() > kMaxNames) names.push_back(fmt::format("{} more", others.size() - kMaxNames));
-  return fmt::format("{} for the weights that must be there at once at op '{}', {} of its own and the others of {}{}",
+  return fmt::format("{} for the weights that are in memory during op '{}', {} of its own and the others of {}{}",
                      base::format_bytes(bytes), op.name, base::format_bytes(own), fmt::join(names, ", "),
                      joined ? fmt::format(", which are loaded with them because some are smaller than join_bytes ({})",
                                           base::format_bytes(graph.options().join_bytes))
@@ -177,9 +181,14 @@ class WeightsPlanner {
       if (share > 0 && options_.stream_all) break;
       add_form(groups, share, costs);
     }
-    const auto in_memory = std::ranges::count(groups, false, &WeightGroup::from_disk);
-    if (in_memory == 0 || in_memory == static_cast<std::int64_t>(groups.size())) return;
-    for (WeightGroup& group : groups) group.compressed_bytes = group.from_disk ? group.compressed_bytes : 0;
+    // The last form keeps the same groups in host memory as the uncompressed form. Those of the other compressed forms
+    // would not fit: they are larger uncompressed.
+    const auto on_disk = std::ranges::count(groups_, true, &WeightGroup::from_disk);
+    if (on_disk == 0 || on_disk == static_cast<std::int64_t>(groups_.size())) return;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].from_disk) groups[i].from_disk = true;
+      else groups[i] = groups_[i];
+    }
     add_form(groups, 0, costs);
   }
   // Each slot has the size of the largest compressed group. If a few groups are much larger than the others (an
@@ -210,8 +219,8 @@ class WeightsPlanner {
   // This error is possible only with a requested ring: a ring that the planner chooses is large enough.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
     base::fail(Code::kOutOfMemory, here,
-               "within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
-               "be chosen",
+               "within {} a ring of {} cannot hold the weights of each op: {}; give a larger ring, or leave it to the "
+               "planner",
                base::format_bytes(budget), base::format_bytes(options_.ring.value_or(0)),
                weights_text(graph_, groups_, loads_, largest_working_set(groups_, loads_).bytes));
   }
@@ -360,10 +369,11 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
   if (options.slowdown) {
     const auto smallest = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
     if (!smallest)
-      base::fail(Code::kInvalidValue, here,
-                 "no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
-                 "ring to the planner, or let weights stay",
-                 *options.slowdown);
+      base::fail(
+          Code::kInvalidValue, here,
+          "no budget allows a slowdown of {} with the given ring or with all weights streamed: leave the ring to "
+          "the planner, or do not stream all weights",
+          *options.slowdown);
     budget = *smallest;
   }
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);

@@ -120,11 +120,15 @@ void add_deadlocks(std::vector<Finding>& list, const std::vector<Deadlock>& dead
 void add_superfluous(std::vector<Finding>& list, const std::vector<SuperfluousWait>& waits) {
   for (const SuperfluousWait& wait : waits) {
     const std::string place = wait.file.empty() ? std::string() : fmt::format(" ({}:{})", wait.file, wait.line);
+    const bool awaits_op = !wait.after.name.empty();  // false: the wait came before the first op of the awaited stream
     list.push_back(
         {"superfluous wait",
-         fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
-         fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(), wait.after.text(),
-                     wait.implied ? "earlier waits say the same" : "no two ops need that",
+         fmt::format("'{}' need not wait for {}{}", wait.before.name,
+                     awaits_op ? fmt::format("'{}'", wait.after.name) : "a stream without work",
+                     times_text(wait.times)),
+         fmt::format("The wait{} holds {} until {}, and {}. {}", place, wait.before.text(),
+                     awaits_op ? wait.after.text() + " has ended" : "a point before which its stream has no op",
+                     wait.implied ? "earlier waits order the same" : "no two ops need that",
                      cost_text(wait.cost, wait.cost_known)),
          {wait.after, wait.before},
          {}});

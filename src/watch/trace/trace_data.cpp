@@ -149,7 +149,8 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
   if (!span.submit) identify(span, run);
 }
 
-// A clock with at least this time (1000 s) counts from the boot of the machine.
+// If the first time of a device is at least this (1000 s), its clock is taken to count from the boot of the machine.
+// A virtual clock starts at zero.
 constexpr Picos kShiftFrom = 1'000'000'000'000'000;
 
 // Adds the arrows from a host call to the op that it launched, in traces of other programs.

@@ -180,12 +180,12 @@ Finding proxy_queue(const Bench& bench) {
   constexpr std::size_t kElements = kBytes / sizeof(float);
   for (std::size_t i = 0; i < view.size(); ++i) ok &= view[i] == static_cast<float>(std::size_t{i / kElements});
   return {fmt::format("{} pieces through {} slots: one stream fills a slot and raises `posted`, another waits for it, "
-                      "sends and raises `sent`; both only with waits for words in memory",
+                      "sends and raises `sent`; both streams wait only for values in memory",
                       kPieces, kDepth),
-          fmt::format("{} pieces arrived {}; the filler was {} ahead by more than {} slots", kPieces,
+          fmt::format("{} pieces arrived {}; the filling stream was {} ahead by more than {} slots", kPieces,
                       ok ? "right" : "WRONG", kept ? "never" : "once", kDepth),
           "By two counters, each written by one side: the kernel raises the tail when data lies in the slot, the proxy "
-          "raises the head when it is sent. Nobody maintains it beyond that, and no lock is needed.",
+          "raises the head when it is sent. No other thread takes part, and no lock is needed.",
           ok && kept};
 }
 

@@ -103,8 +103,8 @@ Finding why_not_the_same_slot(const Bench& bench) {
                       seeds),
           fmt::format("wrong results: {} without waiting, {} with; time {} in one slot, {} in two", careless, guarded,
                       base::format_time(one), base::format_time(two)),
-          "The layer still reads it: a load would overwrite what is in use. Waiting makes it right and leaves nothing "
-          "to overlap; a second slot gives both.",
+          "The layer still reads it: a load would overwrite what is in use. If the load waits, the result is right, "
+          "but nothing overlaps. With a second slot the result is right and loads overlap layers.",
           careless > 0 && guarded == 0 && two < one};
 }
 
@@ -119,13 +119,16 @@ Finding three_events(const Bench& bench) {
     ok &= seen.ok;
   }
   const auto about = [&](int i) { return static_cast<double>(total[i]) < 1.05 * static_cast<double>(total[0]); };
-  return {"four layers in two slots, with three events, two, and one whose waits stand right behind its records",
-          fmt::format("three {}, two {}, two with waits at once {}, one {}; results {}", base::format_time(total[0]),
-                      base::format_time(total[1]), base::format_time(total[2]), base::format_time(total[3]),
-                      ok ? "right" : "WRONG"),
-          "No. Five edges are needed, not three events: a wait takes the record it meets, so one event serves if each "
-          "wait follows its record. Sharing an event while keeping the waits late stays right and loses overlap.",
-          ok && !about(1) && about(2) && about(3)};
+  return {
+      "four layers in two slots, with three events or two, and with two or one whose waits come right after their "
+      "records",
+      fmt::format("three {}, two {}; waits right after records: two {}, one {}; results {}",
+                  base::format_time(total[0]), base::format_time(total[1]), base::format_time(total[2]),
+                  base::format_time(total[3]), ok ? "right" : "WRONG"),
+      "No. Five edges are needed, not three events. A wait refers to the last record issued before it, so one event "
+      "is enough if each wait comes right after its record. If layers share an event and the waits come later, the "
+      "result is still right, but less overlaps.",
+      ok && !about(1) && about(2) && about(3)};
 }
 
 Finding sure_of_the_order(const Bench& bench) {
