@@ -34,28 +34,36 @@ ReduceOp reduce_op(const std::string& name) {
 }
 
 struct CommunicatorObject {
-  std::optional<Communicator> handle;
+  // Shared with the calls that run without the GIL: meanwhile another thread may close this object.
+  std::optional<std::shared_ptr<Communicator>> handle;
   std::shared_ptr<DeviceObject> device;
 
   ~CommunicatorObject() { retire(handle); }
-  Communicator& get() {
+  const std::shared_ptr<Communicator>& get() {
     if (!handle) throw Error(Code::kInvalidHandle, "the communicator was closed", caller());
     return *handle;
   }
-  // Issues a call without the GIL. The op does not keep its buffers alive: freeing a buffer waits for the device's
-  // work.
+  // Calls `use` without the GIL. If the object is closed meanwhile, this thread destroys the communicator, still
+  // without the GIL: its destructor waits for work that may need the GIL.
+  template <class Use>
+  void without_gil(const Use& use) {
+    unlocked([held = get(), &use]() mutable {
+      const std::shared_ptr<Communicator> own = std::move(held);
+      use(*own);
+    });
+  }
+  // Issues a call. The op does not keep its buffers alive: freeing a buffer waits for the device's work.
   template <class Issue>
   void call(const StreamObject& stream, const Issue& issue) {
     const Here here = caller();
-    Communicator& comm = get();
     const StreamRef ref = stream.get();
-    unlocked([&] { issue(comm, ref, here); });
+    without_gil([&](Communicator& comm) { issue(comm, ref, here); });
   }
 };
 
 std::shared_ptr<CommunicatorObject> object_of(Communicator made, std::shared_ptr<DeviceObject> device) {
   auto object = std::make_shared<CommunicatorObject>();
-  object->handle.emplace(std::move(made));
+  object->handle = std::make_shared<Communicator>(std::move(made));
   object->device = std::move(device);
   return object;
 }
@@ -226,28 +234,23 @@ void bind_communicator(py::module_& module) {
            "Joins; returns when all ranks have joined. Without an id, rank and size come from the launcher.")
       .def_static("init_all", &init_all, py::arg("devices"), py::kw_only(), py::arg("timeout") = 600.0,
                   py::arg("init_timeout") = 60.0, py::arg("name") = "", "All ranks in this process, one per device.")
-      .def_property_readonly("rank", [](CommunicatorObject& self) { return self.get().rank(); })
-      .def_property_readonly("nranks", [](CommunicatorObject& self) { return self.get().nranks(); })
+      .def_property_readonly("rank", [](CommunicatorObject& self) { return self.get()->rank(); })
+      .def_property_readonly("nranks", [](CommunicatorObject& self) { return self.get()->nranks(); })
       .def_property_readonly("device", [](const CommunicatorObject& self) { return self.device; })
       .def(
           "finalize",
           [](CommunicatorObject& self) {
             const Here here = caller();
-            Communicator& comm = self.get();
-            unlocked([&] { comm.finalize(here); });
+            self.without_gil([&](Communicator& comm) { comm.finalize(here); });
           },
           "Waits until all ranks have called it, and compares their calls.")
-      .def("abort",
-           [](CommunicatorObject& self) {
-             Communicator& comm = self.get();
-             unlocked([&] { comm.abort(); });
-           })
+      .def("abort", [](CommunicatorObject& self) { self.without_gil([](Communicator& comm) { comm.abort(); }); })
       .def(
           "close", [](CommunicatorObject& self) { retire(self.handle); }, "Waits for this rank's calls.")
       .def("__enter__", [](const std::shared_ptr<CommunicatorObject>& self) { return self; })
       .def("__exit__", [](CommunicatorObject& self, const py::object& type, const py::args&) {
-        if (self.handle && type.is_none()) unlocked([&] { self.handle->finalize(); });
-        else if (self.handle) unlocked([&] { self.handle->abort(); });
+        if (self.handle && type.is_none()) self.without_gil([](Communicator& comm) { comm.finalize(); });
+        else if (self.handle) self.without_gil([](Communicator& comm) { comm.abort(); });
         retire(self.handle);
       });
   bind_reductions(bound);

@@ -342,6 +342,29 @@ class Ranks(unittest.TestCase):
         self.assertEqual(errors, [])
         self.assertEqual(results, {0: [11, 11], 1: [10, 10]})
 
+    def test_a_communicator_may_be_closed_while_another_thread_finalizes_it(self):
+        for _ in range(10):
+            comms = slip.Communicator.init_all(slip.Device.open_all("cpu", 2), timeout=LIMIT)
+            begun, errors = threading.Event(), []
+
+            def finalize():
+                begun.set()
+                try:
+                    comms[0].finalize()  # waits for rank 1
+                except slip.Error as error:  # it was closed before
+                    errors.append(str(error))
+
+            thread = threading.Thread(target=finalize)
+            thread.start()
+            self.assertTrue(begun.wait(LIMIT))
+            comms[0].close()
+            with self.assertRaisesRegex(slip.Error, "was closed"):
+                comms[0].finalize()
+            comms[1].close()
+            thread.join(LIMIT)
+            self.assertFalse(thread.is_alive())
+            self.assertLessEqual(len(errors), 1)
+
     def test_a_cancelled_group_sends_nothing(self):
         device = slip.Device("cpu")
         with slip.Communicator(device) as comm, device.stream() as stream:
