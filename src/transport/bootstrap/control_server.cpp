@@ -14,7 +14,6 @@ using Role = ControlConnection::Role;
 
 // Time limit of a goodbye if the communicator is broken, and for peers that have not proven themselves.
 constexpr std::int64_t kShortGoodbyeNs = 1'000'000'000;
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 }  // namespace
 

@@ -10,10 +10,7 @@ namespace slip::transport {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-constexpr std::size_t kReadsAtOnce = 16;  // reads in one call of pump(); then other connections are served
-// Time limit of one attempt to connect: it doubles up to the maximum. On a lossy network a new attempt is faster than
-// the kernel's retransmissions, whose intervals double from 1 s on.
-constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
+constexpr std::size_t kReadsAtOnce = 16;       // reads in one call of pump(); then other connections are served
 constexpr std::int64_t kPauseNs = 10'000'000;  // delay before the next attempt after the peer closed the connection
 
 std::string wrong_version(std::uint32_t version) {

@@ -13,12 +13,10 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-// Time limit of an attempt to reach the root: it doubles from the first to the maximum.
-constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
-constexpr std::string_view kUnix = "unix:";
 
 std::vector<SocketAddress> addresses_of(const UniqueId& id) {
   const std::string host = id.host();
+  constexpr std::string_view kUnix = UniqueIdParts::kUnix;
   if (host.starts_with(kUnix)) return {SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))};
   return resolve(host, id.port());
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
@@ -19,6 +20,8 @@ inline constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 // The fields of a UniqueId.
 struct UniqueIdParts {
+  static constexpr std::string_view kUnix = "unix:";  // a host that begins with it is the name of a Unix socket
+
   std::string host;
   std::uint16_t port = 0;
   Secret secret{};

@@ -20,8 +20,6 @@ namespace {
 // retransmitted packets arrive many seconds later. The number of silent connections is limited.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // time limit for a rank to read its answer
-// Delay before the next accept when the process has no descriptors left.
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 constexpr std::int64_t kMaxTimeoutNs = std::int64_t{30} * 86'400 * 1'000'000'000;
 constexpr int kMaxRanks = 1 << 20;
 

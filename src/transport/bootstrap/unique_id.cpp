@@ -14,7 +14,7 @@ namespace slip::transport {
 namespace {
 
 constexpr std::uint8_t kVersion = 2;
-constexpr std::string_view kUnix = "unix:";
+constexpr std::string_view kUnix = UniqueIdParts::kUnix;
 
 struct Layout {
   char mark[4];

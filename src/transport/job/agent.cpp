@@ -28,9 +28,7 @@
 namespace slip::transport {
 namespace {
 
-constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::int64_t kFirstSilenceNs = 60 * kSecondNs;  // limit for silence until kJob names the job's own
-constexpr int kHeartbeatsPerSilence = 4;                  // heartbeats within that limit
+constexpr std::int64_t kFirstSilenceNs = 60'000'000'000;  // limit for silence until kJob names the job's own
 constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;  // with more unsent bytes, no output of ranks is read
 constexpr std::size_t kPiece = std::size_t{32} << 10;     // max bytes of output in one frame
 

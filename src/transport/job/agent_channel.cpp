@@ -20,11 +20,11 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
-constexpr std::size_t kMaxBody = std::size_t{16} << 20;
+constexpr std::size_t kMaxAgentBody = std::size_t{16} << 20;
 constexpr int kReadsAtOnce = 16;
 constexpr std::size_t kMaxNoise = 4096;
 // No text of a login shell contains it by chance.
-constexpr std::string_view kMark("\0slip agent 1:7c1f0e55\n", 23);
+constexpr std::string_view kAgentMark("\0slip agent 1:7c1f0e55\n", 23);
 
 void set_non_blocking(int descriptor) {
   const int flags = ::fcntl(descriptor, F_GETFL);
@@ -48,7 +48,7 @@ AgentChannel::AgentChannel(Side side, OwnedDescriptor in, OwnedDescriptor out)
     : in_(std::move(in)), out_(std::move(out)), marked_(side == Side::kAgent) {
   set_non_blocking(in_.number());
   if (out_.number() >= 0) set_non_blocking(out_.number());
-  if (side == Side::kAgent) outgoing_ = kMark;
+  if (side == Side::kAgent) outgoing_ = kAgentMark;
 }
 
 void AgentChannel::send(const AgentFrame& frame) {
@@ -91,13 +91,13 @@ bool AgentChannel::pump() {
 // False: the mark has not arrived yet.
 bool AgentChannel::skip_to_mark() {
   if (marked_) return true;
-  const std::size_t at = incoming_.find(kMark);
+  const std::size_t at = incoming_.find(kAgentMark);
   marked_ = at != std::string::npos;
   // Without the mark, its first part may be at the end.
-  const std::size_t noise = marked_ ? at : incoming_.size() - std::min(incoming_.size(), kMark.size() - 1);
+  const std::size_t noise = marked_ ? at : incoming_.size() - std::min(incoming_.size(), kAgentMark.size() - 1);
   noise_ += incoming_.substr(0, noise);
   if (noise_.size() > kMaxNoise) noise_.erase(0, noise_.size() - kMaxNoise);
-  incoming_.erase(0, marked_ ? at + kMark.size() : noise);
+  incoming_.erase(0, marked_ ? at + kAgentMark.size() : noise);
   if (ended_ && !marked_) noise_ += std::exchange(incoming_, {});
   return marked_;
 }
@@ -106,7 +106,7 @@ std::optional<AgentFrame> AgentChannel::next() {
   Header header;
   if (!skip_to_mark() || incoming_.size() - taken_ < sizeof(header)) return std::nullopt;
   std::memcpy(&header, incoming_.data() + taken_, sizeof(header));
-  if (header.bytes > kMaxBody || !is_kind(header.kind)) {
+  if (header.bytes > kMaxAgentBody || !is_kind(header.kind)) {
     noise_ = "bytes that are no frame";
     incoming_.clear();
     taken_ = 0;

@@ -28,6 +28,7 @@
 namespace slip::transport {
 
 inline constexpr std::uint32_t kAgentProtocol = 1;  // must be the same in the launcher and its agents
+inline constexpr int kHeartbeatsPerSilence = 4;     // that each end sends within the limit for silence
 
 enum class AgentFrameKind : std::uint16_t {
   kReady = 1,

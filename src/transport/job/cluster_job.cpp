@@ -35,7 +35,6 @@ constexpr std::int64_t kKillLimitNs = 5 * kSecondNs;   // the same limit after a
 constexpr std::int64_t kCloseLimitNs = kSecondNs;      // for the remote shells to exit by themselves
 constexpr std::int64_t kPauseLimitNs = kSecondNs;      // to send kPause to the hosts
 constexpr int kOwnSource = -1;                         // a source of JobOutput: this program itself
-constexpr int kHeartbeatsPerSilence = 4;               // heartbeats within the limit for silence
 
 std::int64_t ns(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
 

@@ -10,13 +10,6 @@
 #include "base/sync.hpp"
 
 namespace slip::transport {
-namespace {
-
-constexpr double kSpinUs = 50;    // spin limit while nothing moves; then the waiting thread yields
-constexpr double kYieldUs = 300;  // then it sleeps in poll
-
-}  // namespace
-
 std::string NetPeer::text() const {
   return rank < 0 ? fmt::format("the peer at {}", address) : fmt::format("rank {} at {}", rank, address);
 }
@@ -50,8 +43,8 @@ std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byt
 
 void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
   std::uint64_t since = base::ticks();
-  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
+  const auto spin = static_cast<std::uint64_t>(kNetSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kNetYieldUs * base::ticks_per_us());
   for (;;) {
     const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;

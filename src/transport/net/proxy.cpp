@@ -10,8 +10,6 @@
 
 namespace slip::transport {
 namespace {
-constexpr double kSpinUs = 50;             // spin limit of a waiting thread while nothing moves; then it yields
-constexpr double kYieldUs = 300;           // then it sleeps in poll
 constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
 constexpr double kChorePauseUs = 1000;     // the proxy calls the chores at least this often, even if connections move
 constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
@@ -50,8 +48,8 @@ bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
 }
 
 void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
-  const auto spin = static_cast<std::uint64_t>(kSpinUs * base::ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kYieldUs * base::ticks_per_us());
+  const auto spin = static_cast<std::uint64_t>(kNetSpinUs * base::ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kNetYieldUs * base::ticks_per_us());
   std::uint64_t since = base::ticks();
   begin_drive();
   while (done() < count) {

@@ -2,7 +2,7 @@
 
 namespace slip::watch {
 namespace {
-constexpr std::size_t kMaxEntries = std::size_t{1} << 27;  // at most 1 GiB; less, because edges share clocks
+constexpr std::size_t kMaxClockEntries = std::size_t{1} << 27;  // at most 1 GiB; less, because edges share clocks
 }  // namespace
 
 void NeededEdges::give_up() {
@@ -17,7 +17,7 @@ void NeededEdges::add_edge(std::uint32_t to, Clocks::Point from, std::shared_ptr
   if (gave_up_) return;
   reach(from);
   entries_ += clock->size();
-  if (entries_ > kMaxEntries) return give_up();
+  if (entries_ > kMaxClockEntries) return give_up();
   SlotEdges& target = slot(to);
   if (!implied) target.edges.push_back(static_cast<std::uint32_t>(edges_.size()));
   edges_.push_back({from, std::move(clock), to, target.end, current_record, implied, false, false, with_waits});
