@@ -16,7 +16,7 @@ const slip::Kernel add{"add", [](const slip::Args& args) {
 int main() {
   const std::size_t n = 1 << 20, bytes = n * sizeof(float);
   auto device = slip::Device::open("cpu");  // or "sim:h200"
-  auto load = device.stream(slip::StreamFlags::kNonBlocking), compute = device.stream();
+  auto load = device.stream("loads", slip::StreamFlags::kNonBlocking), compute = device.stream("compute");
   auto weights = device.alloc(bytes, slip::MemoryKind::kPinned, "weights");  // pinned: copies do not block the host
   auto slot = device.alloc(bytes), x = device.alloc(bytes), y = device.alloc(bytes);
   for (float& weight : weights.host_write<float>()) weight = 1.5F;

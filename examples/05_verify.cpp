@@ -25,7 +25,7 @@ struct Model {
 
   // Captures the loop; no op runs. `wait_until_used`: a load waits until the layer that used its slot is done.
   slip::Plan capture(bool wait_until_used) const {
-    const auto compute = device.stream(), load = device.stream();
+    const auto compute = device.stream("compute"), load = device.stream("loads");
     compute.begin_capture();
     load.wait(compute.record());  // joins the capture
     std::array<slip::Event, 2> used;

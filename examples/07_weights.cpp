@@ -52,7 +52,9 @@ int main() {
   const slip::WeightsPlan plan = slip::plan_weights(graph, costs, {.budget = all.device_bytes() / 2});
   std::printf("%s", slip::describe(plan, graph, costs).c_str());
 
-  const slip::WeightsProof proof = slip::verify_weights(plan, graph);
+  // With the device and the source, so that the loads are proven as a runner on this device issues them.
+  const slip::WeightsProof proof =
+      slip::verify_weights(plan, graph, slip::Device::open("cpu"), slip::WeightSource::callback(fill));
   const slip::Prediction prediction = slip::predict_weights(plan, graph, costs);
   std::printf("proof: %s\n", slip::verdict_name(proof.verdict));
 

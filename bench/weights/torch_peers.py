@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """The peers in Python: a stack of decoder-shaped blocks whose weights stay in host memory.
 
 usage: torch_peers.py OUT.json [--blocks 32] [--rounds 3]

@@ -69,8 +69,9 @@ class Plan {
 
   const std::vector<PlanNode>& nodes() const { return nodes_; }
   std::uint32_t streams() const { return streams_; }
-  std::uint32_t add(PlanNode node);  // returns its index; `waits` must refer to earlier nodes
-  std::string describe() const;      // one line per op, with its waits
+  Name stream_name(std::uint32_t stream) const;  // of the captured stream; empty: it had no name
+  std::uint32_t add(PlanNode node);              // returns its index; `waits` must refer to earlier nodes
+  std::string describe() const;                  // one line per op, with its waits
 
  private:
   friend class StreamRef;

@@ -23,8 +23,9 @@ struct OpPlace {
   std::string_view name = {};
   std::string_view file = {};
   std::int32_t line = 0;
+  std::string_view stream_name = {};  // empty: the stream has no name, or the op is the host's
 
-  std::string text() const;  // "'load' in stream 3 (main.cpp:12)"
+  std::string text() const;  // "'load' in stream 3 'loads' (main.cpp:12)"
 };
 
 // One of the two accesses of a race.

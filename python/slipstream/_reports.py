@@ -8,9 +8,10 @@ from typing import Any, Optional
 
 @dataclass(frozen=True)
 class Place:
-    """An op and the source line that issued it. Stream 0 is the host."""
+    """An op and the source line that issued it. Stream 0 is the host. `stream_name` is empty if the stream has no name."""
 
     stream: int
+    stream_name: str
     position: int
     name: str
     file: str
@@ -134,9 +135,10 @@ class Verification:
 
 @dataclass(frozen=True)
 class PlanOp:
-    """One op of a plan. `waits` are indices of ops of other streams."""
+    """One op of a plan. `waits` are indices of ops of other streams. `stream_name` is empty if the stream has no name."""
 
     stream: int
+    stream_name: str
     kind: str
     engine: str
     name: str

@@ -84,6 +84,7 @@ std::shared_ptr<StreamObject> stream_object(const std::shared_ptr<DeviceObject>&
   } else {
     made->ref = ref;
   }
+  made->id = made->ref->id();
   return made;
 }
 
@@ -155,9 +156,7 @@ std::shared_ptr<StreamObject> adopt(const std::shared_ptr<DeviceObject>& self, c
 void close(DeviceObject& self, bool force) {
   if (!self.handle) return;
   std::string open;
-  const auto name = [&open](const char* what, const std::string& each) {
-    open += (open.empty() ? "" : ", ") + std::string(what) + (each.empty() ? "" : " '" + each + "'");
-  };
+  const auto add = [&open](const std::string& each) { open += (open.empty() ? "" : ", ") + each; };
   std::vector<std::shared_ptr<StreamObject>> streams;
   for (const auto& each : self.streams) {
     if (auto stream = each.lock(); stream && stream->owned) streams.push_back(std::move(stream));
@@ -166,8 +165,8 @@ void close(DeviceObject& self, bool force) {
   for (const auto& each : self.buffers) {
     if (auto buffer = each.lock(); buffer && buffer->handle) buffers.push_back(std::move(buffer));
   }
-  for (const auto& stream : streams) name("stream", stream->name);
-  for (const auto& buffer : buffers) name("buffer", buffer->name);
+  for (const auto& stream : streams) add(stream->text());
+  for (const auto& buffer : buffers) add(buffer->name.empty() ? "buffer" : "buffer '" + buffer->name + "'");
   if (!open.empty() && !force)
     throw Error(Code::kInvalidHandle,
                 "device '" + self.handle->info().label + "' is in use by " + open +

@@ -148,9 +148,11 @@ struct StreamObject {
   std::optional<StreamRef> ref;
   std::shared_ptr<DeviceObject> device;
   std::string name;
+  std::uint64_t id = 0;
 
   ~StreamObject() { retire(owned); }
-  StreamRef get() const;  // throws if it was closed
+  std::string text() const;  // for errors, also after it was closed: "stream 5 'loads'"
+  StreamRef get() const;     // throws if it was closed
 };
 
 struct EventObject {

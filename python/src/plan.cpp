@@ -137,9 +137,10 @@ void launch_plan(PlanObject& self, const StreamObject& stream, const py::dict& b
   std::rethrow_exception(refused);
 }
 
-py::dict node_of(const PlanNode& node) {
+py::dict node_of(const Plan& plan, const PlanNode& node) {
   py::dict result;
   result["stream"] = node.stream;
+  result["stream_name"] = std::string(plan.stream_name(node.stream).text());
   result["kind"] = kind_name(node.kind);
   result["engine"] = engine_name(node.engine);
   result["name"] = std::string(node.name.text());
@@ -287,7 +288,7 @@ void bind_plan(py::module_& module) {
       .def("_nodes",
            [](PlanObject& self) {
              py::list nodes;
-             for (const PlanNode& node : self.get().nodes()) nodes.append(node_of(node));
+             for (const PlanNode& node : self.get().nodes()) nodes.append(node_of(self.get(), node));
              return nodes;
            })
       .def_property_readonly("streams", [](PlanObject& self) { return self.get().streams(); })

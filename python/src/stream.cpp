@@ -1,6 +1,7 @@
 // Stream and Event.
 #include <pybind11/chrono.h>
 
+#include "base/stream_text.hpp"
 #include "callbacks.hpp"
 #include "plan.hpp"
 
@@ -236,9 +237,11 @@ void bind_events(py::module_& module) {
 }  // namespace
 
 StreamRef StreamObject::get() const {
-  if (!ref) throw Error(Code::kInvalidHandle, "stream '" + name + "' was closed", caller());
+  if (!ref) throw Error(Code::kInvalidHandle, text() + " was closed", caller());
   return *ref;
 }
+
+std::string StreamObject::text() const { return base::stream_text(id, name); }
 
 void bind_stream(py::module_& module) {
   bind_events(module);

@@ -10,6 +10,7 @@ py::str str(std::string_view text) { return {text.data(), text.size()}; }
 py::dict dict_of(const OpPlace& place) {
   py::dict result;
   result["stream"] = place.stream;
+  result["stream_name"] = str(place.stream_name);
   result["position"] = place.position;
   result["name"] = str(place.name);
   result["file"] = str(place.file);

@@ -21,7 +21,9 @@ struct CheckOptions {
 };
 
 Json json_of(const OpPlace& op) {
-  return {{"stream", op.stream}, {"position", op.position}, {"name", op.name}, {"file", op.file}, {"line", op.line}};
+  return {{"stream", op.stream},     {"stream_name", op.stream_name.empty() ? Json() : Json(op.stream_name)},
+          {"position", op.position}, {"name", op.name},
+          {"file", op.file},         {"line", op.line}};
 }
 
 Json json_of(const RaceReport& report) {

@@ -11,11 +11,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/stream_text.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
+#include "watch/trace/stream_names.hpp"
 
 namespace slip::cli {
 namespace {
@@ -31,6 +33,7 @@ struct Studied {
   explicit Studied(const TraceData& trace);
   const TraceData& data;
   std::vector<TraceSpan> spans;
+  watch::StreamNames stream_names;
   Figures figures;
   Analysis analysis;
   Picos begin = 0;                // start of the first op
@@ -96,21 +99,38 @@ std::vector<Waits> gather_waits(const Studied& studied) {
   return result;
 }
 
-// Printed in a shortened form; --json has the whole name.
-Cell op_name(std::string_view name) {
-  Cell cell = word(std::string(name));
+// A name as it is printed; --json has the whole name.
+std::string shortened(std::string_view name) {
+  std::string text(name);
   if (name.size() > kMaxName) {
     std::size_t end = kMaxName - 3;
     while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 character
-    cell.text = fmt::format("{}...", name.substr(0, end));
+    text = fmt::format("{}...", name.substr(0, end));
   }
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
-  std::replace_if(cell.text.begin(), cell.text.end(), control, '?');
+  std::replace_if(text.begin(), text.end(), control, '?');
+  return text;
+}
+
+Cell op_name(std::string_view name) { return {shortened(name), std::string(name)}; }
+
+// The number of a stream, printed with its name if it has one; --json has the name by itself.
+Cell stream_of(const Studied& studied, const TraceSpan& span) {
+  Cell cell = number(span.stream);
+  cell.text = base::stream_number(span.stream, shortened(studied.stream_names.of(span.stream)));
   return cell;
+}
+Cell stream_name_of(const Studied& studied, const TraceSpan& span) {
+  const std::string_view name = studied.stream_names.of(span.stream);
+  return name.empty() ? none() : word(std::string(name));
 }
 
 Studied::Studied(const TraceData& trace)
-    : data(trace), spans(trace.spans()), figures(slip::figures(spans)), analysis(analyse(trace, spans)) {
+    : data(trace),
+      spans(trace.spans()),
+      stream_names(trace),
+      figures(slip::figures(spans)),
+      analysis(analyse(trace, spans)) {
   streams = trace.streams().size();
   std::unordered_map<std::string_view, std::uint32_t> known;
   name_of.reserve(spans.size());
@@ -242,13 +262,13 @@ Table max_table(const Studied& studied, std::size_t top) {
   keep_first(ops, top, [&](std::uint32_t a, std::uint32_t b) {
     return lasts(a) != lasts(b) ? lasts(a) > lasts(b) : studied.spans[a].started < studied.spans[b].started;
   });
-  Table table("critical path: the longest ops",
-              {"op=name", "stream", "=position", "engine", "from", "time", "waited for=cause", "=file", "=line"});
+  Table table("critical path: the longest ops", {"op=name", "stream", "=stream_name", "=position", "engine", "from",
+                                                 "time", "waited for=cause", "=file", "=line"});
   for (const std::uint32_t op : ops) {
     const TraceSpan& span = studied.spans[op];
-    table.row({op_name(name_of(span)), number(span.stream), number(span.position), word(engine_name(span.engine)),
-               time(span.started - studied.begin), time(lasts(op)), word(cause_name(studied.analysis.starts[op].cause)),
-               word(std::string(span.file)), number(span.line)});
+    table.row({op_name(name_of(span)), stream_of(studied, span), stream_name_of(studied, span), number(span.position),
+               word(engine_name(span.engine)), time(span.started - studied.begin), time(lasts(op)),
+               word(cause_name(studied.analysis.starts[op].cause)), word(std::string(span.file)), number(span.line)});
   }
   return table;
 }
@@ -329,8 +349,8 @@ Table slack_table(const Studied& studied) {
 }
 
 Table op_table(const Studied& studied) {
-  Table table("every op", {"op=name", "device", "stream", "position", "engine", "queued", "started", "ended", "ready",
-                           "waited for=cause", "after", "slack", "on path=critical"});
+  Table table("every op", {"op=name", "device", "stream", "stream_name", "position", "engine", "queued", "started",
+                           "ended", "ready", "waited for=cause", "after", "slack", "on path=critical"});
   std::vector<bool> critical(studied.spans.size());
   for (const std::uint32_t op : studied.analysis.critical) critical[op] = true;
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
@@ -339,8 +359,8 @@ Table op_table(const Studied& studied) {
     const auto when = [&](bool known, Picos value) { return known ? time(value) : none(); };
     const bool ran = span.run != nullptr;
     table.row({word(std::string(studied.names[studied.name_of[i]])), number(span.device), number(span.stream),
-               number(span.position), word(engine_name(span.engine)), when(span.submit, span.queued),
-               when(ran, span.started), when(ran, span.ended), when(ran, start.ready),
+               stream_name_of(studied, span), number(span.position), word(engine_name(span.engine)),
+               when(span.submit, span.queued), when(ran, span.started), when(ran, span.ended), when(ran, start.ready),
                ran ? word(cause_name(start.cause)) : none(), start.after == kNoSpan ? none() : number(start.after),
                when(ran, studied.analysis.slack[i]), yes_no(critical[i])});
   }

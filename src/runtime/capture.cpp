@@ -31,7 +31,7 @@ Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origi
 void Capture::begin(StreamState& origin, Here here) {
   if (origin.legacy) throw Error(Code::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
   if (origin.capture.load(std::memory_order_acquire))
-    base::fail(Code::kInvalidValue, here, "stream {} captures already", origin.id.load());
+    base::fail(Code::kInvalidValue, here, "{} captures already", stream_text(origin));
   Registry& all = registry();
   const base::LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
@@ -54,7 +54,7 @@ Capture::Branch& Capture::branch(StreamState& stream) {
   const auto [place, fresh] = branches_.try_emplace(&stream);
   if (fresh) {
     place->second.index = static_cast<std::uint32_t>(streams_.size());
-    streams_.push_back({stream.core, stream.core->named_streams.find(stream.last_id)});
+    streams_.push_back({stream.core, stream.label.name_of(stream.last_id)});
     stream.core->captures.all.fetch_add(1, std::memory_order_relaxed);
     if (stream.blocking()) stream.core->captures.blocking.fetch_add(1, std::memory_order_relaxed);
     // release: a thread that reads the pointer observes the constructed capture.
@@ -172,11 +172,11 @@ void Capture::forget_all(const DeviceCore& core) noexcept {
 
 Capture::Result Capture::end(StreamState& origin, Here here) {
   Capture* current = origin.capture.load(std::memory_order_acquire);
-  if (!current) base::fail(Code::kInvalidValue, here, "stream {} is not capturing", origin.id.load());
+  if (!current) base::fail(Code::kInvalidValue, here, "{} is not capturing", stream_text(origin));
   const std::shared_ptr<Capture> capture = find(current->id_);
   if (&capture->origin_ != &origin)
-    base::fail(Code::kCaptureUnmatched, here, "stream {} joined a capture that began on stream {}: end it there",
-               origin.id.load(), capture->origin_.id.load());
+    base::fail(Code::kCaptureUnmatched, here, "{} joined a capture that began on {}: end it there", stream_text(origin),
+               stream_text(capture->origin_));
   if (capture->thread_ != base::thread_index())
     base::fail(Code::kCaptureWrongThread, here, "thread {} began the capture and must end it; thread {} tried",
                capture->thread_, base::thread_index());

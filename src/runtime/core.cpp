@@ -4,6 +4,7 @@
 
 #include "base/fail.hpp"
 #include "base/slab.hpp"
+#include "base/stream_text.hpp"
 #include "base/terminal.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/observers.hpp"
@@ -110,6 +111,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   static std::atomic<std::uint64_t> last_id{0};
   const std::uint64_t id = last_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
+  stream->label.set(id, spec.legacy ? Name("legacy") : spec.name);
   stream->id.store(id, std::memory_order_release);  // release: a thread that reads the id observes the fields above
   if (spec.name && !stream->audience) core.named_streams.add(id, spec.name);
   if (observed_by(stream->audience)) {
@@ -142,6 +144,16 @@ void close_stream(StreamState& stream) noexcept {
     notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id}, stream.audience);
   }
   core.backend->close_stream(stream);  // from here on another thread may reuse it
+}
+
+std::string stream_text(const StreamState& stream) { return stream_text(stream, stream.last_id); }
+std::string stream_text(const StreamState& stream, std::uint64_t id) {
+  return base::stream_text(id, stream.label.name_of(id).text());
+}
+
+void raise_destroyed(const StreamState* stream, std::uint64_t id, Here here) {
+  base::fail(Code::kInvalidHandle, here, "{} was destroyed",
+             stream ? stream_text(*stream, id) : base::stream_text(id, {}));
 }
 
 Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {

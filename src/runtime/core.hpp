@@ -51,6 +51,26 @@ class Sticky {
   Failure failure_ SLIP_GUARDED_BY(lock_);
 };
 
+// The name of a stream, for errors. Any thread may read it while another thread reuses the state for a new stream: the
+// reader gets the name of the id that it asks for, or none. It has no lock, so a forked child may read it, too.
+class StreamLabel {
+ public:
+  void set(std::uint64_t id, Name name) {
+    id_.store(0, std::memory_order_relaxed);
+    name_.store(name, std::memory_order_release);  // release: a reader of this name sees that the former id is gone
+    id_.store(id, std::memory_order_release);      // release: a reader of this id sees this name or a later one
+  }
+  Name name_of(std::uint64_t id) const {  // empty: no name, or the state belongs to another stream now
+    if (id == 0 || id_.load(std::memory_order_acquire) != id) return {};
+    const Name name = name_.load(std::memory_order_acquire);
+    return id_.load(std::memory_order_relaxed) == id ? name : Name();  // relaxed: the acquire above orders it
+  }
+
+ private:
+  std::atomic<std::uint64_t> id_{0};
+  std::atomic<Name> name_{};
+};
+
 // The state of a stream. It is never deleted, but reused under a new id. So a dangling StreamRef or an old Event still
 // refers to a valid object. The StreamRef finds another id. The Event's position is reached, because positions continue
 // when the state is reused.
@@ -65,6 +85,7 @@ struct StreamState {
   bool legacy = false;
   int priority = 0;
   Sticky failure;
+  StreamLabel label;
   // Guards no data: makes submission and its record one step while an observer is attached.
   base::SpinLock observed;
   Observer* audience = nullptr;  // see PrivateScope
@@ -167,11 +188,6 @@ class NamedStreams {
     const base::LockGuard lock(mutex_);
     names_.erase(id);
   }
-  Name find(std::uint64_t id) const {  // empty: the stream has no name
-    const base::LockGuard lock(mutex_);
-    const auto found = names_.find(id);
-    return found == names_.end() ? Name() : found->second;
-  }
   template <class Visit>
   void for_each(const Visit& visit) const {  // visit(id, name), in the order in which they were opened
     const base::LockGuard lock(mutex_);
@@ -246,6 +262,13 @@ std::vector<std::shared_ptr<DeviceCore>> open_devices();
 // Opens and closes streams, sets their ids, and notifies observers.
 StreamState* open_stream(DeviceCore& core, const StreamSpec& spec);
 void close_stream(StreamState& stream) noexcept;
+
+// The stream in errors: "stream 5 'loads'". `id`: the stream that the caller means, if the state may be reused by now.
+std::string stream_text(const StreamState& stream);
+std::string stream_text(const StreamState& stream, std::uint64_t id);
+// Throws the error of a call on a stream that was destroyed. Null: the reference is empty. Out of line, because the
+// check before it is on the path of every op.
+[[noreturn, gnu::cold, gnu::noinline]] void raise_destroyed(const StreamState* stream, std::uint64_t id, Here here);
 
 // Waits for all work of the device, before memory or the device is freed. Does not wait if the process is exiting, or
 // if it is a forked child.

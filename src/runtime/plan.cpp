@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/fail.hpp"
+#include "base/stream_text.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
@@ -52,7 +53,9 @@ std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& ma
     ForkedStream& own = forked[i];
     const std::shared_ptr<runtime::DeviceCore> core =
         i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
-    if (!core) base::fail(Code::kInvalidDevice, here, "the device of the plan's stream {} was closed", i);
+    if (!core)
+      base::fail(Code::kInvalidDevice, here, "the device of the plan's {} was closed",
+                 base::stream_text(i, i < names.size() ? names[i].text() : std::string_view()));
     if (!own.stream || own.core != core || own.stream->failure.set()) {
       if (own.stream) runtime::close_stream(*own.stream);
       own = {core, runtime::open_stream(*core, {.flags = StreamFlags::kNonBlocking,
@@ -171,11 +174,23 @@ std::uint32_t Plan::add(PlanNode node) {
   return static_cast<std::uint32_t>(nodes_.size() - 1);
 }
 
+Name Plan::stream_name(std::uint32_t stream) const {
+  return launches_ && stream < launches_->names.size() ? launches_->names[stream] : Name();
+}
+
 std::string Plan::describe() const {
+  std::vector<std::string> streams;  // as shown; padded only if there are names, because numbers hardly differ in width
+  std::size_t width = 0;
+  for (std::uint32_t i = 0; i < streams_; ++i) {
+    const Name name = stream_name(i);
+    streams.push_back(base::stream_text(i, name.text()));
+    if (name) width = std::max(width, streams.back().size());
+  }
   std::string text = fmt::format("plan: {} ops in {} streams\n", nodes_.size(), streams_);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
-    text += fmt::format("{:>5}  stream {}  {:<8} {}", i, node.stream, engine_name(node.engine), node.name.text());
+    text += fmt::format("{:>5}  {:<{}}  {:<8} {}", i, streams[node.stream], width, engine_name(node.engine),
+                        node.name.text());
     if (!node.waits.empty()) text += fmt::format("  after {}", fmt::join(node.waits, ", "));
     text += '\n';
   }

@@ -68,7 +68,7 @@ runtime::StreamState* StreamRef::state(Here here) const {
   // relaxed: the program passed the reference from the opening thread to this one, which orders the other fields. On
   // aarch64 an acquire load would also wait for the release store of the last op, which made a submission 60 ns longer.
   if (!state_ || state_->id.load(std::memory_order_relaxed) != id_) [[unlikely]]
-    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", id_);
+    runtime::raise_destroyed(state_, id_, here);
   return state_;
 }
 
@@ -125,9 +125,8 @@ void StreamRef::take_record(Event& event, runtime::EventState* native, Here here
   EventHandle handle(native);
   runtime::StreamState& stream = *state(here);
   if (event.device_ != 0 && event.device_ != stream.core->id)
-    base::fail(Code::kInvalidHandle, here,
-               "an event of device {} cannot be recorded in stream {} of device {} (rule 67)", event.device_, id_,
-               stream.core->id);
+    base::fail(Code::kInvalidHandle, here, "an event of device {} cannot be recorded in {} of device {} (rule 67)",
+               event.device_, runtime::stream_text(stream, id_), stream.core->id);
   runtime::Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
   const std::uint64_t position = capture ? capture->mark(stream)
                                  : native
@@ -179,7 +178,8 @@ void StreamRef::wait(const Event& event, Here here) const {
     if (current && current != capture.get()) {
       current->invalidate("a wait would have merged it with another capture");
       capture->invalidate("a wait would have merged another capture with it");
-      base::fail(Code::kCaptureMerge, here, "the event belongs to another capture than stream {}", id_);
+      base::fail(Code::kCaptureMerge, here, "the event belongs to another capture than {}",
+                 runtime::stream_text(stream, id_));
     }
     if (stream.legacy) {
       capture->invalidate("the legacy stream waited for one of its events");
@@ -241,8 +241,8 @@ void StreamRef::free(Buffer&& buffer, Here here) const {
     base::fail(Code::kInvalidValue, here, "buffer '{}' was not allocated in stream order: destroy the Buffer instead",
                block.name.text());
   if (block.core != stream.core)
-    base::fail(Code::kInvalidHandle, here, "buffer '{}' belongs to device {}, but stream {} to device {}",
-               block.name.text(), block.core->id, id_, stream.core->id);
+    base::fail(Code::kInvalidHandle, here, "buffer '{}' belongs to device {}, but {} to device {}", block.name.text(),
+               block.core->id, runtime::stream_text(stream, id_), stream.core->id);
   if (stream.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a stream-ordered free cannot be captured: free before or after the capture",
                 here);

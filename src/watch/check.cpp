@@ -95,6 +95,7 @@ CheckReport check_trace(const TraceData& trace) {
     watch::find_superfluous(trace, spans, needed, report);
   add_queue_delays(trace, spans, report.false_dependencies);
   std::ranges::stable_sort(report.false_dependencies, std::greater(), &FalseDependency::cost);
+  watch::name_streams(report, watch::StreamNames(trace));
   return report;
 }
 

@@ -1,4 +1,6 @@
 // Failed work: poisoned streams, what passes through events and what does not, lost devices.
+#include <fmt/format.h>
+
 #include <thread>
 #include <vector>
 
@@ -130,6 +132,41 @@ TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {
     EXPECT_EQ(test::code_of([&] { after.sync(); }), Code::kLaunchFailed);
     EXPECT_EQ(test::code_of([&] { after.query(); }), Code::kLaunchFailed);
   }
+}
+
+TEST(Poison, ErrorsNameAStreamByItsIdAndItsName) {
+  for (const Policy policy : kAll) {
+    Bodies bodies;
+    const Device device = Device::open("cpu", {.policy = policy});
+    for (const char* name : {"loads", ""}) {
+      const Stream broken = device.stream({.name = name, .flags = StreamFlags::kNonBlocking});
+      const Stream waiting = device.stream({.name = "compute", .flags = StreamFlags::kNonBlocking});
+      Gate gate(device);
+      gate.hold(broken);  // a record in a stream that has failed already would throw
+      bodies.launch(broken, [] { throw std::runtime_error("the cause"); });
+      waiting.wait(broken.record());
+      bodies.launch(waiting, [] {});
+      gate.open();
+      const std::string text = test::text_of([&] { waiting.sync(); });
+      const std::string shown = fmt::format("stream {}{})", broken.id(), *name ? fmt::format(" '{}'", name) : "");
+      EXPECT_TRUE(test::contains(text, "(through a wait for " + shown)) << text;
+    }
+  }
+}
+
+// A reference may outlive its stream. The state is then reused, and the error must not show the name of another stream.
+TEST(Poison, ADestroyedStreamIsNamedUntilItsStateIsReused) {
+  const Device device = Device::open("cpu");
+  Stream first = device.stream({.name = "first"});
+  const StreamRef gone = first;
+  { const Stream closed = std::move(first); }
+  const std::string closed = test::text_of([&] { gone.sync(); });
+  EXPECT_TRUE(test::contains(closed, fmt::format("stream {} 'first' was destroyed", gone.id()))) << closed;
+  std::vector<Stream> others;
+  for (int i = 0; i < 100; ++i) others.push_back(device.stream({.name = "other"}));
+  const std::string reused = test::text_of([&] { gone.sync(); });
+  EXPECT_TRUE(test::contains(reused, fmt::format("stream {}", gone.id()))) << reused;
+  EXPECT_FALSE(test::contains(reused, "other")) << reused;
 }
 
 TEST(Poison, AWaitForWorkBeforeTheFailureIsFine) {

@@ -10,10 +10,10 @@ namespace {
 const Kernel kTouch{"touch", [](const Args&) {}};
 
 // Writes the trace of two streams that meet in one buffer, with or without the event between them.
-std::string traced(const std::string& name, bool ordered) {
+std::string traced(const std::string& name, bool ordered, Name stream = {}) {
   const std::string file = scratch(name);
   const Device device = Device::open("sim:h200");
-  const Stream a = device.stream(), b = device.stream();
+  const Stream a = device.stream({.name = stream}), b = device.stream();
   const Buffer shared = device.alloc(1024, MemoryKind::kDevice, "shared <buffer>");
   Trace trace;
   a.launch(kTouch, {.writes = {shared}, .name = "load"});
@@ -37,6 +37,20 @@ TEST(CliCheck, ARaceIsToldWithBothOpsAndTheRemedy) {
   for (const char* word : {"'load' writes", "'add' reads", "bytes 512 to 576", "shared <buffer>",
                            "test_check.cpp:", "record an event in stream"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
+}
+
+TEST(CliCheck, FindingsNameStreamsByTheirIdsAndNames) {
+  const std::string file = scratch("named-findings.json");
+  const Outcome outcome = run("check " + traced("named.json", false, "loads") + " --json " + file);
+  const nlohmann::json race = nlohmann::json::parse(read_file(file))[0]["races"][0];
+  const std::string first = race["first"]["stream"].dump(), second = race["second"]["stream"].dump();
+  EXPECT_EQ(race["first"]["stream_name"], "loads");
+  EXPECT_EQ(race["second"]["stream_name"], nlohmann::json());
+  for (const std::string& part :
+       {"'load' writes them in stream " + first + " 'loads' (", "'add' reads them in stream " + second + " (",
+        "record an event in stream " + first + " 'loads' after 'load' (",
+        "and make stream " + second + " wait for it before 'add' ("})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
 }
 
 TEST(CliCheck, FindingsAreWrittenAsDataAndAsAPage) {

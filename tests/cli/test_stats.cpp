@@ -13,10 +13,10 @@ const Kernel kWork{"work", [](const Args&) {}};
 constexpr Picos kMicro = 1'000'000;
 
 // Copies in, computes and copies out, in two halves: the second half's copy hides behind the first half's kernel.
-std::string traced(const std::string& name, const std::string& op = "multiply") {
+std::string traced(const std::string& name, const std::string& op = "multiply", Name stream = {}) {
   const std::string file = scratch(name);
   const Device device = Device::open("sim:h200");
-  const Stream copies = device.stream(), compute = device.stream();
+  const Stream copies = device.stream({.name = stream}), compute = device.stream();
   const Buffer memory = device.alloc(8 << 20), host = device.alloc(8 << 20, MemoryKind::kPinned);
   Trace trace;
   for (std::size_t half = 0; half < 2; ++half) {
@@ -92,6 +92,26 @@ TEST(CliStats, EveryOpWhenAskedFor) {
   EXPECT_EQ(critical, 3);
   EXPECT_EQ(trace["all_ops"][1]["cause"], "dependency");
   EXPECT_EQ(trace["all_ops"][1]["after"], 0);
+}
+
+TEST(CliStats, StreamsAreShownWithTheirNames) {
+  const std::string file = traced("named.json", "multiply", "loads");
+  const nlohmann::json trace = stats_of(file + " --ops")[0];
+  std::uint64_t loads = 0, compute = 0;
+  for (const nlohmann::json& op : trace["all_ops"]) {
+    const bool is_load = op["name"] == "load";
+    EXPECT_EQ(op["stream_name"], is_load ? nlohmann::json("loads") : nlohmann::json()) << op;
+    (is_load ? loads : compute) = op["stream"];
+  }
+  const nlohmann::json& longest = trace["critical_path"]["longest"];
+  EXPECT_EQ(longest[0]["stream"], compute);
+  EXPECT_EQ(longest[0]["stream_name"], nlohmann::json());
+  EXPECT_EQ(longest[2]["stream"], loads);
+  EXPECT_EQ(longest[2]["stream_name"], "loads");
+  const std::string printed = run("stats " + file).out;
+  EXPECT_NE(printed.find(std::to_string(loads) + " 'loads'"), std::string::npos) << printed;
+  EXPECT_EQ(printed.find(std::to_string(compute) + " '"), std::string::npos) << printed;
+  EXPECT_LE(max_line(printed), 100U) << printed;
 }
 
 TEST(CliStats, TopLimitsTheTables) {

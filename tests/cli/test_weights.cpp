@@ -43,8 +43,11 @@ TEST_F(CliWeights, PlanSaysWhatStaysWhatPassesAndThatItIsProven) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   for (const char* word : {"graph", "14.0 MiB of weights", "budget         6 MiB", "pass through the ring", "simulated",
-                           "proof          proven"})
+                           "proof          proven", " steps; assumes loads from pinned host memory\n"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  const Outcome resident = run("plan " + with_costs());  // nothing is loaded, so nothing is assumed
+  EXPECT_NE(resident.out.find("proof          proven"), std::string::npos) << resident.out;
+  EXPECT_EQ(resident.out.find("assumes"), std::string::npos) << resident.out;
 }
 
 TEST_F(CliWeights, PlanAsJsonStaysWithinTheBudget) {

@@ -338,14 +338,18 @@ class Lifetimes(unittest.TestCase):
     def test_closing_a_device_in_use_is_an_error(self):
         device = slip.Device("cpu", label="busy")
         stream, buffer = device.stream("loads"), device.alloc(8, name="weights")
+        unnamed = device.stream()
         error = error_of(device.close)
-        for part in ("busy", "stream 'loads'", "buffer 'weights'"):
+        for part in ("busy", "buffer 'weights'"):
             self.assertIn(part, str(error))
+        self.assertRegex(str(error), r"by stream \d+ 'loads', stream \d+, ")
         stream.fill(buffer, 1)   # nothing was closed
         stream.sync(LIMIT)
         device.close(force=True)
         for use in (lambda: stream.fill(buffer, 1), lambda: device.stream(), lambda: buffer.kind, stream.query):
             self.assertEqual(error_of(use).code, "invalid handle")
+        self.assertRegex(str(error_of(stream.query)), r"stream \d+ 'loads' was closed")
+        self.assertRegex(str(error_of(unnamed.query)), r"stream \d+ was closed")
 
     def test_streams_and_buffers_keep_a_dropped_device(self):
         device = slip.Device("cpu")

@@ -186,6 +186,10 @@ class Checks(unittest.TestCase):
             found = run.check()
             self.assertFalse(found.clean)
             self.assertEqual([race.buffer for race in found.races.races], ["shared"])
+            race = found.races.races[0]
+            self.assertEqual((race.first.stream_name, race.second.stream_name), ("a", "b"))
+            self.assertIn(f"'load' writes them in stream {race.first.stream} 'a' (", found.text)
+            self.assertIn(f"make stream {race.second.stream} 'b' wait for it before 'use' (", found.text)
             self.assertEqual({span.name: span.stream_name for span in run.spans if span.name in ("load", "use")},
                              {"load": "a", "use": "b"})
             self.assertEqual([span.writes for span in run.spans if span.name == "load"], [[("shared", 0, 256)]])

@@ -1,4 +1,6 @@
 // Failures of work: poisoned streams, what inherits them, lost devices (rules 31, 81, 90).
+#include <fmt/format.h>
+
 #include "sim/support.hpp"
 
 namespace slip::test::test_errors {
@@ -62,6 +64,17 @@ TEST(SimErrors, ExplicitWaitsInheritImplicitOnesDoNot) {
   EXPECT_FALSE(followed);
   EXPECT_TRUE(other);
   EXPECT_TRUE(legacy);
+}
+
+TEST(SimErrors, StreamsAreNamedByTheirIdsAndNames) {
+  const Device device = open_exact();
+  const Stream bad = device.stream({.name = "loads"}), follower = device.stream();
+  bad.launch(throwing_kernel());
+  follower.wait(bad.record());
+  const std::string text = text_of([&] { follower.sync(); }, Code::kLaunchFailed);
+  const std::string named = fmt::format("stream {} 'loads'", bad.id());
+  EXPECT_NE(text.find("in " + named + " of"), std::string::npos) << text;
+  EXPECT_NE(text.find(fmt::format("; stream {} waited for {}", follower.id(), named)), std::string::npos) << text;
 }
 
 TEST(SimErrors, DeviceFaultLosesTheDevice) {

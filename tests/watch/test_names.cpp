@@ -1,9 +1,11 @@
-// Every enumerator has a name in the trace file, and the name gives the enumerator back.
+// Every enumerator has a name in the trace file, and the name gives the enumerator back. How streams are named.
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
+#include "base/stream_text.hpp"
+#include "watch/trace/stream_names.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::test_names {
@@ -32,6 +34,34 @@ TEST(TraceWords, OfEveryKindOfRecord) {
   expect_words(watch::kRecordKinds, watch::record_kind_name, watch::record_kind_of);
 }
 TEST(TraceWords, OfEveryKindOfMemory) { expect_words(watch::kMemoryKinds, memory_kind_name, watch::memory_kind_of); }
+
+// Observers get "stream N" for a stream without a name. A merged trace has other numbers than its parts.
+TEST(StreamNames, ADefaultNameIsNotShown) {
+  EXPECT_EQ(base::stream_text(5, "loads"), "stream 5 'loads'");
+  EXPECT_EQ(base::stream_text(5, ""), "stream 5");
+  EXPECT_EQ(base::stream_text(5, "stream 5"), "stream 5");
+  EXPECT_EQ(base::stream_text(15, "stream 5"), "stream 15");
+  EXPECT_EQ(base::stream_text(5, "stream "), "stream 5 'stream '");
+  EXPECT_EQ(base::stream_text(5, "stream 5b"), "stream 5 'stream 5b'");
+  EXPECT_EQ(base::stream_number(5, "loads"), "5 'loads'");
+  EXPECT_EQ(base::stream_number(5, ""), "5");
+}
+
+// A program may open and close streams for days under the race checker.
+TEST(StreamNames, OnlyTheLastClosedStreamsAreKept) {
+  watch::StreamNames names;
+  names.open(1, "old");
+  names.open(2, "open");
+  names.close(1);
+  EXPECT_EQ(names.of(1), "old");
+  for (std::uint64_t stream = 3; stream < 3 + watch::StreamNames::kMaxClosed; ++stream) {
+    names.open(stream, "short");
+    names.close(stream);
+  }
+  EXPECT_EQ(names.of(1), "");
+  EXPECT_EQ(names.of(2), "open");
+  EXPECT_EQ(names.of(3), "short");
+}
 
 }  // namespace
 }  // namespace slip::test_names

@@ -1,4 +1,5 @@
 // The race checker: what it must find, and what it must not.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include "slip/slip.hpp"
 #include "support/devices.hpp"
 #include "support/kernels.hpp"
+#include "watch/support.hpp"
 
 namespace slip::test::test_race {
 namespace {
@@ -266,6 +268,35 @@ TEST_P(Races, ATraceIsCheckedTheSame) {
   EXPECT_EQ(offline.races[0].first.name, live.races[0].first.name);
   EXPECT_EQ(offline.races[0].buffer_name, "x");
   EXPECT_EQ(offline.races[0].bytes, live.races[0].bytes);
+}
+
+// A stream without a name is named by its id alone. One stream is older than the checker and the trace, the other one
+// is closed before they report.
+TEST_P(Races, ReportsAndFixesNameStreamsByTheirIdsAndNames) {
+  const watch_test::Folder folder;
+  const Stream loads = device->stream({.name = "loads", .flags = StreamFlags::kNonBlocking});
+  for (const char* name : {"compute", ""}) {
+    RaceChecker live;
+    Trace trace;
+    std::string reader = name;
+    {
+      const Stream stream = device->stream({.name = name, .flags = StreamFlags::kNonBlocking});
+      reader = fmt::format("stream {}{}", stream.id(), reader.empty() ? reader : fmt::format(" '{}'", reader));
+      write(loads), read(stream);
+      device->sync();
+    }
+    live.stop(), trace.stop();
+    const std::string text = live.report().text(), writer = fmt::format("stream {} 'loads'", loads.id());
+    for (const std::string& part :
+         {"  'writer' writes them in " + writer + " (", "  'reader' reads them in " + reader + " (",
+          "record an event in " + writer + " after 'writer' (",
+          ", and make " + reader + " wait for it before 'reader' ("})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+    trace.write(folder.file("run.json"));
+    const TraceData data = read_trace(folder.file("run.json"));  // the reports refer to it
+    EXPECT_EQ(check_races(data).text(), text);
+    EXPECT_EQ(check_trace(data).races.text(), text);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Races, testing::ValuesIn(device_cases()), label_of);

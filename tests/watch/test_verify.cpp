@@ -71,6 +71,35 @@ TEST_F(Verify, TheFixHasNoMoreWaitsThanNeeded) {
   EXPECT_EQ(found.missing, (std::vector<Verification::Wait>{{1, 0}, {3, 2}}));
 }
 
+// The streams of a captured plan keep their names, also when it is launched.
+TEST_F(Verify, TextsNameStreamsByTheirNumbersAndNames) {
+  const Stream origin = device.stream(), loads = device.stream({.name = "loads"});
+  origin.begin_capture();
+  loads.wait(origin.record());
+  loads.launch(idle_kernel(), {.writes = {x}, .name = "load"});
+  origin.launch(idle_kernel(), {.reads = {x}, .name = "use"});
+  origin.wait(loads.record());
+  Plan captured = origin.end_capture();
+  EXPECT_EQ(captured.stream_name(0), Name());
+  EXPECT_EQ(captured.stream_name(1), Name("loads"));
+  EXPECT_EQ(captured.stream_name(2), Name());
+  const std::string text = verify(captured).text(captured);
+  for (const char* part : {"  written by op 0 'load' (stream 1 'loads', ", "  read by op 1 'use' (stream 0, ",
+                           "fix: op 1 'use' (stream 0, ", "must wait for op 0 'load' (stream 1 'loads', "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  EXPECT_NE(captured.describe().find("stream 1 'loads'  compute"), std::string::npos) << captured.describe();
+  EXPECT_NE(captured.describe().find("stream 0          compute"), std::string::npos) << captured.describe();
+  Trace trace;
+  origin.launch(captured);
+  device.sync();
+  trace.stop();
+  const TraceData data = trace.data();
+  const RaceReport report = check_races(data);
+  ASSERT_EQ(report.races.size(), 1U) << report.text();
+  EXPECT_EQ(report.races[0].first.stream_name, "loads");
+  EXPECT_EQ(report.races[0].second.stream_name, "");
+}
+
 TEST_F(Verify, WaitsThatNobodyNeedsAreNamed) {
   const auto a = add(0, {}, {x});
   const auto b = add(1, {x}, {}, {a});

@@ -58,8 +58,9 @@ void inherit_failure(Lane& lane, const runtime::StreamState& target, std::uint64
     return;
   const runtime::Failure cause = target.failure.value();
   if (cause.position > reached) return;
-  runtime::fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, target.last_id),
-                              position, cause.here});
+  runtime::fail_stream(
+      lane, {cause.code, fmt::format("{} (through a wait for {})", cause.text, runtime::stream_text(target)), position,
+             cause.here});
 }
 
 // A stream that waits for work of a failed stream fails, too: its data was not produced.

@@ -32,7 +32,7 @@ class NvtxRange : base::NoCopy {
 // as the default stream.
 void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.submitting) {
   if (!stream.handle) [[unlikely]]
-    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
+    runtime::raise_destroyed(&stream, stream.last_id, here);
 }
 
 // No event marks the point, and its stream has begun a CUDA capture since. An event recorded now would belong to the
@@ -41,9 +41,9 @@ void require_point(CudaStream& target, std::uint64_t position, const CudaStream&
   if (target.known_done(position) || target.mark_at(position) || !target.has_handle()) return;
   if (!is_capturing(target.handle) || is_capturing(waiting.handle)) return;
   base::fail(Code::kCaptureIsolation, here,
-             "stream {} cannot wait for an earlier op of stream {}, which captures now: record an event in that stream "
-             "before the capture begins",
-             waiting.last_id, target.last_id);
+             "{} cannot wait for an earlier op of {}, which captures now: record an event in that stream before the "
+             "capture begins",
+             runtime::stream_text(waiting), runtime::stream_text(target));
 }
 
 // Ops that run on the GPU and can be timed; host functions time themselves.

@@ -29,7 +29,8 @@ void inherit_failure(SimStream& stream, const Command& command) {
   if (command.name || !command.target->failure.set()) return;
   runtime::Failure failure = command.target->failure.value();
   if (failure.position > command.amount) return;
-  failure.text += fmt::format("; stream {} waited for stream {}", stream.last_id, command.target->last_id);
+  failure.text +=
+      fmt::format("; {} waited for {}", runtime::stream_text(stream), runtime::stream_text(*command.target));
   failure.position = stream.commands.head() + 1;
   runtime::fail_stream(stream, std::move(failure));
 }

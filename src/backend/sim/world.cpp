@@ -37,7 +37,7 @@ bool is_plain_record(const Op& op, const SimStream& stream) {
 // state, so nothing more may be enqueued. REQUIRES: the World's lock.
 void require_open(const SimStream& stream, Here here) {
   if (stream.closed) [[unlikely]]
-    base::fail(Code::kInvalidHandle, here, "stream {} was destroyed", stream.last_id);
+    runtime::raise_destroyed(&stream, stream.last_id, here);
 }
 
 void require_supported(const Op& op, const SimStream& stream) {
@@ -288,8 +288,8 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
   SimDevice& device = *stream.device;
   runtime::Failure failure{
       .code = code,
-      .text = fmt::format("{} '{}' ({}:{}) in stream {} of '{}': {}", kind_name(payload.kind), name.text(),
-                          payload.here.file, payload.here.line, stream.last_id, device.core->info.label, what),
+      .text = fmt::format("{} '{}' ({}:{}) in {} of '{}': {}", kind_name(payload.kind), name.text(), payload.here.file,
+                          payload.here.line, runtime::stream_text(stream), device.core->info.label, what),
       .position = position,
       .here = payload.here};
   if (code == Code::kLaunchFailed) return runtime::fail_stream(stream, std::move(failure));

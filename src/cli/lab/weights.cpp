@@ -110,10 +110,10 @@ Costs costs_of(const Bench& bench, const Model& model) {
 Outcome run(const Bench& bench, const Model& model, const Costs& costs, const WeightsOptions& options) {
   const WeightsPlan plan = plan_weights(model.graph, costs, options);
   Outcome outcome;
-  outcome.proven = verify_weights(plan, model.graph).proven();
   outcome.predicted = predict_weights(plan, model.graph, costs).step;
   const Device device = bench.open({.compute_workers = 1, .memory_limit = plan.device_bytes()});
   const HostWeights weights(device, model);
+  outcome.proven = verify_weights(plan, model.graph, device, weights.source()).proven();
   Runner runner(device, model.graph, plan, weights.source());
   for (int i = 0; i < 2; ++i) {  // an input has two host buffers, used alternately
     std::ranges::fill(runner.input<float>(model.x), 1.0F);

@@ -40,8 +40,9 @@ int run_plan(const PlanOptions& options) {
   fmt::print("{}", describe(plan, workload.graph(), workload.costs()));
   fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", base::format_time(prediction.step),
              base::format_time(prediction.first_step), base::format_time(prediction.exposed));
-  fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
-             proof.waits, proof.steps);
+  // The model may be planned for a device that is not here, so the loader of that device is not known.
+  fmt::print("proof          {}: {} ops and {} waits of {} steps{}\n", verdict_name(proof.verdict), proof.ops,
+             proof.waits, proof.steps, plan.loads.empty() ? "" : "; assumes loads from pinned host memory");
   if (!proof.proven()) fmt::print("{}", proof.text);
   if (!options.output.empty()) write_weights_plan(plan, workload.graph(), options.output, {});
   const std::string title = "predicted: " + options.workload.model;

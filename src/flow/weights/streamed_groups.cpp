@@ -111,10 +111,10 @@ std::uint32_t StreamedGroups::release(std::uint32_t group, StreamRef stream, Her
 }
 
 void StreamedGroups::check_stream(StreamRef stream, Here here) const {
-  const std::uint32_t device = stream.state(here)->core->id;
-  if (device != device_.id())
-    base::fail(Code::kInvalidHandle, here, "stream {} is of device {}, the weights are on device {}", stream.id(),
-               device, device_.id());
+  const runtime::StreamState& state = *stream.state(here);
+  if (state.core->id != device_.id())
+    base::fail(Code::kInvalidHandle, here, "{} is of device {}, the weights are on device {}",
+               runtime::stream_text(state, stream.id()), state.core->id, device_.id());
 }
 
 void StreamedGroups::no_place(std::uint32_t group, Here here) const {

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/stream_text.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
@@ -84,8 +85,7 @@ std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const Tra
   std::map<std::string_view, std::uint32_t> seen;
   for (const std::uint64_t id : ids) {
     const auto found = names.find(id);
-    const bool named = found != names.end() && found->second != fmt::format("stream {}", id);
-    const std::string_view name = named ? found->second : std::string_view();
+    const std::string_view name = found == names.end() ? std::string_view() : base::given_stream_name(found->second);
     keys.emplace(id, StreamKey{name, seen[name]++});
   }
   return keys;

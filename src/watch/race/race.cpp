@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 
+#include "base/stream_text.hpp"
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
 #include "watch/race/race_check.hpp"
@@ -77,7 +78,7 @@ std::string place(const OpPlace& side) {
 }
 
 std::string where(const OpPlace& side) {
-  return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
+  return side.stream == 0 ? std::string("on the host") : "in " + base::stream_text(side.stream, side.stream_name);
 }
 
 std::string text_of(const RaceFix& fix) {
@@ -86,12 +87,11 @@ std::string text_of(const RaceFix& fix) {
   if (after.stream == 0)
     return fmt::format("end the host's {}{} before '{}'{} is issued",
                        after.name == watch::kOpenView ? "view" : "access", place(after), before.name, place(before));
-  const std::string record =
-      fmt::format("record an event in stream {} after '{}'{}", after.stream, after.name, place(after));
+  const std::string record = fmt::format("record an event {} after '{}'{}", where(after), after.name, place(after));
   if (before.stream == 0)
     return fmt::format("{}, and synchronise it before the host's access{}", record, place(before));
-  return fmt::format("{}, and make stream {} wait for it before '{}'{}", record, before.stream, before.name,
-                     place(before));
+  return fmt::format("{}, and make {} wait for it before '{}'{}", record,
+                     base::stream_text(before.stream, before.stream_name), before.name, place(before));
 }
 
 // Edges between the same two source lines are reported once, with the streams of the first edge.
@@ -123,6 +123,7 @@ struct RaceChecker::State {
   base::SpinLock lock;
   watch::RaceCheck check SLIP_GUARDED_BY(lock);
   FileNames files SLIP_GUARDED_BY(lock);
+  watch::StreamNames streams SLIP_GUARDED_BY(lock);
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
@@ -150,13 +151,19 @@ void RaceChecker::on(const Record& record) {
     }
   } else if (record.range.id != 0 && record.range.block) {
     describe(state_->check, record.range);
+  } else if (record.kind == RecordKind::kStreamOpen) {
+    state_->streams.open(record.stream, record.name.text());  // the text of a Name is never deleted
+  } else if (record.kind == RecordKind::kStreamClose) {
+    state_->streams.close(record.stream);
   }
   state_->check.step(step, reads.list(), writes.list());
 }
 
 RaceReport RaceChecker::report() const {
   const base::LockGuard lock(state_->lock);
-  return state_->check.report();
+  RaceReport report = state_->check.report();
+  watch::name_streams(report, state_->streams);
+  return report;
 }
 
 std::string OpPlace::text() const { return fmt::format("'{}' {}{}", name, where(*this), place(*this)); }

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t kMaxRaces = 1000;
 
 RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) {
-  return {{record.stream, record.position, name, record.file, record.line}, writes};
+  return {{record.stream, record.position, name, record.file, record.line, {}}, writes};
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
 void RaceCheck::end_view(const TraceRecord& record) {
   const std::optional<OpenView> view = views_.close(memory_[record.range.buffer], record);
   if (!view) return;
-  RaceSide side{{0, order_.next_host_step(), kOpenView, record.file, record.line}, view->writes};
+  RaceSide side{{0, order_.next_host_step(), kOpenView, record.file, record.line, {}}, view->writes};
   std::vector<Access> racing;
   const Clocks& clocks = order_.clocks();
   for (const OpInView& op : view->ops) {
@@ -189,7 +189,7 @@ void RaceCheck::end_view(const TraceRecord& record) {
 // NeededEdges the order with the ops that the host has waited for since.
 void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
   const Clocks::Point point = order_.begin_host_step();
-  const Access access{point, {{0, point.position, kOpenView, record.file, record.line}, writes}};
+  const Access access{point, {{0, point.position, kOpenView, record.file, record.line, {}}, writes}};
   TrackedBuffer& buffer = memory_[record.range.buffer];
   buffer.shadow().access(
       buffer.begin_of(record.range), record.range.bytes, writes, access,

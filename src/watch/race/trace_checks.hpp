@@ -9,6 +9,7 @@
 
 #include "slip/check.hpp"
 #include "watch/race/needed_edges.hpp"
+#include "watch/trace/stream_names.hpp"
 
 namespace slip::watch {
 
@@ -22,6 +23,10 @@ SourceLine source_of(const Op& op) {
 // check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` collects the
 // edges that conflicts need; may be null.
 RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed);
+
+// Fills in the names of the streams: the checks themselves only use ids.
+void name_streams(RaceReport& report, const StreamNames& names);
+void name_streams(CheckReport& report, const StreamNames& names);
 
 // Removes from a report the fixes that the others make unnecessary. A fix that was found late may also order accesses
 // for which an earlier fix was found. The work is limited to a few passes over the trace.

@@ -89,6 +89,22 @@ RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed) 
   return report;
 }
 
+void name_streams(RaceReport& report, const StreamNames& names) {
+  const auto name = [&names](OpPlace& place) { place.stream_name = names.of(place.stream); };
+  for (Race& race : report.races) name(race.first), name(race.second);
+  for (RaceFix& fix : report.fixes) name(fix.after), name(fix.before);
+}
+
+void name_streams(CheckReport& report, const StreamNames& names) {
+  const auto name = [&names](OpPlace& place) { place.stream_name = names.of(place.stream); };
+  name_streams(report.races, names);
+  for (SuperfluousWait& wait : report.superfluous) name(wait.after), name(wait.before);
+  for (FalseDependency& found : report.false_dependencies) name(found.held), name(found.by);
+  for (Deadlock& deadlock : report.deadlocks) {
+    for (Deadlock::Step& step : deadlock.cycle) name(step.op);
+  }
+}
+
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
   RaceCheck check;
   describe_buffers(check, trace);
@@ -104,6 +120,10 @@ bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out)
 namespace slip {
 using namespace watch;
 
-RaceReport check_races(const TraceData& trace) { return watch::check_races(trace, false, nullptr); }
+RaceReport check_races(const TraceData& trace) {
+  RaceReport report = watch::check_races(trace, false, nullptr);
+  watch::name_streams(report, StreamNames(trace));
+  return report;
+}
 
 }  // namespace slip

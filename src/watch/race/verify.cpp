@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/stream_text.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 #include "watch/race/stalled_streams.hpp"
@@ -217,7 +218,8 @@ std::string Verification::text(const Plan& plan) const {
   const auto op_text = [&plan](std::uint32_t op) {
     const PlanNode& node = plan.nodes()[op];
     const std::string place = node.here.file ? fmt::format(", {}:{}", node.here.file, node.here.line) : std::string();
-    return fmt::format("op {} '{}' (stream {}{})", op, node.name.text(), node.stream, place);
+    return fmt::format("op {} '{}' ({}{})", op, node.name.text(),
+                       base::stream_text(node.stream, plan.stream_name(node.stream).text()), place);
   };
   std::string text =
       fmt::format("{}: {} ops in {} streams\n", verdict_name(verdict), plan.nodes().size(), plan.streams());

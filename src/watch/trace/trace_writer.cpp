@@ -18,7 +18,9 @@
 
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
+#include "base/stream_text.hpp"
 #include "slip/trace.hpp"
+#include "watch/trace/stream_names.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip {
@@ -26,18 +28,19 @@ namespace {
 
 constexpr std::size_t kFlushBytes = std::size_t{256} << 10;
 
-std::string title_of(const TraceRecord& record) {
+std::string title_of(const TraceRecord& record, const watch::StreamNames& names) {
+  const auto text_of = [&names](std::uint64_t stream) { return base::stream_text(stream, names.of(stream)); };
   const char* kind = watch::record_kind_name(record.kind);
-  if (record.other_stream != 0) return fmt::format("{} of stream {}", kind, record.other_stream);
+  if (record.other_stream != 0) return fmt::format("{} of {}", kind, text_of(record.other_stream));
   if (record.whole_device) return fmt::format("{} of device {}", kind, record.device);
   if (!record.name.empty()) return fmt::format("{} {}", kind, record.name);
-  return record.stream != 0 ? fmt::format("{}, stream {}", kind, record.stream) : kind;
+  return record.stream != 0 ? fmt::format("{}, {}", kind, text_of(record.stream)) : kind;
 }
 
 class TraceWriter {
  public:
   TraceWriter(const TraceData& data, base::OutputFile& out)
-      : data_(data), out_(out), spans_(data.spans()), origins_(watch::clock_origins(data)) {}
+      : data_(data), out_(out), spans_(data.spans()), names_(data), origins_(watch::clock_origins(data)) {}
 
   void write() {
     put("{{\"traceEvents\":[\n");
@@ -166,7 +169,7 @@ class TraceWriter {
       base::append_micros(text_, at);
     }
     text_.push_back(',');
-    put_text("name", title_of(record));
+    put_text("name", title_of(record, names_));
     put("\"args\":{{\"record\":\"{}\",\"device\":{},", watch::record_kind_name(record.kind), record.device);
     if (record.kind == RecordKind::kSubmit) put_operation(record);
     if (!record.name.empty()) put_text("name", record.name);
@@ -263,6 +266,7 @@ class TraceWriter {
   const TraceData& data_;
   base::OutputFile& out_;
   std::vector<TraceSpan> spans_;
+  const watch::StreamNames names_;
   fmt::memory_buffer text_;
   bool first_ = true;
   std::uint64_t arrows_ = 0;                    // number of the last arrow, which is its "id"
