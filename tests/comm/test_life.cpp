@@ -222,7 +222,7 @@ TEST(Abort, EndsACallWhosePeerIsStopped) {
     EXPECT_TRUE(fails([&] { adder.stream().sync(); }, Code::kAborted));
     EXPECT_EQ(comm.error()->code(), Code::kAborted);
   }  // ends, too
-  other.tell('x');
+  other.send('x');
   other.signal(SIGCONT);
   EXPECT_NE(other.report().find("rank 0"), std::string::npos);
 }
@@ -251,7 +251,7 @@ std::vector<Met> init_as(const std::function<Communicator(const UniqueId&, int r
   return as_ranks(3, [&](int rank) { init(id, rank, Device::open("cpu", {.compute_workers = 2})); });
 }
 
-TEST(Options, RanksThatCannotBeAreToldToAll) {
+TEST(Options, InvalidRanksFailOnAllRanks) {
   for (const int wrong : {-1, 3, 70'000}) {
     for (const Met& one : init_as([&](const UniqueId&id, int rank, const Device&device) {
            return Communicator::init(id, 3, rank == 1 ? wrong : rank, device);

@@ -208,7 +208,7 @@ TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
   }
 }
 
-TEST(RankPlacement, DigestsTellRelaysAndTreesApart) {
+TEST(RankPlacement, DigestsDistinguishRelaysAndTrees) {
   const std::vector<comm::CommGraph> first = comm::comm_graphs({0, 0, 1, 1}, 1);
   std::vector<comm::CommGraph> other = first;
   EXPECT_EQ(comm::digest(other), comm::digest(first));
@@ -259,7 +259,7 @@ TEST(PlacesOfHosts, ProcessesFindWhatTheSearchSays) {
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(job[rank].report(), expected) << "rank " << rank;
 }
 
-TEST(PlacesOfHosts, AFileThatIsNotThereIsToldToAllHosts) {
+TEST(PlacesOfHosts, AMissingFileFailsOnAllHosts) {
   Hosts hosts(2);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   Job job(hosts, 2, 2, "Hosts.EveryCall", {{"SLIP_TOPO_FILE", "/nowhere/machine.xml"}});
@@ -270,7 +270,7 @@ TEST(PlacesOfHosts, AFileThatIsNotThereIsToldToAllHosts) {
 }
 
 // What SLIP_DEBUG=topo tells, of ranks that a launcher started.
-TEST(PlacesOfHosts, AreShownToWhoAsks) {
+TEST(PlacesOfHosts, AreInTheDebugOutput) {
   const std::string command = fmt::format("SLIP_DEBUG=topo SLIP_TOPO_FILE={} {} bench all_reduce -n 4 -b 8 -e 8 2>&1",
                                           data_file("crossed4.xml"), SLIP_PROGRAM);
   FILE* const pipe = ::popen(command.c_str(), "r");

@@ -235,7 +235,7 @@ TEST_P(CollectiveRules, N7_TwoThreadsMayCallAtOnce) {
   }));
 }
 
-TEST_P(CollectiveRules, N8_WhoWaitsElsewhereIsNamed) {
+TEST_P(CollectiveRules, N8_ARankThatWaitsElsewhereIsNamed) {
   WorldRanks ranks = make(std::chrono::milliseconds(500));
   for (std::size_t i = 0; i < 2; ++i) ranks.comms[i].barrier(ranks.streams[i]);
   ranks.sync();

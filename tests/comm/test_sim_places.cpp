@@ -120,7 +120,7 @@ void expect_goes_on(WorldRanks& ranks, const std::vector<std::size_t>& kept, con
   expect_sum(comms, devices);
 }
 
-TEST(SimShrink, WithAListOfWhoIsLeftOut) {
+TEST(SimShrink, WithAListOfExcludedRanks) {
   CommunicatorOptions options;
   options.topology = data_file("crossed4.xml");
   WorldRanks ranks(test::sim_world(), 4, options);

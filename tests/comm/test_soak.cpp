@@ -262,8 +262,8 @@ TEST(SoakWithLosses, TheOthersGoOn) {
     for (int rank = 0; rank < count; ++rank) ranks.emplace_back("SoakWithLosses.GoOn", id, count, rank);
     const auto seed = static_cast<char>(random() % 128);
     for (const RankProcess& rank : ranks) {
-      rank.tell(seed);
-      rank.tell(static_cast<char>(count - lost));
+      rank.send(seed);
+      rank.send(static_cast<char>(count - lost));
     }
     std::vector<bool> victims(static_cast<std::size_t>(count));
     for (int i = 0; i < lost; ++i) {

@@ -80,8 +80,8 @@ TEST(PipelinePlan, WhatEveryChunkCostsMakesThemLarger) {
   PipelineSpec spec = spec_of(1000);
   const PipelinePlan free = plan_pipeline(spec);
   spec.stages.chunk = 200 * kMicro;
-  const PipelinePlan dear = plan_pipeline(spec);
-  EXPECT_GT(dear.chunk, free.chunk);
+  const PipelinePlan expensive = plan_pipeline(spec);
+  EXPECT_GT(expensive.chunk, free.chunk);
   spec.chunk = 10;
   EXPECT_EQ(plan_pipeline(spec).predicted, (30 + 99 * 200) * kMicro);
   spec.stages.chunk = 0;

@@ -75,7 +75,7 @@ struct FailingChain : Chain {
   }
 };
 
-TEST(RunnerFailure, AKernelThatThrowsIsToldByTheNextCalls) {
+TEST(RunnerFailure, AKernelThatThrowsIsReportedByTheNextCalls) {
   for (int good = 0; good < 4; ++good) {
     const FailingChain chain;
     const Weights weights = test::random_weights(chain, 1);

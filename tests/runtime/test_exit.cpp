@@ -115,7 +115,7 @@ TEST_F(Exit, ThePerThreadStreamOfTheMainThread) {
             }));
 }
 
-TEST_F(Fork, TheChildIsToldAndTheParentGoesOn) {
+TEST_F(Fork, TheChildGetsAnErrorAndTheParentGoesOn) {
   for (const Policy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;

@@ -121,7 +121,7 @@ TEST(Observers, RangesNamesAndPlacesAreThere) {
   EXPECT_EQ(copy.record.device, device.id());
 }
 
-TEST(Observers, EventsSyncsAndMemoryAreTold) {
+TEST(Observers, ObserversAreNotifiedOfEventsSyncsAndMemory) {
   Log log;
   const Device device = Device::open("cpu");
   const Attached attached(log);
@@ -158,7 +158,7 @@ TEST(Observers, EventsSyncsAndMemoryAreTold) {
   EXPECT_EQ(log.of(RecordKind::kHostEnd).size(), 1U);
 }
 
-TEST(Observers, AFailureIsTold) {
+TEST(Observers, ObserversAreNotifiedOfAFailure) {
   Log log;
   test::Bodies bodies;
   const Device device = Device::open("cpu");
@@ -235,7 +235,7 @@ class EarlyBarriers : public Observer {
 };
 
 // If a barrier were reported first, the checker would miss what the legacy command comes after.
-TEST(Observers, ALegacyCommandIsToldBeforeTheBarriersItMakes) {
+TEST(Observers, ALegacyCommandIsReportedBeforeTheBarriersItMakes) {
   for (const char* name : {"cpu", "sim:h200"}) {
     SCOPED_TRACE(name);
     const Device device = Device::open(name);

@@ -186,7 +186,7 @@ TEST_P(NetFailures, AGreetingCountsOnce) {
   }
 }
 
-TEST_P(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
+TEST_P(NetFailures, SendersFindTheirReceiverOrNameIt) {
   auto listener = net().listen(local_options(5));
   const transport::NetHandle handle = listener->handle();
   listener.reset();

@@ -366,7 +366,7 @@ TEST(PluginEnds, RefuseGpuMemoryThatThePluginCannotTake) {
   EXPECT_TRUE(fails([&] { tcp.sender->register_gpu_memory(bytes, -1, 0); }, Code::kUnsupported, {"no GPU memory"}));
 }
 
-TEST(PluginEnds, TellTheOtherEndWhyTheyFailed) {
+TEST(PluginEnds, SendTheOtherEndTheReasonOfAFailure) {
   PluginEnds ends("slip");
   Memory from(*ends.sender, 100), to(*ends.receiver, 99);
   ends.sender->isend(from.part(3));

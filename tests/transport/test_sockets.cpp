@@ -58,7 +58,7 @@ TEST_P(SocketsAt, EndAWaitWhenAborted) {
   EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, Code::kAborted));  // and stays so
 }
 
-TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {
+TEST_P(SocketsAt, NotifyBothEndsOfAConnectionThatCloses) {
   const transport::Socket listener = transport::Socket::listen(place());
   const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   listener.accept(long_enough()).close();
