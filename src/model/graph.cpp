@@ -51,8 +51,9 @@ std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
 // kPartRows rows.
 std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
   if (row_bytes * out <= part_bytes) return out;
-  const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / model::kPartRows, 1) * model::kPartRows;
-  const std::uint64_t parts = (out + most - 1) / most;
+  const std::uint64_t max_rows =
+      std::max<std::uint64_t>(part_bytes / row_bytes / model::kPartRows, 1) * model::kPartRows;
+  const std::uint64_t parts = (out + max_rows - 1) / max_rows;
   const std::uint64_t even = (out + parts - 1) / parts;
   return (even + model::kPartRows - 1) / model::kPartRows * model::kPartRows;
 }

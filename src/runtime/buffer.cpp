@@ -52,9 +52,9 @@ void Buffer::release() noexcept {
   }
   if (runtime::detail::cannot_wait != 0) return leak();
   runtime::drain(*core_);
-  if (const std::uint64_t guests = block->guests.load(std::memory_order_relaxed)) {
+  if (const std::uint64_t user_devices = block->user_devices.load(std::memory_order_relaxed)) {
     for (const auto& core : runtime::open_devices()) {
-      if (core != core_ && (guests >> core->id % 64 & 1) != 0) runtime::drain(*core);
+      if (core != core_ && (user_devices >> core->id % 64 & 1) != 0) runtime::drain(*core);
     }
   }
   if (runtime::observed_by(block->audience)) runtime::notify_memory(RecordKind::kFree, range_, nullptr, {});

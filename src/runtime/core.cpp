@@ -63,7 +63,7 @@ Block* take_block(DeviceCore* core, MemoryKind kind, void* data, std::size_t byt
   block->bytes = bytes;
   block->kind = kind;
   block->owned = true;
-  block->guests.store(0, std::memory_order_relaxed);
+  block->user_devices.store(0, std::memory_order_relaxed);
   block->origin = nullptr;
   block->audience = current_audience();
   block->name = name;

@@ -83,9 +83,9 @@ struct Block {
   std::size_t bytes = 0;
   std::size_t capacity = 0;  // stream-ordered: the bytes that the pool took for it, at least `bytes`
   MemoryKind kind = MemoryKind::kDevice;
-  bool owned = true;                     // false: wrapped
-  std::atomic<std::uint64_t> guests{0};  // other devices whose ops used it: bit (device id modulo 64)
-  StreamState* origin = nullptr;         // stream-ordered: the stream it was allocated in
+  bool owned = true;                           // false: wrapped
+  std::atomic<std::uint64_t> user_devices{0};  // other devices whose ops used it: bit (device id modulo 64)
+  StreamState* origin = nullptr;               // stream-ordered: the stream it was allocated in
   std::uint64_t origin_id = 0;
   Observer* audience = nullptr;  // see PrivateScope
   Name name;
@@ -305,7 +305,7 @@ class InsideOp {
 // An op of `core` uses memory that another device allocated: freeing the block must wait for `core`, too. relaxed:
 // freeing it while another thread issues work on it is a race of the caller.
 inline void note_guest(Block& block, const DeviceCore& core) {
-  block.guests.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
+  block.user_devices.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
 }
 
 // A block with a new id, not allocated in stream order. `core`: null for memory that belongs to no device.

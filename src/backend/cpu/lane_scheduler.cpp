@@ -217,10 +217,10 @@ Lane* LaneScheduler::search(Worker& self) {
 }
 
 Lane* LaneScheduler::sleep_for_work(Worker& self) {
-  const int most = limits_.one_core ? kSleepsOneCore : kSleeps;
+  const int max_sleeps = limits_.one_core ? kSleepsOneCore : kSleeps;
   std::int64_t length = kSleepNs;
   bool missed = false;
-  for (int quiet = 0; quiet < most && !stopping() && !runtime::exiting();) {
+  for (int quiet = 0; quiet < max_sleeps && !stopping() && !runtime::exiting();) {
     const bool trusts = !missed && only_subscribed();
     sleeps_long_.store(trusts || length > kSleepNs, std::memory_order_relaxed);
     if (!workers_.begin_sleep(self) && !worth_taking())

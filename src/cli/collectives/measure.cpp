@@ -166,14 +166,14 @@ class RankBench {
     host_ = device_.alloc(bytes, MemoryKind::kPinned, "host");
   }
 
-  std::vector<BenchRow> run(const BenchTold& told) {
+  std::vector<BenchRow> run(const BenchCallbacks& callbacks) {
     const bool is_first = comm_.rank() == 0;
     std::vector<BenchRow> rows;
     const std::string engine = on_gpu_ ? ", carried by " + engine_of(comm_) : "";
-    if (is_first) told.head(comm_.nranks(), device_.info().description + engine);
+    if (is_first) callbacks.head(comm_.nranks(), device_.info().description + engine);
     for (double size = static_cast<double>(work_.begin); size <= static_cast<double>(work_.end);) {
       rows.push_back(one_size(static_cast<std::uint64_t>(size)));
-      if (is_first) told.row(rows.back());
+      if (is_first) callbacks.row(rows.back());
       size = std::max(size * work_.factor, size + 1);
     }
     return rows;
@@ -231,11 +231,11 @@ class RankBench {
   Measured measure(const BenchRow& row, bool in_place) {
     const comm::Call& call = row.call;
     const comm::Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
-    const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
+    const std::uint64_t block = call.block_bytes(), max_blocks = std::max(blocks.in, blocks.out);
     const auto own = static_cast<std::uint64_t>(comm_.rank());
-    const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
-    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data", kept_[0]);
-    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result", kept_[1]);
+    const auto part = [&](std::uint64_t count) { return count < max_blocks && max_blocks > 1 ? own * block : 0; };
+    Memory larger_memory = allocate(std::max<std::uint64_t>(max_blocks * block, 1), "data", kept_[0]);
+    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : max_blocks * block, 1), "result", kept_[1]);
     Buffer &larger = larger_memory.buffer(), &other = other_memory.buffer();
     const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
     const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)
@@ -309,8 +309,8 @@ const char* bench_name(comm::Collective kind) {
   return kind == comm::Collective::kMessage ? "sendrecv" : comm::collective_name(kind);
 }
 
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank) {
-  return RankBench(work, rank).run(told);
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchCallbacks& callbacks, const ThreadRank* rank) {
+  return RankBench(work, rank).run(callbacks);
 }
 
 }  // namespace slip::cli

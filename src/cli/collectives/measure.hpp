@@ -72,12 +72,13 @@ struct BenchRow {
 const char* bench_name(comm::Collective kind);
 
 // Callbacks for the output; they are called on rank 0 only. `head`: before the first size. `row`: after each size.
-struct BenchTold {
+struct BenchCallbacks {
   std::function<void(int nranks, const std::string& device)> head;
   std::function<void(const BenchRow& row)> row;
 };
 // Measures all sizes and returns the same rows on all ranks.
-std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told, const ThreadRank* rank = nullptr);
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchCallbacks& callbacks,
+                                    const ThreadRank* rank = nullptr);
 
 // The page of --html: time and bus bandwidth by size on logarithmic scales, and the table. It is self-contained.
 // `facts` is one line below the title. REQUIRES: rows are ordered by size.

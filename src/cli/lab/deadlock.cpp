@@ -43,7 +43,7 @@ std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communic
 
 // Verifies a plan in which flags model the calls: for each call a rank sets its own flag and waits for the other
 // rank's. `text` becomes the checker's report if it finds a deadlock.
-Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
+Verification verify_flag_model(const Bench& bench, const Case& wanted, std::string& text) {
   const Device device = bench.open();
   std::array<Stream, 2 * kRanks> streams{device.stream(kNonBlocking), device.stream(kNonBlocking),
                                          device.stream(kNonBlocking), device.stream(kNonBlocking)};
@@ -197,7 +197,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
   bool named = true;      // true: the ledger named it while the ranks hung
   for (const Case& each : kCases) {
     std::string cycle;
-    const Verification proof = rehearse(bench, each, cycle);
+    const Verification proof = verify_flag_model(bench, each, cycle);
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
     const Seen seen = run_case(bench, each);
     predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();

@@ -272,9 +272,10 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
     if (each.rule == BucketRule::kPlanned) ours = seen.exposed();
   }
   report.show(table);
-  const Exposure least = exposure_of(profile, cost, plan_buckets(profile, cost));
+  const Exposure planned = exposure_of(profile, cost, plan_buckets(profile, cost));
   report.conclude(fmt::format("The plan exposes {} where DDP's rule exposes {}; all calls together take {}.",
-                              base::format_time(ours), base::format_time(ddp), base::format_time(least.communication)));
+                              base::format_time(ours), base::format_time(ddp),
+                              base::format_time(planned.communication)));
 }
 
 }  // namespace
