@@ -255,8 +255,8 @@ TEST_F(CliWeights, PlansThatDoNotFitAreRefused) {
   EXPECT_NE(race.out.find("written by"), std::string::npos) << race.out;  // which ops, and what would mend it
   // Two resident weights in one place.
   json overlapping = good;
-  for (json& unit : overlapping.at("units")) {
-    if (unit.at("resident")) unit.at("offset") = 0;
+  for (json& group : overlapping.at("groups")) {
+    if (group.at("resident")) group.at("offset") = 0;
   }
   const Outcome same = run_with(overlapping);
   EXPECT_EQ(same.status, 1);

@@ -114,9 +114,9 @@ class SlowLoader final : public flow::GroupLoader {
       : plan_(plan), graph_(graph), weights_(weights), memory_(memory) {}
 
   void fill_resident() {
-    for (std::uint32_t group = 0; group < plan_.units.size(); ++group) {
-      if (plan_.units[group].resident)
-        put(group, static_cast<std::byte*>(memory_.resident.native()) + plan_.units[group].offset);
+    for (std::uint32_t group = 0; group < plan_.groups.size(); ++group) {
+      if (plan_.groups[group].resident)
+        put(group, static_cast<std::byte*>(memory_.resident.native()) + plan_.groups[group].offset);
     }
   }
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event*) override {
@@ -132,7 +132,7 @@ class SlowLoader final : public flow::GroupLoader {
 
  private:
   void put(std::uint32_t group, std::byte* into) const {
-    for (const WeightGroup::Part& part : plan_.units[group].parts) {
+    for (const WeightGroup::Part& part : plan_.groups[group].parts) {
       const Words& words = weights_.at(graph_[part.bytes.value].name);
       const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
       std::ranges::copy(bytes.subspan(part.bytes.offset, part.bytes.bytes), into + part.offset);
@@ -219,7 +219,7 @@ TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
         model.graph, costs, {.budget = least, .host_memory = 0, .stream_all = true, .search_effort = 1000});
     const Prediction prediction = predict_weights(plan, model.graph, costs, 8);
     std::uint64_t bytes = 0;
-    for (const WeightLoad& load : plan.loads) bytes += plan.units[load.unit].bytes;
+    for (const WeightLoad& load : plan.loads) bytes += plan.groups[load.group].bytes;
     const auto disk = static_cast<double>(bytes) / 5e7 * 1e12;
     EXPECT_GE(static_cast<double>(prediction.step), 0.99 * disk) << "seed " << seed;
     // Reads run ahead into slots of their own, which the planner does not count on.
