@@ -84,7 +84,7 @@ TEST(GradientReports, OnlyTheBackwardPassLosesTimeInIt) {
   times.waits = {
       {0, 0, kCompute, 0, 10 * kUs}, {1, 1, kCompute, 20 * kUs, 28 * kUs}, {2, 2, kCompute, 30 * kUs, 40 * kUs}};
   EXPECT_EQ(report_of_three(times).exposed, 28 * kUs);
-  for (flow::GradientTimes::Wait& wait : times.waits) wait.stream = kSide;
+  for (flow::GradientTimes::WaitTimes& wait : times.waits) wait.stream = kSide;
   const GradientReport beside = report_of_three(times);
   EXPECT_EQ(beside.exposed, 10 * kUs);
   EXPECT_EQ(beside.buckets[0].exposed, 0);
