@@ -132,7 +132,7 @@ TEST(Devices, EachKeepsItsOwnEngines) {
     std::thread other([&] { source.sync(); });
     sink.sync();
     other.join();
-    ASSERT_EQ(counter.max(), 1) << "the sink has one compute worker, whoever woke its streams";
+    ASSERT_EQ(counter.max(), 1) << "the sink has one compute worker, whichever thread woke its streams";
   }
 }
 

@@ -157,7 +157,7 @@ class CliLabDeadlock : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(On, CliLabDeadlock, testing::Values("cpu", "sim:h200"),
                          [](const auto& one) { return std::string(one.param).substr(0, 3); });
 
-TEST_P(CliLabDeadlock, IsForetoldAndNamedByTheLedger) {
+TEST_P(CliLabDeadlock, IsPredictedAndNamedByTheLedger) {
   const json rows = lab_tables("deadlock", GetParam(), "--quick").at(0).at("rows");
   ASSERT_EQ(rows.size(), 4U);
   const char* verdicts[] = {"proven", "deadlock", "proven"};

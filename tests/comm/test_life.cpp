@@ -146,7 +146,7 @@ TEST(Finalize, WaitsForAllAndLeavesOnlyTheEnd) {
 }
 
 TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
-  std::atomic<int> summed{0}, told{0};
+  std::atomic<int> summed{0}, failed{0};
   expect_no_errors(with_comms(3, [&](Communicator& comm, const Adder& adder) {
     EXPECT_FALSE(comm.error());
     EXPECT_EQ(adder.wrong_sum(comm), "");
@@ -169,9 +169,9 @@ TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
       EXPECT_TRUE(fails(call, first->code(), {text})) << text;
     }
     EXPECT_EQ(comm.error()->what(), text);
-    told.fetch_add(1);
+    failed.fetch_add(1);
   }));
-  EXPECT_EQ(told.load(), 3);
+  EXPECT_EQ(failed.load(), 3);
 }
 
 TEST(Errors, OfAPartStayThere) {

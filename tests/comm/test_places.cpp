@@ -152,7 +152,7 @@ TEST(RankPlacement, OfNumaNodesByTheKernelsFiles) {
   for (const char* const wrong : {"x", "1-", "1;2", "-3"}) EXPECT_TRUE(store::read_core_list(wrong).none()) << wrong;
 }
 
-// Every second rank is bound to the other NUMA node of a machine that hwloc is told to see.
+// Every second rank is bound to the other NUMA node of a machine that hwloc gets from its environment.
 SLIP_CHILD(RankPlacement, BoundInTurns) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     transport::Bootstrap bootstrap(info.id, info.nranks, info.rank);
@@ -269,7 +269,7 @@ TEST(PlacesOfHosts, AMissingFileFailsOnAllHosts) {
   }
 }
 
-// What SLIP_DEBUG=topo tells, of ranks that a launcher started.
+// The output of SLIP_DEBUG=topo, of ranks that a launcher started.
 TEST(PlacesOfHosts, AreInTheDebugOutput) {
   const std::string command = fmt::format("SLIP_DEBUG=topo SLIP_TOPO_FILE={} {} bench all_reduce -n 4 -b 8 -e 8 2>&1",
                                           data_file("crossed4.xml"), SLIP_PROGRAM);

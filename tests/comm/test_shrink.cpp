@@ -86,7 +86,7 @@ struct Orders {
   std::uint8_t left = 0;           // how many ranks there are in the end
   std::uint8_t killed_in = 0;      // ends itself in this call; 0: does not
   std::uint8_t killed_after = 0;   // ends a few times 100 us after it has learnt of the first loss
-  std::uint8_t notifications = 0;  // ends before it tells so many ranks that the first shrink is done
+  std::uint8_t notifications = 0;  // ends before it notifies so many ranks that the first shrink is done
   bool ends() const { return killed_in != 0 || killed_after != 0 || notifications != 0; }
 };
 

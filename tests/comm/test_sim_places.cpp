@@ -1,4 +1,4 @@
-// Ranks on sim devices whose places a topology file tells, and communicators made from others there.
+// Ranks on sim devices whose places are in a topology file, and communicators made from others there.
 #include <gtest/gtest.h>
 
 #include <optional>

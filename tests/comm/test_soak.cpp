@@ -94,10 +94,10 @@ class Program {
     Communicator& comm = *part.comm;
     const auto size = static_cast<std::size_t>(comm.nranks()), me = static_cast<std::size_t>(comm.rank());
     const std::size_t root = raw_root % size;
-    const auto said = [&](std::size_t who, std::size_t i) { return word(part.members[who], salt, i); };
+    const auto said = [&](std::size_t member, std::size_t i) { return word(part.members[member], salt, i); };
     const auto sum = [&](std::size_t i) {
       std::uint32_t result = 0;
-      for (std::size_t who = 0; who < size; ++who) result += said(who, i);
+      for (std::size_t member = 0; member < size; ++member) result += said(member, i);
       return result;
     };
     const bool much_in = kind == 3 || kind == 4, much_out = kind == 2 || kind == 4;

@@ -85,10 +85,10 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
       }
       const double norm = std::sqrt(squares), factor = std::min(1.0, most / norm);
       for (const Network* network : {&shared, &expert}) {
-        Buffer told = trainer.device.alloc(8, MemoryKind::kPinned);
-        trainer.device.copy(told, network->gradients.norm());
-        EXPECT_NEAR(told.host_read<double>()[0], norm, 1e-9 * norm);
-        norms[static_cast<std::size_t>(trainer.rank())] = told.host_read<double>()[0];
+        Buffer host_norm = trainer.device.alloc(8, MemoryKind::kPinned);
+        trainer.device.copy(host_norm, network->gradients.norm());
+        EXPECT_NEAR(host_norm.host_read<double>()[0], norm, 1e-9 * norm);
+        norms[static_cast<std::size_t>(trainer.rank())] = host_norm.host_read<double>()[0];
       }
       for (std::size_t p = 0; p < 2; ++p) {
         const float mine = shared.kept[p].host_read<float>()[7], theirs = expert.kept[p].host_read<float>()[7];

@@ -47,10 +47,10 @@ class Corpus : public test::DeviceTest {
 };
 
 void expect_race(const Scenario& scenario, const RaceReport& report) {
-  const auto is_told = std::any_of(report.races.begin(), report.races.end(), [&](const Race& race) {
+  const auto is_reported = std::any_of(report.races.begin(), report.races.end(), [&](const Race& race) {
     return race.first.name.starts_with(scenario.first) && race.second.name.starts_with(scenario.second);
   });
-  EXPECT_TRUE(is_told) << "'" << scenario.first << "' and '" << scenario.second << "' race:\n" << report.text();
+  EXPECT_TRUE(is_reported) << "'" << scenario.first << "' and '" << scenario.second << "' race:\n" << report.text();
   EXPECT_FALSE(report.fixes.empty()) << "it does not say what is missing\n" << report.text();
 }
 

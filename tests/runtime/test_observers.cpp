@@ -221,17 +221,17 @@ class EarlyBarriers : public Observer {
   void on(const Record& record) override {
     const bool command = record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait;
     const std::lock_guard lock(mutex_);
-    if (command && record.stream == legacy_) told_ = std::max(told_, record.position);
+    if (command && record.stream == legacy_) last_reported_ = std::max(last_reported_, record.position);
     if (record.kind != RecordKind::kBarrier || record.other_stream != legacy_) return;
     ++barriers;
-    early += record.other_position > told_ ? 1 : 0;
+    early += record.other_position > last_reported_ ? 1 : 0;
   }
   int barriers = 0, early = 0;
 
  private:
   const std::uint64_t legacy_;
   std::mutex mutex_;
-  std::uint64_t told_ = 0;
+  std::uint64_t last_reported_ = 0;
 };
 
 // If a barrier were reported first, the checker would miss what the legacy command comes after.

@@ -82,7 +82,7 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
   }));
 }
 
-// A rank with few descriptors, which tells the test where it listens, and works when the test has connected there.
+// A rank with few descriptors, which reports to the test where it listens, and works when the test has connected there.
 SLIP_CHILD(SilentConnections, Rank) {
   play([](const transport::LaunchInfo& info) -> std::string {
     const rlimit few{128, 128};

@@ -210,7 +210,7 @@ TEST(SetupLosses, AStoppedRankInAllocateAndSplit) {
   }
 }
 
-// Both calls begin with an exchange of equal size: only its signature tells them apart.
+// Both calls begin with an exchange of equal size: they differ only in the signature.
 TEST(SetupMismatches, AllocateAgainstSplitNamesBoth) {
   for (const char* transport : {"auto", "net"}) {
     for (const std::string& report : run({3, "mismatch", transport, -1, 0, false, made_id()})) {

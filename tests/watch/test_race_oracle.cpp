@@ -229,7 +229,7 @@ void Generator::step() {
       TraceRecord& end = record(RecordKind::kHostEnd, 0, 0);
       const TraceRecord& begin = program_.trace.records[program_.trace.records.size() - 2];
       end.range = begin.range;
-      end.line = begin.line;  // as the runtime tells it
+      end.line = begin.line;  // as in the records of the runtime
       return;
     }
     case 7: {
