@@ -190,9 +190,9 @@ TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheSmallestThatWorks) {
   EXPECT_EQ(lines(small.err), 1U) << small.err;
   std::smatch found;
   ASSERT_TRUE(std::regex_search(small.err, found, std::regex("smallest that works is ([0-9]+) bytes"))) << small.err;
-  const std::uint64_t least = std::stoull(found[1]);
-  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least)).status, 0);
-  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least - 1)).status, 1);
+  const std::uint64_t smallest = std::stoull(found[1]);
+  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(smallest)).status, 0);
+  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(smallest - 1)).status, 1);
 }
 
 // Small weights are loaded with their neighbours: the error names them, and what the op itself needs.

@@ -171,7 +171,7 @@ unsigned seed() {
 }
 
 // Not the first: another rank may still be in init then, which is an error of its own.
-std::uint8_t some_call(std::mt19937& random, unsigned most) { return static_cast<std::uint8_t>(2 + random() % most); }
+std::uint8_t some_call(std::mt19937& random, unsigned max) { return static_cast<std::uint8_t>(2 + random() % max); }
 
 TEST(Shrink, AfterOneOfFourWasKilled) {
   std::mt19937 random(seed());

@@ -20,10 +20,10 @@ using test::Words;
 // A budget between the smallest and all weights resident; both limits are tried often.
 WeightsPlan random_plan(const RandomGraph& model, std::mt19937_64& random) {
   WeightsOptions options{.stream_all = random() % 5 == 0, .search_effort = 50'000};
-  const std::uint64_t least = test::smallest_budget(model.graph, model.costs, options);
-  const std::uint64_t all = std::max(least, model.graph.bytes_of(ValueRole::kWeight) + least);
-  const std::uint64_t more = all - least + 1;
-  options.budget = least + (random() % 3 == 0 ? 0 : random() % more / (1 + random() % 8));
+  const std::uint64_t smallest = test::smallest_budget(model.graph, model.costs, options);
+  const std::uint64_t all = std::max(smallest, model.graph.bytes_of(ValueRole::kWeight) + smallest);
+  const std::uint64_t more = all - smallest + 1;
+  options.budget = smallest + (random() % 3 == 0 ? 0 : random() % more / (1 + random() % 8));
   return plan_weights(model.graph, model.costs, options);
 }
 
@@ -214,9 +214,9 @@ TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
     const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});
     Costs costs = model.costs;
     costs.read = {5e7, 0};
-    const std::uint64_t least = test::smallest_budget(model.graph, costs, {.host_memory = 0, .stream_all = true});
+    const std::uint64_t smallest = test::smallest_budget(model.graph, costs, {.host_memory = 0, .stream_all = true});
     const WeightsPlan plan = plan_weights(
-        model.graph, costs, {.budget = least, .host_memory = 0, .stream_all = true, .search_effort = 1000});
+        model.graph, costs, {.budget = smallest, .host_memory = 0, .stream_all = true, .search_effort = 1000});
     const Prediction prediction = predict_weights(plan, model.graph, costs, 8);
     std::uint64_t bytes = 0;
     for (const WeightLoad& load : plan.loads) bytes += plan.groups[load.group].bytes;
