@@ -112,7 +112,7 @@ void add_cpu_bars(Harness& harness) {
   // What 3 bits for 7 exponents and 4 bits for escapes give; see docs/compression.md.
   const std::pair<DataType, double> ratios[] = {
       {DataType::kBF16, 1.43}, {DataType::kF16, 1.12}, {DataType::kF32, 1.17}};
-  for (const auto& [type, least] : ratios)
+  for (const auto& [type, min_ratio] : ratios)
     harness.add({.area = "codec",
                  .name = fmt::format("ratio_{}", data_type_name(type)),
                  .unit = Unit::kCount,
@@ -123,7 +123,7 @@ void add_cpu_bars(Harness& harness) {
                        context.note(fmt::format("{:.4f} for N(0, 0.02), with the table of blocks", ratio));
                        return ratio;
                      },
-                 .limit = least,
+                 .limit = min_ratio,
                  .max_repeat = 1});
   for (const DataType type : kTypes) add_decode_bars(harness, type);
   for (const DataType type : kTypes)

@@ -7,7 +7,7 @@ namespace slip::bench {
 
 void add_gpu_bars(Harness& harness) {
   constexpr std::size_t kBlocks = 16384;  // 256 MiB of bf16: more than any second-level cache
-  for (const auto& [type, least] :
+  for (const auto& [type, min_ratio] :
        {std::pair{DataType::kBF16, 1e12}, std::pair{DataType::kF16, 1e12}, std::pair{DataType::kF32, 1e12}}) {
     harness.add({.area = "codec",
                  .name = fmt::format("gpu_decode_{}", data_type_name(type)),
@@ -28,7 +28,7 @@ void add_gpu_bars(Harness& harness) {
                    return context.skip("a build without CUDA");
 #endif
                  },
-                 .limit = least,
+                 .limit = min_ratio,
                  .max_repeat = 5});
   }
 }

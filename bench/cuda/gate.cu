@@ -8,13 +8,13 @@ namespace slip::bench {
 
 struct Gate::Words {
   unsigned opened;
-  unsigned gave_way;
+  unsigned timed_out;
 };
 
 namespace {
 
 // A gate that nobody opens would leave the GPU spinning for good: a kernel outlives the process that launched it.
-constexpr unsigned long long kGiveWayNs = 2'000'000'000;
+constexpr unsigned long long kTimeoutNs = 2'000'000'000;
 
 __device__ unsigned long long timer_ns() {
   unsigned long long ns = 0;
@@ -22,11 +22,11 @@ __device__ unsigned long long timer_ns() {
   return ns;
 }
 
-__global__ void hold(const volatile unsigned* opened, volatile unsigned* gave_way) {
+__global__ void hold(const volatile unsigned* opened, volatile unsigned* timed_out) {
   const unsigned long long start = timer_ns();
   while (*opened == 0) {
-    if (timer_ns() - start < kGiveWayNs) continue;
-    *gave_way = 1;
+    if (timer_ns() - start < kTimeoutNs) continue;
+    *timed_out = 1;
     return;
   }
 }
@@ -38,7 +38,7 @@ Gate::Gate() {
   check(cudaMallocHost(&memory, sizeof(Words)), "cudaMallocHost");
   words_ = new (memory) Words{1, 0};
   // The first launch of a kernel loads it, which may wait for the device: not behind a gate that is closed.
-  hold<<<1, 1>>>(&words_->opened, &words_->gave_way);
+  hold<<<1, 1>>>(&words_->opened, &words_->timed_out);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
@@ -50,14 +50,14 @@ Gate::~Gate() {
 
 void Gate::close(cudaStream_t stream) {
   std::atomic_ref(words_->opened).store(0);
-  hold<<<1, 1, 0, stream>>>(&words_->opened, &words_->gave_way);
+  hold<<<1, 1, 0, stream>>>(&words_->opened, &words_->timed_out);
   check(cudaGetLastError(), "launch of the gate");
 }
 
 void Gate::open() { std::atomic_ref(words_->opened).store(1); }
 
 void Gate::expect_held() const {
-  expect(std::atomic_ref(words_->gave_way).load() == 0, "the gate gave way: submission took over two seconds");
+  expect(std::atomic_ref(words_->timed_out).load() == 0, "the gate timed out: submission took over two seconds");
 }
 
 }  // namespace slip::bench

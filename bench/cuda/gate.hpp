@@ -16,7 +16,7 @@ class Gate {
   void close(cudaStream_t stream);
   void open();
 
-  // Throws if the gate gave way by itself. Only when the stream is done.
+  // Throws if the gate opened by its timeout. Only when the stream is done.
   void expect_held() const;
 
  private:

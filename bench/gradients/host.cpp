@@ -94,7 +94,7 @@ const Kernel kPause{"pause", [](const Args&) { std::this_thread::sleep_for(std::
 Seen run_checked_steps(int steps) {
   const std::vector<Device> devices = {Device::open("cpu"), Device::open("cpu")};
   std::vector<Communicator> comms = Communicator::init_all(devices);
-  Seen least;
+  Seen min;
   for (int turn = 0; turn < 6; ++turn) {  // the first one starts threads
     std::uint64_t plans = 0;
     const auto train = [&](std::size_t rank) {
@@ -126,9 +126,9 @@ Seen run_checked_steps(int steps) {
     train(0);
     other.join();
     const std::uint64_t count = allocations.load(std::memory_order_relaxed);
-    if (turn == 1 || (turn > 1 && count < least.allocations)) least.allocations = count, least.plans = plans;
+    if (turn == 1 || (turn > 1 && count < min.allocations)) min.allocations = count, min.plans = plans;
   }
-  return least;
+  return min;
 }
 
 std::optional<double> host_cost(Context& context, const GradientOptions& options) {
@@ -173,7 +173,7 @@ void add_host_bars(Harness& harness) {
         const Seen seen = run_checked_steps(40);
         context.note(fmt::format(
             "the same in 40 steps with arrival times exchanged and looked at every 4 steps, 6 gradients 2 ms apart; "
-            "the least of 5 runs, in which {} new plans were made",
+            "the minimum of 5 runs, in which {} new plans were made",
             seen.plans));
         return static_cast<double>(seen.allocations);
       },

@@ -157,10 +157,10 @@ def summary(results, ranks):
                     where = (fam, op, n, size)
                     ours, peer, plain = results.ours(*where), results.peer(*where), results.untuned_peer(*where)
                     limit, copy = results.limit(fam, *where), results.limit('shm-copy', *where)
-                    least = copy or limit
+                    minimum = copy or limit
                     cells = [NAMES[op], fam, n, human(size), value(ours), value(results.registered(*where)), value(peer),
                              peer.name if peer else '-', value(plain), plain.name if plain else '-', value(limit),
-                             value(copy), over(ours, peer), over(ours, least)]
+                             value(copy), over(ours, peer), over(ours, minimum)]
                     yield '| ' + ' | '.join(map(str, cells)) + ' |'
 
 

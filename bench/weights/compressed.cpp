@@ -69,7 +69,7 @@ class CompressedCases {
 void note(Context& context, const Compared& found) {
   if (!found.equal) throw std::runtime_error("the outputs are not those of the resident run");
   std::size_t streamed = 0, resident = 0;
-  for (const WeightGroup& group : found.plan.units) {
+  for (const WeightGroup& group : found.plan.groups) {
     if (group.compressed_bytes > 0) ++(group.resident ? resident : streamed);
   }
   const double step = median(found.compressed);
@@ -77,7 +77,7 @@ void note(Context& context, const Compared& found) {
       "{:.1f} ms a step (predicted {:.1f}), not compressed {:.1f}, resident {:.1f}; of {} groups {} "
       "streamed and {} resident ones compressed; {:.2f} GB of weights a step in {:.2f} GB",
       step / 1e6, static_cast<double>(found.predicted) / 1e9, median(found.plain) / 1e6, median(found.resident) / 1e6,
-      found.plan.units.size(), streamed, resident, static_cast<double>(found.plan.streamed_bytes) / 1e9,
+      found.plan.groups.size(), streamed, resident, static_cast<double>(found.plan.streamed_bytes) / 1e9,
       static_cast<double>(found.plan.link_bytes()) / 1e9));
 }
 

@@ -169,9 +169,9 @@ void add_torch_bars(Harness& harness, const std::shared_ptr<Grid>& grid, const s
 }
 
 void add_resident_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
-  for (const auto& [name, most] : {std::pair{"t16384", 1.03}, std::pair{"t65536", 1.01}}) {
+  for (const auto& [name, max_ratio] : {std::pair{"t16384", 1.03}, std::pair{"t65536", 1.01}}) {
     Bar bar = named(fmt::format("h200_{}_two_blocks_vs_resident", name), Unit::kPercent);
-    bar.limit = 100 * most;
+    bar.limit = 100 * max_ratio;
     add_gpu_bar<Grid>(harness, grid, std::move(bar), [name = name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
       require_equal(measured);

@@ -20,7 +20,6 @@ struct Comparison {
   Picos predicted = 0, measured = 0;
   // The part of the step in which compute stalled for loads or for communication.
   Picos predicted_exposed = 0, measured_exposed = 0;
-  Picos predicted_idle = 0, measured_idle = 0;                    // Runner: the same time under its earlier name
   Picos predicted_communication = 0, measured_communication = 0;  // Gradients: durations of all calls added up
   std::vector<Difference> differences = {};                       // the largest first
   double error() const;                                           // of the step: 0.05 is 5 %

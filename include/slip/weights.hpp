@@ -41,7 +41,7 @@ struct WeightsOptions {
 };
 
 // A weight group: weights that are placed, loaded and evicted together. They are neighbours in the order of use;
-// joining them avoids tiny copies. (The fields `units` and `unit` below, and plan files, call it a unit.)
+// joining them avoids tiny copies.
 struct WeightGroup {
   struct Part {
     ValueBytes bytes;
@@ -61,14 +61,14 @@ struct WeightGroup {
   std::uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes; }
   bool in_place() const { return resident && compressed_bytes == 0; }  // ops read the resident bytes directly: no loads
 };
-using WeightUnit = WeightGroup;  // its name in earlier versions
+using WeightUnit [[deprecated("use WeightGroup")]] = WeightGroup;
 
 inline constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
 
 // The load of a weight group into the ring, once in each step. A group whose uses lie far apart has a load for each.
 // The load of a resident compressed group only decodes it.
 struct WeightLoad {
-  std::uint32_t unit = 0;                   // index of the weight group
+  std::uint32_t group = 0;                  // its index in WeightsPlan::groups
   std::uint64_t offset = 0;                 // in the ring
   std::uint32_t first_op = 0, last_op = 0;  // the ops that this load serves
   // The last op that reads the bytes that this load overwrites; the load waits for that op.
@@ -77,7 +77,7 @@ struct WeightLoad {
 };
 
 struct WeightsPlan {
-  std::vector<WeightGroup> units;            // in the order of their first use
+  std::vector<WeightGroup> groups;           // in the order of their first use
   std::vector<WeightLoad> loads;             // of one step, in the order in which they are issued
   std::vector<std::uint64_t> value_offsets;  // by graph value, in the memory of activations; unused for weights
   std::uint64_t resident_bytes = 0;

@@ -170,7 +170,7 @@ py::dict plan_of(const StreamerObject& self, std::uint32_t pass) {
   const Costs& costs = streamer->costs_of({pass}, here);
   const Graph& graph = streamer->graph_of({pass}, here);
   py::list groups;
-  for (const WeightGroup& group : plan.units) {
+  for (const WeightGroup& group : plan.groups) {
     py::dict each;
     each["name"] = graph.values()[group.parts.front().bytes.value.index].name;
     each["bytes"] = group.bytes;

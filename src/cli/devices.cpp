@@ -55,18 +55,18 @@ double copy_rate(const Device& device, const std::vector<Transfer>& transfers, i
   return static_cast<double>(size) * copies / best_seconds(runs, run);
 }
 
-Table copy_table(const Device& device, std::size_t most, bool quick) {
+Table copy_table(const Device& device, std::size_t max_bytes, bool quick) {
   const int runs = quick ? 3 : 7;
-  Buffer memory = device.alloc(most), other = device.alloc(most);
-  Buffer pinned = device.alloc(most, MemoryKind::kPinned), back = device.alloc(most, MemoryKind::kPinned);
-  Buffer pageable = device.alloc(most, MemoryKind::kPageable);
+  Buffer memory = device.alloc(max_bytes), other = device.alloc(max_bytes);
+  Buffer pinned = device.alloc(max_bytes, MemoryKind::kPinned), back = device.alloc(max_bytes, MemoryKind::kPinned);
+  Buffer pageable = device.alloc(max_bytes, MemoryKind::kPageable);
   for (Buffer* host : {&pinned, &back, &pageable}) std::ranges::fill(host->host_write<unsigned char>(), 1);
   device.copy(memory, pinned);  // maps all pages
   device.copy(other, pinned);
   Table table("copies (both ways: each way's rate; within: bytes copied on the device)",
               {"size=bytes", "pinned up=pinned_up", "pinned down=pinned_down", "both ways=both_ways",
                "pageable up=pageable_up", "pageable down=pageable_down", "within"});
-  for (std::size_t size = 64 << 10; size <= most; size *= size < (1 << 20) ? 16 : 4) {
+  for (std::size_t size = 64 << 10; size <= max_bytes; size *= size < (1 << 20) ? 16 : 4) {
     const Range near = memory.slice(0, size), aside = other.slice(0, size);
     const Range up = pinned.slice(0, size), down = back.slice(0, size), plain = pageable.slice(0, size);
     const auto measured = [&](const std::vector<Transfer>& transfers) {

@@ -59,15 +59,15 @@ std::string did_you_mean(std::string_view typed, const std::vector<std::string>&
   const std::string given = letters_of(typed.substr(0, typed.find('=')));
   if (given.empty() || given.size() > kMax) return {};
   const std::string* best = nullptr;
-  std::size_t least = 0;
+  std::size_t min_distance = 0;
   for (const std::string& word : words) {
     const std::string letters = letters_of(word);
     // A third of the letters may be wrong, and a prefix counts as near: "ben" suggests bench.
     const bool cut = given.size() >= 3 && letters.starts_with(given);
     const std::size_t away = cut ? 1 : distance(given, letters);
-    if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= least)) continue;
+    if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= min_distance)) continue;
     best = &word;
-    least = away;
+    min_distance = away;
   }
   return best ? fmt::format(": did you mean {}?", *best) : std::string();
 }

@@ -428,7 +428,7 @@ Json json_of(const Figures& figures) {
 }
 
 // Prints the tables and returns them as JSON.
-Json tell(const std::string& path, const Studied& studied, const StatsOptions& options) {
+Json report(const std::string& path, const Studied& studied, const StatsOptions& options) {
   const auto show = [](const Table& table) {
     fmt::print("\n{}", table.text());
     return cli::json_of(table);
@@ -476,7 +476,7 @@ int run_stats(const StatsOptions& options) {
         fmt::format("--html shows one trace, and {} are given that are not ranks of one job", options.paths.size()));
   for (const auto& [name, trace] : traces) {
     if (&name != &traces.front().name) fmt::print("\n");
-    all.push_back(tell(name, Studied(trace), options));
+    all.push_back(report(name, Studied(trace), options));
     if (!options.html.empty()) write_html(trace, options.html, name.substr(name.rfind('/') + 1));
   }
   write_json(options.json, {{"traces", std::move(all)}});

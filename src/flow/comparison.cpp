@@ -89,9 +89,9 @@ Comparison compare_weights(const Graph& graph, const Prediction& prediction, con
   const flow::StepTimes times = flow::step_times(measured, compute_stream, ops);
   Comparison result;
   result.predicted = prediction.step;
-  result.predicted_exposed = result.predicted_idle = prediction.exposed;
+  result.predicted_exposed = prediction.exposed;
   result.measured = times.steady;
-  result.measured_exposed = result.measured_idle = times.idle;
+  result.measured_exposed = times.idle;
   const std::vector<Picos> predicted_times = op_times(prediction.trace, prediction.compute_stream, ops);
   const std::vector<Picos> measured_times = op_times(measured, compute_stream, ops);
   for (std::size_t i = 0; i < ops; ++i)

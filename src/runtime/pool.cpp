@@ -104,7 +104,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
 void StreamPool::keep_wait(const StreamState& stream, Point point) {
   const std::uint64_t at = core_.backend->submit(const_cast<StreamState&>(stream), {.kind = OpKind::kRecord});
   const base::LockGuard lock(mutex_);
-  std::deque<Wait>& waits = waits_[&stream];
+  std::deque<StreamWait>& waits = waits_[&stream];
   waits.push_back({at, point});
   if (waits.size() > kWaitsKept) waits.pop_front();
 }
@@ -113,7 +113,7 @@ void StreamPool::keep_wait(const StreamState& stream, Point point) {
 bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const {
   const auto found = waits_.find(stream);
   if (found == waits_.end()) return false;
-  for (const Wait& wait : found->second) {
+  for (const StreamWait& wait : found->second) {
     if (wait.at > position) break;
     if (wait.point.stream == point.stream && wait.point.position >= point.position) return true;
     if (depth > 0 && wait.point.stream != stream &&

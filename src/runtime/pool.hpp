@@ -37,7 +37,7 @@ class StreamPool {
     std::size_t bytes;
     Point freed;  // once it is reached, the memory is unused
   };
-  struct Wait {
+  struct StreamWait {
     std::uint64_t at;  // position in the waiting stream, right after the wait
     Point point;       // the point that it waits for
   };
@@ -53,7 +53,7 @@ class StreamPool {
   base::Mutex mutex_;
   std::vector<FreeBlock> free_ SLIP_GUARDED_BY(mutex_);
   std::size_t free_bytes_ SLIP_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<const StreamState*, std::deque<Wait>> waits_ SLIP_GUARDED_BY(mutex_);
+  std::unordered_map<const StreamState*, std::deque<StreamWait>> waits_ SLIP_GUARDED_BY(mutex_);
   std::atomic<bool> watching_{false};  // some memory is free, so waits must be recorded
 };
 

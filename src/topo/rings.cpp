@@ -12,7 +12,7 @@ namespace slip::topo {
 namespace {
 
 // A path between two nodes of a machine's graph, with its rate in kB/s.
-struct Route {
+struct RatedPath {
   PathType type = PathType::kNone;
   std::int64_t rate = 0;
   std::vector<int> links;
@@ -26,9 +26,9 @@ class MachineRoutes {
   std::size_t count() const { return count_; }
   std::size_t ports() const { return ports_; }
   const std::vector<std::int64_t>& capacity() const { return capacity_; }  // by link
-  const Route& between(int a, int b) const { return between_[index(a, b)]; }
-  const Route& in(int port, int member) const { return in_[index(port, member)]; }
-  const Route& out(int member, int port) const { return out_[index(port, member)]; }
+  const RatedPath& between(int a, int b) const { return between_[index(a, b)]; }
+  const RatedPath& in(int port, int member) const { return in_[index(port, member)]; }
+  const RatedPath& out(int member, int port) const { return out_[index(port, member)]; }
   // Members in the order in which the search tries them after a member, or next to a port: the nearest path type first,
   // then the highest rate, then the next member number.
   const std::vector<int>& after(int member) const { return after_[static_cast<std::size_t>(member)]; }
@@ -37,7 +37,7 @@ class MachineRoutes {
   // The rate of the slowest link that connects two members directly; 0: there is none.
   std::int64_t pair_rate() const {
     std::int64_t slowest = 0;
-    for (const Route& each : between_) {
+    for (const RatedPath& each : between_) {
       if (each.links.size() == 1 && (slowest == 0 || each.rate < slowest)) slowest = each.rate;
     }
     return slowest;
@@ -71,19 +71,19 @@ class MachineRoutes {
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;
-  std::vector<Route> between_, in_, out_;
+  std::vector<RatedPath> between_, in_, out_;
   std::vector<std::vector<int>> after_, beside_;
   std::vector<Cut> cuts_;
 };
 
-Route route_between(const RingMembers& members, int from, int to) {
+RatedPath route_between(const RingMembers& members, int from, int to) {
   TopoPath path = members.paths->between(from, to);
   // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
   const bool through_gpu = path.type == PathType::kNvl && path.proxy >= 0;
   return {through_gpu ? PathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
 }
 
-bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
+bool nearer(const RatedPath& a, const RatedPath& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
 // By node: 1 for `top` and all nodes below it.
 std::vector<char> below(const TopoSystem& system, int top) {
@@ -114,7 +114,7 @@ MachineRoutes::MachineRoutes(const RingMembers& members)
 }
 
 void MachineRoutes::sort_members() {
-  const auto sort = [](std::vector<int>& order, const Route* row) {
+  const auto sort = [](std::vector<int>& order, const RatedPath* row) {
     std::ranges::stable_sort(order, [&](int x, int y) { return nearer(row[x], row[y]); });
   };
   for (std::size_t a = 0; a < count_; ++a) {
@@ -190,7 +190,7 @@ bool MachineRoutes::joined(PathType limit) const {
     }
   }
   if (reached < count_) return false;
-  const auto usable = [&](const Route& each) { return each.type <= limit; };
+  const auto usable = [&](const RatedPath& each) { return each.type <= limit; };
   return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
 }
 
@@ -236,7 +236,7 @@ class RingPacker {
  private:
   bool stop() const { return best_.size() >= wanted_ || effort_ <= 0; }
 
-  bool take(const Route& route) {
+  bool take(const RatedPath& route) {
     --effort_;
     if (route.type > limit_) return false;
     // A route may use a link twice (PXN through the GPU's own switch). So the loop reserves one link after the other,
@@ -250,7 +250,7 @@ class RingPacker {
     }
     return true;
   }
-  void give_back(const Route& route) {
+  void give_back(const RatedPath& route) {
     for (const int link : route.links) free_[static_cast<std::size_t>(link)] += rate_;
   }
 
@@ -306,7 +306,7 @@ class RingPacker {
     const auto free = [&](int link) { return free_[static_cast<std::size_t>(link)] >= rate_; };
     for (int port = 0; port < static_cast<int>(routes_.ports()); ++port) {
       for (std::size_t member = 0; member < used_.size() && may_leave(port); ++member) {
-        const Route& route = routes_.out(static_cast<int>(member), port);
+        const RatedPath& route = routes_.out(static_cast<int>(member), port);
         if (!used_[member] && route.type <= limit_ && std::ranges::all_of(route.links, free)) return true;
       }
     }
@@ -321,7 +321,7 @@ class RingPacker {
     for (const int next : routes_.after(member)) {
       if (stop() || !open) break;
       if (used_[static_cast<std::size_t>(next)]) continue;
-      const Route& route = routes_.between(member, next);
+      const RatedPath& route = routes_.between(member, next);
       if (route.type > limit_) break;  // the members are sorted by type
       if (!take(route)) continue;
       visit(next);
@@ -343,7 +343,7 @@ class RingPacker {
     now_.out = now_.net;
   }
 
-  void close_over(const Route& route) {
+  void close_over(const RatedPath& route) {
     if (!take(route)) return;
     rings_.push_back(now_);
     next_ring();

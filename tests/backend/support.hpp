@@ -117,16 +117,16 @@ inline const Kernel& mix() {
 }
 
 // Counts how many are inside at once.
-class Crowd {
+class ConcurrencyCounter {
  public:
   void enter() {
     const int now = inside_.fetch_add(1) + 1;
-    int most = max_.load();
-    while (now > most && !max_.compare_exchange_weak(most, now)) {}
+    int max = max_.load();
+    while (now > max && !max_.compare_exchange_weak(max, now)) {}
   }
   void leave() { inside_.fetch_sub(1); }
   int inside() const { return inside_.load(); }
-  int most() const { return max_.load(); }
+  int max() const { return max_.load(); }
 
  private:
   std::atomic<int> inside_{0};

@@ -110,7 +110,7 @@ TEST(Devices, ClosingTheSourceLeavesTheSinkItsWork) {
 
 TEST(Devices, EachKeepsItsOwnEngines) {
   for (int round = 0; round < test::rounds(30); ++round) {
-    test::Crowd crowd;
+    test::ConcurrencyCounter counter;
     Bodies bodies;
     const Device source = Device::open("cpu", {.compute_workers = 4});
     const Device sink = Device::open("cpu", {.compute_workers = 1});
@@ -123,16 +123,16 @@ TEST(Devices, EachKeepsItsOwnEngines) {
       for (const Stream& stream : from) to.back().wait(stream.record());
       for (int k = 0; k < 20; ++k) {
         bodies.launch(to.back(), [&] {
-          crowd.enter();
+          counter.enter();
           sched_yield();
-          crowd.leave();
+          counter.leave();
         });
       }
     }
     std::thread other([&] { source.sync(); });
     sink.sync();
     other.join();
-    ASSERT_EQ(crowd.most(), 1) << "the sink has one compute worker, whoever woke its streams";
+    ASSERT_EQ(counter.max(), 1) << "the sink has one compute worker, whichever thread woke its streams";
   }
 }
 
@@ -150,7 +150,7 @@ TEST(Devices, OneFaultLeavesTheOthersAlone) {
   EXPECT_EQ(test::code_of([&] { devices[0].sync(); }), Code::kDeviceFault);
 }
 
-TEST(Devices, WhoWaitsForALostDeviceFailsWithIt) {
+TEST(Devices, AStreamThatWaitsForALostDeviceFailsWithIt) {
   Bodies bodies;
   const std::vector<Device> devices = Device::open_all("cpu", 2);
   const Stream broken = devices[0].stream();
@@ -177,10 +177,10 @@ TEST(Devices, FreeingWaitsForTheDevicesThatUseTheMemory) {
     const std::vector<Device> devices = Device::open_all("cpu", 2);
     devices[1].enable_peer_access(devices[0]);
     std::optional<Buffer> memory = devices[0].alloc(64, kind);
-    const Stream guest = devices[1].stream(StreamFlags::kNonBlocking);
+    const Stream other = devices[1].stream(StreamFlags::kNonBlocking);
     Gate gate(devices[1]);
-    gate.hold(guest);
-    guest.launch(test::put(), {.writes = {*memory}, .scalars = {7}});
+    gate.hold(other);
+    other.launch(test::put(), {.writes = {*memory}, .scalars = {7}});
     test::HostCall free([&] { memory.reset(); });
     EXPECT_TRUE(free.holds(devices[0]));
     gate.open();

@@ -12,7 +12,7 @@ namespace slip::test_engines {
 namespace {
 
 using test::Bodies;
-using test::Crowd;
+using test::ConcurrencyCounter;
 using test::Gate;
 
 // Waits inside a kernel until the condition holds; false when patience ends.
@@ -23,7 +23,7 @@ bool meets(const Ready& ready) {
 
 TEST(Engines, NoMoreKernelsAtOnceThanComputeWorkers) {
   for (const int workers : {1, 2, 3}) {
-    Crowd crowd;
+    ConcurrencyCounter counter;
     Bodies bodies;
     const Device device = Device::open("cpu", {.compute_workers = workers});
     EXPECT_EQ(device.info().compute_workers, workers);
@@ -32,9 +32,9 @@ TEST(Engines, NoMoreKernelsAtOnceThanComputeWorkers) {
     for (int round = 0; round < test::rounds(300); ++round) {
       for (const Stream& stream : streams) {
         bodies.launch(stream, [&] {
-          crowd.enter();
+          counter.enter();
           sched_yield();  // once: it takes milliseconds while another program runs
-          crowd.leave();
+          counter.leave();
         });
       }
     }
@@ -42,13 +42,13 @@ TEST(Engines, NoMoreKernelsAtOnceThanComputeWorkers) {
     for (int i = 0; i < 3; ++i) hosts.emplace_back([&, i] { streams[static_cast<std::size_t>(i)].sync(); });
     device.sync();
     for (std::thread& host : hosts) host.join();
-    EXPECT_LE(crowd.most(), workers);
-    EXPECT_EQ(crowd.inside(), 0);
+    EXPECT_LE(counter.max(), workers);
+    EXPECT_EQ(counter.inside(), 0);
   }
 }
 
 TEST(Engines, HostFunctionsComeOneAtATime) {
-  Crowd crowd;
+  ConcurrencyCounter counter;
   const Device device = Device::open("cpu", {.compute_workers = 4});
   std::vector<Stream> streams;
   for (int i = 0; i < 6; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
@@ -57,15 +57,15 @@ TEST(Engines, HostFunctionsComeOneAtATime) {
   for (int round = 0; round < times; ++round) {
     for (const Stream& stream : streams) {
       stream.host([&] {
-        crowd.enter();
+        counter.enter();
         ++unprotected;
         sched_yield();
-        crowd.leave();
+        counter.leave();
       });
     }
   }
   device.sync();
-  EXPECT_EQ(crowd.most(), 1);
+  EXPECT_EQ(counter.max(), 1);
   EXPECT_EQ(unprotected, 6 * times);
 }
 

@@ -119,7 +119,7 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
 }
 
 // An exchange that waits for `come` and notifies its subscriber.
-class Told final : public runtime::Exchange {
+class NotifyingExchange final : public runtime::Exchange {
  public:
   bool advance(By) noexcept override { return come.load(std::memory_order_acquire); }
   bool can_advance() noexcept override {
@@ -127,8 +127,8 @@ class Told final : public runtime::Exchange {
     if (looks++ % kWindow == 0) longest = std::max(longest.load(), now - std::exchange(window, now));
     return come.load(std::memory_order_acquire);
   }
-  bool subscribe(base::Subscriber& whom) noexcept override {
-    subscriber.store(&whom, std::memory_order_release);
+  bool subscribe(base::Subscriber& waiter) noexcept override {
+    subscriber.store(&waiter, std::memory_order_release);
     return true;
   }
   std::int64_t began_ns() const noexcept override { return 0; }
@@ -142,21 +142,21 @@ class Told final : public runtime::Exchange {
   std::atomic<std::int64_t> longest{0};
 };
 
-base::Subscriber* subscriber_of(const Told& told) {
+base::Subscriber* subscriber_of(const NotifyingExchange& exchange) {
   const std::int64_t until = base::now_ns() + 60'000'000'000;
-  while (!told.subscriber.load(std::memory_order_acquire) && base::now_ns() < until) base::yield_thread();
-  return told.subscriber.load(std::memory_order_acquire);
+  while (!exchange.subscriber.load(std::memory_order_acquire) && base::now_ns() < until) base::yield_thread();
+  return exchange.subscriber.load(std::memory_order_acquire);
 }
 
-TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
+TEST(Exchanges, ArePolledWhenTheirSubscriberIsNotified) {
   const Device device = Device::open("cpu");
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   for (int turn = 0; turn < 300; ++turn) {
-    Told told;
-    submit(stream, told);
-    base::Subscriber* const subscriber = subscriber_of(told);
+    NotifyingExchange exchange;
+    submit(stream, exchange);
+    base::Subscriber* const subscriber = subscriber_of(exchange);
     ASSERT_NE(subscriber, nullptr) << turn;
-    told.come.store(true, std::memory_order_release);
+    exchange.come.store(true, std::memory_order_release);
     if (turn % 3 != 0) subscriber->wake_up();  // else it is found by and by, as failures are
     stream.sync();
   }
@@ -164,29 +164,29 @@ TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
 
 // With notifications the pool polls every 2 ms; without them it polls five times in 1 ms. So ten polls take 20 ms,
 // unless a notification or a new searcher adds one. A busy machine can only make it longer.
-TEST(Exchanges, ThatAreToldOfAreSeldomLookedAt) {
+TEST(Exchanges, WithNotificationsAreSeldomPolled) {
   const Device device = Device::open("cpu");
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
-  Told told;
-  submit(stream, told);
-  base::Subscriber* const subscriber = subscriber_of(told);
+  NotifyingExchange exchange;
+  submit(stream, exchange);
+  base::Subscriber* const subscriber = subscriber_of(exchange);
   ASSERT_NE(subscriber, nullptr);
   const std::int64_t until = base::now_ns() + 60'000'000'000;
-  while (told.longest < 18'000'000 && base::now_ns() < until) base::yield_thread();
-  EXPECT_GE(told.longest, 18'000'000);
-  told.come.store(true, std::memory_order_release);
+  while (exchange.longest < 18'000'000 && base::now_ns() < until) base::yield_thread();
+  EXPECT_GE(exchange.longest, 18'000'000);
+  exchange.come.store(true, std::memory_order_release);
   subscriber->wake_up();
   stream.sync();
 }
 
 // While the searcher sleeps for long, work that comes is run all the same, also what a busy thread keeps for itself.
-TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
+TEST(Exchanges, WithNotificationsDelayNothingElse) {
   const Device device = Device::open("cpu", {.compute_workers = 2});
   const Stream stream = device.stream(StreamFlags::kNonBlocking), first = device.stream(StreamFlags::kNonBlocking),
                second = device.stream(StreamFlags::kNonBlocking);
-  Told told;
-  submit(stream, told);
-  base::Subscriber* const subscriber = subscriber_of(told);
+  NotifyingExchange exchange;
+  submit(stream, exchange);
+  base::Subscriber* const subscriber = subscriber_of(exchange);
   ASSERT_NE(subscriber, nullptr);
   static std::atomic<int> count;
   static std::atomic<bool> gate;
@@ -208,7 +208,7 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
     first.sync();
   }
   EXPECT_EQ(count, 400);
-  told.come.store(true, std::memory_order_release);
+  exchange.come.store(true, std::memory_order_release);
   subscriber->wake_up();
   stream.sync();
 }

@@ -86,22 +86,22 @@ TEST(Policies, RandomFindsAMissingEdgeWithinAFewSeeds) {
 
 TEST(Policies, OneKernelAtATime) {
   for (const Policy policy : kSerial) {
-    test::Crowd crowd;
+    test::ConcurrencyCounter counter;
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy, .compute_workers = 4});
     std::vector<Stream> streams;
     for (int i = 0; i < 4; ++i) streams.push_back(device.stream());
     for (int i = 0; i < 80; ++i) {
       bodies.launch(streams[static_cast<std::size_t>(i % 4)], [&] {
-        crowd.enter();
+        counter.enter();
         sched_yield();
-        crowd.leave();
+        counter.leave();
       });
     }
     std::vector<std::thread> hosts;
     for (const Stream& stream : streams) hosts.emplace_back([&] { stream.sync(); });
     for (std::thread& host : hosts) host.join();
-    EXPECT_EQ(crowd.most(), 1);
+    EXPECT_EQ(counter.max(), 1);
   }
 }
 

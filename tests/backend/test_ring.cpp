@@ -150,23 +150,23 @@ TEST(Ring, MoreRangesThanAnOpCanCountAreRefused) {
 }
 
 // Another thread can submit between `least` and `most` empty launches to a blocked stream, and the rest after it opens.
-void expect_held_between(std::uint64_t least, std::uint64_t most, const DeviceOptions& options) {
+void expect_held_between(std::uint64_t min, std::uint64_t max, const DeviceOptions& options) {
   const Device device = Device::open("cpu", options);
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   Gate gate(device);
   gate.hold(stream);
   std::atomic<std::uint64_t> launched{0};
-  const std::uint64_t wanted = 3 * most;
+  const std::uint64_t wanted = 3 * max;
   std::thread host([&] {
     for (std::uint64_t i = 0; i < wanted; ++i) {
       stream.launch(test::nothing());
       launched.fetch_add(1);
     }
   });
-  EXPECT_TRUE(test::eventually([&] { return launched.load() >= least; })) << "held at " << launched.load();
+  EXPECT_TRUE(test::eventually([&] { return launched.load() >= min; })) << "held at " << launched.load();
   // It must not get further at any timing; so let it run many times.
   test::yield_times(5'000);
-  EXPECT_LE(launched.load(), most);
+  EXPECT_LE(launched.load(), max);
   gate.open();
   host.join();
   EXPECT_EQ(launched.load(), wanted) << "opening the gate lets the host go on";

@@ -129,7 +129,7 @@ TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
   loop.join();
 }
 
-TEST(Team, WorkBetweenLoopsThatThrowsIsToldToItsCaller) {
+TEST(Team, WorkBetweenLoopsThatThrowsIsReportedToItsCaller) {
   EXPECT_THROW(base::for_each_background_piece(10,
                                                [](std::size_t index) {
                                                  if (index == 3) throw std::runtime_error("no");

@@ -119,9 +119,9 @@ std::size_t lines(const std::string& text) {
 
 std::size_t max_line(const std::string& text) {
   std::istringstream in(text);
-  std::size_t most = 0;
-  for (std::string line; std::getline(in, line);) most = std::max(most, line.size());
-  return most;
+  std::size_t max = 0;
+  for (std::string line; std::getline(in, line);) max = std::max(max, line.size());
+  return max;
 }
 
 }  // namespace slip::cli_test

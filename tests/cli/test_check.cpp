@@ -31,7 +31,7 @@ TEST(CliCheck, ACleanTraceIsStatusZero) {
   EXPECT_NE(outcome.out.find("no race in 2 ops"), std::string::npos) << outcome.out;
 }
 
-TEST(CliCheck, ARaceIsToldWithBothOpsAndTheRemedy) {
+TEST(CliCheck, ARaceIsReportedWithBothOpsAndTheRemedy) {
   const Outcome outcome = run("check " + traced("clean.json", true) + " " + traced("racy.json", false));
   EXPECT_EQ(outcome.status, 1);
   for (const char* word : {"'load' writes", "'add' reads", "bytes 512 to 576", "shared <buffer>",

@@ -166,11 +166,11 @@ TEST(CliEveryTrace, OfAModel) {
   EXPECT_GT(ran("copy in"), 0) << "loads are copies into the device";
 
   // The terminal, the page and `slip stats` say the same of the overlap.
-  const double told = json::parse(outcome.out).at(0).at("overlap_percent");
+  const double reported = json::parse(outcome.out).at(0).at("overlap_percent");
   const json& figures = shown.at("figures").at(0);
   EXPECT_GT(figures.at("copy"), 0);
-  EXPECT_NEAR(100.0 * figures.at("overlapped").get<double>() / figures.at("copy").get<double>(), told, 0.01);
-  EXPECT_NEAR(stats.at("figures").at("overlap_percent").get<double>(), told, 0.01);
+  EXPECT_NEAR(100.0 * figures.at("overlapped").get<double>() / figures.at("copy").get<double>(), reported, 0.01);
+  EXPECT_NEAR(stats.at("figures").at("overlap_percent").get<double>(), reported, 0.01);
   std::filesystem::remove_all(model);
 }
 

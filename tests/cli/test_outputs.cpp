@@ -108,7 +108,7 @@ TEST(CliOutputs, PagesAndTracesGoToTheStandardOutputToo) {
   EXPECT_EQ(view.out.substr(0, 9), "<!DOCTYPE") << view.out.substr(0, 80);
 }
 
-// A positional argument that is still needed is not taken for the FILE; where that cannot be told, the error says it.
+// A positional argument that is still needed is not taken for the FILE; if the command cannot know, the error says so.
 TEST(CliOutputs, AnOptionalFileTakesNoArgumentThatIsNeeded) {
   const std::string trace = small_trace("op");
   const Outcome outcome = run("check --json " + trace);

@@ -34,7 +34,7 @@ json communicator_of(const json& data, int pid) {
   return nullptr;
 }
 
-std::string held_up(const json& data, const std::string& id) {
+std::string stalls_of(const json& data, const std::string& id) {
   std::string all;
   for (const json& one : data["held_up"]) {
     const auto text = one["text"].get<std::string>();
@@ -50,8 +50,8 @@ std::string part_of(const std::string& table, const std::string& id) {
   return table.substr(from, table.find("\n\n", table.find("\n\n", from) + 2) - from);
 }
 
-// Meets the other; rank 1 then stays outside until it is told to come, rank 0 goes to the next call at once.
-SLIP_CHILD(CliRanks, HoldUp) {
+// Meets the other; rank 1 then stays outside until the test sends it a byte, rank 0 goes to the next call at once.
+SLIP_CHILD(CliRanks, Stall) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -67,10 +67,10 @@ SLIP_CHILD(CliRanks, HoldUp) {
   });
 }
 
-TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
+TEST(CliRanks, OutsideAndStoppedRanksAreNamed) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.HoldUp", id, 2, rank);
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.Stall", id, 2, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   std::string name, said;
   // Until rank 0 has waited for long enough to be worth a word.
@@ -83,7 +83,7 @@ TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
     EXPECT_EQ(found["ranks"][1]["state"], "outside");
     EXPECT_EQ(found["ranks"][1]["ended"], 1);
     name = found["id"];
-    said = held_up(data, name);
+    said = stalls_of(data, name);
     if (!said.empty()) {
       EXPECT_EQ(outcome.status, 3);
       EXPECT_EQ(found["ranks"][0]["state"], "waits");
@@ -103,7 +103,7 @@ TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
   for (const std::string& words : {"communicator " + name, std::string("stopped"), std::to_string(ranks[1].pid())})
     EXPECT_NE(own.find(words), std::string::npos) << words << "\n" << table.out;
   ranks[1].signal(SIGCONT);
-  ranks[1].tell('x');
+  ranks[1].send('x');
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "came");
 }
 
@@ -125,7 +125,7 @@ TEST(CliRanks, WithoutRanksItSaysSo) {
 TEST(CliRanks, HostileLedgersHideNothingAndBreakNothing) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.HoldUp", id, 2, rank);
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.Stall", id, 2, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   test::LedgerImage image;
   for (std::int32_t i = 0; i < transport::kLedgerEntries; ++i) {
@@ -149,7 +149,7 @@ TEST(CliRanks, HostileLedgersHideNothingAndBreakNothing) {
   const Outcome table = run("ranks");
   EXPECT_EQ(table.err, "");
   EXPECT_EQ(table.out.find_first_of("\x1b\x07\xff\xc3"), std::string::npos);
-  ranks[1].tell('x');
+  ranks[1].send('x');
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "came");
 }
 
@@ -157,7 +157,7 @@ class CliLabDeadlock : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(On, CliLabDeadlock, testing::Values("cpu", "sim:h200"),
                          [](const auto& one) { return std::string(one.param).substr(0, 3); });
 
-TEST_P(CliLabDeadlock, IsForetoldAndNamedByTheLedger) {
+TEST_P(CliLabDeadlock, IsPredictedAndNamedByTheLedger) {
   const json rows = lab_tables("deadlock", GetParam(), "--quick").at(0).at("rows");
   ASSERT_EQ(rows.size(), 4U);
   const char* verdicts[] = {"proven", "deadlock", "proven"};

@@ -162,7 +162,7 @@ TEST(CliStats, AnEmptyTraceIsNoError) {
   EXPECT_EQ(stats_of(file)[0]["ops"], 0);
 }
 
-TEST(CliStats, BadInputIsToldInOneLine) {
+TEST(CliStats, BadInputIsReportedInOneLine) {
   const Outcome missing = run("stats " + scratch("absent.json"));
   EXPECT_EQ(missing.status, 1);
   EXPECT_NE(missing.err.find("absent.json"), std::string::npos) << missing.err;

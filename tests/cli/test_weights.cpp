@@ -193,9 +193,9 @@ TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheSmallestThatWorks) {
   EXPECT_EQ(lines(small.err), 1U) << small.err;
   std::smatch found;
   ASSERT_TRUE(std::regex_search(small.err, found, std::regex("smallest that works is ([0-9]+) bytes"))) << small.err;
-  const std::uint64_t least = std::stoull(found[1]);
-  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least)).status, 0);
-  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least - 1)).status, 1);
+  const std::uint64_t smallest = std::stoull(found[1]);
+  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(smallest)).status, 0);
+  EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(smallest - 1)).status, 1);
 }
 
 // Small weights are loaded with their neighbours: the error names them, and what the op itself needs.
@@ -258,8 +258,8 @@ TEST_F(CliWeights, PlansThatDoNotFitAreRefused) {
   EXPECT_NE(race.out.find("written by"), std::string::npos) << race.out;  // which ops, and what would mend it
   // Two resident weights in one place.
   json overlapping = good;
-  for (json& unit : overlapping.at("units")) {
-    if (unit.at("resident")) unit.at("offset") = 0;
+  for (json& group : overlapping.at("groups")) {
+    if (group.at("resident")) group.at("offset") = 0;
   }
   const Outcome same = run_with(overlapping);
   EXPECT_EQ(same.status, 1);

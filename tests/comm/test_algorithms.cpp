@@ -262,17 +262,16 @@ TEST(AlgorithmsThat, AreDeterministicGiveTheBitsOfRankOrder) {
 }
 
 TEST(AlgorithmsThat, HaveChannelsThatCannotBeAreRefused) {
-  const auto refused = [](int least, int most) {
+  const auto refused = [](int min, int max) {
     CommunicatorOptions options;
-    options.min_channels = least;
-    options.max_channels = most;
+    options.min_channels = min;
+    options.max_channels = max;
     const Device device = Device::open("cpu");
     return fails(
         [&] {
           static_cast<void>(Communicator::init_all({&device, 1}, options));
         },
-        Code::kInvalidValue,
-        {"min_channels " + std::to_string(least), "max_channels " + std::to_string(most), "1 to 32"});
+        Code::kInvalidValue, {"min_channels " + std::to_string(min), "max_channels " + std::to_string(max), "1 to 32"});
   };
   EXPECT_TRUE(refused(3, 2));
   EXPECT_TRUE(refused(-1, 0));
@@ -285,9 +284,9 @@ TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
   EXPECT_EQ(comm::useful_channels(1, 8, false), 1);
   EXPECT_EQ(comm::useful_channels(2, 3, false), 3);
   EXPECT_EQ(comm::useful_channels(2, 3, true), 1);
-  const auto chosen = [](std::uint64_t bytes, int least, int most, Algorithm algorithm = Algorithm::kRing) {
+  const auto chosen = [](std::uint64_t bytes, int min, int max, Algorithm algorithm = Algorithm::kRing) {
     const comm::Call call{.kind = comm::Collective::kAllReduce, .type = DataType::kU8, .elements = bytes};
-    const comm::TuningInputs tuning{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
+    const comm::TuningInputs tuning{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = min, .max_channels = max};
     return comm::choose(call, tuning, algorithm, false, false).channels;
   };
   EXPECT_EQ(chosen(1000, 1, 4), 1);

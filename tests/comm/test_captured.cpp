@@ -331,7 +331,7 @@ TEST_F(TwoRanks, WaitInACircleByTheirTurns) {
 }
 
 // No op of this rank needs the ops before a barrier, but another rank may.
-TEST_F(TwoRanks, BarriersTellOthers) {
+TEST_F(TwoRanks, BarriersReleaseOtherRanks) {
   first_.begin_capture();
   increment(first_, mine_);
   side_.wait(first_.record());

@@ -235,7 +235,7 @@ TEST(Collectives, ACallIsAnOpOfItsStream) {
   EXPECT_EQ(data[1].host_read<int>()[0], 3);
 }
 
-TEST(Collectives, CallsThatDiffersAreToldToAll) {
+TEST(Collectives, CallsThatDifferFailOnAllRanks) {
   const std::vector<Met> met = with_ranks(2, [](Rank& rank) {
     const Buffer data = rank.upload(Bytes(80'000));
     const std::size_t bytes = rank.comm.rank() == 0 ? 40'000 : 80;
@@ -249,7 +249,7 @@ TEST(Collectives, CallsThatDiffersAreToldToAll) {
   }
 }
 
-TEST(Collectives, WhoDoesNotComeIsNamed) {
+TEST(Collectives, TheMissingRankIsNamed) {
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(100);
   const std::vector<Met> met = with_ranks(
@@ -368,7 +368,7 @@ SLIP_CHILD(Collectives, SumUntilOneIsKilled) {
   });
 }
 
-TEST(Collectives, AKilledRankIsToldToTheOthers) {
+TEST(Collectives, AKilledRankIsReportedToTheOthers) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Collectives.SumUntilOneIsKilled", id, 3, rank);

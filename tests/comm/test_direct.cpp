@@ -312,7 +312,7 @@ SLIP_CHILD(SharedBuffers, UntilOneIsKilled) {
   });
 }
 
-TEST(SharedBuffers, AKilledRankIsToldToTheOthers) {
+TEST(SharedBuffers, AKilledRankIsReportedToTheOthers) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SharedBuffers.UntilOneIsKilled", id, 3, rank);

@@ -68,7 +68,7 @@ TEST(Hangs, AKilledRankIsAnErrorOnAllOthers) {
 
 TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { expect_error_after(SIGSTOP, "rank 1 gives no sign of life"); }
 
-// Rank 1 computes, in its only thread, until it is told to stop; the other waits for it in a call.
+// Rank 1 computes, in its only thread, until the test sends it a byte; the other waits for it in a call.
 SLIP_CHILD(Hangs, ComputeForLong) {
   play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -104,7 +104,7 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
   other[1].signal(SIGSTOP);
   const std::string lost = other[0].report();
   EXPECT_NE(lost.find("rank 1 gives no sign of life"), std::string::npos) << lost;
-  job[1].tell('x');
+  job[1].send('x');
   for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
 }
 
@@ -135,18 +135,18 @@ TEST(Hangs, AnAbortEndsTheCallOnAllRanks) {
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.GiveUp", id, 3, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   const std::int64_t begun = base::now_ns();
-  ranks[0].tell('x');
+  ranks[0].send('x');
   for (const std::size_t rank : {0U, 1U}) {
     const std::string report = ranks[rank].report();
     for (const char* words : {"aborted", "rank 0"}) EXPECT_NE(report.find(words), std::string::npos) << report;
   }
   std::printf("known to both after %.3f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);
-  ranks[2].tell('x');
+  ranks[2].send('x');
   const std::string late = ranks[2].report();
   EXPECT_NE(late.find("aborted"), std::string::npos) << late;
 }
 
-TEST(Hangs, WhoLeavesBeforeACallIsNamed) {
+TEST(Hangs, ARankThatLeavesBeforeACallIsNamed) {
   const UniqueId id = test::local_id();
   const std::vector<Met> met = as_ranks(2, [&](int rank) {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -166,7 +166,7 @@ TEST(Hangs, WhoLeavesBeforeACallIsNamed) {
 }
 
 // The same where ranks exchange messages: over memory and over a network.
-TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
+TEST(Hangs, ARankThatLeavesBeforeACallOfMessagesIsNamed) {
   for (const Transport transport : {Transport::kAuto, Transport::kNet}) {
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling}) {
       CommunicatorOptions options;
@@ -194,10 +194,10 @@ TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
 }
 
 // All entries of this process's ledger are taken, so reports must ask the ranks instead of reading their entries.
-TEST(Hangs, WhoCannotBeReadIsAsked) {
-  std::vector<std::unique_ptr<transport::LedgerSlot>> seats;
+TEST(Hangs, RanksWithoutALedgerEntryAreAsked) {
+  std::vector<std::unique_ptr<transport::LedgerSlot>> slots;
   for (int i = 0; i < transport::kLedgerEntries; ++i)
-    seats.push_back(std::make_unique<transport::LedgerSlot>(
+    slots.push_back(std::make_unique<transport::LedgerSlot>(
         transport::LedgerSlot::Identity{1, i, transport::kLedgerEntries, "none"}));
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   CommunicatorOptions options;

@@ -170,7 +170,7 @@ TEST_P(HostsOver, ACutBeforeTheFirstCall) {
   for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   hosts.cut(2);
   const std::int64_t begun = base::now_ns();
-  for (int rank = 0; rank < 3; ++rank) job[rank].tell('x');
+  for (int rank = 0; rank < 3; ++rank) job[rank].send('x');
   for (int rank = 0; rank < 3; ++rank) {
     const std::string report = job[rank].report();
     EXPECT_NE(report.find("gives no sign of life"), std::string::npos) << "rank " << rank << ": " << report;
@@ -277,13 +277,13 @@ TEST_P(HostsOver, AnAbortEndsTheCall) {
   Job job(hosts, 3, 1, "Hangs.GiveUp", over(GetParam()));
   for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   const std::int64_t begun = base::now_ns();
-  job[0].tell('x');
+  job[0].send('x');
   for (const int rank : {0, 1}) {
     const std::string report = job[rank].report();
     for (const char* words : {"aborted", "rank 0"}) EXPECT_NE(report.find(words), std::string::npos) << report;
   }
   std::printf("aborted after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);  // 1 s on idle cores
-  job[2].tell('x');
+  job[2].send('x');
   const std::string late = job[2].report();
   EXPECT_NE(late.find("aborted"), std::string::npos) << late;
 }
@@ -321,14 +321,14 @@ TEST_P(HostsOver, AnAbortEndsACallWhosePeerIsStopped) {
   Job job(hosts, 2, 1, "Hosts.AbortWhileThePeerIsStopped", over(GetParam()));
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   job[1].signal(SIGSTOP);
-  job[0].tell('x');
+  job[0].send('x');
   ASSERT_EQ(job[0].hear(1), "!");
   const std::int64_t begun = base::now_ns();
   ASSERT_EQ(job[0].hear(1), "!");
   std::printf("aborted after %.2f s\n", static_cast<double>(base::now_ns() - begun) / 1e9);  // 1 s on idle cores
   const std::string report = job[0].report();
   EXPECT_NE(report.find("aborted"), std::string::npos) << report;
-  job[1].tell('x');
+  job[1].send('x');
   job[1].signal(SIGCONT);
   EXPECT_NE(job[1].report().find("rank 0"), std::string::npos);
 }

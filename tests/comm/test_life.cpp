@@ -146,7 +146,7 @@ TEST(Finalize, WaitsForAllAndLeavesOnlyTheEnd) {
 }
 
 TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
-  std::atomic<int> summed{0}, told{0};
+  std::atomic<int> summed{0}, failed{0};
   expect_no_errors(with_comms(3, [&](Communicator& comm, const Adder& adder) {
     EXPECT_FALSE(comm.error());
     EXPECT_EQ(adder.wrong_sum(comm), "");
@@ -169,9 +169,9 @@ TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
       EXPECT_TRUE(fails(call, first->code(), {text})) << text;
     }
     EXPECT_EQ(comm.error()->what(), text);
-    told.fetch_add(1);
+    failed.fetch_add(1);
   }));
-  EXPECT_EQ(told.load(), 3);
+  EXPECT_EQ(failed.load(), 3);
 }
 
 TEST(Errors, OfAPartStayThere) {
@@ -222,7 +222,7 @@ TEST(Abort, EndsACallWhosePeerIsStopped) {
     EXPECT_TRUE(fails([&] { adder.stream().sync(); }, Code::kAborted));
     EXPECT_EQ(comm.error()->code(), Code::kAborted);
   }  // ends, too
-  other.tell('x');
+  other.send('x');
   other.signal(SIGCONT);
   EXPECT_NE(other.report().find("rank 0"), std::string::npos);
 }
@@ -251,7 +251,7 @@ std::vector<Met> init_as(const std::function<Communicator(const UniqueId&, int r
   return as_ranks(3, [&](int rank) { init(id, rank, Device::open("cpu", {.compute_workers = 2})); });
 }
 
-TEST(Options, RanksThatCannotBeAreToldToAll) {
+TEST(Options, InvalidRanksFailOnAllRanks) {
   for (const int wrong : {-1, 3, 70'000}) {
     for (const Met& one : init_as([&](const UniqueId&id, int rank, const Device&device) {
            return Communicator::init(id, 3, rank == 1 ? wrong : rank, device);

@@ -86,7 +86,7 @@ TEST(ClosedLinks, AnAddressIsNotFollowedAfterwards) {
   EXPECT_TRUE(untouched(pipe.in));
 }
 
-TEST(ClosedLinks, WhoReadsIsWaitedFor) {
+TEST(ClosedLinks, CloseWaitsForTheReader) {
   for (int round = 0; round < 100; ++round) {
     Threads pipe(1 << 20);
     std::atomic<bool> goes{false};

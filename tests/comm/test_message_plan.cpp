@@ -202,9 +202,9 @@ void drop_repeated(comm::Program& program) {
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const comm::Primitive& step = program.steps[i];
     if (step.kind == Kind::kSent || step.kind == Kind::kReceived) {
-      std::uint64_t& most = reached[{step.kind, step.peer}];
-      if (counts[i] <= most) continue;
-      most = counts[i];
+      std::uint64_t& max = reached[{step.kind, step.peer}];
+      if (counts[i] <= max) continue;
+      max = counts[i];
     }
     kept.push_back(step);
   }

@@ -82,15 +82,16 @@ class Mismatches : public testing::TestWithParam<Way> {
 
   // One rank makes another call than the others. Returns the error that each rank gets, in this call, in the next one
   // or in finalize(): no rank continues.
-  void expect_named(const Asked& asked, const Asked& different, int who, std::initializer_list<std::string> words) {
-    SCOPED_TRACE(fmt::format("{} of {} words, rank {} differs", name_of(asked.kind), asked.words, who));
+  void expect_named(const Asked& asked, const Asked& different, int differing,
+                    std::initializer_list<std::string> words) {
+    SCOPED_TRACE(fmt::format("{} of {} words, rank {} differs", name_of(asked.kind), asked.words, differing));
     const std::vector<Device> devices(kRanks, device_);
     std::vector<Communicator> comms = Communicator::init_all(devices, options());
     const std::vector<Met> met = test::as_ranks(kRanks, [&](int rank) {
       Communicator& comm = comms[static_cast<std::size_t>(rank)];
       const Stream stream = device_.stream();
       Caller caller(comm, device_, stream);
-      caller.make(rank == who ? different : asked);
+      caller.make(rank == differing ? different : asked);
       stream.sync();
       comm.barrier(stream);
       stream.sync();
@@ -126,10 +127,10 @@ TEST_P(Mismatches, OfTheRoot) {
   with_sizes([&](std::size_t words) {
     for (int kind = 0; kind < 4; ++kind) {
       const Asked asked{.kind = static_cast<Kind>(kind), .words = words};
-      for (const int who : {0, 1, 2}) {
+      for (const int differing : {0, 1, 2}) {
         Asked different = asked;
-        different.root = who == 0 ? 1 : who;  // one rank believes to be the root, or the root does not
-        expect_named(asked, different, who, {kNames[kind], "root 0", fmt::format("root {}", different.root)});
+        different.root = differing == 0 ? 1 : differing;  // one rank believes to be the root, or the root does not
+        expect_named(asked, different, differing, {kNames[kind], "root 0", fmt::format("root {}", different.root)});
       }
     }
   });
@@ -150,15 +151,15 @@ TEST_P(Mismatches, OfTheCount) {
 
 TEST_P(Mismatches, OfTypeAndOp) {
   with_sizes([&](std::size_t words) {
-    int who = 0;
+    int rank = 0;
     for (const Kind kind : {Kind::kReduce, Kind::kAllReduce, Kind::kReduceScatter}) {
       const Asked asked{.kind = kind, .words = words};
       Asked different = asked;
       different.type = DataType::kF32;
-      expect_named(asked, different, who++ % kRanks, {"U32", "F32"});
+      expect_named(asked, different, rank++ % kRanks, {"U32", "F32"});
       different = asked;
       different.op = ReduceOp::kMax;
-      expect_named(asked, different, who++ % kRanks, {"by sum", "by max"});
+      expect_named(asked, different, rank++ % kRanks, {"by sum", "by max"});
     }
   });
 }

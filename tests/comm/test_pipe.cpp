@@ -26,9 +26,9 @@ Bytes random_bytes(std::mt19937_64& random, std::size_t bytes) {
 
 // Sizes for all paths: in the head, in one cell and in several.
 std::size_t random_size(std::mt19937_64& random) {
-  const std::size_t most[] = {comm::PipeMemory::kInHead, 3000, comm::PipeMemory::kCellBytes + 1,
-                              3 * comm::PipeMemory::kCellBytes};
-  return random() % (most[random() % 4] + 1);
+  const std::size_t limits[] = {comm::PipeMemory::kInHead, 3000, comm::PipeMemory::kCellBytes + 1,
+                                3 * comm::PipeMemory::kCellBytes};
+  return random() % (limits[random() % 4] + 1);
 }
 
 class Pipes : public testing::TestWithParam<std::int32_t> {

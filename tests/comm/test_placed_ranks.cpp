@@ -1,4 +1,4 @@
-// Communicators of ranks whose places a topology file tells: what is wrong with one is told to every rank, and calls
+// Communicators of ranks whose places are in a topology file: every rank gets the error of a wrong file, and calls
 // give the same whatever the order.
 #include <gtest/gtest.h>
 

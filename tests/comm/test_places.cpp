@@ -152,7 +152,7 @@ TEST(RankPlacement, OfNumaNodesByTheKernelsFiles) {
   for (const char* const wrong : {"x", "1-", "1;2", "-3"}) EXPECT_TRUE(store::read_core_list(wrong).none()) << wrong;
 }
 
-// Every second rank is bound to the other NUMA node of a machine that hwloc is told to see.
+// Every second rank is bound to the other NUMA node of a machine that hwloc gets from its environment.
 SLIP_CHILD(RankPlacement, BoundInTurns) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     transport::Bootstrap bootstrap(info.id, info.nranks, info.rank);
@@ -208,7 +208,7 @@ TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
   }
 }
 
-TEST(RankPlacement, DigestsTellRelaysAndTreesApart) {
+TEST(RankPlacement, DigestsDistinguishRelaysAndTrees) {
   const std::vector<comm::CommGraph> first = comm::comm_graphs({0, 0, 1, 1}, 1);
   std::vector<comm::CommGraph> other = first;
   EXPECT_EQ(comm::digest(other), comm::digest(first));
@@ -259,7 +259,7 @@ TEST(PlacesOfHosts, ProcessesFindWhatTheSearchSays) {
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(job[rank].report(), expected) << "rank " << rank;
 }
 
-TEST(PlacesOfHosts, AFileThatIsNotThereIsToldToAllHosts) {
+TEST(PlacesOfHosts, AMissingFileFailsOnAllHosts) {
   Hosts hosts(2);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   Job job(hosts, 2, 2, "Hosts.EveryCall", {{"SLIP_TOPO_FILE", "/nowhere/machine.xml"}});
@@ -269,8 +269,8 @@ TEST(PlacesOfHosts, AFileThatIsNotThereIsToldToAllHosts) {
   }
 }
 
-// What SLIP_DEBUG=topo tells, of ranks that a launcher started.
-TEST(PlacesOfHosts, AreShownToWhoAsks) {
+// The output of SLIP_DEBUG=topo, of ranks that a launcher started.
+TEST(PlacesOfHosts, AreInTheDebugOutput) {
   const std::string command = fmt::format("SLIP_DEBUG=topo SLIP_TOPO_FILE={} {} bench all_reduce -n 4 -b 8 -e 8 2>&1",
                                           data_file("crossed4.xml"), SLIP_PROGRAM);
   FILE* const pipe = ::popen(command.c_str(), "r");

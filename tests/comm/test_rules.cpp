@@ -214,9 +214,9 @@ TEST_P(CollectiveRules, N6_AnotherOrderOfTwoCommunicatorsEndsAtTheDeadline) {
       for (const Buffer& one : data) EXPECT_EQ(last(one), 2U);
     } else {
       // One of them reaches its deadline first and notifies the other.
-      const std::string told = error_of(ranks.streams[0]) + error_of(ranks.streams[1]);
+      const std::string errors = error_of(ranks.streams[0]) + error_of(ranks.streams[1]);
       for (const char* words : {"timeout: rank ", "all_reduce of 1000 U32", "deadlock: rank "})
-        EXPECT_NE(told.find(words), std::string::npos) << told;
+        EXPECT_NE(errors.find(words), std::string::npos) << errors;
     }
   }
 }
@@ -235,7 +235,7 @@ TEST_P(CollectiveRules, N7_TwoThreadsMayCallAtOnce) {
   }));
 }
 
-TEST_P(CollectiveRules, N8_WhoWaitsElsewhereIsNamed) {
+TEST_P(CollectiveRules, N8_ARankThatWaitsElsewhereIsNamed) {
   WorldRanks ranks = make(std::chrono::milliseconds(500));
   for (std::size_t i = 0; i < 2; ++i) ranks.comms[i].barrier(ranks.streams[i]);
   ranks.sync();

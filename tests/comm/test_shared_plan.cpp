@@ -75,7 +75,7 @@ TEST(SharedPlanOf, CallsOfAllKindsOneAfterTheOther) {
   expect_proven(calls, 3);
 }
 
-// Roots that change, and that do not: who gives may be ahead of who takes.
+// Roots that change, and that do not: the sender may be ahead of the receiver.
 TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
   std::vector<comm::Call> calls;
   for (const std::uint64_t bytes : {40'000U, 700'000U, 100U, 1'700'000U, 40'000U}) {

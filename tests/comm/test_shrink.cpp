@@ -20,10 +20,10 @@ namespace slip::test_shrink {
 namespace {
 
 // A rank ends itself when it is about to send this notification that shrink is done, counted from 1; 0: it does not.
-std::atomic<int> g_tellings{0};
+std::atomic<int> g_notifications_left{0};
 
 // Whether these bytes are such a notification. See transport/bootstrap/recovery.cpp.
-bool tells_of_success(std::span<const std::byte> bytes) {
+bool says_success(std::span<const std::byte> bytes) {
   constexpr std::uint64_t kVerdictTag = 0x5e1ea7e6;
   constexpr std::uint32_t kDone = 1;
   struct Verdict {
@@ -48,9 +48,9 @@ bool tells_of_success(std::span<const std::byte> bytes) {
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   static const auto real =
       reinterpret_cast<ssize_t (*)(int, const void*, std::size_t, int)>(::dlsym(RTLD_NEXT, "send"));
-  if (slip::test_shrink::g_tellings > 0 &&
-      slip::test_shrink::tells_of_success({static_cast<const std::byte*>(data), bytes}) &&
-      --slip::test_shrink::g_tellings == 0)
+  if (slip::test_shrink::g_notifications_left > 0 &&
+      slip::test_shrink::says_success({static_cast<const std::byte*>(data), bytes}) &&
+      --slip::test_shrink::g_notifications_left == 0)
     ::raise(SIGKILL);
   return real(socket, data, bytes, flags);
 }
@@ -81,26 +81,26 @@ CommunicatorOptions short_beats() {
   return options;
 }
 
-// What the test tells each rank before it begins.
+// What the test sends each rank before it begins.
 struct Orders {
-  std::uint8_t left = 0;          // how many ranks there are in the end
-  std::uint8_t killed_in = 0;     // ends itself in this call; 0: does not
-  std::uint8_t killed_after = 0;  // ends a few times 100 us after it has learnt of the first loss
-  std::uint8_t tellings = 0;      // ends before it tells so many that the first shrink is done
-  bool ends() const { return killed_in != 0 || killed_after != 0 || tellings != 0; }
+  std::uint8_t left = 0;           // how many ranks there are in the end
+  std::uint8_t killed_in = 0;      // ends itself in this call; 0: does not
+  std::uint8_t killed_after = 0;   // ends a few times 100 us after it has learnt of the first loss
+  std::uint8_t notifications = 0;  // ends before it notifies so many ranks that the first shrink is done
+  bool ends() const { return killed_in != 0 || killed_after != 0 || notifications != 0; }
 };
 
 Orders hear_orders() {
   Orders orders;
-  for (std::uint8_t* byte : {&orders.left, &orders.killed_in, &orders.killed_after, &orders.tellings}) {
+  for (std::uint8_t* byte : {&orders.left, &orders.killed_in, &orders.killed_after, &orders.notifications}) {
     if (::read(test::kLine, byte, 1) != 1) throw std::runtime_error("no orders");
   }
   return orders;
 }
 
-void tell(const RankProcess& rank, const Orders& orders) {
-  for (const std::uint8_t byte : {orders.left, orders.killed_in, orders.killed_after, orders.tellings})
-    rank.tell(static_cast<char>(byte));
+void send_orders(const RankProcess& rank, const Orders& orders) {
+  for (const std::uint8_t byte : {orders.left, orders.killed_in, orders.killed_after, orders.notifications})
+    rank.send(static_cast<char>(byte));
 }
 
 void end_in(int microseconds) {
@@ -110,7 +110,7 @@ void end_in(int microseconds) {
 }
 
 // Adds with the others; after each loss with the remaining ranks, until as many are left as expected.
-std::string add_with_who_is_left(const transport::LaunchInfo& info, const Orders& orders) {
+std::string add_with_the_remaining_ranks(const transport::LaunchInfo& info, const Orders& orders) {
   const Adder adder;
   std::optional<Communicator> comm(
       Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
@@ -131,7 +131,7 @@ std::string add_with_who_is_left(const transport::LaunchInfo& info, const Orders
       if (error.code() != Code::kRankLost) return error.what();
       if (orders.killed_in != 0) ::raise(SIGKILL);  // another one was quicker
       if (orders.killed_after != 0) end_in(orders.killed_after * 100);
-      g_tellings = orders.tellings;
+      g_notifications_left = orders.notifications;
       comm.emplace(comm->shrink());
       work.emplace(adder.device());  // a stream that has failed stays so
       good = 0;
@@ -140,16 +140,16 @@ std::string add_with_who_is_left(const transport::LaunchInfo& info, const Orders
   return fmt::format("rank {} of {}", comm->rank(), comm->nranks());
 }
 
-SLIP_CHILD(Shrink, AddWithWhoIsLeft) {
-  test::play([](const transport::LaunchInfo& info) { return add_with_who_is_left(info, hear_orders()); });
+SLIP_CHILD(Shrink, AddWithTheRemainingRanks) {
+  test::play([](const transport::LaunchInfo& info) { return add_with_the_remaining_ranks(info, hear_orders()); });
 }
 
 // Starts four ranks and returns what they report.
 std::vector<std::string> run_four(const std::vector<Orders>& orders) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Shrink.AddWithWhoIsLeft", id, 4, rank);
-  for (std::size_t rank = 0; rank < 4; ++rank) tell(ranks[rank], orders[rank]);
+  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Shrink.AddWithTheRemainingRanks", id, 4, rank);
+  for (std::size_t rank = 0; rank < 4; ++rank) send_orders(ranks[rank], orders[rank]);
   std::vector<std::string> reports;
   for (const RankProcess& rank : ranks) reports.push_back(rank.report());
   return reports;
@@ -171,7 +171,7 @@ unsigned seed() {
 }
 
 // Not the first: another rank may still be in init then, which is an error of its own.
-std::uint8_t some_call(std::mt19937& random, unsigned most) { return static_cast<std::uint8_t>(2 + random() % most); }
+std::uint8_t some_call(std::mt19937& random, unsigned max) { return static_cast<std::uint8_t>(2 + random() % max); }
 
 TEST(Shrink, AfterOneOfFourWasKilled) {
   std::mt19937 random(seed());
@@ -209,14 +209,15 @@ TEST(Shrink, WhileAnotherIsKilled) {
 
 // The lowest remaining rank leads the first shrink. It ends before it has notified any rank that shrink is done, or
 // between two notifications: the notified ranks continue, and the others join them.
-TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
+TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoNotifications) {
   for (const std::size_t first : {0, 3}) {
     const std::size_t leads = first == 0 ? 1 : 0;
-    for (const std::uint8_t tellings : {1, 2}) {
-      SCOPED_TRACE(testing::Message() << "rank " << first << ", then rank " << leads << " before word " << +tellings);
+    for (const std::uint8_t notifications : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << "rank " << first << ", then rank " << leads << " before notification "
+                                      << +notifications);
       std::vector<Orders> orders(4, Orders{2});
       orders[first].killed_in = 5;
-      orders[leads].tellings = tellings;
+      orders[leads].notifications = notifications;
       expect_survivors(orders);
     }
   }
@@ -251,7 +252,7 @@ TEST(Shrink, AgainAndAgainDownToOne) {
   EXPECT_EQ(reports, "alone");
 }
 
-SLIP_CHILD(Shrink, GoOnWithoutWhoIsStopped) {
+SLIP_CHILD(Shrink, GoOnWithoutTheStoppedRank) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
@@ -269,13 +270,13 @@ SLIP_CHILD(Shrink, GoOnWithoutWhoIsStopped) {
 TEST(Shrink, AfterOneWasStopped) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Shrink.GoOnWithoutWhoIsStopped", id, 4, rank);
+  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Shrink.GoOnWithoutTheStoppedRank", id, 4, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   ranks[2].signal(SIGSTOP);
   EXPECT_EQ(ranks[0].report(), "rank 0 of 3");
   EXPECT_EQ(ranks[1].report(), "rank 1 of 3");
   EXPECT_EQ(ranks[3].report(), "rank 2 of 3");
-  ranks[2].tell('x');
+  ranks[2].send('x');
   ranks[2].signal(SIGCONT);
   const std::string report = ranks[2].report();
   EXPECT_NE(report.find("given up by the others"), std::string::npos) << report;
@@ -289,7 +290,7 @@ std::vector<Met> with_comms(int count, const CommunicatorOptions& options,
   return as_ranks(count, [&](int rank) { body(comms[static_cast<std::size_t>(rank)], Adder()); });
 }
 
-TEST(Shrink, WithAListOfWhoIsLeftOut) {
+TEST(Shrink, WithAListOfExcludedRanks) {
   expect_no_errors(with_comms(5, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     if (comm.rank() != 0 && comm.rank() != 3) {
       Communicator less = comm.shrink({3, 0});
@@ -321,7 +322,7 @@ TEST(Shrink, AfterOneAborted) {
   EXPECT_FALSE(met[2].code) << met[2].text;
 }
 
-TEST(Shrink, ListsThatDifferAreToldToAll) {
+TEST(Shrink, ListsThatDifferFailOnAllRanks) {
   const std::vector<Met> met = with_comms(4, long_timeouts(), [](Communicator& comm, const Adder&) {
     if (comm.rank() != 3) comm.shrink(comm.rank() == 2 ? std::vector<int>{1} : std::vector<int>{3});
   });
@@ -340,7 +341,7 @@ TEST(Shrink, BadListsAreRefused) {
   }));
 }
 
-TEST(Shrink, WhoDoesNotComeIsNamed) {
+TEST(Shrink, TheMissingRankIsNamed) {
   CommunicatorOptions options = long_timeouts();
   options.init_timeout = milliseconds(1000);
   const std::vector<Met> met = with_comms(3, options, [](Communicator& comm, const Adder&) {

@@ -1,4 +1,4 @@
-// Ranks on sim devices whose places a topology file tells, and communicators made from others there.
+// Ranks on sim devices whose places are in a topology file, and communicators made from others there.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -120,7 +120,7 @@ void expect_goes_on(WorldRanks& ranks, const std::vector<std::size_t>& kept, con
   expect_sum(comms, devices);
 }
 
-TEST(SimShrink, WithAListOfWhoIsLeftOut) {
+TEST(SimShrink, WithAListOfExcludedRanks) {
   CommunicatorOptions options;
   options.topology = data_file("crossed4.xml");
   WorldRanks ranks(test::sim_world(), 4, options);

@@ -184,7 +184,7 @@ TEST_F(PairOnSim, CallsOfTwoStreamsTakeTurns) {
   EXPECT_EQ(value(1), 4U);
 }
 
-TEST_F(PairOnSim, CallsThatDifferAreToldToAll) {
+TEST_F(PairOnSim, CallsThatDifferFailOnAllRanks) {
   add(0, ranks_.streams[0], 4096);
   add(1, ranks_.streams[1], 80);
   for (const Stream& stream : ranks_.streams)
@@ -197,14 +197,14 @@ TEST_F(PairOnSim, CallsThatDifferAreToldToAll) {
   EXPECT_TRUE(fails([&] { add(0, ranks_.devices[0].stream()); }, Code::kMismatch));
 }
 
-TEST_F(PairOnSim, MessagesThatDifferAreToldToBoth) {
+TEST_F(PairOnSim, MessagesThatDifferFailOnBothRanks) {
   ranks_.comms[0].send(data_[0].slice(0, 100), 1, ranks_.streams[0]);
   ranks_.comms[1].recv(data_[1].slice(0, 200), 0, ranks_.streams[1]);
   for (const Stream& stream : ranks_.streams)
     EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kMismatch, {"100 bytes", "200 bytes"}));
 }
 
-TEST_F(HastyPairOnSim, WhoDoesNotComeIsNamed) {
+TEST_F(HastyPairOnSim, TheMissingRankIsNamed) {
   add(0);
   EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kTimeout, {"all_reduce of 1024 U32", "rank 1"}));
   EXPECT_TRUE(fails([&] { add(1); }, Code::kTimeout, {"rank 1"}));
@@ -221,7 +221,7 @@ TEST_F(HastyPairOnSim, AMessageThatNobodyTakes) {
   EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kTimeout, {"rank 1"}));
 }
 
-TEST_F(PairOnSim, AStreamThatFailedIsToldToTheOthers) {
+TEST_F(PairOnSim, AStreamThatFailedIsReportedToTheOthers) {
   static const Kernel kThrow{"throws", [](const Args&) { throw std::runtime_error("of its own"); }};
   ranks_.streams[1].launch(kThrow, {});
   add(1);

@@ -94,10 +94,10 @@ class Program {
     Communicator& comm = *part.comm;
     const auto size = static_cast<std::size_t>(comm.nranks()), me = static_cast<std::size_t>(comm.rank());
     const std::size_t root = raw_root % size;
-    const auto said = [&](std::size_t who, std::size_t i) { return word(part.members[who], salt, i); };
+    const auto said = [&](std::size_t member, std::size_t i) { return word(part.members[member], salt, i); };
     const auto sum = [&](std::size_t i) {
       std::uint32_t result = 0;
-      for (std::size_t who = 0; who < size; ++who) result += said(who, i);
+      for (std::size_t member = 0; member < size; ++member) result += said(member, i);
       return result;
     };
     const bool much_in = kind == 3 || kind == 4, much_out = kind == 2 || kind == 4;
@@ -262,8 +262,8 @@ TEST(SoakWithLosses, TheOthersGoOn) {
     for (int rank = 0; rank < count; ++rank) ranks.emplace_back("SoakWithLosses.GoOn", id, count, rank);
     const auto seed = static_cast<char>(random() % 128);
     for (const RankProcess& rank : ranks) {
-      rank.tell(seed);
-      rank.tell(static_cast<char>(count - lost));
+      rank.send(seed);
+      rank.send(static_cast<char>(count - lost));
     }
     std::vector<bool> victims(static_cast<std::size_t>(count));
     for (int i = 0; i < lost; ++i) {

@@ -79,7 +79,7 @@ TEST(Stalls, AStoppedProcessIsNamedAsStopped) {
   expect_words(found[0].text, {"rank 1 of aaaa1111 is waited for in", "is stopped (process 101", "moves data in"});
 }
 
-TEST(Stalls, WhoFailedOrLeftIsNamedWithItsWords) {
+TEST(Stalls, FailedAndDepartedRanksAreNamedWithTheirText) {
   std::vector<comm::RankState> ranks{waits(kX, 0, 7, 1), outside(kX, 1, 6)};
   ranks[1].view.life = transport::LedgerLife::kFailed;
   std::snprintf(ranks[1].view.text, sizeof(ranks[1].view.text), "a kernel threw");
@@ -142,7 +142,7 @@ TEST(Stalls, RanksInTheSameCallAreNoCircle) {
 }
 
 // A receiver of a broadcast needs its root only.
-TEST(Stalls, WithARootOnlyWhoIsNeededIsNamed) {
+TEST(Stalls, WithARootOnlyTheNeededRankIsNamed) {
   std::vector<comm::RankState> ranks{outside(kX, 0, 0), waits(kX, 1, 1, 0), outside(kX, 2, 0)};
   const comm::Signature signature = comm::Signature::of({.kind = comm::Collective::kBroadcast, .elements = 10}, 1);
   ranks[1].view.call[0] = signature.elements;

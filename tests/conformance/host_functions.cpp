@@ -104,19 +104,19 @@ TEST_P(HostFunctions, Rule79_HostFunctionsRunOneAtATime) {
   }
   const Device device = open();
   const Stream a = device.stream(), b = device.stream(), c = device.stream();
-  std::atomic<int> running{0}, most{0}, ran{0};
+  std::atomic<int> running{0}, max{0}, ran{0};
   for (int i = 0; i < 60; ++i) {
     const StreamRef stream = i % 3 == 0 ? StreamRef(a) : i % 3 == 1 ? StreamRef(b) : StreamRef(c);
     stream.host([&] {
       const int now = ++running;
-      if (now > most) most = now;
+      if (now > max) max = now;
       ++ran;
       --running;
     });
   }
   device.sync();
   EXPECT_EQ(ran, 60);
-  EXPECT_EQ(most, 1);
+  EXPECT_EQ(max, 1);
 }
 
 TEST_P(HostFunctions, Rule80_HostFunctionSeesEverythingJoinedIntoItsStream) {

@@ -87,7 +87,7 @@ TEST_F(CudaCompressedWeights, EveryFormGivesTheBitsOfAResidentRun) {
         options.compressed = source.compressed_bytes(stack.graph);
         const WeightsPlan plan = plan_weights(stack.graph, costs, options);
         EXPECT_TRUE(verify_weights(plan, stack.graph, device, source).proven());
-        for (const WeightGroup& group : plan.units) {
+        for (const WeightGroup& group : plan.groups) {
           streamed = streamed || (group.compressed_bytes > 0 && !group.resident);
           resident = resident || (group.compressed_bytes > 0 && group.resident);
         }

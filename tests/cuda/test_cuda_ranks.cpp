@@ -301,7 +301,7 @@ TEST_F(CudaMps, NewMemoryWhileTheOthersWait) {
         if (rank == late) continue;
         EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].hear(1), "w");
       }
-      ranks[static_cast<std::size_t>(late)].tell('g');
+      ranks[static_cast<std::size_t>(late)].send('g');
     }
     for (RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "right");
   }

@@ -66,8 +66,8 @@ class Maker {
 
   Value weight() {
     if (!weights_.empty() && chance(4)) return weights_[below(weights_.size())];  // shared, and far apart
-    const std::uint64_t most = chance(3) ? options_.max_weight_words : chance(2) ? 60'000 : 1000;
-    weights_.push_back(graph_.weight(name("w"), DataType::kU32, {1 + below(most)}));
+    const std::uint64_t max = chance(3) ? options_.max_weight_words : chance(2) ? 60'000 : 1000;
+    weights_.push_back(graph_.weight(name("w"), DataType::kU32, {1 + below(max)}));
     return weights_.back();
   }
 

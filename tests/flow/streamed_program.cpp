@@ -50,9 +50,9 @@ std::uint64_t bytes_of(const Weights& weights) {
 }
 
 std::uint64_t largest_of(const Weights& weights) {
-  std::uint64_t most = 0;
-  for (const auto& words : weights) most = std::max<std::uint64_t>(most, (words.size() * 4 + 255) / 256 * 256);
-  return most;
+  std::uint64_t max = 0;
+  for (const auto& words : weights) max = std::max<std::uint64_t>(max, (words.size() * 4 + 255) / 256 * 256);
+  return max;
 }
 
 Order in_order(std::size_t groups) {

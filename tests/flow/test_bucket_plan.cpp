@@ -71,16 +71,16 @@ TEST(BucketOrder, IsTheBestOfAllOrders) {
               static_cast<Picos>(random() % 90)};
     std::vector<std::uint32_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0U);
-    Picos least = std::numeric_limits<Picos>::max();
-    do least = std::min(least, lateness(calls, order));
+    Picos min = std::numeric_limits<Picos>::max();
+    do min = std::min(min, lateness(calls, order));
     while (std::next_permutation(order.begin(), order.end()));
     const flow::OrderedCalls found = flow::best_order(calls, 100'000);
     EXPECT_TRUE(found.exact);
-    EXPECT_EQ(found.lateness, least);
-    EXPECT_EQ(lateness(calls, found.calls), least);
+    EXPECT_EQ(found.lateness, min);
+    EXPECT_EQ(lateness(calls, found.calls), min);
     const flow::OrderedCalls quick = flow::due_first(calls);
     EXPECT_EQ(lateness(calls, quick.calls), quick.lateness);
-    EXPECT_GE(quick.lateness, least);
+    EXPECT_GE(quick.lateness, min);
   }
 }
 

@@ -97,10 +97,10 @@ struct Folder {
 };
 
 bool any_streamed(const WeightsPlan& plan) {
-  return std::ranges::any_of(plan.units, [](const WeightGroup& g) { return g.compressed_bytes > 0 && !g.resident; });
+  return std::ranges::any_of(plan.groups, [](const WeightGroup& g) { return g.compressed_bytes > 0 && !g.resident; });
 }
 bool any_resident(const WeightsPlan& plan) {
-  return std::ranges::any_of(plan.units, [](const WeightGroup& g) { return g.compressed_bytes > 0 && g.resident; });
+  return std::ranges::any_of(plan.groups, [](const WeightGroup& g) { return g.compressed_bytes > 0 && g.resident; });
 }
 
 // Near the end: in the blocks of the last weight.
@@ -284,8 +284,8 @@ TEST(CompressedWeights, SomeGroupsOfACompressedFolderAreDecodedByTheHost) {
   };
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, options);
   const auto packed = [](const WeightGroup& group) { return group.compressed_bytes > 0; };
-  ASSERT_TRUE(std::ranges::any_of(plan.units, packed));
-  ASSERT_FALSE(std::ranges::all_of(plan.units, packed));
+  ASSERT_TRUE(std::ranges::any_of(plan.groups, packed));
+  ASSERT_FALSE(std::ranges::all_of(plan.groups, packed));
   Runner runner(device, chain.graph, plan, source);
   expect_right(runner, chain, weights, "every third group by the host");
 }
@@ -305,8 +305,8 @@ TEST(CompressedWeights, APlanIsWrittenAndReadWithItsForms) {
   EXPECT_EQ(again.link_bytes(), plan.link_bytes());
   EXPECT_EQ(again.streamed_bytes, plan.streamed_bytes);
   EXPECT_EQ(again.decoding, plan.decoding);
-  for (std::size_t i = 0; i < plan.units.size(); ++i)
-    EXPECT_EQ(again.units[i].compressed_bytes, plan.units[i].compressed_bytes) << i;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i)
+    EXPECT_EQ(again.groups[i].compressed_bytes, plan.groups[i].compressed_bytes) << i;
 }
 
 TEST(CompressedWeights, APlanForOtherSizesIsRefused) {

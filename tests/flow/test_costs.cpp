@@ -221,7 +221,7 @@ TEST(MeasureCosts, BuiltInOpsAreMeasuredWithoutARace) {
   EXPECT_LT(costs.samples.size(), graph.ops().size());
 }
 
-TEST(MeasureCosts, LoadsAsItIsTold) {
+TEST(MeasureCosts, LoadsWithTheGivenProbe) {
   Ops ops;
   ops.add(kDot, 0, {.flops = 1'000'000});
   const Device device = Device::open(kDevice);
@@ -273,7 +273,7 @@ TEST(MeasureCosts, RunsOpsOnValuesThatTheyCanTake) {
   EXPECT_TRUE(good);
 }
 
-TEST(MeasureCosts, AnOpThatFailsIsTold) {
+TEST(MeasureCosts, AnOpThatFailsIsReported) {
   static const Kernel kFails{"fails", [](const Args&) { throw std::runtime_error("on purpose"); }};
   Ops ops;
   ops.add(kFails, 0, {});

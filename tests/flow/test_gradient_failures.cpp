@@ -169,7 +169,7 @@ TEST_P(GradientFailures, AKernelThrows) {
   }
 }
 
-TEST(GradientMisuse, IsToldAtOnce) {
+TEST(GradientMisuse, IsReportedAtOnce) {
   const std::vector<Met> met = with_trainers(1, [](Trainer& trainer) {
     Gradients gradients(trainer.comm, trainer.device, {.buckets = BucketRule::kDdp});
     const ParameterId a = gradients.add("a", 64, DataType::kF32);

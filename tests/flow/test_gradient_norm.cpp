@@ -23,8 +23,8 @@ TEST(GradientNorms, ClipTheGradients) {
     Network network(trainer, {1000, 7, 50'000}, {.cost = some_cost(), .norm = true});
     for (int step = 0; step < 4; ++step) {
       for (std::size_t i = 3; i-- > 0;) network.backward(i, step);
-      const double most = step == 3 ? 1e9 : 2.5;
-      network.gradients.clip_norm(most, trainer.compute);
+      const double max_norm = step == 3 ? 1e9 : 2.5;
+      network.gradients.clip_norm(max_norm, trainer.compute);
       for (std::size_t i = 0; i < 3; ++i) network.optimize(i);
       network.gradients.step_end();
       trainer.compute.sync();
@@ -41,7 +41,7 @@ TEST(GradientNorms, ClipTheGradients) {
       Buffer norm = trainer.device.alloc(8, MemoryKind::kPinned);
       trainer.device.copy(norm, network.gradients.norm());
       EXPECT_NEAR(norm.host_read<double>()[0], std::sqrt(squares), 1e-9 * std::sqrt(squares));
-      EXPECT_NEAR(std::sqrt(clipped), std::min(most, std::sqrt(squares)), 1e-5 * std::sqrt(squares));
+      EXPECT_NEAR(std::sqrt(clipped), std::min(max_norm, std::sqrt(squares)), 1e-5 * std::sqrt(squares));
     }
   }));
 }
@@ -63,9 +63,9 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
         shared.backward(i, step);
         expert.backward(i, step + apart);
       }
-      const double most = step == 4 ? 1e9 : 2.5;
+      const double max_norm = step == 4 ? 1e9 : 2.5;
       Gradients* const sets[] = {&shared.gradients, &expert.gradients};
-      Gradients::clip_norm(sets, trainer.comm, most, trainer.compute);
+      Gradients::clip_norm(sets, trainer.comm, max_norm, trainer.compute);
       for (std::size_t i = 0; i < 2; ++i) shared.optimize(i), expert.optimize(i);
       shared.gradients.step_end();
       expert.gradients.step_end();
@@ -83,12 +83,12 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
           for (std::size_t i = 0; i < of_half[p]; ++i) squares += std::pow(value(p, at, i, 2), 2);
         }
       }
-      const double norm = std::sqrt(squares), factor = std::min(1.0, most / norm);
+      const double norm = std::sqrt(squares), factor = std::min(1.0, max_norm / norm);
       for (const Network* network : {&shared, &expert}) {
-        Buffer told = trainer.device.alloc(8, MemoryKind::kPinned);
-        trainer.device.copy(told, network->gradients.norm());
-        EXPECT_NEAR(told.host_read<double>()[0], norm, 1e-9 * norm);
-        norms[static_cast<std::size_t>(trainer.rank())] = told.host_read<double>()[0];
+        Buffer host_norm = trainer.device.alloc(8, MemoryKind::kPinned);
+        trainer.device.copy(host_norm, network->gradients.norm());
+        EXPECT_NEAR(host_norm.host_read<double>()[0], norm, 1e-9 * norm);
+        norms[static_cast<std::size_t>(trainer.rank())] = host_norm.host_read<double>()[0];
       }
       for (std::size_t p = 0; p < 2; ++p) {
         const float mine = shared.kept[p].host_read<float>()[7], theirs = expert.kept[p].host_read<float>()[7];

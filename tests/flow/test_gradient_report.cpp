@@ -84,7 +84,7 @@ TEST(GradientReports, OnlyTheBackwardPassLosesTimeInIt) {
   times.waits = {
       {0, 0, kCompute, 0, 10 * kUs}, {1, 1, kCompute, 20 * kUs, 28 * kUs}, {2, 2, kCompute, 30 * kUs, 40 * kUs}};
   EXPECT_EQ(report_of_three(times).exposed, 28 * kUs);
-  for (flow::GradientTimes::Wait& wait : times.waits) wait.stream = kSide;
+  for (flow::GradientTimes::WaitTimes& wait : times.waits) wait.stream = kSide;
   const GradientReport beside = report_of_three(times);
   EXPECT_EQ(beside.exposed, 10 * kUs);
   EXPECT_EQ(beside.buckets[0].exposed, 0);
@@ -240,7 +240,7 @@ TEST(GradientComparisons, OfStepsInVirtualTimeAreExact) {
                              BucketRule::kPlanned);
     for (int step = 0; step < 3; ++step) training.step();
     const Gradients& gradients = training.gradients();
-    const StepComparison seen =
+    const Comparison seen =
         compare_steps(predict_report(gradients.profile(), gradients.cost(), gradients.plan()), training.report());
     // Times of a step are whole nanoseconds.
     const Picos slack = 1000 * static_cast<Picos>(layers.size() + 2);
@@ -249,7 +249,7 @@ TEST(GradientComparisons, OfStepsInVirtualTimeAreExact) {
                 static_cast<double>(slack));
     EXPECT_NEAR(static_cast<double>(seen.predicted_communication), static_cast<double>(seen.measured_communication),
                 static_cast<double>(slack));
-    for (const StepComparison::Difference& one : seen.differences)
+    for (const Comparison::Difference& one : seen.differences)
       EXPECT_NEAR(static_cast<double>(one.predicted), static_cast<double>(one.measured), 2000.0) << one.op;
   }
 }
@@ -266,7 +266,7 @@ TEST(GradientComparisons, NameTheLargestDifferences) {
   measured.buckets[1].gradients = "'second'";
   measured.buckets[1].ready = measured.buckets[1].start = 34 * kUs;
   measured.buckets[1].end = 69 * kUs;
-  const StepComparison seen = compare_steps(predicted, measured);
+  const Comparison seen = compare_steps(predicted, measured);
   EXPECT_EQ(seen.predicted, 60 * kUs);
   EXPECT_EQ(seen.measured, 80 * kUs);
   EXPECT_DOUBLE_EQ(seen.error(), 0.25);

@@ -96,15 +96,15 @@ TEST(Gradients, LearnWhatCallsCostInSteps) {
                                 for (const std::int64_t until = base::now_ns() + 2'000'000; base::now_ns() < until;)
                                   base::cpu_relax();
                               }};
-    constexpr Picos kTold = 100'000'000;
+    constexpr Picos kHinted = 100'000'000;
     const GradientHook hook = [](const GradientCall& call) {
       call.stream.launch(kLong, {});
       call.comm.all_reduce(call.data, call.data, call.type, ReduceOp::kAvg, call.stream);
     };
-    Network network(trainer, {4000, 1000}, {.hook = hook, .cost = {{{1024, kTold}}}, .check_every = 1});
+    Network network(trainer, {4000, 1000}, {.hook = hook, .cost = {{{1024, kHinted}}}, .check_every = 1});
     for (int step = 0; step < 8; ++step) network.run_step(step);
     trainer.compute.sync();
-    EXPECT_EQ(network.gradients.cost().time(1024), 4 * kTold);  // at most so much is believed
+    EXPECT_EQ(network.gradients.cost().time(1024), 4 * kHinted);  // at most so much is believed
   }));
 }
 

@@ -306,7 +306,7 @@ TEST(Pipeline, AFailureArrivesAndThePipelineGoesOn) {
   }
 }
 
-TEST(Pipeline, FunctionsThatFailAreTold) {
+TEST(Pipeline, FunctionsThatFailAreReported) {
   const Device device = Device::open("cpu");
   Data data(device, 1000, 1);
   Pipeline pipeline(device, spec_of(1000, 100, 2));

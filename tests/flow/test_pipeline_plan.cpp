@@ -44,7 +44,7 @@ TEST(PipelinePlan, TimesAreThoseOfTheStages) {
 TEST(PipelinePlan, NoOtherChunkSizeIsBetter) {
   constexpr unsigned kSeed = 311;
   std::mt19937_64 random(kSeed);
-  const auto below = [&](std::uint64_t most) { return 1 + random() % most; };
+  const auto below = [&](std::uint64_t max) { return 1 + random() % max; };
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(fmt::format("seed {}, round {}", kSeed, round));
     PipelineSpec spec = spec_of(below(60));
@@ -80,8 +80,8 @@ TEST(PipelinePlan, WhatEveryChunkCostsMakesThemLarger) {
   PipelineSpec spec = spec_of(1000);
   const PipelinePlan free = plan_pipeline(spec);
   spec.stages.chunk = 200 * kMicro;
-  const PipelinePlan dear = plan_pipeline(spec);
-  EXPECT_GT(dear.chunk, free.chunk);
+  const PipelinePlan expensive = plan_pipeline(spec);
+  EXPECT_GT(expensive.chunk, free.chunk);
   spec.chunk = 10;
   EXPECT_EQ(plan_pipeline(spec).predicted, (30 + 99 * 200) * kMicro);
   spec.stages.chunk = 0;
@@ -98,21 +98,21 @@ TEST(PipelinePlan, ManyElementsArePlannedNearTheBound) {
   EXPECT_LE(plan_pipeline(spec).memory, 1u << 20);
 }
 
-TEST(PipelinePlan, TooLittleMemorySaysTheLeastThatWorks) {
+TEST(PipelinePlan, TooLittleMemoryNamesTheSmallestThatWorks) {
   PipelineSpec spec = spec_of(100);
   spec.granule = 7;
   spec.memory = 1000;
-  const std::uint64_t least = 7168 + 3584;  // one slot of seven elements each
+  const std::uint64_t smallest = 7168 + 3584;  // one slot of seven elements each
   EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue,
-                    {"1000 bytes", fmt::format("at least {} bytes", least)}));
-  spec.memory = least - 1;
+                    {"1000 bytes", fmt::format("at least {} bytes", smallest)}));
+  spec.memory = smallest - 1;
   EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue));
-  spec.memory = least;
-  EXPECT_EQ(plan_pipeline(spec).memory, least);
+  spec.memory = smallest;
+  EXPECT_EQ(plan_pipeline(spec).memory, smallest);
   spec.depth = 3;
   EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue,
-                    {"3 slot", fmt::format("at least {} bytes", 3 * least)}));
-  spec.memory = 3 * least;
+                    {"3 slot", fmt::format("at least {} bytes", 3 * smallest)}));
+  spec.memory = 3 * smallest;
   EXPECT_EQ(plan_pipeline(spec).depth, 3u);
 }
 

@@ -21,9 +21,9 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // Plans, describes and proves at several budgets, and checks the smallest budget.
 void expect_plans(const Chain& chain, const std::string& what) {
-  const std::uint64_t least = test::smallest_budget(chain.graph, chain.costs);
+  const std::uint64_t smallest = test::smallest_budget(chain.graph, chain.costs);
   const std::uint64_t all = chain.graph.bytes_of(ValueRole::kWeight);
-  for (const std::uint64_t budget : {least, least + all / 7, least + all / 2, least + all}) {
+  for (const std::uint64_t budget : {smallest, smallest + all / 7, smallest + all / 2, smallest + all}) {
     const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = budget, .search_effort = 100'000});
     EXPECT_LE(plan.device_bytes(), budget) << what;
     EXPECT_GE(plan.step, 0) << what;
@@ -91,9 +91,10 @@ TEST(PlanLimits, BytesNearTheLastThatCanBeCounted) {
   Costs costs;
   costs.load = {1e15, 0};
   costs.samples.push_back({"touch", std::uint64_t{1} << 61, 0, 1, 1000});
-  const std::uint64_t least = test::smallest_budget(graph, costs);
-  EXPECT_GE(least, std::uint64_t{1} << 61);
-  for (const std::uint64_t budget : {least, least + (std::uint64_t{1} << 61), std::uint64_t{1} << 63, UINT64_MAX}) {
+  const std::uint64_t smallest = test::smallest_budget(graph, costs);
+  EXPECT_GE(smallest, std::uint64_t{1} << 61);
+  for (const std::uint64_t budget :
+       {smallest, smallest + (std::uint64_t{1} << 61), std::uint64_t{1} << 63, UINT64_MAX}) {
     const WeightsPlan plan = plan_weights(graph, costs, {.budget = budget});
     EXPECT_LE(plan.device_bytes(), budget);
     EXPECT_FALSE(describe(plan, graph, costs).empty());
@@ -105,18 +106,18 @@ TEST(PlanLimits, StreamAllAndARingOfOnesOwn) {
   for (std::uint64_t seed = 1; seed <= 100 / test::kShare; ++seed) {
     const test::RandomGraph model(seed);
     const WeightsOptions all{.stream_all = true, .search_effort = 10'000};
-    const std::uint64_t least = test::smallest_budget(model.graph, model.costs, all);
+    const std::uint64_t smallest = test::smallest_budget(model.graph, model.costs, all);
     WeightsOptions options = all;
-    options.budget = least;
+    options.budget = smallest;
     const WeightsPlan plan = plan_weights(model.graph, model.costs, options);
     EXPECT_EQ(plan.resident_bytes, 0u) << "seed " << seed;
-    EXPECT_LE(plan.device_bytes(), least) << "seed " << seed;
+    EXPECT_LE(plan.device_bytes(), smallest) << "seed " << seed;
     // A requested ring is used as it is, or refused, with any budget.
     for (const std::uint64_t ring : {std::uint64_t{0}, std::uint64_t{1}, kMiB, UINT64_MAX / 2, UINT64_MAX}) {
       for (const bool by_slowdown : {false, true}) {
         WeightsOptions asked{.ring = ring, .search_effort = 10'000};
         if (by_slowdown) asked.slowdown = 0.1;
-        else asked.budget = least + kMiB;
+        else asked.budget = smallest + kMiB;
         try {
           const WeightsPlan made = plan_weights(model.graph, model.costs, asked);
           EXPECT_TRUE(made.loads.empty() || made.ring_bytes == (ring + 255) / 256 * 256) << "seed " << seed;
@@ -143,9 +144,9 @@ TEST(PlanLimits, ABudgetForASlowdownIsNearlyTheSmallest) {
     const double limit = static_cast<double>(plan.compute) * (1 + allowed);
     EXPECT_LE(static_cast<double>(plan.step), limit + 1) << "seed " << seed;
     EXPECT_LE(plan.device_bytes(), *plan.budget) << "seed " << seed;
-    const std::uint64_t least = test::smallest_budget(chain.graph, chain.costs);
+    const std::uint64_t smallest = test::smallest_budget(chain.graph, chain.costs);
     const std::uint64_t less = chain.graph.bytes_of(ValueRole::kWeight) / 50;
-    if (*plan.budget < least + less) continue;
+    if (*plan.budget < smallest + less) continue;
     ++kept;
     const WeightsPlan smaller =
         plan_weights(chain.graph, chain.costs, {.budget = *plan.budget - less, .search_effort = 2'000'000});

@@ -27,11 +27,11 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 testing::AssertionResult sound(const WeightsPlan& plan) {
   for (std::size_t i = 0; i < plan.loads.size(); ++i) {
     const WeightLoad& load = plan.loads[i];
-    const std::uint64_t begin = load.offset, end = begin + plan.units[load.unit].bytes;
+    const std::uint64_t begin = load.offset, end = begin + plan.groups[load.group].bytes;
     if (end > plan.ring_bytes) return testing::AssertionFailure() << "load " << i << " ends behind the ring";
     for (std::size_t k = 0; k < plan.loads.size(); ++k) {
       const WeightLoad& old = plan.loads[k];
-      if (k == i || old.offset >= end || old.offset + plan.units[old.unit].bytes <= begin) continue;
+      if (k == i || old.offset >= end || old.offset + plan.groups[old.group].bytes <= begin) continue;
       if (k < i && old.last_op >= load.first_op)
         return testing::AssertionFailure() << "load " << i << " overwrites what op " << old.last_op << " still needs";
       const bool waits = load.after_op != kNoOp;
@@ -96,20 +96,20 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   int better_than_guess = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(seed, 9 + seed % 4);
-    const std::vector<WeightGroup> units = flow::make_weight_groups(chain.graph);
-    const flow::StepCosts step_costs = flow::step_costs_of(chain.graph, chain.costs, units);
-    const std::vector<WeightLoad> loads = flow::make_loads(units);
+    const std::vector<WeightGroup> groups = flow::make_weight_groups(chain.graph);
+    const flow::StepCosts step_costs = flow::step_costs_of(chain.graph, chain.costs, groups);
+    const std::vector<WeightLoad> loads = flow::make_loads(groups);
     std::uint64_t all = 0;
-    for (const WeightGroup& unit : units) all += flow::aligned(unit.bytes);
-    const flow::ResidentProblem problem{step_costs, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
+    for (const WeightGroup& group : groups) all += flow::aligned(group.bytes);
+    const flow::ResidentProblem problem{step_costs, groups, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
     double best = 1e300;
-    std::vector<char> set(units.size());
+    std::vector<char> set(groups.size());
     std::vector<WeightLoad> left;
-    for (std::uint32_t bits = 0; bits < 1u << units.size(); ++bits) {
+    for (std::uint32_t bits = 0; bits < 1u << groups.size(); ++bits) {
       std::uint64_t used = 0;
-      for (std::size_t i = 0; i < units.size(); ++i) {
+      for (std::size_t i = 0; i < groups.size(); ++i) {
         set[i] = static_cast<char>(bits >> i & 1);
-        used += set[i] ? flow::aligned(units[i].bytes) : 0;
+        used += set[i] ? flow::aligned(groups[i].bytes) : 0;
       }
       if (used > problem.capacity || !flow::streamed_loads(problem, set, left)) continue;
       best = std::min(best, flow::steady_step_of(step_costs, left).step);
@@ -183,20 +183,20 @@ TEST(PlanWeights, AWeightThatFarOpsShareIsLoadedForEachOrStays) {
   const WeightsPlan all = plan_weights(graph, costs, {.budget = 16 * kMiB, .stream_all = true});
   EXPECT_TRUE(sound(all));
   const auto loads = std::ranges::count_if(
-      all.loads, [&](const WeightLoad& load) { return all.units[load.unit].parts.front().bytes.value == shared; });
+      all.loads, [&](const WeightLoad& load) { return all.groups[load.group].parts.front().bytes.value == shared; });
   EXPECT_EQ(loads, 2) << "once for ops 0 and 3, once for op 39";
   const WeightsPlan some = plan_weights(graph, costs, {.budget = 24 * kMiB});
-  const auto unit =
-      std::ranges::find_if(some.units, [&](const WeightGroup& one) { return one.parts.front().bytes.value == shared; });
-  EXPECT_TRUE(unit->resident) << "it saves twice its bytes";
+  const auto group = std::ranges::find_if(
+      some.groups, [&](const WeightGroup& one) { return one.parts.front().bytes.value == shared; });
+  EXPECT_TRUE(group->resident) << "it saves twice its bytes";
 }
 
 TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   const Chain chain = make_chain({{4 * kMiB, 10}, {4096, 10}, {4096, 10}, {8 * kMiB, 10}}, 1e9);
-  const std::vector<WeightGroup> units = flow::make_weight_groups(chain.graph);
-  ASSERT_EQ(units.size(), 2u);
-  EXPECT_EQ(units[0].parts.size(), 3u);
-  EXPECT_EQ(units[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
+  const std::vector<WeightGroup> groups = flow::make_weight_groups(chain.graph);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].parts.size(), 3u);
+  EXPECT_EQ(groups[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
 
   Graph apart({.join_bytes = 0});
   Value x = apart.input("x", DataType::kF32, {64});
@@ -282,6 +282,28 @@ TEST(WeightsPlanFile, IsReadAsItWasWritten) {
   write_weights_plan(back, chain.graph, file.path + "2");
   const PlanFile again{file.path + "2"};
   EXPECT_EQ(again.text(), file.text());
+}
+
+// Plan files of earlier versions call a weight group a unit.
+TEST(WeightsPlanFile, EarlierKeysAreRead) {
+  const PlanFile file;
+  const Chain chain = random_chain(3, 20);
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB, .search_effort = 100'000});
+  ASSERT_FALSE(plan.loads.empty());
+  write_weights_plan(plan, chain.graph, file.path);
+  const std::string written = file.text();
+  std::string earlier = written;
+  int replaced = 0;
+  for (const auto& [now, before] : {std::pair{"\"groups\":", "\"units\":"}, std::pair{"\"group\":", "\"unit\":"}}) {
+    for (std::size_t at = 0; (at = earlier.find(now, at)) != std::string::npos; ++replaced)
+      earlier.replace(at, std::string_view(now).size(), before);
+  }
+  ASSERT_EQ(replaced, 1 + static_cast<int>(plan.loads.size()));
+  file.put(earlier);
+  const WeightsPlan back = read_weights_plan(chain.graph, file.path);
+  EXPECT_EQ(back.device_bytes(), plan.device_bytes());
+  write_weights_plan(back, chain.graph, file.path);
+  EXPECT_EQ(file.text(), written);
 }
 
 TEST(WeightsPlanFile, PlansThatDoNotFitAreRefused) {

@@ -20,10 +20,10 @@ using test::Words;
 // A budget between the smallest and all weights resident; both limits are tried often.
 WeightsPlan random_plan(const RandomGraph& model, std::mt19937_64& random) {
   WeightsOptions options{.stream_all = random() % 5 == 0, .search_effort = 50'000};
-  const std::uint64_t least = test::smallest_budget(model.graph, model.costs, options);
-  const std::uint64_t all = std::max(least, model.graph.bytes_of(ValueRole::kWeight) + least);
-  const std::uint64_t more = all - least + 1;
-  options.budget = least + (random() % 3 == 0 ? 0 : random() % more / (1 + random() % 8));
+  const std::uint64_t smallest = test::smallest_budget(model.graph, model.costs, options);
+  const std::uint64_t all = std::max(smallest, model.graph.bytes_of(ValueRole::kWeight) + smallest);
+  const std::uint64_t more = all - smallest + 1;
+  options.budget = smallest + (random() % 3 == 0 ? 0 : random() % more / (1 + random() % 8));
   return plan_weights(model.graph, model.costs, options);
 }
 
@@ -114,9 +114,9 @@ class SlowLoader final : public flow::GroupLoader {
       : plan_(plan), graph_(graph), weights_(weights), memory_(memory) {}
 
   void fill_resident() {
-    for (std::uint32_t group = 0; group < plan_.units.size(); ++group) {
-      if (plan_.units[group].resident)
-        put(group, static_cast<std::byte*>(memory_.resident.native()) + plan_.units[group].offset);
+    for (std::uint32_t group = 0; group < plan_.groups.size(); ++group) {
+      if (plan_.groups[group].resident)
+        put(group, static_cast<std::byte*>(memory_.resident.native()) + plan_.groups[group].offset);
     }
   }
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event*) override {
@@ -132,7 +132,7 @@ class SlowLoader final : public flow::GroupLoader {
 
  private:
   void put(std::uint32_t group, std::byte* into) const {
-    for (const WeightGroup::Part& part : plan_.units[group].parts) {
+    for (const WeightGroup::Part& part : plan_.groups[group].parts) {
       const Words& words = weights_.at(graph_[part.bytes.value].name);
       const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
       std::ranges::copy(bytes.subspan(part.bytes.offset, part.bytes.bytes), into + part.offset);
@@ -214,12 +214,12 @@ TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
     const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});
     Costs costs = model.costs;
     costs.read = {5e7, 0};
-    const std::uint64_t least = test::smallest_budget(model.graph, costs, {.host_memory = 0, .stream_all = true});
+    const std::uint64_t smallest = test::smallest_budget(model.graph, costs, {.host_memory = 0, .stream_all = true});
     const WeightsPlan plan = plan_weights(
-        model.graph, costs, {.budget = least, .host_memory = 0, .stream_all = true, .search_effort = 1000});
+        model.graph, costs, {.budget = smallest, .host_memory = 0, .stream_all = true, .search_effort = 1000});
     const Prediction prediction = predict_weights(plan, model.graph, costs, 8);
     std::uint64_t bytes = 0;
-    for (const WeightLoad& load : plan.loads) bytes += plan.units[load.unit].bytes;
+    for (const WeightLoad& load : plan.loads) bytes += plan.groups[load.group].bytes;
     const auto disk = static_cast<double>(bytes) / 5e7 * 1e12;
     EXPECT_GE(static_cast<double>(prediction.step), 0.99 * disk) << "seed " << seed;
     // Reads run ahead into slots of their own, which the planner does not count on.

@@ -75,7 +75,7 @@ struct FailingChain : Chain {
   }
 };
 
-TEST(RunnerFailure, AKernelThatThrowsIsToldByTheNextCalls) {
+TEST(RunnerFailure, AKernelThatThrowsIsReportedByTheNextCalls) {
   for (int good = 0; good < 4; ++good) {
     const FailingChain chain;
     const Weights weights = test::random_weights(chain, 1);
@@ -157,7 +157,7 @@ TEST(RunnerFailure, AReadThatFailsWithOthersInFlight) {
   for (int round = 0; round < 10; ++round) {
     const WeightsFile file(weights, round >= 4);
     const Device device = Device::open("cpu");
-    bool told = false;
+    bool named = false;
     {
       Runner runner(device, chain.graph, plan, WeightSource::files(file.path));
       filled(runner, chain, 1);
@@ -170,10 +170,10 @@ TEST(RunnerFailure, AReadThatFailsWithOthersInFlight) {
         }
         if (round % 2) runner.sync();
       } catch (const Error& error) {
-        told = std::string(error.what()).find(file.path) != std::string::npos;
-        EXPECT_TRUE(told) << error.what();
+        named = std::string(error.what()).find(file.path) != std::string::npos;
+        EXPECT_TRUE(named) << error.what();
       }
-      EXPECT_TRUE(told || round % 2 == 0);
+      EXPECT_TRUE(named || round % 2 == 0);
     }
   }
 }

@@ -49,8 +49,8 @@ inline void limit_memory() {
   ::mallopt(M_ARENA_MAX, 1);  // no more reserves for threads
   constexpr std::size_t kStack = std::size_t{8} << 20;
   const std::size_t threads = 8 + 2 * std::size_t{std::thread::hardware_concurrency()};
-  const rlimit most{data_now() + kMaxGrowth + threads * kStack, RLIM_INFINITY};
-  ::setrlimit(RLIMIT_DATA, &most);
+  const rlimit max{data_now() + kMaxGrowth + threads * kStack, RLIM_INFINITY};
+  ::setrlimit(RLIMIT_DATA, &max);
 #endif
 }
 

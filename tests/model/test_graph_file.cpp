@@ -93,7 +93,7 @@ TEST_F(GraphFile, OnlyBuiltInOpsAreWritten) {
   EXPECT_TRUE(fails([&] { model::graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
 }
 
-TEST_F(GraphFile, WhatIsWrongIsToldWithItsPlace) {
+TEST_F(GraphFile, ErrorsNameTheirPosition) {
   const std::string head = R"({"format": "slip graph", "version": 1,)";
   const std::string x = R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 4]}],)";
   const struct {

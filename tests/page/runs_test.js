@@ -44,7 +44,7 @@ async function choose(page, prefix) {
 test("the demo: predictions under the run, loads that are loads", async () => {
   run(["model", "stack", "--blocks", "2", "--hidden", "256", "--intermediate", "256", "--tokens", "2", "-o", file("model")]);
   run(["plan", file("model"), "--device", "sim:h200", "--save-costs", file("costs.json")]);
-  const told = JSON.parse(run(["run", file("model"), "--costs", file("costs.json"), "--stream-all", "--steps", "3",
+  const reported = JSON.parse(run(["run", file("model"), "--costs", file("costs.json"), "--stream-all", "--steps", "3",
     "--json", "--html", file("run.html")]));
   await shown("run.html", async (page) => {
     const text = await choose(page, "load ");
@@ -53,7 +53,7 @@ test("the demo: predictions under the run, loads that are loads", async () => {
     assert.match(text, /predicted and measured/i);
     assert.doesNotMatch(text, /other tools|undefined|no such op/);
     const overlap = await page.evaluate(() => slip.trace.meta.figures[0]);
-    assert.ok(Math.abs(100 * overlap.overlapped / overlap.copy - told[0].overlap_percent) < .01);
+    assert.ok(Math.abs(100 * overlap.overlapped / overlap.copy - reported[0].overlap_percent) < .01);
     assert.match(await page.locator("#legend").innerText(), /copy in/);
   });
 });

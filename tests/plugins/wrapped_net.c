@@ -94,7 +94,7 @@ static int has(const char* name, const char* value) {
 
 static int fails(const char* name) {
   if (!has(name, "fail")) return 0;
-  logger(NET_LOG_WARN, NET_LOG_OF_NET, __FILE__, __LINE__, "%s was told to fail", name);
+  logger(NET_LOG_WARN, NET_LOG_OF_NET, __FILE__, __LINE__, "%s has an injected failure", name);
   return 1;
 }
 

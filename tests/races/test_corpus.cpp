@@ -47,10 +47,10 @@ class Corpus : public test::DeviceTest {
 };
 
 void expect_race(const Scenario& scenario, const RaceReport& report) {
-  const auto is_told = std::any_of(report.races.begin(), report.races.end(), [&](const Race& race) {
+  const auto is_reported = std::any_of(report.races.begin(), report.races.end(), [&](const Race& race) {
     return race.first.name.starts_with(scenario.first) && race.second.name.starts_with(scenario.second);
   });
-  EXPECT_TRUE(is_told) << "'" << scenario.first << "' and '" << scenario.second << "' race:\n" << report.text();
+  EXPECT_TRUE(is_reported) << "'" << scenario.first << "' and '" << scenario.second << "' race:\n" << report.text();
   EXPECT_FALSE(report.fixes.empty()) << "it does not say what is missing\n" << report.text();
 }
 
@@ -64,10 +64,10 @@ void Corpus::expect_right(const Scenario& scenario) {
   EXPECT_EQ(live.races.size(), offline.races.size()) << live.text() << offline.text();
 }
 
-// If set, IsToldRight runs this scenario only. FreshProcess sets it for the processes that it starts.
+// If set, IsJudgedCorrectly runs this scenario only. FreshProcess sets it for the processes that it starts.
 constexpr const char* kNumber = "SLIP_TEST_CORPUS_NUMBER";
 
-TEST_P(Corpus, IsToldRight) {
+TEST_P(Corpus, IsJudgedCorrectly) {
   const char* const number = std::getenv(kNumber);
   for (const Scenario& scenario : corpus()) {
     if (number && std::to_string(scenario.number) != number) continue;
@@ -76,12 +76,13 @@ TEST_P(Corpus, IsToldRight) {
 }
 
 // The cpu and the sim device keep their streams apart, so both are new in one process.
-TEST(FreshProcess, EachProgramIsToldRight) {
+TEST(FreshProcess, EachProgramIsJudgedCorrectly) {
   for (const Scenario& scenario : corpus()) {
     const std::string command =
         kNumber + ("=" + std::to_string(scenario.number)) +
         " CUDA_VISIBLE_DEVICES= " + test::own_path() +  // starting CUDA takes seconds
-        " --gtest_brief=1 --gtest_filter='*Corpus.IsToldRight/cpu_concurrent:*Corpus.IsToldRight/sim_h200' 2>&1";
+        " --gtest_brief=1 --gtest_filter='*Corpus.IsJudgedCorrectly/cpu_concurrent:*Corpus.IsJudgedCorrectly/sim_h200' "
+        "2>&1";
     std::FILE* child = ::popen(command.c_str(), "r");  // its watchdog ends it, should it hang
     ASSERT_NE(child, nullptr);
     std::string said;

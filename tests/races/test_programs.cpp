@@ -199,27 +199,27 @@ class RandomProgram {
 
 void RandomProgram::step() {
   const std::size_t on = line();
-  const std::string who = (model_.lines[on].legacy     ? "legacy "
-                           : model_.lines[on].blocking ? "blocking "
-                                                       : "stream ") +
-                          std::to_string(on);
+  const std::string line_name = (model_.lines[on].legacy     ? "legacy "
+                                 : model_.lines[on].blocking ? "blocking "
+                                                             : "stream ") +
+                                std::to_string(on);
   switch (below(12)) {
     case 0:
     case 1:
-      say("event " + std::to_string(events_.size()) + " = " + who + " record");
+      say("event " + std::to_string(events_.size()) + " = " + line_name + " record");
       events_.push_back(refs_[on].record());
       return call([on](Model& model) { model.record(on); });
     case 2:
     case 3: {
       if (events_.empty()) return;
       const std::size_t event = below(events_.size());
-      say(who + " wait " + std::to_string(event));
+      say(line_name + " wait " + std::to_string(event));
       refs_[on].wait(events_[event]);
       return call([on, event](Model& model) { model.wait(on, event); });
     }
     case 4:
       if (below(3) != 0) return;
-      say(who + " sync");
+      say(line_name + " sync");
       refs_[on].sync();
       return call([on](Model& model) { model.sync(on); });
     case 5:
@@ -236,13 +236,13 @@ void RandomProgram::step() {
       return call([buffer, writes](Model& model) { model.host(buffer, writes); });
     }
     case 7:
-      say(who + " alloc " + std::to_string(buffers_.size()));
+      say(line_name + " alloc " + std::to_string(buffers_.size()));
       call([on, buffer = buffers_.size()](Model& model) { model.alloc(on, buffer); });
       buffers_.push_back(refs_[on].alloc(64, "memory"));
       return;
     case 8:
       if (on == 0) return;
-      say(who + " close");
+      say(line_name + " close");
       return close(on);
     default: {
       std::vector<std::pair<std::size_t, bool>> touches;
@@ -255,7 +255,7 @@ void RandomProgram::step() {
       }
       const std::string name = "op" + std::to_string(model_.nodes.size());
       for (const auto& [buffer, write] : touches)
-        say(who + " " + name + " " + std::to_string(buffer) + (write ? " written" : " read"));
+        say(line_name + " " + name + " " + std::to_string(buffer) + (write ? " written" : " read"));
       work(refs_[on], name, reads, writes);
       return call([on, touches, name](Model& model) { model.op(on, touches, name); });
     }
@@ -264,8 +264,8 @@ void RandomProgram::step() {
 
 class Programs : public test::DeviceTest {};
 
-// What is told to be missing mends the program, and none of it can be left out. Ops have names of their own;
-// allocations and accesses of the host do not.
+// The missing waits that the report names mend the program, and none of them can be left out. Ops have names of their
+// own; allocations and accesses of the host do not.
 void expect_fixes(const RandomProgram& program, const RaceReport& report) {
   const auto is_op = [](const RaceFix& fix) {
     return fix.after.name.starts_with("op") && fix.before.name.starts_with("op");

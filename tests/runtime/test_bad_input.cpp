@@ -156,7 +156,7 @@ TEST_F(BadInput, Devices) {
 }
 
 // The stream is closed before its work fails: the device reports that once, and is not spoilt for ever.
-TEST_F(BadInput, AFailureOfAClosedStreamIsToldOnce) {
+TEST_F(BadInput, AFailureOfAClosedStreamIsReportedOnce) {
   test::Bodies bodies;
   test::Gate gate(device);
   {

@@ -217,7 +217,7 @@ TEST(HostViews, MayCoverARangeOfTheBuffer) {
 }
 
 // Only these bytes are reported to the checker: a stream may use the others meanwhile.
-TEST(HostViews, TellObserversTheirRangeOnly) {
+TEST(HostViews, NotifyObserversOfTheirRangeOnly) {
   struct Ranges : Observer {
     void on(const Record& record) override {
       if (record.kind == RecordKind::kHostRead || record.kind == RecordKind::kHostEnd) seen.push_back(record.range);

@@ -121,7 +121,7 @@ TEST(Observers, RangesNamesAndPlacesAreThere) {
   EXPECT_EQ(copy.record.device, device.id());
 }
 
-TEST(Observers, EventsSyncsAndMemoryAreTold) {
+TEST(Observers, ObserversAreNotifiedOfEventsSyncsAndMemory) {
   Log log;
   const Device device = Device::open("cpu");
   const Attached attached(log);
@@ -158,7 +158,7 @@ TEST(Observers, EventsSyncsAndMemoryAreTold) {
   EXPECT_EQ(log.of(RecordKind::kHostEnd).size(), 1U);
 }
 
-TEST(Observers, AFailureIsTold) {
+TEST(Observers, ObserversAreNotifiedOfAFailure) {
   Log log;
   test::Bodies bodies;
   const Device device = Device::open("cpu");
@@ -221,21 +221,21 @@ class EarlyBarriers : public Observer {
   void on(const Record& record) override {
     const bool command = record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait;
     const std::lock_guard lock(mutex_);
-    if (command && record.stream == legacy_) told_ = std::max(told_, record.position);
+    if (command && record.stream == legacy_) last_reported_ = std::max(last_reported_, record.position);
     if (record.kind != RecordKind::kBarrier || record.other_stream != legacy_) return;
     ++barriers;
-    early += record.other_position > told_ ? 1 : 0;
+    early += record.other_position > last_reported_ ? 1 : 0;
   }
   int barriers = 0, early = 0;
 
  private:
   const std::uint64_t legacy_;
   std::mutex mutex_;
-  std::uint64_t told_ = 0;
+  std::uint64_t last_reported_ = 0;
 };
 
 // If a barrier were reported first, the checker would miss what the legacy command comes after.
-TEST(Observers, ALegacyCommandIsToldBeforeTheBarriersItMakes) {
+TEST(Observers, ALegacyCommandIsReportedBeforeTheBarriersItMakes) {
   for (const char* name : {"cpu", "sim:h200"}) {
     SCOPED_TRACE(name);
     const Device device = Device::open(name);

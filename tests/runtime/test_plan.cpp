@@ -108,13 +108,13 @@ TEST_F(Plans, ABufferOfThePlanWasFreed) {
 
 TEST_F(Plans, OneLaunchFollowsTheOther) {
   Bodies bodies;
-  test::Crowd crowd;
+  test::ConcurrencyCounter counter;
   const Stream fork = device.stream(StreamFlags::kNonBlocking);
   const Stream second = device.stream(StreamFlags::kNonBlocking);
   const auto busy = [&] {
-    crowd.enter();
+    counter.enter();
     for (int i = 0; i < 50; ++i) sched_yield();
-    crowd.leave();
+    counter.leave();
   };
   stream.begin_capture();
   bodies.launch(stream, busy);
@@ -124,7 +124,7 @@ TEST_F(Plans, OneLaunchFollowsTheOther) {
   Plan plan = stream.end_capture();
   for (int i = 0; i < 20; ++i) (i % 2 == 0 ? StreamRef(stream) : StreamRef(second)).launch(plan);
   ASSERT_TRUE(test::finishes(stream) && test::finishes(second));
-  EXPECT_EQ(crowd.most(), 1) << "rule 100: not even from two streams";
+  EXPECT_EQ(counter.max(), 1) << "rule 100: not even from two streams";
 }
 
 TEST_F(Plans, LaunchedFromTwoThreads) {

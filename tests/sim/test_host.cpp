@@ -128,32 +128,32 @@ TEST(SimHost, WaitForAnotherWorldsStream) {
   EXPECT_EQ(order, "ab");
 }
 
-TEST(SimWords, WriteReleasesAWaitAtItsTime) {
+TEST(SimFlags, WriteReleasesAWaitAtItsTime) {
   Device device = open_exact();
   Recorder recorder;
-  Buffer word = device.alloc(4);
+  Buffer flag = device.alloc(4);
   Stream a = device.stream(), b = device.stream();
-  b.wait_value(word, 3);
+  b.wait_value(flag, 3);
   run_for(b, "b", 1);
   run_for(a, "a1", 10);
-  a.write_value(word, 2);
+  a.write_value(flag, 2);
   run_for(a, "a2", 10);
-  a.write_value(word, 3);
+  a.write_value(flag, 3);
   device.sync();
   EXPECT_EQ(span(recorder.run("b")), "[20, 21]");
 }
 
-TEST(SimWords, HostOpensTheGate) {
+TEST(SimFlags, HostOpensTheGate) {
   Device device = open_exact();
-  Buffer word = device.alloc(4, MemoryKind::kPinned);
+  Buffer flag = device.alloc(4, MemoryKind::kPinned);
   Stream stream = device.stream();
-  stream.wait_value(word, 1);
+  stream.wait_value(flag, 1);
   run_for(stream, "k", 10);
   EXPECT_FALSE(stream.query());
   EXPECT_FALSE(stream.sync_for(milliseconds(5)));
   std::thread opener([&] {
     std::this_thread::sleep_for(milliseconds(10));
-    __atomic_store_n(static_cast<std::uint32_t*>(word.native()), 1u, __ATOMIC_RELEASE);
+    __atomic_store_n(static_cast<std::uint32_t*>(flag.native()), 1u, __ATOMIC_RELEASE);
   });
   stream.sync();
   opener.join();
@@ -169,9 +169,9 @@ TEST(SimMemory, AWholeDeviceCostsNothingWithoutFunctions) {
   Buffer big = device.alloc(std::size_t{140'000'000'000});
   EXPECT_THROW(device.alloc(std::size_t{2'000'000'000}), Error);
   Stream stream = device.stream();
-  const Range word = big.slice(69'999'999'996 & ~std::size_t{3}, 4);
-  stream.write_value(word, 5);  // flags still work
-  stream.wait_value(word, 5);
+  const Range flag = big.slice(69'999'999'996 & ~std::size_t{3}, 4);
+  stream.write_value(flag, 5);  // flags still work
+  stream.wait_value(flag, 5);
   bool called = false;
   stream.host([&] { called = true; });
   stream.fill(big, 0);

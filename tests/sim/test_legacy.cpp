@@ -125,7 +125,7 @@ TEST(SimLegacy, AskingIsNoBarrierAlsoWhenObserved) {
   }
 }
 
-TEST(SimLegacy, ObserversAreToldTheEdges) {
+TEST(SimLegacy, ObserversAreNotifiedOfTheEdges) {
   Legacy world;
   Recorder recorder;
   run_for(world.a, "a", 1);

@@ -12,7 +12,7 @@ namespace slip::test::test_links {
 namespace {
 
 TEST(SimLinks, FlowsOfOneLinkShareIt) {
-  sim::Links links;
+  sim::FlowNetwork links;
   const sim::Path path = {links.add(1'000'000'000)};
   sim::Flow a, b;
   links.start(a, path, 1000, 0);
@@ -27,7 +27,7 @@ TEST(SimLinks, FlowsOfOneLinkShareIt) {
 }
 
 TEST(SimLinks, WhatAFlowCannotUseGoesToTheOthers) {
-  sim::Links links;
+  sim::FlowNetwork links;
   const std::uint32_t wide = links.add(9000), narrow = links.add(1000);
   const sim::Path both = {wide, narrow}, one = {wide};
   sim::Flow a, b, c;
@@ -41,7 +41,7 @@ TEST(SimLinks, WhatAFlowCannotUseGoesToTheOthers) {
 }
 
 TEST(SimLinks, OnlyTheConnectedPartChanges) {
-  sim::Links links;
+  sim::FlowNetwork links;
   const sim::Path here = {links.add(1000)}, there = {links.add(1000)};
   sim::Flow a, b, c;
   links.start(a, here, 100, 0);
@@ -59,7 +59,7 @@ TEST(SimLinks, RandomNetworksAreMaxMinFair) {
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
   std::mt19937 random(kSeed);
   for (int round = 0; round < 200; ++round) {
-    sim::Links links;
+    sim::FlowNetwork links;
     std::vector<std::uint64_t> capacity(1 + random() % 8);
     for (std::uint64_t& each : capacity) links.add(each = 1'000'000 + random() % 1'000'000'000);
     std::deque<sim::Path> paths;

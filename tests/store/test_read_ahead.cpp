@@ -100,7 +100,7 @@ TEST_F(ReadAhead, RandomSeriesAreRight) {
   }
 }
 
-TEST_F(ReadAhead, AFaultIsToldInTheTurnOfItsRangeAndOnlyThere) {
+TEST_F(ReadAhead, AFaultIsReportedForItsRangeOnly) {
   constexpr std::uint64_t kBad = 5 * kMiB + 600'000;  // in the second block of range 5
   store::ReaderOptions options = from_disk();
   const store::ReadLimit limit = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {

@@ -74,8 +74,8 @@ TEST_P(Ways, RandomRangesAreRight) {
   std::mt19937_64 random(seed);
   std::uint64_t sum = 0;
   for (int turn = 0; turn < 60; ++turn) {
-    const std::size_t most = std::size_t{1} << (1 + random() % 23);
-    const std::size_t bytes = random() % most;
+    const std::size_t max = std::size_t{1} << (1 + random() % 23);
+    const std::size_t bytes = random() % max;
     const std::uint64_t offset = random() % (kFileBytes - bytes + 1);
     if (turn % 4 == 0) content.forget(random() % kFileBytes, std::size_t{8} << 20);
     ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, offset, bytes, random() % 600, random() % 1200));

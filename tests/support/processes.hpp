@@ -73,7 +73,7 @@ class RankProcess {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
-  void tell(char word) const { static_cast<void>(!::send(line_, &word, 1, MSG_NOSIGNAL)); }
+  void send(char byte) const { static_cast<void>(!::send(line_, &byte, 1, MSG_NOSIGNAL)); }
   // Up to `bytes` bytes from the process; fewer if it ends, or sends nothing for 60 s.
   std::string hear(std::size_t bytes) const {
     std::string result;

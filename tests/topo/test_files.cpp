@@ -136,7 +136,7 @@ const Hostile kHostile[] = {
      {"line 2", "dev", "line 1"}},
 };
 
-TEST(TopoFiles, HostileOnesAreToldLineAndAttribute) {
+TEST(TopoFiles, HostileOnesAreRefusedWithLineAndAttribute) {
   for (const Hostile& each : kHostile)
     EXPECT_TRUE(test::fails([&] { parse_topology(each.xml, "bad.xml"); }, Code::kParse, each.words)) << each.xml;
 }

@@ -52,11 +52,11 @@ std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bo
   return result;
 }
 
-double rate_of(const TopoSystem& system, const Load& load, double most) {
+double rate_of(const TopoSystem& system, const Load& load, double max) {
   for (std::size_t link = 0; link < load.size(); ++link) {
-    if (load[link] > 0) most = std::min(most, system.links[link].gbps / load[link]);
+    if (load[link] > 0) max = std::min(max, system.links[link].gbps / load[link]);
   }
-  return most;
+  return max;
 }
 
 // The best total rate of up to kFewChannels rings, by trying all sets of them.

@@ -71,7 +71,7 @@ std::vector<RankProcess> start_and_stop(const UniqueId& id, const Variables& var
   for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SilenceInInit.Rank", id, 3, rank, variables);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
   ranks[1].signal(SIGSTOP);
-  for (const RankProcess& rank : ranks) rank.tell('x');
+  for (const RankProcess& rank : ranks) rank.send('x');
   return ranks;
 }
 

@@ -41,7 +41,7 @@ TEST(Bootstraps, KnowWhereEachRankIs) {
   }));
 }
 
-TEST(Bootstraps, TellProcessesAndHostsApart) {
+TEST(Bootstraps, DistinguishProcessesAndHosts) {
   const transport::Placement here = transport::Placement::own();
   transport::Placement other = here;
   other.pid += 1;
@@ -167,7 +167,7 @@ TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
   }));
 }
 
-TEST(BootstrapMistakes, OneRankTwiceIsToldToAll) {
+TEST(BootstrapMistakes, OneRankTwiceFailsOnAllRanks) {
   const UniqueId id = local_id();
   const int claimed[] = {0, 2, 2, 3};
   for (const Met& one :
@@ -179,7 +179,7 @@ TEST(BootstrapMistakes, OneRankTwiceIsToldToAll) {
   }
 }
 
-TEST(BootstrapMistakes, DifferentCountsAreToldToAll) {
+TEST(BootstrapMistakes, DifferentCountsFailOnAllRanks) {
   const UniqueId id = local_id();
   for (const Met& one : as_ranks(
            3, [&](int rank) { transport::Bootstrap bootstrap(id, rank == 1 ? 4 : 3, rank, within(seconds(30))); })) {
@@ -189,7 +189,7 @@ TEST(BootstrapMistakes, DifferentCountsAreToldToAll) {
   }
 }
 
-TEST(BootstrapMistakes, ARankThatCannotBeIsToldToAll) {
+TEST(BootstrapMistakes, AnInvalidRankFailsOnAllRanks) {
   const UniqueId id = local_id();
   for (const Met& one : as_ranks(
            3, [&](int rank) { transport::Bootstrap bootstrap(id, 3, rank == 1 ? 3 : rank, within(seconds(30))); })) {
@@ -248,7 +248,7 @@ TEST(BootstrapAborts, EndTheWaitsOfAllRanks) {
 }
 
 // The notification that a rank aborted must arrive before its goodbye.
-TEST(BootstrapAborts, AreToldByARankThatLeavesAtOnce) {
+TEST(BootstrapAborts, AreSentByARankThatLeavesAtOnce) {
   for (unsigned round = 0; round < 200 / kShare; ++round) {
     const UniqueId id = local_id();
     const std::vector<Met> met = as_ranks(3, [&](int rank) {

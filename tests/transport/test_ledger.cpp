@@ -45,7 +45,7 @@ TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
   EXPECT_TRUE(mine);
 }
 
-TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
+TEST(Ledgers, NameTheAwaitedRankAndTheWaitTime) {
   transport::LedgerSlot slot({0xfeed, 0, 2, "cpu"});
   slot.begin(1, 5, 6);
   slot.wait(1);
@@ -167,7 +167,7 @@ TEST(Ledgers, AStoppedProcessIsReadAndKnownAsStopped) {
   ASSERT_TRUE(find(ledger, 0x517, 1));
   EXPECT_EQ(ledger->process.state, 'T');
   rank.signal(SIGCONT);
-  rank.tell('x');
+  rank.send('x');
   EXPECT_EQ(rank.report(), "");
   EXPECT_FALSE(transport::read_ledger(-1));
 }

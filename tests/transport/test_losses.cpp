@@ -63,7 +63,7 @@ std::vector<std::string> signal_one(int victim, int number, std::string& own) {
   return reports;
 }
 
-TEST(Losses, AKilledRankIsToldToAll) {
+TEST(Losses, AKilledRankIsReportedToAll) {
   std::string own;
   const std::vector<std::string> reports = signal_one(kKilled, SIGKILL, own);
   EXPECT_NE(own.find("rank 3 is gone"), std::string::npos) << own;
@@ -76,7 +76,7 @@ TEST(Losses, AKilledRankIsToldToAll) {
   }
 }
 
-TEST(Losses, AStoppedRankIsToldToAllAndToItself) {
+TEST(Losses, AStoppedRankIsReportedToAllAndToItself) {
   std::string own;
   const std::vector<std::string> reports = signal_one(kStopped, SIGSTOP, own);
   EXPECT_NE(own.find("rank 4 gives no sign of life"), std::string::npos) << own;
@@ -113,7 +113,7 @@ TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   lost.signal(SIGSTOP);
   EXPECT_TRUE(fails([&] { watcher.barrier(); }, Code::kRankLost, {"rank 1 gives no sign of life"}));
   for (const RankProcess& rank : job) rank.signal(SIGCONT);
-  for (const RankProcess& rank : job) rank.tell('x');
+  for (const RankProcess& rank : job) rank.send('x');
   for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
 }
 
@@ -230,9 +230,9 @@ TEST(Strangers, AreNotTakenForTheRoot) {
   const transport::Socket listener = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
   const UniqueId id = UniqueId::parse(listener.local().text() + "/0123456789abcdef0123456789abcdef");
   std::thread server([&] {
-    const transport::Socket guest = listener.accept(long_enough());
-    guest.send(transport::bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
-               long_enough());
+    const transport::Socket connection = listener.accept(long_enough());
+    connection.send(transport::bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
+                    long_enough());
   });
   EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(seconds(20))); }, Code::kIo,
                     {"rank 1 of 2", listener.local().text()}));

@@ -12,9 +12,9 @@ namespace {
 class NetFailures : public NetTest {};
 
 transport::SocketAddress address_of(const transport::NetListener& listener) {
-  transport::TcpHandle told;
-  std::memcpy(&told, listener.handle().data(), sizeof(told));
-  return transport::SocketAddress(told.address);
+  transport::TcpHandle tcp;
+  std::memcpy(&tcp, listener.handle().data(), sizeof(tcp));
+  return transport::SocketAddress(tcp.address);
 }
 
 TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
@@ -151,15 +151,15 @@ TEST_P(NetFailures, StrangersAreTurnedAway) {
 // A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
 TEST_P(NetFailures, HalfALineIsNotAccepted) {
   const auto listener = net().listen(local_options(0));
-  transport::TcpHandle told;
-  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  transport::TcpHandle tcp;
+  std::memcpy(&tcp, listener->handle().data(), sizeof(tcp));
   const transport::Socket half = transport::Socket::connect(address_of(*listener), long_deadline());
   transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
-  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
+  greeting.code = greeting.expected_code(local_options(0).key, tcp.salt);
   half.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   const transport::Socket senseless = transport::Socket::connect(address_of(*listener), long_deadline());
   transport::TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
-  none.code = none.expected_code(local_options(0).key, told.salt);
+  none.code = none.expected_code(local_options(0).key, tcp.salt);
   senseless.send(std::as_bytes(std::span(&none, 1)), long_deadline());
   EXPECT_TRUE(fails(
       [&] {
@@ -171,10 +171,10 @@ TEST_P(NetFailures, HalfALineIsNotAccepted) {
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
 TEST_P(NetFailures, AGreetingCountsOnce) {
   const auto listener = net().listen(local_options(0)), other = net().listen(local_options(0));
-  transport::TcpHandle told;
-  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  transport::TcpHandle tcp;
+  std::memcpy(&tcp, listener->handle().data(), sizeof(tcp));
   transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
-  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
+  greeting.code = greeting.expected_code(local_options(0).key, tcp.salt);
   const transport::Socket first = transport::Socket::connect(address_of(*listener), long_deadline());
   first.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   EXPECT_EQ(listener->accept(long_deadline())->peer().rank, 2);
@@ -186,7 +186,7 @@ TEST_P(NetFailures, AGreetingCountsOnce) {
   }
 }
 
-TEST_P(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
+TEST_P(NetFailures, SendersFindTheirReceiverOrNameIt) {
   auto listener = net().listen(local_options(5));
   const transport::NetHandle handle = listener->handle();
   listener.reset();
@@ -208,11 +208,11 @@ TEST(TcpFailures, AConnectionHasALimitOfSockets) {
 
 TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {
   const auto listener = transport::net_tcp().listen(local_options(0));
-  transport::TcpHandle told;
-  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  transport::TcpHandle tcp;
+  std::memcpy(&tcp, listener->handle().data(), sizeof(tcp));
   const transport::Socket there = transport::Socket::connect(address_of(*listener), long_deadline());
   transport::TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
-  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
+  greeting.code = greeting.expected_code(local_options(0).key, tcp.salt);
   there.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), long_deadline());
   const auto receiver = listener->accept(long_deadline());

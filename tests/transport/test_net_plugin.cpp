@@ -82,7 +82,8 @@ TEST(PluginLibraries, FunctionsThatFailAtTheStartAreNamed) {
         "");
   }
   expect_in_child(
-      "init=fail", [] { return problem(fails([] { plugin_named("v9"); }, Code::kIo, {"init was told to fail"})); }, "");
+      "init=fail",
+      [] { return problem(fails([] { plugin_named("v9"); }, Code::kIo, {"init has an injected failure"})); }, "");
 }
 
 TEST(PluginLibraries, AnUnknownDeviceIsNamed) {
@@ -128,10 +129,10 @@ void expect_receiver_fails(const std::string& version, const std::string& functi
   const Fault fault(function + "=fail");
   transport::NetRequest* const send = ends.sender->isend(from.part());
   EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, Code::kIo,
-                    {"rank 1 at 127.0.0.1:", file_of(version), "in " + function, "was told to fail"}));
-  EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"was told to fail"}));
+                    {"rank 1 at 127.0.0.1:", file_of(version), "in " + function, "has an injected failure"}));
+  EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"has an injected failure"}));
   EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo,
-                    {"rank 0 at 127.0.0.1:", "gave up", "was told to fail"}));
+                    {"rank 0 at 127.0.0.1:", "gave up", "has an injected failure"}));
 }
 
 // The function fails when the connection or a message needs it. Both ends get the error, and it stays.
@@ -153,7 +154,7 @@ TEST(PluginFaults, AReceiveThatFailsEndsTheConnection) {
       Memory to(*ends.receiver, 8);
       const Fault fault(function + "=fail");
       EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo,
-                        {"rank 1 at", file_of(version), "in " + function, "was told to fail"}));
+                        {"rank 1 at", file_of(version), "in " + function, "has an injected failure"}));
       EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 1 at", "in " + function}));
       EXPECT_TRUE(fails(
           [&] {
@@ -174,9 +175,9 @@ TEST(PluginFaults, AFunctionThatFailsForASenderEndsTheConnection) {
       transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
       const Fault fault(function + "=fail");
       EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part()), long_deadline()); }, Code::kIo,
-                        {"rank 0 at 127.0.0.1:", file_of(version), "in " + function, "was told to fail"}));
+                        {"rank 0 at 127.0.0.1:", file_of(version), "in " + function, "has an injected failure"}));
       EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo,
-                        {"rank 1 at 127.0.0.1:", "gave up", "was told to fail"}));
+                        {"rank 1 at 127.0.0.1:", "gave up", "has an injected failure"}));
     }
   }
 }
@@ -189,7 +190,8 @@ TEST(PluginFaults, AConnectThatFailsIsNamed) {
     transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
     const Fault fault("connect=fail");
     transport::NetRequest* const send = ends.sender->isend(from.part());
-    EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 0 at 127.0.0.1:", "in connect", "told to fail"}));
+    EXPECT_TRUE(
+        fails([&] { drive_both(ends); }, Code::kIo, {"rank 0 at 127.0.0.1:", "in connect", "injected failure"}));
     EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo, {"in connect"}));
     EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo, {"rank 1 at", "in connect"}));
   }
@@ -366,7 +368,7 @@ TEST(PluginEnds, RefuseGpuMemoryThatThePluginCannotTake) {
   EXPECT_TRUE(fails([&] { tcp.sender->register_gpu_memory(bytes, -1, 0); }, Code::kUnsupported, {"no GPU memory"}));
 }
 
-TEST(PluginEnds, TellTheOtherEndWhyTheyFailed) {
+TEST(PluginEnds, SendTheOtherEndTheReasonOfAFailure) {
   PluginEnds ends("slip");
   Memory from(*ends.sender, 100), to(*ends.receiver, 99);
   ends.sender->isend(from.part(3));

@@ -37,7 +37,7 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
   EXPECT_EQ(lines.receiver->moved(0), lines.from.size());
 }
 
-TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
+TEST(Proxies, NotifyTheirSubscriber) {
   struct Counter final : base::Subscriber {
     void wake_up() noexcept override { times.fetch_add(1); }
     std::atomic<int> times{0};
@@ -68,7 +68,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   EXPECT_EQ(receives.times, seen);
 }
 
-TEST(Proxies, AreDrivenByWhoWaits) {
+TEST(Proxies, AreDrivenByTheWaitingThread) {
   transport::Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   constexpr std::size_t kChunk = 4096;
@@ -97,7 +97,7 @@ TEST(Proxies, HaveARingThatIsFull) {
   EXPECT_TRUE(lines.receiver->post(lines.in(posted, 1)));
 }
 
-TEST(Proxies, SayWhoDidNotCome) {
+TEST(Proxies, NameTheMissingRank) {
   transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   lines.receiver->post(lines.in(0, 100));
@@ -135,7 +135,7 @@ TEST(Proxies, SayWhatToSleepFor) {
   lines.receiver->end_drive();
 }
 
-TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
+TEST(Proxies, WakeTheSleeperWhenAnotherThreadPosts) {
   transport::Proxy proxy;
   Proxied lines(proxy, 8 << 20);
   expect_no_errors(as_ranks(3, [&](int rank) {

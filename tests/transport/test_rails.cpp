@@ -137,11 +137,11 @@ TEST(Stripes, DivideIntoEqualParts) {
          {1UL, 64UL << 10, (64UL << 10) + 1, 384UL << 10, 512UL << 10, 1'000'003UL, 9UL << 20}) {
       SCOPED_TRACE(testing::Message() << total << " bytes over " << sockets);
       std::vector<int> carried(total, 0);
-      std::size_t most = 0, least = total;
+      std::size_t max = 0, min = total;
       for (std::size_t i = 0; i < sockets; ++i) {
         const std::size_t own = stripes.on(i, total);
-        most = std::max(most, own);
-        least = std::min(least, own);
+        max = std::max(max, own);
+        min = std::min(min, own);
         for (std::size_t done = 0; done < own;) {
           const Stripes::Piece piece = stripes.piece(i, total, done);
           ASSERT_GT(piece.bytes, 0U);
@@ -152,7 +152,7 @@ TEST(Stripes, DivideIntoEqualParts) {
       }
       EXPECT_EQ(std::count(carried.begin(), carried.end(), 1), static_cast<std::ptrdiff_t>(total));
       if (total <= 64 << 10) EXPECT_EQ(stripes.on(0, total), total);
-      else EXPECT_LE(most - least, sockets * 64 * (total / (sockets * (128 << 10)) + 1));
+      else EXPECT_LE(max - min, sockets * 64 * (total / (sockets * (128 << 10)) + 1));
     }
   }
 }

@@ -123,14 +123,14 @@ std::vector<std::string> run(const Trial& trial) {
     ranks.emplace_back("SetupLosses.Rank", trial.id, trial.nranks, rank, variables);
   }
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
-  for (const RankProcess& rank : ranks) rank.tell('x');
+  for (const RankProcess& rank : ranks) rank.send('x');
   std::vector<std::string> reports(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const bool is_stopped = trial.stop && static_cast<int>(i) == trial.victim;  // its report does not count
     if (!is_stopped) reports[i] = ranks[i].hear(1);
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (reports[i] == "x") ranks[i].tell('x');
+    if (reports[i] == "x") ranks[i].send('x');
     if (!reports[i].empty()) reports[i] += ranks[i].report();
   }
   return reports;
@@ -210,7 +210,7 @@ TEST(SetupLosses, AStoppedRankInAllocateAndSplit) {
   }
 }
 
-// Both calls begin with an exchange of equal size: only its signature tells them apart.
+// Both calls begin with an exchange of equal size: they differ only in the signature.
 TEST(SetupMismatches, AllocateAgainstSplitNamesBoth) {
   for (const char* transport : {"auto", "net"}) {
     for (const std::string& report : run({3, "mismatch", transport, -1, 0, false, made_id()})) {

@@ -58,7 +58,7 @@ TEST_P(SocketsAt, EndAWaitWhenAborted) {
   EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, Code::kAborted));  // and stays so
 }
 
-TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {
+TEST_P(SocketsAt, NotifyBothEndsOfAConnectionThatCloses) {
   const transport::Socket listener = transport::Socket::listen(place());
   const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   listener.accept(long_enough()).close();
@@ -85,8 +85,8 @@ TEST(Addresses, TravelAndPrint) {
   EXPECT_EQ(six.text(), "[::1]:81");
   EXPECT_EQ(transport::SocketAddress(four.wire()).text(), four.text());
   EXPECT_EQ(transport::SocketAddress(six.wire()).text(), six.text());
-  EXPECT_TRUE(
-      fails([] { transport::SocketAddress address(transport::SocketAddress::Wire{}); }, Code::kParse, {"family 0"}));
+  EXPECT_TRUE(fails([] { transport::SocketAddress address(transport::SocketAddress::WireFormat{}); }, Code::kParse,
+                    {"family 0"}));
   EXPECT_TRUE(
       fails([] { static_cast<void>(transport::resolve("no such host", 1)); }, Code::kInvalidValue, {"no such host"}));
 }

@@ -53,7 +53,7 @@ class MadeTrace {
     runs_.push_back(record);
   }
   // A stream memory operation on the only flag. It takes no time, as on the sim device.
-  void word(OpKind kind, std::uint64_t stream, Picos queued, std::uint32_t value = 1) {
+  void flag_op(OpKind kind, std::uint64_t stream, Picos queued, std::uint32_t value = 1) {
     TraceRecord record = base(RecordKind::kSubmit, stream, 1);
     record.op = kind;
     record.value = value;

@@ -213,11 +213,11 @@ TEST(Analysis, AnotherClockIsNoReason) {
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 980}));
 }
 
-TEST(Analysis, AWaitForAWordFollowsWhoWritesIt) {
+TEST(Analysis, AWaitForAFlagFollowsTheOpThatWritesIt) {
   MadeTrace made;
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 50});
-  made.word(OpKind::kWriteValue, 1, 1);
-  made.word(OpKind::kWaitValue, 2, 2);
+  made.flag_op(OpKind::kWriteValue, 1, 1);
+  made.flag_op(OpKind::kWaitValue, 2, 2);
   made.op({.stream = 2, .queued = 3, .started = 50, .ended = 60});
   const Analysed run(made);
   expect_start(run, 3, Cause::kDependency, 0, 50);
@@ -227,12 +227,12 @@ TEST(Analysis, AWaitForAWordFollowsWhoWritesIt) {
 TEST(Analysis, AWaitFollowsAWriteThatIsSubmittedLater) {
   MadeTrace made;
   for (std::uint32_t turn = 1; turn <= 3; ++turn) {
-    made.word(OpKind::kWaitValue, 2, 0, turn);
+    made.flag_op(OpKind::kWaitValue, 2, 0, turn);
     made.op({.stream = 2, .queued = 0, .started = 40 * turn, .ended = 40 * turn + 10});  // spans 1, 3, 5
   }
   for (std::uint32_t turn = 1; turn <= 3; ++turn) {
     made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 1, .started = 40 * turn - 40, .ended = 40 * turn});
-    made.word(OpKind::kWriteValue, 1, 1, turn);
+    made.flag_op(OpKind::kWriteValue, 1, 1, turn);
   }
   const Analysed run(made);
   expect_start(run, 1, Cause::kDependency, 6, 40);
@@ -247,12 +247,12 @@ TEST(Analysis, AWaitFollowsAWriteThatIsSubmittedLater) {
 TEST(Analysis, AWaitDoesNotFollowAWriteOfAnEarlierCount) {
   MadeTrace made;
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 50});  // 0
-  made.word(OpKind::kWriteValue, 1, 0, 7);
-  made.word(OpKind::kWriteValue, 1, 0, 0);
-  made.word(OpKind::kWaitValue, 2, 0, 3);
+  made.flag_op(OpKind::kWriteValue, 1, 0, 7);
+  made.flag_op(OpKind::kWriteValue, 1, 0, 0);
+  made.flag_op(OpKind::kWaitValue, 2, 0, 3);
   made.op({.stream = 2, .queued = 0, .started = 90, .ended = 95});                             // 4
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 1, .started = 50, .ended = 90});  // 5
-  made.word(OpKind::kWriteValue, 1, 1, 3);
+  made.flag_op(OpKind::kWriteValue, 1, 1, 3);
   const Analysed run(made);
   expect_start(run, 4, Cause::kDependency, 5, 90);
 }
@@ -263,12 +263,12 @@ TEST(Analysis, WaitsInACircleEnd) {
   TraceData data;
   {
     MadeTrace made;
-    made.word(OpKind::kWaitValue, 1, 0, 1);
+    made.flag_op(OpKind::kWaitValue, 1, 0, 1);
     made.op({.stream = 1, .queued = 0, .started = 5, .ended = 10});
-    made.word(OpKind::kWriteValue, 1, 0, 2);
-    made.word(OpKind::kWaitValue, 2, 0, 2);
+    made.flag_op(OpKind::kWriteValue, 1, 0, 2);
+    made.flag_op(OpKind::kWaitValue, 2, 0, 2);
     made.op({.stream = 2, .queued = 0, .started = 5, .ended = 20});
-    made.word(OpKind::kWriteValue, 2, 0, 1);
+    made.flag_op(OpKind::kWriteValue, 2, 0, 1);
     data = made.data();
   }
   const Analysed run(std::move(data));

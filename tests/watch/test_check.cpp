@@ -44,7 +44,7 @@ class Check : public testing::Test {
   CheckReport report;
 };
 
-TEST_F(Check, ANeededWaitIsNotTold) {
+TEST_F(Check, ANeededWaitIsNotReported) {
   open();
   a->copy(*x, *pinned);
   b->wait(a->record());
@@ -54,7 +54,7 @@ TEST_F(Check, ANeededWaitIsNotTold) {
 }
 
 // The copy and the kernel could run side by side: the wait costs what the shorter one takes.
-TEST_F(Check, AWaitThatProtectsNothingIsToldWithItsCost) {
+TEST_F(Check, AWaitThatProtectsNothingIsReportedWithItsCost) {
   open();
   work(*a, "writer", {}, {*x});
   b->wait(a->record());
@@ -168,7 +168,7 @@ TEST_F(Check, AWaitOfTheLegacyStreamIsABarrierItself) {
   EXPECT_TRUE(checked().superfluous.empty()) << report.text();
 }
 
-TEST_F(Check, AWaitOfTheLegacyStreamThatOrdersNothingIsTold) {
+TEST_F(Check, AWaitOfTheLegacyStreamThatOrdersNothingIsReported) {
   open();
   work(*a, "other", {}, {*y});
   device->legacy_stream().wait(a->record());
@@ -200,7 +200,7 @@ TEST_F(Check, TheBarrierOfALegacyPeerCopyIsNotTheProgramsWait) {
   EXPECT_TRUE(checked().superfluous.empty()) << report.text();
 }
 
-TEST_F(Check, TwoWaitsOnOneLineAreToldApart) {
+TEST_F(Check, TwoWaitsOnOneLineAreDistinguished) {
   open();
   const Stream c = device->stream(StreamFlags::kNonBlocking);
   work(*a, "needed", {}, {*x});
@@ -225,14 +225,14 @@ TEST_F(Check, OpsThatShareAQueueAreAFalseDependency) {
   EXPECT_EQ(report.false_dependencies[0].cost, kMs);
 }
 
-TEST_F(Check, ACircleOfWaitsIsTold) {
+TEST_F(Check, ACycleOfWaitsIsReported) {
   open();
-  Buffer word = device->alloc(4, MemoryKind::kPinned, "word");
-  poke_words(word, 0);
-  a->wait_value(word, 1, "wait");
+  Buffer flag = device->alloc(4, MemoryKind::kPinned, "flag");
+  poke_words(flag, 0);
+  a->wait_value(flag, 1, "wait");
   work(*a, "behind", {}, {*x});
   b->wait(a->record());
-  b->write_value(word, 1, "write");
+  b->write_value(flag, 1, "write");
   EXPECT_FALSE(a->sync_for(std::chrono::milliseconds(1)));
   trace->stop();
   data = trace->data();
@@ -245,7 +245,7 @@ TEST_F(Check, ACircleOfWaitsIsTold) {
   EXPECT_EQ(cycle[1].op.name, "write");
   EXPECT_EQ(cycle[2].op.name, "behind");
   EXPECT_NE(report.text().find("deadlock: 3 ops wait for each other"), std::string::npos);
-  poke_words(word, 1);  // ends both waits
+  poke_words(flag, 1);  // ends both waits
 }
 
 }  // namespace

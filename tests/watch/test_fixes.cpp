@@ -155,7 +155,7 @@ TEST(Fixes, AViewEndsBeforeTheFirstOpThatWasIssuedInIt) {
 }
 
 // Two threads, two streams: the record of the second stream's op arrives first, although that op comes second.
-TEST(Fixes, AnOpThatIsToldLateIsNoRace) {
+TEST(Fixes, AnOpThatIsRecordedLateIsNoRace) {
   Program program;
   const std::uint64_t early = program.stream(), legacy = program.stream(), x = program.buffer();
   const std::uint64_t position = program.next_position() + 1;

@@ -230,7 +230,7 @@ TEST(Page, PredictedOpsAreMatchedByStreamAndTheNthOfTheirName) {
                                           run_record(40, "other", 7200, 7250), run_record(41, "a", 7000, 7010)});
   const Page page = page_of(measured, {.prediction = &prediction});
   EXPECT_EQ(page.json.at("matched"), 3);
-  std::map<std::string, double> predicted;  // by name and measured duration, which tells them apart
+  std::map<std::string, double> predicted;  // by name and measured duration, which distinguish them
   const auto of = page.column("prediction.span");
   for (std::size_t row = 0; row < of.size(); ++row) {
     const auto place = static_cast<std::size_t>(of[row]);

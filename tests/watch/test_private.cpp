@@ -28,7 +28,7 @@ void work(const Device& device, const char* name) {
 
 class Private : public testing::TestWithParam<const char*> {};
 
-TEST_P(Private, WorkIsNotTold) {
+TEST_P(Private, PrivateWorkIsNotReported) {
   const Device device = Device::open(GetParam());
   Trace trace;
   {
@@ -46,7 +46,7 @@ TEST_P(Private, WorkIsNotTold) {
   for (const TraceBuffer& buffer : data.buffers) EXPECT_EQ(buffer.name, "program");
 }
 
-TEST_P(Private, OneObserverAloneIsTold) {
+TEST_P(Private, OnlyTheGivenObserverIsNotified) {
   Trace trace;
   Kept kept;
   {
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(On, Private, testing::Values("cpu", "sim:h200"),
                          [](const auto& device) { return std::string(device.param).substr(0, 3); });
 
 // An observer that comes later knows the names of open streams.
-TEST(NamedStreams, AreToldToObserversThatComeLater) {
+TEST(NamedStreams, AreReportedToObserversAttachedLater) {
   const Device device = Device::open("cpu");
   const Stream loads = device.stream("loads", StreamFlags::kNonBlocking);
   { const Stream closed = device.stream("closed", StreamFlags::kNonBlocking); }

@@ -240,7 +240,7 @@ TEST_P(Races, ALaunchedPlanIsCheckedOpByOp) {
   EXPECT_TRUE(races().races.empty());
 }
 
-TEST_P(Races, AHostFunctionMayTellWhatItTouches) {
+TEST_P(Races, AHostFunctionMayDeclareItsAccesses) {
   a->host([] {}, {.writes = {*pinned}, .name = "fill"});
   b->host([] {}, {.reads = {*pinned}, .name = "look"});
   b->host([] {}, "silent");
@@ -251,7 +251,7 @@ TEST_P(Races, AHostFunctionMayTellWhatItTouches) {
   EXPECT_EQ(report.opaque, 1U);
 }
 
-TEST_P(Races, TheSamePlaceIsToldOnce) {
+TEST_P(Races, TheSamePlaceIsReportedOnce) {
   for (int i = 0; i < 10; ++i) write(*a), read(*b);
   const RaceReport report = races();
   EXPECT_EQ(report.races.size(), 2U) << report.text();  // read after write, write after read

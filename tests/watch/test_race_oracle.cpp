@@ -39,10 +39,10 @@ struct Program {
 class Generator {
  public:
   // The more buffers, the fewer races.
-  Generator(std::uint32_t seed, bool words, std::uint32_t buffers) : random_(seed), words_(words), buffers_(buffers) {
+  Generator(std::uint32_t seed, bool flags, std::uint32_t buffers) : random_(seed), flags_(flags), buffers_(buffers) {
     for (int i = 0; i < 4; ++i) open();
     for (int i = 0; i < 70; ++i) step();
-    close_words();
+    close_flags();
   }
   Program take() { return std::move(program_); }
 
@@ -130,12 +130,12 @@ class Generator {
     record(RecordKind::kSync, 0, 0).whole_device = true;
     host_step(ends);
   }
-  void word(Stream& stream);
-  void close_words();
+  void flag_op(Stream& stream);
+  void close_flags();
   bool is_stuck(const std::vector<Link>& links) const;
 
   std::mt19937 random_;
-  bool words_;
+  bool flags_;
   std::uint32_t buffers_;
   Program program_;
   std::deque<Stream> streams_;
@@ -150,7 +150,7 @@ class Generator {
   std::vector<std::pair<std::size_t, std::uint32_t>> awaited_;  // node, value
 };
 
-void Generator::word(Stream& stream) {
+void Generator::flag_op(Stream& stream) {
   const bool writes = &stream == &streams_.front();
   const std::uint32_t value = writes ? ++written_ : 1 + below(written_ + 2);
   const std::size_t node = op(stream, writes ? OpKind::kWriteValue : OpKind::kWaitValue);
@@ -163,7 +163,7 @@ void Generator::word(Stream& stream) {
   else awaited_.emplace_back(node, value);
 }
 
-void Generator::close_words() {
+void Generator::close_flags() {
   for (const auto& [node, value] : awaited_) {
     if (value <= written_) program_.nodes[node].after.push_back({writes_[value - 1]});
   }
@@ -229,11 +229,11 @@ void Generator::step() {
       TraceRecord& end = record(RecordKind::kHostEnd, 0, 0);
       const TraceRecord& begin = program_.trace.records[program_.trace.records.size() - 2];
       end.range = begin.range;
-      end.line = begin.line;  // as the runtime tells it
+      end.line = begin.line;  // as in the records of the runtime
       return;
     }
     case 7: {
-      if (first) return;  // it goes on with the words
+      if (first) return;  // it goes on with the flags
       record(RecordKind::kStreamClose, stream.id, 0);
       for (const Link& link : end_of(stream)) closed_.push_back(link);
       stream = {.id = ++last_stream_};
@@ -241,7 +241,7 @@ void Generator::step() {
       return;
     }
     case 8:
-      if (words_) word(stream);
+      if (flags_) flag_op(stream);
       return;
     default: return touch(op(stream, OpKind::kKernel));
   }

@@ -65,7 +65,7 @@ TEST(Trace, SpanJoinsSubmissionAndRun) {
   EXPECT_EQ(span.run->name, "add");  // the op's
 }
 
-TEST(Trace, RunMayBeToldBeforeItsSubmission) {
+TEST(Trace, ARunMayBeRecordedBeforeItsSubmission) {
   Trace trace;
   const Op op{.engine = Engine::kCompute};
   trace.on(run(1, 1, 10, 20));
@@ -162,7 +162,7 @@ TEST(Trace, OpWithVeryManyRanges) {
   EXPECT_EQ(data.reads(data.records[1]).back(), (TraceRange{5, 8, 16}));
 }
 
-TEST(Trace, StopsWhenToldAndTwiceIsFine) {
+TEST(Trace, StopsOnRequestAndTwiceIsFine) {
   Trace trace;
   trace.stop();
   trace.stop();

@@ -22,8 +22,8 @@ class Verify : public testing::Test {
                      .writes = std::move(writes),
                      .waits = std::move(waits)});
   }
-  std::uint32_t word(OpKind kind, std::uint32_t stream, std::uint32_t value) {
-    PlanNode node{.stream = stream, .kind = kind, .value = value, .name = "word"};
+  std::uint32_t flag_op(OpKind kind, std::uint32_t stream, std::uint32_t value) {
+    PlanNode node{.stream = stream, .kind = kind, .value = value, .name = "flag"};
     (kind == OpKind::kWaitValue ? node.reads : node.writes).push_back(flag);
     return plan.add(std::move(node));
   }
@@ -121,18 +121,18 @@ TEST_F(Verify, AnOpaqueOpIsUnknownAndItsWaitsAreKept) {
   EXPECT_NE(found.text(plan).find("'callback'"), std::string::npos);
 }
 
-TEST_F(Verify, AWordOrdersWhoeverIsIssuedFirst) {
-  word(OpKind::kWaitValue, 1, 1);
+TEST_F(Verify, AFlagOrdersOpsInAnyOrderOfIssue) {
+  flag_op(OpKind::kWaitValue, 1, 1);
   add(1, {x}, {});
   add(0, {}, {x});
-  word(OpKind::kWriteValue, 0, 1);
+  flag_op(OpKind::kWriteValue, 0, 1);
   const Verification found = verify(plan);
   EXPECT_TRUE(found.proven()) << found.text(plan);
 }
 
-// Two streams in turns, each counting its own word up: what lets the first wait go is the first write, and the last one
+// Two streams in turns, each counting its own flag up: what lets the first wait go is the first write, and the last one
 // comes long after it.
-TEST_F(Verify, WordsThatCountUpPassTheTurnToAndFro) {
+TEST_F(Verify, FlagsThatCountUpAlternateTwoStreams) {
   const Buffer answer = device.alloc(4, MemoryKind::kDevice, "answer");
   const auto turns = [&](std::uint32_t stream, const Buffer& mine, const Buffer& other, std::uint32_t left_out) {
     for (std::uint32_t turn = 1; turn <= 3; ++turn) {
@@ -156,21 +156,21 @@ TEST_F(Verify, WordsThatCountUpPassTheTurnToAndFro) {
   }
 }
 
-TEST_F(Verify, AWordThatNobodyWritesIsUnknown) {
-  word(OpKind::kWaitValue, 0, 2);
-  word(OpKind::kWriteValue, 1, 1);
+TEST_F(Verify, AFlagThatNoOpWritesIsUnknown) {
+  flag_op(OpKind::kWaitValue, 0, 2);
+  flag_op(OpKind::kWriteValue, 1, 1);
   EXPECT_EQ(verify(plan).verdict, Verdict::kUnknown);
 }
 
 TEST_F(Verify, ACircleIsADeadlock) {
-  word(OpKind::kWaitValue, 0, 1);
+  flag_op(OpKind::kWaitValue, 0, 1);
   const auto b = add(0, {}, {x});
   const auto c = add(1, {x}, {}, {b});
-  const auto d = word(OpKind::kWriteValue, 1, 1);
+  const auto d = flag_op(OpKind::kWriteValue, 1, 1);
   const Verification found = verify(plan);
   EXPECT_EQ(found.verdict, Verdict::kDeadlock);
   EXPECT_EQ(found.cycle, (std::vector<std::uint32_t>{0, d, c, b}));
-  EXPECT_NE(found.text(plan).find("deadlock: op 0 'word'"), std::string::npos) << found.text(plan);
+  EXPECT_NE(found.text(plan).find("deadlock: op 0 'flag'"), std::string::npos) << found.text(plan);
 }
 
 // The plan with other waits: `change` gets each op's.

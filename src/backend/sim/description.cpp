@@ -116,7 +116,7 @@ constexpr std::size_t kMaxHops = 64;
 constexpr std::size_t kMaxName = 200;
 constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
-static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
+static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // FlowNetwork and Machine keep the sum in 32 bits
 
 // Reads a quantity with a unit; `where` names it in errors.
 std::uint64_t read_quantity(const base::Json& value, const std::string& where, Dimension dimension, std::uint64_t min,

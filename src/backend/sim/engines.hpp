@@ -90,7 +90,7 @@ class Engines {
   std::deque<SimDevice>& devices_;
   Timers& timers_;
   Performer& performer_;
-  Links links_;
+  FlowNetwork links_;
   Topology topology_;
   std::vector<SimDevice*> dirty_;     // devices whose engines may be able to start a command
   std::vector<SimDevice*> starting_;  // scratch memory of start_ready()

@@ -5,7 +5,7 @@
 
 namespace slip::sim {
 
-void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) {
+void FlowNetwork::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) {
   flow.path = &path;
   flow.left = U128{bytes} * kSecond * full_pace_;
   flow.rate = 0;
@@ -19,7 +19,7 @@ void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) 
   }
 }
 
-void Links::stop(Flow& flow) {
+void FlowNetwork::stop(Flow& flow) {
   std::erase(paced_, &flow);
   for (const std::uint32_t index : *flow.path) {
     std::vector<Flow*>& flows = links_[index].flows;
@@ -30,7 +30,7 @@ void Links::stop(Flow& flow) {
   flow.path = nullptr;
 }
 
-std::span<Flow* const> Links::settle(Picos now) {
+std::span<Flow* const> FlowNetwork::settle(Picos now) {
   changed_.clear();
   ++mark_;
   for (const std::uint32_t link : touched_) {
@@ -51,7 +51,7 @@ std::span<Flow* const> Links::settle(Picos now) {
 }
 
 // Finds the connected component of `link`: its links and flows, breadth first.
-void Links::collect(std::uint32_t link) {
+void FlowNetwork::collect(std::uint32_t link) {
   links_[link].mark = mark_;
   part_.push_back(link);
   for (std::size_t i = 0; i < part_.size(); ++i) {
@@ -73,7 +73,7 @@ void Links::collect(std::uint32_t link) {
 }
 
 // Progressive filling: the link with the smallest share per flow saturates first and determines the rate of its flows.
-void Links::share() {
+void FlowNetwork::share() {
   std::size_t unfixed = part_flows_.size();
   while (unfixed > 0) {
     Link* narrowest = nullptr;
@@ -92,7 +92,7 @@ void Links::share() {
   }
 }
 
-void Links::give(Flow& flow, std::uint64_t rate) {
+void FlowNetwork::give(Flow& flow, std::uint64_t rate) {
   flow.fresh_rate = rate;
   for (const std::uint32_t index : *flow.path) {
     Link& link = links_[index];
@@ -101,7 +101,7 @@ void Links::give(Flow& flow, std::uint64_t rate) {
   }
 }
 
-void Links::update(Flow& flow, Picos now) {
+void FlowNetwork::update(Flow& flow, Picos now) {
   flow.rate = flow.fresh_rate;
   const U128 speed = U128{flow.rate} * (flow.slowed ? slow_pace_ : full_pace_);
   if (speed == flow.speed) return;
@@ -115,14 +115,14 @@ void Links::update(Flow& flow, Picos now) {
 
 // --- Topology ---
 
-Topology::Topology(const Description& description, int devices, Links& links)
+Topology::Topology(const Description& description, int devices, FlowNetwork& links)
     : peers_(description.peers), devices_(devices), known_(static_cast<std::size_t>(devices)) {
   add_hosts(description.copies, links);
   if (peers_.form == PeerDescription::Form::kLinks) add_listed(links);
   else add_peers(links);
 }
 
-void Topology::add_hosts(const CopyDescription& copies, Links& links) {
+void Topology::add_hosts(const CopyDescription& copies, FlowNetwork& links) {
   for (int device = 0; device < devices_; ++device) {
     const std::uint32_t out = links.add(copies.out);
     const std::uint32_t in = links.add(copies.in);
@@ -143,7 +143,7 @@ void Topology::add_hosts(const CopyDescription& copies, Links& links) {
 
 // Link numbers. Switch: 2i leads out of device i, 2i+1 into it. Ring: 2i leads from device i to i+1, 2i+1 back. Shared
 // ring: i serves both directions.
-void Topology::add_peers(Links& links) {
+void Topology::add_peers(FlowNetwork& links) {
   if (peers_.form == PeerDescription::Form::kNone) return;
   const bool shared = peers_.form == PeerDescription::Form::kRing && peers_.shared;
   for (int i = 0; i < devices_ * (shared ? 1 : 2); ++i) {
@@ -152,7 +152,7 @@ void Topology::add_peers(Links& links) {
   }
 }
 
-void Topology::add_listed(Links& links) {
+void Topology::add_listed(FlowNetwork& links) {
   std::map<std::string, std::uint32_t> numbers;
   for (const auto& [name, bandwidth] : peers_.links) numbers[name] = links.add(bandwidth);
   for (const PeerDescription::Route& listed : peers_.routes) {

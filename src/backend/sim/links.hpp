@@ -1,5 +1,5 @@
-// Links: the bandwidth of links, shared max-min fairly by the copies (flows) that cross them. A flow gets an equal
-// share of its bottleneck link; bandwidth that it cannot use on other links goes to other flows. Engines uses it.
+// FlowNetwork: the bandwidth of links, shared max-min fairly by the copies (flows) that cross them. A flow gets an
+// equal share of its bottleneck link; bandwidth that it cannot use on other links goes to other flows. Engines uses it.
 //
 // A flow that concurrent kernels slow down keeps its share but moves fewer bytes with it.
 //
@@ -27,7 +27,7 @@ struct Flow {
   const Path* path = nullptr;    // null: not started
   SimStream* stream = nullptr;   // the stream of the copy
   bool slowed = false;           // by concurrent kernels
-  U128 left = 0;                 // bytes x 10^12 x Links::full_pace_, so that all arithmetic is exact
+  U128 left = 0;                 // bytes x 10^12 x FlowNetwork::full_pace_, so that all arithmetic is exact
   std::uint64_t rate = 0;        // its share of the links in bytes per second; 0: not settled yet
   U128 speed = 0;                // decrease of `left` per picosecond: rate x pace
   Picos since = 0;               // the time at which `left` was computed
@@ -36,7 +36,7 @@ struct Flow {
   std::uint64_t mark = 0;        // the last settle() that visited it
 };
 
-class Links {
+class FlowNetwork {
  public:
   std::uint32_t add(std::uint64_t bytes_per_second) {
     links_.emplace_back().capacity = bytes_per_second;
@@ -95,7 +95,7 @@ struct Route {
 
 class Topology {
  public:
-  Topology(const Description& description, int devices, Links& links);
+  Topology(const Description& description, int devices, FlowNetwork& links);
 
   // The route between the host's memory and a device. `in`: towards the device.
   const Route& host(int device, bool in, bool pageable) const { return hosts_[index(device, in, pageable)]; }
@@ -115,9 +115,9 @@ class Topology {
     return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
   }
   const Route* find_peer(int from, int to);
-  void add_hosts(const CopyDescription& copies, Links& links);
-  void add_peers(Links& links);
-  void add_listed(Links& links);
+  void add_hosts(const CopyDescription& copies, FlowNetwork& links);
+  void add_peers(FlowNetwork& links);
+  void add_listed(FlowNetwork& links);
   Route between(int from, int to) const;
   Route around(int from, int to) const;
 

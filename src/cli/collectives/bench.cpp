@@ -104,16 +104,16 @@ Json json_of(const BenchRow& row) {
 int run_rank(const BenchOptions& wanted, const BenchWork& work, const ThreadRank* rank = nullptr) {
   Json json = Json::array();
   std::string title, facts;
-  const auto head = [&](int nranks, const std::string& device) {
+  const auto on_head = [&](int nranks, const std::string& device) {
     title = fmt::format("{}, {} ranks", bench_name(wanted.work.kind), nranks);
     facts = fmt::format("{}; {}", device, settings_text(wanted));
     print_head(wanted, nranks, device);
   };
-  const auto add_row = [&](const BenchRow& result) {
-    json.push_back(json_of(result));
-    print_row(result);
+  const auto on_row = [&](const BenchRow& row) {
+    json.push_back(json_of(row));
+    print_row(row);
   };
-  const std::vector<BenchRow> rows = measure_sizes(work, {head, add_row}, rank);
+  const std::vector<BenchRow> rows = measure_sizes(work, {on_head, on_row}, rank);
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // set on rank 0 only

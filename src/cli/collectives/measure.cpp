@@ -231,11 +231,11 @@ class RankBench {
   Measured measure(const BenchRow& row, bool in_place) {
     const comm::Call& call = row.call;
     const comm::Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
-    const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
+    const std::uint64_t block = call.block_bytes(), max_blocks = std::max(blocks.in, blocks.out);
     const auto own = static_cast<std::uint64_t>(comm_.rank());
-    const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
-    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data", kept_[0]);
-    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result", kept_[1]);
+    const auto part = [&](std::uint64_t count) { return count < max_blocks && max_blocks > 1 ? own * block : 0; };
+    Memory larger_memory = allocate(std::max<std::uint64_t>(max_blocks * block, 1), "data", kept_[0]);
+    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : max_blocks * block, 1), "result", kept_[1]);
     Buffer &larger = larger_memory.buffer(), &other = other_memory.buffer();
     const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
     const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)

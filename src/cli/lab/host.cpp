@@ -150,11 +150,11 @@ Table calls_table(const Bench& bench, std::size_t size, Picos kernel, std::vecto
 }
 
 Picos longest(const Program& program, bool launches) {
-  Picos most = 0;
+  Picos max = 0;
   for (const Seen& seen : program.calls) {
-    if (seen.call.starts_with("launch") == launches) most = std::max(most, seen.took);
+    if (seen.call.starts_with("launch") == launches) max = std::max(max, seen.took);
   }
-  return most;
+  return max;
 }
 
 }  // namespace

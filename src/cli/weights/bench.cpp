@@ -30,7 +30,7 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   for (const std::uint64_t percent : {75, 50, 25})
     cases.push_back(
         {fmt::format("{} % of them", percent), {.budget = resident.activation_bytes + weights / 100 * percent}});
-  const std::uint64_t at_once = flow::largest_working_set(resident.units, flow::make_loads(resident.units)).bytes;
+  const std::uint64_t at_once = flow::largest_working_set(resident.groups, flow::make_loads(resident.groups)).bytes;
   cases.push_back({"two slots", {.ring = 2 * at_once, .stream_all = true}});
   return cases;
 }
@@ -79,7 +79,7 @@ class CaseTable {
 };
 
 bool compresses(const WeightsPlan& plan) {
-  return std::ranges::any_of(plan.units, [](const WeightGroup& group) { return group.compressed_bytes > 0; });
+  return std::ranges::any_of(plan.groups, [](const WeightGroup& group) { return group.compressed_bytes > 0; });
 }
 
 // Skips a budget that is too small, and a plan that equals the one before; notes the reason. Returns false if

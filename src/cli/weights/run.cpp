@@ -24,7 +24,7 @@ void add_row(Table& table, const char* label, const WeightsPlan& plan, const Ste
   const double achieved = result.loaded_per_second(plan);
   const Comparison& found = result.comparison;
   table.row({word(label), time(found.measured), time(found.predicted), percent(100 * found.error()),
-             time(found.measured_idle), result.figures.copy > 0 ? percent(result.figures.overlap_percent()) : none(),
+             time(found.measured_exposed), result.figures.copy > 0 ? percent(result.figures.overlap_percent()) : none(),
              bytes(result.peak), plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }

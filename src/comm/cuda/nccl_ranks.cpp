@@ -279,7 +279,7 @@ void NcclRanks::put(const NcclWatch::Noted& call, cudaStream_t stream,
   }
   MemoryOperation begin[] = {write_32(&page_->state, NcclPage::begun(call.ticket))};
   put_memory_operations(stream, begin, gpu_);
-  NcclWatch::Wait wait = NcclWatch::wait_from_now();
+  NcclWatch::PeerWait wait = NcclWatch::wait_from_now();
   try {
     connection_->run([&](NcclComm* comm) { return body(comm, stream); }, [&] { watch_.check(wait, call); });
   } catch (const Error& error) {

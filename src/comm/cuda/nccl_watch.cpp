@@ -88,7 +88,7 @@ void NcclWatch::keep_ledger(std::uint32_t state) {
   if (!runs(state)) ledger.end(call.ticket);
 }
 
-NcclWatch::Wait NcclWatch::wait_from_now() {
+NcclWatch::PeerWait NcclWatch::wait_from_now() {
   const std::int64_t now = base::now_ns();
   return {now, now + kAskAfterNs, kAskAfterNs};
 }
@@ -158,7 +158,7 @@ std::vector<int> NcclWatch::compare_calls(const Noted& call) const {
   return others;
 }
 
-void NcclWatch::check(Wait& wait, const Noted& call) const {
+void NcclWatch::check(PeerWait& wait, const Noted& call) const {
   if (const std::optional<Error> error = watch_.error()) throw Error(*error);
   const std::int64_t now = base::now_ns(), waited = now - wait.since_ns;
   const int own = setup_.bootstrap->rank();

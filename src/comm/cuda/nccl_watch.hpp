@@ -49,15 +49,15 @@ class NcclWatch {
   void drain() noexcept { streams_.drain(); }
 
   // A wait for other ranks in a call: of the stream, or of the enqueuing thread while NCCL connects.
-  struct Wait {
+  struct PeerWait {
     std::int64_t since_ns = 0;
     std::int64_t ask_ns = 0, ask_pause_ns = 0;  // when this rank next asks the others for their calls
     std::int64_t departed_ns = 0;               // since when it has waited for a departed rank; 0: it does not
   };
-  static Wait wait_from_now();
+  static PeerWait wait_from_now();
   // Throws if the wait cannot end: the communicator has failed, a rank has left or made another call, or the deadline
   // has passed. Any thread may call it.
-  void check(Wait& wait, const Noted& call) const;
+  void check(PeerWait& wait, const Noted& call) const;
   // Makes the communicator fail on all ranks, unless it has an earlier error. Returns its first error.
   Error fail(const Error& error) const;
 
@@ -80,8 +80,8 @@ class NcclWatch {
   // The following belong to the watch thread.
   bool failed_ = false;
   std::uint32_t last_state_ = 0;
-  Wait wait_;         // of the call of last_state_
-  Wait inside_wait_;  // of the thread that is inside a call of NCCL
+  PeerWait wait_;         // of the call of last_state_
+  PeerWait inside_wait_;  // of the thread that is inside a call of NCCL
 
   PendingStreams streams_;
   mutable base::Mutex mutex_;

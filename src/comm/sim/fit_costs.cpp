@@ -119,15 +119,15 @@ CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const M
   constexpr Point kStarts[] = {
       {0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {0.3, 0.3, 1.5, 0, -1.5, 0}, {1, 1, 2, 0, -1.5, 0}};
   Point best{};
-  double least = rows.loss(best);
+  double min_loss = rows.loss(best);
   for (const Point& start : kStarts) {
     Point at = start;
     for (int round = 0; round < kRounds; ++round) {
       Simplex simplex(rows, at, round == 0 ? 0.5 : 0.3);
       for (int i = 0; i < kSteps; ++i) simplex.step();
       at = simplex.best();
-      if (simplex.loss() < least) {
-        least = simplex.loss();
+      if (simplex.loss() < min_loss) {
+        min_loss = simplex.loss();
         best = at;
       }
     }

@@ -296,7 +296,7 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));
   constexpr std::uint64_t kSmallMessage = 64 << 10;  // its latency matters more than its bytes
   if (largest_message(sequence.front()) <= kSmallMessage && links.wires() == WireKind::kEager)
-    simulation.set_lanes(ProgramPlayer::kSlots);
+    simulation.set_wire_streams(ProgramPlayer::kSlots);
   simulation.set_wire_note([&](int from, int to, int track) { return links.note(from, to, track); });
   for (std::size_t track = 0; track < tracks; ++track) simulation.add(sequence[track], static_cast<int>(track));
   result.us = run(simulation, devices.front());

@@ -42,9 +42,9 @@ Range range_of(const BufferLocation& location, std::uint64_t bytes, const Progra
   return {};
 }
 
-// The number of messages that the lane carries among the first `count` messages of a pipelined wire.
-std::uint64_t in_lane(std::uint64_t count, std::uint64_t lane, std::uint64_t lanes) {
-  return (count - lane + lanes - 1) / lanes;
+// The number of messages that a stream carries among the first `count` messages of a pipelined wire.
+std::uint64_t on_stream(std::uint64_t count, std::uint64_t stream, std::uint64_t streams) {
+  return (count - stream + streams - 1) / streams;
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
 }
 
 std::vector<ProgramPlayer::StreamId>& ProgramPlayer::streams_of(Wire& wire) {
-  const std::size_t count = kind_ == WireKind::kBuffered ? 3 : has_lanes() ? lanes_ : 1;
+  const std::size_t count = kind_ == WireKind::kBuffered ? 3 : is_pipelined() ? wire_streams_ : 1;
   while (wire.streams.size() < count) wire.streams.push_back(sink_.open_wire_stream(wire.from, wire.to, wire.track));
   return wire.streams;
 }
@@ -116,9 +116,9 @@ void ProgramPlayer::begin_message(const ProgramPart& part, const Primitive& step
 
 // The stream waits until the first `count` messages of the wire are done.
 void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream) {
-  if (!has_lanes()) return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
-  for (std::uint64_t lane = 0; lane < std::min(lanes_, count); ++lane)
-    sink_.wait_flag(stream, flag_at(wire.flags, kLanesDone + lane), in_lane(count, lane, lanes_));
+  if (!is_pipelined()) return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
+  for (std::uint64_t i = 0; i < std::min(wire_streams_, count); ++i)
+    sink_.wait_flag(stream, flag_at(wire.flags, kStreamsDone + i), on_stream(count, i, wire_streams_));
 }
 
 void ProgramPlayer::deliver() {
@@ -161,8 +161,8 @@ void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
     }
     const std::uint64_t bytes = wire.in[i].bytes;
     sink_.copy(stream, slot_bytes > 0 ? wire.slots.slice(index % kSlots * slot_bytes, bytes) : wire.in[i], wire.out[i]);
-    if (has_lanes()) {
-      sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % lanes_), index / lanes_ + 1);
+    if (is_pipelined()) {
+      sink_.write_flag(stream, flag_at(wire.flags, kStreamsDone + index % wire_streams_), index / wire_streams_ + 1);
     } else {
       sink_.write_flag(stream, flag_at(wire.flags, kSendDone), index + 1);
       sink_.write_flag(stream, flag_at(wire.flags, kReceiveDone), index + 1);
@@ -208,10 +208,10 @@ std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Ran
 // relaxed: the thread that drives the sim world has written the flags, and the same thread calls this.
 bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
   const Wire& link = wires_.at({0, from, to});
-  for (std::uint64_t lane = 0; lane < std::min(lanes_, number); ++lane) {
+  for (std::uint64_t i = 0; i < std::min(wire_streams_, number); ++i) {
     const auto* const done =
-        reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(link.flags, kLanesDone + lane)));
-    if (__atomic_load_n(done, __ATOMIC_RELAXED) < in_lane(number, lane, lanes_)) return false;
+        reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(link.flags, kStreamsDone + i)));
+    if (__atomic_load_n(done, __ATOMIC_RELAXED) < on_stream(number, i, wire_streams_)) return false;
   }
   return true;
 }

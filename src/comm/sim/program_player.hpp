@@ -80,12 +80,12 @@ class ProgramPlayer {
   using StreamId = OpSink::StreamId;
   ProgramPlayer(OpSink& sink, int nranks, WireKind kind) : sink_(sink), nranks_(nranks), kind_(kind) {}
 
-  // Messages that may be under way at once on a wire with lanes, at most kSlots. Small messages need many, so that they
-  // do not wait for the latency of those before them. Large ones share the link's rate, so the first of many would be
-  // late.
-  void set_lanes(std::uint64_t lanes) { lanes_ = lanes; }
-  static constexpr std::uint64_t kLanes = 4;  // unless set_lanes() is called
-  static constexpr std::uint64_t kSlots = 8;  // of an eager wire: messages that the receiver has room for
+  // The number of streams of a pipelined or eager wire, at most kSlots: as many messages may be under way at once.
+  // Small messages need many, so that they do not wait for the latency of those before them. Large ones share the
+  // link's rate, so the first of many would be late.
+  void set_wire_streams(std::uint64_t count) { wire_streams_ = count; }
+  static constexpr std::uint64_t kWireStreams = 4;  // unless set_wire_streams() is called
+  static constexpr std::uint64_t kSlots = 8;        // of an eager wire: messages that the receiver has room for
 
   // The time until a rank sees a flag that another rank of its host has written. Only predictions use it.
   void set_flag_latency(Picos time) { flag_latency_ = time; }
@@ -113,15 +113,15 @@ class ProgramPlayer {
     std::vector<Range> out, in;     // messages not issued yet: their bytes at the sender and at the receiver
     std::uint64_t begun(bool sends) const { return delivered + (sends ? out : in).size(); }
   };
-  bool has_lanes() const { return kind_ == WireKind::kPipelined || kind_ == WireKind::kEager; }
+  bool is_pipelined() const { return kind_ == WireKind::kPipelined || kind_ == WireKind::kEager; }
   enum WireFlag : std::uint64_t {
     kSendBegun,
     kReceiveBegun,
     kGone,  // kBuffered: the wire holds the bytes
     kSendDone,
     kReceiveDone,
-    kLanesDone,  // with lanes: the first of kSlots flags, one for each lane
-    kWireFlags = kLanesDone + kSlots
+    kStreamsDone,  // is_pipelined(): the first of kSlots flags, one for each stream of the wire
+    kWireFlags = kStreamsDone + kSlots
   };
 
   Wire& wire(int from, int to, int track);
@@ -144,7 +144,7 @@ class ProgramPlayer {
   const int nranks_;
   const WireKind kind_;
   Picos flag_latency_ = 0;
-  std::uint64_t lanes_ = kLanes;
+  std::uint64_t wire_streams_ = kWireStreams;
   std::map<std::tuple<int, int, int>, Wire> wires_;  // by track, sender and receiver
   Range rank_flags_;                                 // of host programs: kFlagsPerRank of each rank
   std::vector<Range> reads_, writes_;                // of the current step; kept to save allocations

@@ -64,7 +64,7 @@ class ProgramSimulation final : private OpSink {
   using WireNote = std::function<std::string(int from, int to, int track)>;
   void set_wire_note(WireNote note) { wire_note_ = std::move(note); }
   // See ProgramPlayer.
-  void set_lanes(std::uint64_t lanes) { player_.set_lanes(lanes); }
+  void set_wire_streams(std::uint64_t count) { player_.set_wire_streams(count); }
   void set_flag_latency(Picos time) { player_.set_flag_latency(time); }
   // May be called once. The plan uses memory of this object. Throws kMismatch if messages sent and received differ.
   Plan plan();

@@ -19,7 +19,7 @@ void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
     if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one more for clip_norm()
     for (std::vector<TimedEvent>* const events : {&set.arrivals, &set.starts, &set.ends})
       std::ranges::for_each(*events, touch);
-    for (Wait& wait : set.wait_list) touch(wait.reached), touch(wait.left);
+    for (RecordedWait& wait : set.wait_list) touch(wait.reached), touch(wait.left);
   }
 }
 
@@ -45,7 +45,7 @@ void GradientClock::arrived(std::uint32_t parameter, StreamRef stream, Here here
 void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here) {
   Recording& set = sets_[step_ % 2];
   if (set.waits == set.wait_list.size()) set.wait_list.emplace_back();
-  Wait& wait = set.wait_list[set.waits++];
+  RecordedWait& wait = set.wait_list[set.waits++];
   wait.parameter = parameter;
   wait.call = call;
   wait.stream = stream.id();
@@ -88,7 +88,7 @@ void GradientClock::fill(const Recording& of, GradientTimes& times) const {
     times.ends.push_back(since(of.ends[i], *base));
   }
   for (std::size_t i = 0; i < of.waits; ++i) {
-    const Wait& wait = of.wait_list[i];
+    const RecordedWait& wait = of.wait_list[i];
     times.waits.push_back(
         {wait.parameter, wait.call, wait.stream, since(wait.reached, *base), since(wait.left, *base)});
   }

@@ -41,7 +41,7 @@ class GradientClock {
   bool look(int ago, GradientTimes& into) const;
 
  private:
-  struct Wait {
+  struct RecordedWait {
     std::uint32_t parameter = 0, call = 0;
     std::uint64_t stream = 0;
     TimedEvent reached, left;
@@ -53,7 +53,7 @@ class GradientClock {
     std::size_t arrived = 0;             // number of gradients that have arrived
     std::uint32_t first = 0;             // the parameter whose ready() was called first
     std::size_t calls = 0, waits = 0;
-    std::vector<Wait> wait_list;
+    std::vector<RecordedWait> wait_list;
   };
   void make_room(Recording& set, std::size_t calls) const {
     set.arrivals.resize(parameters_);

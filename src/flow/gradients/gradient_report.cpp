@@ -7,7 +7,8 @@
 namespace slip::flow {
 namespace {
 
-StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::Wait& wait, StepAnalysis& analysis) {
+StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::WaitTimes& wait,
+                              StepAnalysis& analysis) {
   const auto known = std::find_if(analysis.chains.begin(), analysis.chains.end(),
                                   [&](const StepAnalysis::Chain& one) { return one.stream == wait.stream; });
   if (known != analysis.chains.end()) return *known;
@@ -53,7 +54,7 @@ void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   analysis.stalls.clear();
   analysis.chains.clear();
   Picos last = analysis.backward_end;
-  for (const GradientTimes::Wait& wait : times.waits) {
+  for (const GradientTimes::WaitTimes& wait : times.waits) {
     StepAnalysis::Chain& chain = chain_of(times, wait, analysis);
     const Picos went_on = std::min(wait.left, std::max(wait.reached, times.ends[wait.call]));
     chain.due = std::max(chain.due + (wait.reached - chain.left), analysis.backward_end);
@@ -94,7 +95,7 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
   report.used = analysis.backward_end;
   std::vector<Picos> from(report.buckets.size(), 0);
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
-    const GradientTimes::Wait& wait = times.waits[i];
+    const GradientTimes::WaitTimes& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
     if (wait.stream != analysis.exposed_in) continue;  // only the stream that stalled longest counts
     GradientReport::Part& part = report.buckets[wait.call];

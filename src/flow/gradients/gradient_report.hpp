@@ -16,7 +16,7 @@ namespace slip::flow {
 // A recorded step, in picoseconds since the arrival of its first gradient. The lists are empty if nothing was recorded.
 struct GradientTimes {
   static constexpr std::uint32_t kAll = ~std::uint32_t{0};
-  struct Wait {
+  struct WaitTimes {
     std::uint32_t parameter = 0;  // kAll: all parameters, as clip_norm() waits for
     std::uint32_t call = 0;       // the call whose end it waits for
     std::uint64_t stream = 0;
@@ -25,7 +25,7 @@ struct GradientTimes {
   std::vector<Picos> arrivals;         // by parameter
   std::vector<std::uint64_t> sources;  // streams that wrote the gradients, by parameter
   std::vector<Picos> starts, ends;     // by call
-  std::vector<Wait> waits;             // in the order issued
+  std::vector<WaitTimes> waits;        // in the order issued
   Picos next_step = 0;                 // arrival of the next recorded step's first gradient; 0: unknown
 };
 
@@ -36,7 +36,7 @@ struct GradientTimes {
 // runs in another stream a stall costs nothing. A stream that still has gradients to write belongs to the backward
 // pass.
 struct StepAnalysis {
-  struct Stall {
+  struct StallTime {
     Picos from = 0, time = 0;
   };
   struct Chain {  // the waits of one stream, one after the other
@@ -49,7 +49,7 @@ struct StepAnalysis {
   // By parameter: when its first use would begin if nothing were late, not before the end of the backward pass.
   // Parameters that no stream waited for are needed last.
   std::vector<Picos> needed;
-  std::vector<Stall> stalls;  // by wait
+  std::vector<StallTime> stalls;  // by wait
   Picos backward_end = 0;
   Picos exposed = 0;                // stall time of the stream that stalled longest
   std::uint64_t exposed_in = 0;     // id of that stream

@@ -27,10 +27,10 @@ void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
   const auto same = [&](const WeightGroup& a, const WeightGroup& b) {
     return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
   };
-  if (!std::ranges::equal(plan.units, groups, same))
-    refuse(here, "is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
+  if (!std::ranges::equal(plan.groups, groups, same))
+    refuse(here, "is for another graph: its {} weight groups are not the {} of this graph", plan.groups.size(),
            groups.size());
-  for (const WeightGroup& group : plan.units) {
+  for (const WeightGroup& group : plan.groups) {
     const std::string& name = graph[group.parts.front().bytes.value].name;
     if (group.resident && !fits(group.offset, group.stored_bytes(), plan.resident_bytes))
       refuse(here, "puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights", name,
@@ -46,10 +46,11 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
   const WeightLoad& load = plan.loads[index];
   const std::size_t ops = graph.ops().size();
   const auto refuse_load = [&](const std::string& why) { refuse(here, "has a load {} that {}", index, why); };
-  if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of group {} of {}", load.unit, plan.units.size()));
+  if (load.group >= plan.groups.size())
+    refuse_load(fmt::format("is of group {} of {}", load.group, plan.groups.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
     refuse_load(fmt::format("names an op that this graph of {} ops does not have", ops));
-  const WeightGroup& group = plan.units[load.unit];
+  const WeightGroup& group = plan.groups[load.group];
   if (!fits(load.offset, group.bytes + group.room, plan.ring_bytes))
     refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
   if (load.last_op < load.first_op || (index > 0 && load.first_op < plan.loads[index - 1].first_op))
@@ -75,7 +76,7 @@ void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
 
 void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
   std::vector<const WeightGroup*> groups;
-  for (const WeightGroup& group : plan.units) {
+  for (const WeightGroup& group : plan.groups) {
     if (group.resident) groups.push_back(&group);
   }
   std::ranges::sort(groups, {}, [](const WeightGroup* group) { return group->offset; });
@@ -89,16 +90,16 @@ void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
 
 // Every use of a streamed group has a load, and no load overwrites another one that is still needed.
 void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
-  std::vector<std::vector<const WeightLoad*>> loads_of(plan.units.size());
+  std::vector<std::vector<const WeightLoad*>> loads_of(plan.groups.size());
   std::vector<Placed> placed;
   for (const WeightLoad& load : plan.loads) {
-    loads_of[load.unit].push_back(&load);
-    placed.push_back({load.first_op, load.last_op, load.offset, plan.units[load.unit].bytes});
+    loads_of[load.group].push_back(&load);
+    placed.push_back({load.first_op, load.last_op, load.offset, plan.groups[load.group].bytes});
   }
-  const auto name_of = [&](std::uint32_t group) { return graph[plan.units[group].parts.front().bytes.value].name; };
-  for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
-    if (plan.units[i].in_place()) continue;
-    for (const std::uint32_t op : plan.units[i].ops) {
+  const auto name_of = [&](std::uint32_t group) { return graph[plan.groups[group].parts.front().bytes.value].name; };
+  for (std::uint32_t i = 0; i < plan.groups.size(); ++i) {
+    if (plan.groups[i].in_place()) continue;
+    for (const std::uint32_t op : plan.groups[i].ops) {
       const bool loaded = std::ranges::any_of(
           loads_of[i], [&](const WeightLoad* load) { return load->first_op <= op && op <= load->last_op; });
       if (!loaded) refuse(here, "neither keeps nor loads weight '{}' for op '{}'", name_of(i), graph.ops()[op].name);
@@ -107,7 +108,7 @@ void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
   const auto both = find_overlap(placed);
   if (!both) return;
   const WeightLoad &old = plan.loads[both->first], &load = plan.loads[both->second];
-  refuse(here, "loads weight '{}' over '{}', which op '{}' still needs", name_of(load.unit), name_of(old.unit),
+  refuse(here, "loads weight '{}' over '{}', which op '{}' still needs", name_of(load.group), name_of(old.group),
          graph.ops()[old.last_op].name);
 }
 

@@ -21,8 +21,8 @@ struct MemoryChoice {
 std::function<std::uint64_t(const WeightGroup&)> compressed_bytes_of(const StreamedPass& pass,
                                                                      const GroupCatalog& catalog) {
   if (!catalog.any_packed()) return {};
-  return [&](const WeightGroup& unit) {
-    return catalog.packed_bytes(pass.group_of_value(unit.parts.front().bytes.value));
+  return [&](const WeightGroup& group) {
+    return catalog.packed_bytes(pass.group_of_value(group.parts.front().bytes.value));
   };
 }
 
@@ -78,10 +78,10 @@ class MemoryChooser {
   MemoryChoice choice_of(const StreamedPass& pass, const WeightsPlan& plan) const {
     const std::vector<char> none(catalog_.size(), 0);
     MemoryChoice choice{none, none, plan.ring_bytes, plan.slot_bytes};
-    for (const WeightGroup& unit : plan.units) {
-      const std::uint32_t group = pass.group_of_value(unit.parts.front().bytes.value);
-      choice.resident[group] = unit.resident ? 1 : 0;
-      choice.compressed[group] = unit.compressed_bytes > 0 ? 1 : 0;
+    for (const WeightGroup& planned : plan.groups) {
+      const std::uint32_t group = pass.group_of_value(planned.parts.front().bytes.value);
+      choice.resident[group] = planned.resident ? 1 : 0;
+      choice.compressed[group] = planned.compressed_bytes > 0 ? 1 : 0;
     }
     return choice;
   }

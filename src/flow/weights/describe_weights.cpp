@@ -29,7 +29,7 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
 // The groups that are compressed. Empty: there are none.
 std::string compression_line(const WeightsPlan& plan, const Costs& costs) {
   std::uint64_t streamed = 0, resident = 0, bytes = 0, compressed = 0;
-  for (const WeightGroup& group : plan.units) {
+  for (const WeightGroup& group : plan.groups) {
     if (group.compressed_bytes == 0) continue;
     ++(group.resident ? resident : streamed);
     bytes += group.bytes;
@@ -69,15 +69,15 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
 
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs) {
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
-  const auto resident = std::ranges::count_if(plan.units, &WeightGroup::in_place);
+  const auto resident = std::ranges::count_if(plan.groups, &WeightGroup::in_place);
   const auto from_disk =
-      std::ranges::count_if(plan.units, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
+      std::ranges::count_if(plan.groups, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
   std::string text = fmt::format("graph          {} ops, {} of weights in {} groups\n", graph.ops().size(),
-                                 base::format_bytes(weights), plan.units.size());
+                                 base::format_bytes(weights), plan.groups.size());
   text += memory_line(plan, weights);
   if (plan.budget) text += fmt::format("budget         {}\n", base::format_bytes(*plan.budget));
   text += fmt::format("weight groups  {} stay, {} pass through the ring in {} loads a step", resident,
-                      static_cast<std::int64_t>(plan.units.size()) - resident, plan.loads.size());
+                      static_cast<std::int64_t>(plan.groups.size()) - resident, plan.loads.size());
   text += from_disk > 0 ? fmt::format(", {} of them read from disk\n", from_disk) : "\n";
   text += compression_line(plan, costs);
   text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", base::format_time(plan.step),

@@ -16,7 +16,7 @@ constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memo
 std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan, const WeightSource* source,
                                      Here here) {
   if (source) source->check(graph, here);
-  return std::vector<WeightSource>(plan.units.size(), source ? *source : WeightSource());
+  return std::vector<WeightSource>(plan.groups.size(), source ? *source : WeightSource());
 }
 
 }  // namespace
@@ -84,11 +84,11 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
                const LoadMemory& memory, Options options, Here here)
     : Loader(
           device,
-          {plan.units,
+          {plan.groups,
            graph.values(),
            one_source(graph, plan, source, here),
            {},
-           source ? PackedGroups::of(*source, plan.units, graph.values(), here) : std::vector<PackedGroups::Group>()},
+           source ? PackedGroups::of(*source, plan.groups, graph.values(), here) : std::vector<PackedGroups::Group>()},
           memory, options, here) {}
 
 Loader::Group Loader::make_group(std::uint32_t index, Here here) {

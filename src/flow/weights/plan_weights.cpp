@@ -65,7 +65,7 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
   bool joined = false;
   for (const WeightLoad& load : loads) {
     if (load.first_op > largest.op || load.last_op < largest.op) continue;
-    const WeightGroup& group = groups[load.unit];
+    const WeightGroup& group = groups[load.group];
     others.insert(group.ops.begin(), group.ops.end());
     joined = joined || group.parts.size() > 1;
   }
@@ -255,7 +255,7 @@ class WeightsPlanner {
       std::uint64_t largest = 0;
       for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
         std::uint64_t sum = 0;
-        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(groups_[loads_[i + k].unit]);
+        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(groups_[loads_[i + k].group]);
         largest = std::max(largest, sum);
       }
       if (largest > 0) tries.insert(std::min(largest, max));
@@ -299,11 +299,11 @@ class WeightsPlanner {
   WeightsPlan write_down(const GroupForms& forms, std::uint64_t ring, const std::vector<char>& resident,
                          std::vector<WeightLoad> loads) const {
     WeightsPlan plan;
-    plan.units = forms.groups;
+    plan.groups = forms.groups;
     std::vector<bool> loaded(groups_.size());
-    for (const WeightLoad& load : loads) loaded[load.unit] = true;
+    for (const WeightLoad& load : loads) loaded[load.group] = true;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      WeightGroup& group = plan.units[i];
+      WeightGroup& group = plan.groups[i];
       if (!resident[i]) {
         if (group.compressed_bytes > 0) plan.slot_bytes = forms.slots;
         continue;

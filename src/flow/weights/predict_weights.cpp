@@ -37,9 +37,9 @@ class SimulatedLoader final : public GroupLoader {
  public:
   SimulatedLoader(const Device& device, const WeightsPlan& plan, const Graph& graph, const Costs& costs,
                   const WeightsMemory& memory, Here here)
-      : plan_(plan), names_(load_names(plan.units, graph.values())), costs_(costs) {
+      : plan_(plan), names_(load_names(plan.groups, graph.values())), costs_(costs) {
     std::uint64_t largest = 1, largest_packed = 0;
-    for (const WeightGroup& group : plan.units) {
+    for (const WeightGroup& group : plan.groups) {
       largest = std::max(largest, group.bytes + group.room);
       if (!group.resident) largest_packed = std::max(largest_packed, group.compressed_bytes);
     }
@@ -53,7 +53,7 @@ class SimulatedLoader final : public GroupLoader {
   }
 
   void issue(StreamRef stream, Range to, std::uint32_t index, const Event*) override {
-    const WeightGroup& group = plan_.units[index];
+    const WeightGroup& group = plan_.groups[index];
     if (group.compressed_bytes == 0) return bring(stream, to, index);
     const auto decode = [&](Range) {
       stream.launch(kDecode, {.reads = {}, .writes = {to}, .scalars = {}, .name = names_[index]},
@@ -79,7 +79,7 @@ class SimulatedLoader final : public GroupLoader {
   }
   // Copies a group to `to`, after it was read if it is on disk.
   void bring(StreamRef stream, Range to, std::uint32_t index) {
-    if (!is_read(plan_.units[index])) return stream.copy(to, weights_.slice(0, to.bytes), names_[index]);
+    if (!is_read(plan_.groups[index])) return stream.copy(to, weights_.slice(0, to.bytes), names_[index]);
     reads_->issue(
         stream, to.bytes, [&](StreamRef reads, Range slot, const Event&) { read(reads, slot, index); },
         [&](Range slot) { stream.copy(to, slot, names_[index]); });
@@ -151,7 +151,7 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
   double time = 0;
   for (const GraphOp& op : graph.ops()) time += static_cast<double>(costs.time_of(graph, op));
   for (const WeightLoad& load : plan.loads) {
-    const WeightGroup& group = plan.units[load.unit];
+    const WeightGroup& group = plan.groups[load.group];
     time += static_cast<double>(costs.load.time_for(group.bytes));
     if (group.from_disk && costs.read.bytes_per_second > 0)
       time += static_cast<double>(costs.read.time_for(group.bytes));

@@ -75,9 +75,9 @@ class TwoServers {
   static constexpr double kMin = 1e-3;
 
   const WeightLoad& load_at(std::size_t number) const { return loads_[number % loads_.size()]; }
-  double decode_time(std::size_t number) const { return step_costs_.decodes[load_at(number).unit]; }
+  double decode_time(std::size_t number) const { return step_costs_.decodes[load_at(number).group]; }
   // A resident group is decoded from where it is.
-  bool takes_slot(std::size_t number) const { return decode_time(number) > 0 && !stays(load_at(number).unit); }
+  bool takes_slot(std::size_t number) const { return decode_time(number) > 0 && !stays(load_at(number).group); }
   bool stays(std::uint32_t group) const { return !resident_.empty() && resident_[group]; }
   // The op that used its place in the ring before has ended. Loads are numbered over all steps.
   bool place_is_free(std::size_t number) const {
@@ -124,7 +124,7 @@ class TwoServers {
     if (input_ready_ == kInfinite && load_ready_ == kInfinite) return;
     if (!goes_on) input_runs_ = input_ready_ <= load_ready_;
     (input_runs_ ? input_ready_ : load_ready_) = kInfinite;
-    const std::uint32_t group = loads_[load_.index].unit;
+    const std::uint32_t group = loads_[load_.index].group;
     load_left_ =
         std::max(input_runs_ ? step_costs_.inputs[input_.index] : (stays(group) ? 0 : step_costs_.loads[group]), kMin);
   }
@@ -199,8 +199,8 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
   if (loads.empty()) return {compute, 0};
   double loading = 0;
   for (const WeightLoad& load : loads) {
-    loading += !resident.empty() && resident[load.unit] ? 0 : step_costs.loads[load.unit];
-    compute += step_costs.decodes[load.unit];
+    loading += !resident.empty() && resident[load.group] ? 0 : step_costs.loads[load.group];
+    compute += step_costs.decodes[load.group];
   }
   SteadyStep steady = TwoServers(step_costs, loads, resident).run();
   // If a large ring buffer is full before the first step, it can supply many steps, and these are shorter than the
@@ -213,13 +213,13 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
 void set_times(WeightsPlan& plan, const StepCosts& step_costs) {
   double loading = 0, decoding = 0;
   std::vector<char> resident;
-  for (const WeightGroup& group : plan.units) resident.push_back(group.resident ? 1 : 0);
+  for (const WeightGroup& group : plan.groups) resident.push_back(group.resident ? 1 : 0);
   for (const WeightLoad& load : plan.loads) {
-    const WeightGroup& group = plan.units[load.unit];
-    decoding += step_costs.decodes[load.unit];
+    const WeightGroup& group = plan.groups[load.group];
+    decoding += step_costs.decodes[load.group];
     if (group.resident) continue;
     plan.streamed_bytes += group.bytes;
-    loading += step_costs.loads[load.unit];
+    loading += step_costs.loads[load.group];
   }
   plan.step = plan.bound = step_costs.ops.empty() ? 0 : rounded(steady_step_of(step_costs, plan.loads, resident).step);
   plan.compute = rounded(std::accumulate(step_costs.ops.begin(), step_costs.ops.end(), 0.0));
@@ -245,7 +245,7 @@ namespace slip {
 
 std::uint64_t WeightsPlan::link_bytes() const {
   std::uint64_t bytes = 0;
-  for (const WeightLoad& load : loads) bytes += units[load.unit].resident ? 0 : units[load.unit].stored_bytes();
+  for (const WeightLoad& load : loads) bytes += groups[load.group].resident ? 0 : groups[load.group].stored_bytes();
   return bytes;
 }
 

@@ -21,7 +21,7 @@ bool stays_packed(const ResidentProblem& problem, std::uint32_t group) {
 class ChoiceCosts {
  public:
   explicit ChoiceCosts(const ResidentProblem& problem) : problem_(problem), load_times_(problem.groups.size(), 0.0) {
-    for (const WeightLoad& load : problem.loads) load_times_[load.unit] += problem.step_costs.loads[load.unit];
+    for (const WeightLoad& load : problem.loads) load_times_[load.group] += problem.step_costs.loads[load.group];
     compute_ = std::accumulate(problem.step_costs.ops.begin(), problem.step_costs.ops.end(), 0.0);
     by_worth_.resize(problem.groups.size());
     std::iota(by_worth_.begin(), by_worth_.end(), 0U);
@@ -82,7 +82,7 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
   effort += kSteps * problem_.step_costs.ops.size();
   scratch_.clear();
   for (const WeightLoad& load : problem_.loads) {
-    if (!maybe_resident[load.unit]) scratch_.push_back(load);
+    if (!maybe_resident[load.group]) scratch_.push_back(load);
   }
   const std::size_t ops = problem_.step_costs.ops.size(), loads = scratch_.size();
   op_ends_.assign(ops * kSteps, 0.0);
@@ -93,12 +93,12 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
   for (std::size_t at = 0; at < ops * kSteps; ++at) {
     const std::size_t op = at % ops, step_loads = at / ops * loads;
     for (; next < step_loads + loads && scratch_[next - step_loads].first_op == op; ++next) {
-      const std::uint32_t group = scratch_[next - step_loads].unit;
+      const std::uint32_t group = scratch_[next - step_loads].group;
       for (in_ring += aligned(problem_.groups[group].bytes); in_ring > problem_.ring; ++oldest) {
         const WeightLoad& old = scratch_[oldest % loads];
         const std::size_t used_by = oldest / loads * ops + old.last_op;
         if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
-        in_ring -= aligned(problem_.groups[old.unit].bytes);
+        in_ring -= aligned(problem_.groups[old.group].bytes);
       }
       load_end += problem_.step_costs.loads[group];
       load_ends_[next] = load_end;
@@ -279,7 +279,7 @@ class ResidentSearch {
 bool streamed_loads(const ResidentProblem& problem, const std::vector<char>& resident, std::vector<WeightLoad>& loads) {
   loads.clear();
   for (const WeightLoad& load : problem.loads) {
-    if (!resident[load.unit] || stays_packed(problem, load.unit)) loads.push_back(load);
+    if (!resident[load.group] || stays_packed(problem, load.group)) loads.push_back(load);
   }
   return lay_ring(problem.groups, loads, problem.ring);
 }

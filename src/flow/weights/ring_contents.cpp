@@ -5,7 +5,7 @@
 namespace slip::flow {
 namespace {
 
-constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kNoUse = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::span<const RingContents::Interval> RingContents::intervals_in(std::uint64_t
 
 // The first planned use of any entry in [begin, end), from `position` on; 0 if a use there has not ended.
 std::uint64_t RingContents::next_use_in(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
-  std::uint64_t next = kNever;
+  std::uint64_t next = kNoUse;
   for (const Interval& interval : intervals_in(begin, end)) {
     const RingEntry& entry = entries_[interval.entry];
     if (entry.open > 0) return 0;

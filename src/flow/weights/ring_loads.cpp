@@ -14,9 +14,9 @@ PassTable make_pass_table(const WeightsPlan& plan, Range ring, std::size_t uses)
   PassTable table;
   table.uses.resize(uses);
   for (const WeightLoad& load : plan.loads) {
-    const WeightGroup& group = plan.units[load.unit];
+    const WeightGroup& group = plan.groups[load.group];
     table.loads.push_back({.to = ring.slice(load.offset, group.bytes + group.room),
-                           .group = load.unit,
+                           .group = load.group,
                            .first_use = load.first_op,
                            .last_use = load.last_op,
                            .after_use = load.after_op,

@@ -71,20 +71,20 @@ void Steps::prepare_launches(const WeightsMemory& memory) {
 }
 
 Steps::WeightIndex::WeightIndex(const Graph& graph, const WeightsPlan& plan)
-    : groups_of(graph.values().size()), loads_of(plan.units.size()) {
-  for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
-    for (const WeightGroup::Part& part : plan.units[i].parts) {
+    : groups_of(graph.values().size()), loads_of(plan.groups.size()) {
+  for (std::uint32_t i = 0; i < plan.groups.size(); ++i) {
+    for (const WeightGroup::Part& part : plan.groups[i].parts) {
       std::vector<std::uint32_t>& groups = groups_of[part.bytes.value.index];
       if (groups.empty() || groups.back() != i) groups.push_back(i);
     }
   }
-  for (std::uint32_t k = 0; k < plan.loads.size(); ++k) loads_of[plan.loads[k].unit].push_back(k);
+  for (std::uint32_t k = 0; k < plan.loads.size(); ++k) loads_of[plan.loads[k].group].push_back(k);
 }
 
 Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory, const ValueBytes& bytes,
                           std::uint32_t op) const {
   for (const std::uint32_t i : index.groups_of[bytes.value.index]) {
-    const WeightGroup& group = plan_.units[i];
+    const WeightGroup& group = plan_.groups[i];
     const WeightGroup::Part* part = part_of(group, bytes);
     if (!part) continue;
     const std::uint64_t within = part->offset + bytes.offset - part->bytes.offset;

@@ -72,26 +72,26 @@ void StreamedPass::make_graph(const GroupCatalog& catalog) {
 
 void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memory) {
   WeightsPlan made;
-  made.units = make_weight_groups(graph_);
+  made.groups = make_weight_groups(graph_);
   made.value_offsets.assign(graph_.values().size(), 0);
   made.resident_bytes = memory.resident_bytes;
   made.ring_bytes = memory.ring_bytes;
   made.slot_bytes = memory.slot_bytes;
-  for (WeightGroup& unit : made.units) {
-    const WeightGroup& group = catalog[groups_[unit.parts.front().bytes.value.index]];
-    unit.resident = group.resident;
-    unit.offset = group.resident ? group.offset : 0;
-    unit.from_disk = group.from_disk;
-    unit.compressed_bytes = group.compressed_bytes;
+  for (WeightGroup& planned : made.groups) {
+    const WeightGroup& group = catalog[groups_[planned.parts.front().bytes.value.index]];
+    planned.resident = group.resident;
+    planned.offset = group.resident ? group.offset : 0;
+    planned.from_disk = group.from_disk;
+    planned.compressed_bytes = group.compressed_bytes;
   }
   // Uses of a group that are near each other share a load. If the ring is too small for that, each has its own.
   for (const std::uint32_t near : {kNearOps, std::uint32_t{1}}) {
-    made.loads = make_loads(made.units, near);
-    std::erase_if(made.loads, [&](const WeightLoad& load) { return made.units[load.unit].in_place(); });
-    if (lay_ring(made.units, made.loads, memory.ring_bytes)) break;
+    made.loads = make_loads(made.groups, near);
+    std::erase_if(made.loads, [&](const WeightLoad& load) { return made.groups[load.group].in_place(); });
+    if (lay_ring(made.groups, made.loads, memory.ring_bytes)) break;
     made.loads.clear();  // nothing is planned: uses that do not fit at the same time are loaded on demand
   }
-  set_times(made, step_costs_of(graph_, costs_, made.units));
+  set_times(made, step_costs_of(graph_, costs_, made.groups));
   plan_ = std::move(made);
 }
 

@@ -92,8 +92,8 @@ class StreamedPass {
     make_graph(catalog);
   }
   // The streamer's group that is this weight group of the plan.
-  std::uint32_t group_of(std::uint32_t unit) const {
-    return groups_[plan_.units[unit].parts.front().bytes.value.index];
+  std::uint32_t group_of(std::uint32_t planned) const {
+    return groups_[plan_.groups[planned].parts.front().bytes.value.index];
   }
   std::uint32_t group_of_value(Value value) const { return groups_[value.index]; }
 

@@ -94,8 +94,8 @@ std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups, std::
   std::vector<WeightLoad> loads;
   for (std::uint32_t index = 0; index < groups.size(); ++index) {
     for (const std::uint32_t op : groups[index].ops) {
-      const bool shared = !loads.empty() && loads.back().unit == index && op - loads.back().last_op <= near;
-      if (!shared) loads.push_back({.unit = index, .first_op = op, .last_op = op});
+      const bool shared = !loads.empty() && loads.back().group == index && op - loads.back().last_op <= near;
+      if (!shared) loads.push_back({.group = index, .first_op = op, .last_op = op});
       loads.back().last_op = op;
     }
   }
@@ -116,7 +116,7 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
   std::deque<RingRange> laid;  // loads of this step, the latest last; completely overwritten ones are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
-    const std::uint64_t size = ring_bytes_of(groups[load.unit]);
+    const std::uint64_t size = ring_bytes_of(groups[load.group]);
     int wraps = 0;
     for (;;) {
       if (head + size > bytes) {
@@ -144,8 +144,8 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
     WeightLoad& load = loads[i];
     if (load.after_op != kNoOp) continue;
     for (const WeightLoad& old : loads) {
-      const RingRange there{old.offset, old.offset + ring_bytes_of(groups[old.unit]), old.first_op, old.last_op};
-      if (!there.overlaps(load.offset, load.offset + ring_bytes_of(groups[load.unit]))) continue;
+      const RingRange there{old.offset, old.offset + ring_bytes_of(groups[old.group]), old.first_op, old.last_op};
+      if (!there.overlaps(load.offset, load.offset + ring_bytes_of(groups[load.group]))) continue;
       if (load.after_op == kNoOp || old.last_op > load.after_op) load.after_op = old.last_op;
       load.step_before = true;
     }
@@ -160,7 +160,7 @@ WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;
-    for (const WeightLoad* one : live) sum += ring_bytes_of(groups[one->unit]);
+    for (const WeightLoad* one : live) sum += ring_bytes_of(groups[one->group]);
     if (sum > largest.bytes) largest = {sum, load.first_op};
   }
   return largest;

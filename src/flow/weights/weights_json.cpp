@@ -36,15 +36,16 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
   return json;
 }
 
-// The graph gives the weight groups; the file says which of them are resident, and where.
+// The graph gives the weight groups; the file says which of them are resident, and where. Files of earlier versions
+// have the keys "units" and "unit" for "groups" and "group".
 void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = flow::make_weight_groups(graph);
-  std::vector<base::JsonFields> units = fields.objects("units");
-  if (units.size() != plan.units.size())
-    fields.fail(fmt::format("has {} groups, but this graph has {}", units.size(), plan.units.size()));
-  for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    base::JsonFields& one = units[i];
-    WeightGroup& group = plan.units[i];
+  plan.groups = flow::make_weight_groups(graph);
+  std::vector<base::JsonFields> listed = fields.objects(fields.has("units") ? "units" : "groups");
+  if (listed.size() != plan.groups.size())
+    fields.fail(fmt::format("has {} groups, but this graph has {}", listed.size(), plan.groups.size()));
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    base::JsonFields& one = listed[i];
+    WeightGroup& group = plan.groups[i];
     const std::string& name = graph[group.parts.front().bytes.value].name;
     std::vector<base::JsonFields> parts = one.objects("parts");
     if (one.number("bytes") != group.bytes || parts.empty() || parts.front().text("weight") != name)
@@ -69,15 +70,15 @@ std::uint32_t read_op(base::JsonFields& fields, const char* key, const Graph& gr
 void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   for (base::JsonFields& one : fields.objects("loads")) {
     WeightLoad load;
-    load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
-    if (load.unit >= plan.units.size())
-      one.fail(fmt::format("is of group {}, but this graph has {}", load.unit, plan.units.size()));
+    load.group = static_cast<std::uint32_t>(one.number(one.has("unit") ? "unit" : "group", UINT32_MAX));
+    if (load.group >= plan.groups.size())
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.group, plan.groups.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.boolean("step_before", false);
-    if (!plan.units[load.unit].resident) plan.streamed_bytes += plan.units[load.unit].bytes;
+    if (!plan.groups[load.group].resident) plan.streamed_bytes += plan.groups[load.group].bytes;
     plan.loads.push_back(load);
   }
 }
@@ -112,11 +113,11 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
   if (plan.decoding > 0) json["predicted_ps"]["decoding"] = plan.decoding;
-  json["units"] = OrderedJson::array();
-  for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
+  json["groups"] = OrderedJson::array();
+  for (const WeightGroup& group : plan.groups) json["groups"].push_back(group_json(group, graph));
   json["loads"] = OrderedJson::array();
   for (const WeightLoad& load : plan.loads)
-    json["loads"].push_back({{"unit", load.unit},
+    json["loads"].push_back({{"group", load.group},
                              {"offset", load.offset},
                              {"first_op", op_name(graph, load.first_op)},
                              {"last_op", op_name(graph, load.last_op)},

@@ -216,7 +216,7 @@ __device__ std::uint32_t far_exponent(const Tables& tables, const Shared& shared
 
 // The compressed bytes that one thread loads: those of its lane.
 template <Split kSplit>
-struct Lane {
+struct LaneBytes {
   std::uint32_t codes[3] = {};
   uint2 rest[4] = {};
   std::uint32_t more[kSplit == Split::kF16 ? 3 : 1] = {};
@@ -265,7 +265,7 @@ __device__ uint2 join_four(std::uint32_t exponents, std::uint32_t rest) {
 }
 
 template <Split kSplit>
-__device__ void store_quarter(const Task& task, const Lane<kSplit>& lane, unsigned q, uint2 exponents,
+__device__ void store_quarter(const Task& task, const LaneBytes<kSplit>& lane, unsigned q, uint2 exponents,
                               const BlockLayout& layout, bool aligned) {
   const std::uint32_t at = (q * layout.lanes + threadIdx.x) * 8 * weight_bytes(kSplit);
   const std::uint32_t end = task.weights * weight_bytes(kSplit);
@@ -324,7 +324,7 @@ __device__ void unpack_block(const Job& job, const Task& task, Shared& shared) {
   const Tables tables(task.block);
   const std::uint32_t list_words = (task.bytes - layout.escapes) / 4;
   Sum sum;
-  Lane<kSplit> lane;
+  LaneBytes<kSplit> lane;
   std::uint32_t mask = 0;
   if (threadIdx.x < layout.lanes) {
     lane.load_from(task.block, layout, sum);

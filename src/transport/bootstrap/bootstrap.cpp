@@ -13,7 +13,7 @@ namespace {
 
 // The data that every rank sends to all others in the first all_gather.
 struct RankContact {
-  SocketAddress::Wire address;
+  SocketAddress::WireFormat address;
   Placement placement;
 };
 

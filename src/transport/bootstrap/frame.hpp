@@ -100,7 +100,7 @@ inline constexpr std::size_t kMaxFailureText = 2000;
 inline constexpr std::size_t kMaxFirstBody = 512;  // limit for a peer that has not identified itself
 
 struct HelloBody {
-  SocketAddress::Wire address;  // where the rank listens
+  SocketAddress::WireFormat address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
   std::int64_t timeout_ns = 0;  // from the sending of this frame, the rank waits for the others for this time
@@ -110,7 +110,7 @@ struct HelloBody {
 struct WelcomeBody {
   // Random: the session secret is derived from it and the id's secret. So jobs with the same id have different secrets.
   Secret session{};
-  SocketAddress::Wire successor;
+  SocketAddress::WireFormat successor;
   std::int64_t rest_ns = 0;  // time until the earliest deadline of all ranks, which becomes the deadline of all
 };
 

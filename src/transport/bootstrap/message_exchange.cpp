@@ -170,15 +170,15 @@ bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byt
   return true;
 }
 
-std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::size_t known_gone,
-                                                     std::int64_t deadline_ns) {
+std::optional<ReceivedMessage> MessageExchange::next_message(std::uint64_t tag, std::size_t known_gone,
+                                                             std::int64_t deadline_ns) {
   const base::LockGuard lock(context_.mutex());
   for (;;) {
     context_.require_not_aborted();
     const auto found = std::ranges::find_if(messages_, [&](const auto& one) { return one.first.second == tag; });
     if (found != messages_.end()) {
       const int rank = found->first.first;
-      return Message{rank, take(found->first)};
+      return ReceivedMessage{rank, take(found->first)};
     }
     const std::int64_t now = base::now_ns(), max = now + FailureTable::kMaxWaitNs;
     std::int64_t until = deadline_ns == 0 ? max : std::min(deadline_ns, max);

@@ -20,7 +20,7 @@
 namespace slip::transport {
 
 // A message as it was received.
-struct Message {
+struct ReceivedMessage {
   int rank = 0;  // the sender
   std::vector<std::byte> bytes;
 };
@@ -47,7 +47,7 @@ class MessageExchange {
   bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
   // The next message with the tag from any rank. None at the deadline, or if the number of ranks that are gone is not
   // `known_gone`.
-  std::optional<Message> next_message(std::uint64_t tag, std::size_t known_gone, std::int64_t deadline_ns);
+  std::optional<ReceivedMessage> next_message(std::uint64_t tag, std::size_t known_gone, std::int64_t deadline_ns);
 
   // The server's thread calls the next three.
   void add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) SLIP_REQUIRES(control_mutex) {

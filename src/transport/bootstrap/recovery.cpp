@@ -171,7 +171,7 @@ class Recovery {
   std::optional<Decision> wait_for_decision(int leader) {
     for (;;) {
       const std::set<int> gone = failures_.gone();
-      const std::optional<Message> message = server_.messages().next_message(
+      const std::optional<ReceivedMessage> message = server_.messages().next_message(
           kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kNotifyNs);
       require_not_given_up();
       if (message) {
@@ -231,7 +231,7 @@ class Recovery {
     return decision && decision->verdict == Verdict::kDone && made_;
   }
 
-  void take_join(const Message& message) {
+  void take_join(const ReceivedMessage& message) {
     std::span<const std::byte> rest = message.bytes;
     JoinHead head;
     if (!take(rest, head) || rest.size() != head.excluded * sizeof(std::int32_t) + head.lost * sizeof(LostRank)) return;

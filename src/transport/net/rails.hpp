@@ -16,10 +16,10 @@ inline constexpr std::size_t kMaxRails = 8;  // of a host
 
 // One interface of a host. Trivially copyable: ranks send it to each other as bytes.
 struct Rail {
-  char interface[16] = {};       // the kernel's limit, with the zero at the end
-  SocketAddress::Wire address;   // with the port, once a rank listens there
-  std::int32_t prefix_bits = 0;  // of its subnet
-  std::int32_t mbps = 0;         // line rate; 0: unknown
+  char interface[16] = {};            // the kernel's limit, with the zero at the end
+  SocketAddress::WireFormat address;  // with the port, once a rank listens there
+  std::int32_t prefix_bits = 0;       // of its subnet
+  std::int32_t mbps = 0;              // line rate; 0: unknown
 
   Rail() = default;
   Rail(const Interface& of, int line_rate_mbps);

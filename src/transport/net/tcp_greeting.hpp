@@ -31,7 +31,7 @@ struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};  // the network that the listener belongs to
   std::uint32_t version = kTcpVersion;
   Secret salt{};  // random: makes a greeting valid at this listener only
-  SocketAddress::Wire address;
+  SocketAddress::WireFormat address;
   std::int32_t rank = 0;
 };
 static_assert(sizeof(TcpHandle) <= kNetHandleBytes);

@@ -73,7 +73,7 @@ SocketAddress::SocketAddress(const sockaddr* address, socklen_t bytes)
   std::memcpy(&storage_, address, bytes_);
 }
 
-SocketAddress::SocketAddress(const Wire& wire) {
+SocketAddress::SocketAddress(const WireFormat& wire) {
   if (wire.family == 4) {
     v4(storage_).sin_family = AF_INET;
     v4(storage_).sin_port = htons(wire.port);
@@ -103,7 +103,7 @@ SocketAddress SocketAddress::unix_name(std::string_view name) {
 }
 
 SocketAddress SocketAddress::any(int family, std::uint16_t port) {
-  Wire wire;
+  WireFormat wire;
   wire.family = family == AF_INET6 ? 6 : 4;
   wire.port = port;
   return SocketAddress(wire);
@@ -127,7 +127,7 @@ bool SocketAddress::is_link_local() const {
 
 bool SocketAddress::same_subnet(const SocketAddress& other, int prefix_bits) const {
   if (!is_tcp() || family() != other.family()) return false;
-  const Wire a = wire(), b = other.wire();
+  const WireFormat a = wire(), b = other.wire();
   for (int bit = 0; bit < std::min(prefix_bits, a.family == 4 ? 32 : 128); ++bit) {
     const auto byte = static_cast<std::size_t>(bit / 8);
     if (((a.address[byte] ^ b.address[byte]) >> (7 - bit % 8) & 1) != 0) return false;
@@ -147,8 +147,8 @@ SocketAddress SocketAddress::with_port(std::uint16_t port) const {
   return result;
 }
 
-SocketAddress::Wire SocketAddress::wire() const {
-  Wire result;
+SocketAddress::WireFormat SocketAddress::wire() const {
+  WireFormat result;
   result.port = port();
   if (family() == AF_INET) {
     result.family = 4;

@@ -15,7 +15,7 @@ namespace slip::transport {
 class SocketAddress {
  public:
   // The format in messages between ranks, IPv4 and IPv6 only. The family is 4 or 6, the port is in host byte order.
-  struct Wire {
+  struct WireFormat {
     std::uint16_t family = 0;
     std::uint16_t port = 0;
     std::uint32_t scope = 0;
@@ -24,7 +24,7 @@ class SocketAddress {
 
   SocketAddress() = default;
   SocketAddress(const sockaddr* address, socklen_t bytes);
-  explicit SocketAddress(const Wire& wire);  // throws kParse if the family is neither 4 nor 6
+  explicit SocketAddress(const WireFormat& wire);  // throws kParse if the family is neither 4 nor 6
   static SocketAddress unix_name(std::string_view name);
   static SocketAddress loopback(int family, std::uint16_t port = 0);
   static SocketAddress any(int family, std::uint16_t port = 0);
@@ -37,7 +37,7 @@ class SocketAddress {
   bool same_subnet(const SocketAddress& other, int prefix_bits) const;
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
-  Wire wire() const;
+  WireFormat wire() const;
   std::string host() const;  // without the port
   std::string text() const;  // 192.0.2.1:80, [::1]:80, unix:name
 

@@ -63,7 +63,7 @@ bool StalledStreams::must_defer(const TraceRecord& record, std::span<const Trace
   return true;
 }
 
-void StalledStreams::stall(std::uint64_t stream, const Stall& what) {
+void StalledStreams::stall(std::uint64_t stream, const StallState& what) {
   stalls_[stream] = what;
   if (what.flag.bytes > 0) by_flag_.insert({{what.flag.buffer, what.flag.offset}, stream});
   else by_point_.insert({what.stream, stream});
@@ -71,7 +71,7 @@ void StalledStreams::stall(std::uint64_t stream, const Stall& what) {
 
 std::deque<StalledStreams::Deferred> StalledStreams::end_stall(std::uint64_t stream) {
   const auto found = stalls_.find(stream);
-  const Stall& what = found->second;
+  const StallState& what = found->second;
   if (what.flag.bytes > 0) by_flag_.erase({{what.flag.buffer, what.flag.offset}, stream});
   else by_point_.erase({what.stream, stream});
   std::deque<Deferred> deferred = std::move(found->second.deferred);
@@ -139,7 +139,7 @@ void StalledStreams::resume_synced(const TraceRecord& sync) {
 // may contain one.
 std::uint64_t StalledStreams::root_of(std::uint64_t stream) const {
   for (std::size_t tries = stalls_.size(); tries > 0; --tries) {
-    const Stall& stall = stalls_.at(stream);
+    const StallState& stall = stalls_.at(stream);
     if (stall.flag.bytes > 0 || !stalls_.contains(stall.stream)) break;
     stream = stall.stream;
   }
@@ -150,7 +150,7 @@ void StalledStreams::flag_written(const TraceRange& flag) {
   const FlagAddress address{flag.buffer, flag.offset};
   const auto first = [&] { return by_flag_.lower_bound({address, 0}); };
   for (auto stalled = first(); stalled != by_flag_.end() && stalled->first == address;) {
-    const Stall& what = stalls_.at(stalled->second);
+    const StallState& what = stalls_.at(stalled->second);
     if (!flags_.is_written(what.flag, what.value)) {
       ++stalled;
       continue;

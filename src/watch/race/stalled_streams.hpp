@@ -80,7 +80,7 @@ class StalledStreams {
     ProgramOrder::HostState host;
     std::uint32_t trace_index = 0;  // see NeededEdges::current_record
   };
-  struct Stall {
+  struct StallState {
     TraceRange flag;  // bytes 0: the stream stalls for a point of another stream
     std::uint32_t value = 0;
     std::uint64_t stream = 0, position = 0;  // this point, if flag.bytes is 0
@@ -88,7 +88,7 @@ class StalledStreams {
   };
   bool must_defer(const TraceRecord& record, std::span<const TraceRange> reads);
   void store(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
-  void stall(std::uint64_t stream, const Stall& what);
+  void stall(std::uint64_t stream, const StallState& what);
   std::deque<Deferred> end_stall(std::uint64_t stream);
   void resume(std::uint64_t stream);
   void resume_synced(const TraceRecord& sync);
@@ -98,7 +98,7 @@ class StalledStreams {
   const FlagWrites& flags_;
   NeededEdges* const needed_;
   const Perform perform_;
-  std::map<std::uint64_t, Stall> stalls_;                       // by stream
+  std::map<std::uint64_t, StallState> stalls_;                  // by stream
   std::set<std::pair<FlagAddress, std::uint64_t>> by_flag_;     // the streams that stall for each flag
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_point_;  // the same for a point of each stream
 };

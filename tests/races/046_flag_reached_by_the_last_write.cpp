@@ -3,17 +3,17 @@
 namespace slip::races::program_046 {
 
 void program(Setting& s) {
-  const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
-  s.a.fill(word, 0);
+  const Buffer data = s.memory("data"), flag = s.device.alloc(4, MemoryKind::kDevice, "flag");
+  s.a.fill(flag, 0);
   s.b.wait(s.a.record());
   work(s.a, "first", {}, {data.slice(0, 64)});
-  s.a.write_value(word, 1);
+  s.a.write_value(flag, 1);
   work(s.a, "second", {}, {data.slice(64, 64)});
-  s.a.write_value(word, 2);
-  s.b.wait_value(word, 2);
+  s.a.write_value(flag, 2);
+  s.b.wait_value(flag, 2);
   work(s.b, "reader", {data.slice(0, 128)}, {});
 }
 
-const InCorpus kThis({46, "word reached by the last write", program});
+const InCorpus kThis({46, "flag reached by the last write", program});
 
 }  // namespace slip::races::program_046

@@ -5,13 +5,13 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 
-namespace slip::test::test_news {
+namespace slip::test::test_notifications {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(News, AFailureReachesAllWithItsCodeAndText) {
+TEST(Notifications, AFailureReachesAllWithItsCodeAndText) {
   for (const int nranks : {2, 3, 7}) {
     const UniqueId id = local_id();
     const int failing = nranks / 2;
@@ -40,7 +40,7 @@ TEST(News, AFailureReachesAllWithItsCodeAndText) {
 }
 
 // All ranks end with the failure of the lowest rank, even if it failed later.
-TEST(News, OfSeveralFailuresAllArriveAtTheLowestRanks) {
+TEST(Notifications, OfSeveralFailuresAllArriveAtTheLowestRanks) {
   constexpr int kRanks = 5;
   const UniqueId id = local_id();
   std::atomic<int> here{0};  // not a barrier of the bootstrap, which the first failure would end for late ranks
@@ -64,7 +64,7 @@ TEST(News, OfSeveralFailuresAllArriveAtTheLowestRanks) {
   }));
 }
 
-TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
+TEST(Notifications, AFailureIsSentEvenByARankThatLeavesAtOnce) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(3, [&](int rank) {
     transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
@@ -76,30 +76,30 @@ TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
     EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
 }
 
-class Said final : public transport::RankMonitor {
+class TextMonitor final : public transport::RankMonitor {
  public:
-  explicit Said(std::string words) : words_(std::move(words)) {}
+  explicit TextMonitor(std::string text) : text_(std::move(text)) {}
   void look() override { looks.fetch_add(1); }
   std::vector<std::byte> answer() override {
-    const auto bytes = as_bytes(words_);
+    const auto bytes = as_bytes(text_);
     return {bytes.begin(), bytes.end()};
   }
-  std::uint64_t calls() const override { return words_.size(); }
+  std::uint64_t calls() const override { return text_.size(); }
   std::atomic<int> looks{0};
 
  private:
-  std::string words_;
+  std::string text_;
 };
 
 // The ranks that are asked do nothing at all meanwhile.
-TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
+TEST(Notifications, AQuestionIsAnsweredWhateverTheRankIsDoing) {
   constexpr int kRanks = 4;
   const UniqueId id = local_id();
   std::atomic<bool> asked{false};
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
     transport::Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
-    const auto said = std::make_shared<Said>("I am rank " + std::to_string(rank));
-    if (rank != 3) bootstrap.server().set_monitor(said);  // rank 3 gives no answer
+    const auto monitor = std::make_shared<TextMonitor>("I am rank " + std::to_string(rank));
+    if (rank != 3) bootstrap.server().set_monitor(monitor);  // rank 3 gives no answer
     bootstrap.barrier();
     if (rank == 0) {
       const std::vector<int> others{0, 1, 2};
@@ -111,7 +111,7 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
     }
     while (!asked.load()) std::this_thread::yield();
     if (rank != 3) {
-      while (said->looks.load() == 0) std::this_thread::yield();
+      while (monitor->looks.load() == 0) std::this_thread::yield();
     }
     bootstrap.server().set_monitor(nullptr);
     bootstrap.barrier();
@@ -119,12 +119,12 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
 }
 
 // Over the ring, and with a rank in between.
-TEST(News, TheGoodbyeSaysHowManyCallsTheRankHadMade) {
+TEST(Notifications, TheGoodbyeSaysHowManyCallsTheRankHadMade) {
   const UniqueId id = local_id();
   std::atomic<int> checked{0};
   expect_no_errors(as_ranks(3, [&](int rank) {
     transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
-    bootstrap.server().set_monitor(std::make_shared<Said>("12345"));
+    bootstrap.server().set_monitor(std::make_shared<TextMonitor>("12345"));
     bootstrap.barrier();
     if (rank == 1) return;
     while (!bootstrap.failures().has_left(1)) std::this_thread::yield();
@@ -135,7 +135,7 @@ TEST(News, TheGoodbyeSaysHowManyCallsTheRankHadMade) {
   }));
 }
 
-TEST(News, WhoLeftInPeaceIsKnown) {
+TEST(Notifications, ACleanShutdownIsKnown) {
   const UniqueId id = local_id();
   expect_no_errors(as_ranks(2, [&](int rank) {
     transport::Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
@@ -146,7 +146,7 @@ TEST(News, WhoLeftInPeaceIsKnown) {
   }));
 }
 
-TEST(News, AllRanksOfACommunicatorHaveOneId) {
+TEST(Notifications, AllRanksOfACommunicatorHaveOneId) {
   const UniqueId first = local_id(), second = local_id();
   std::vector<std::uint64_t> ids(4);
   expect_no_errors(as_ranks(4, [&](int rank) {
@@ -159,4 +159,4 @@ TEST(News, AllRanksOfACommunicatorHaveOneId) {
 }
 
 }  // namespace
-}  // namespace slip::test::test_news
+}  // namespace slip::test::test_notifications

@@ -4,17 +4,17 @@
 namespace slip::races::program_045 {
 
 void program(Setting& s) {
-  const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
-  s.a.fill(word, 0);
+  const Buffer data = s.memory("data"), flag = s.device.alloc(4, MemoryKind::kDevice, "flag");
+  s.a.fill(flag, 0);
   s.b.wait(s.a.record());
   work(s.a, "first", {}, {data.slice(0, 64)});
-  s.a.write_value(word, 1);
+  s.a.write_value(flag, 1);
   work(s.a, "second", {}, {data.slice(64, 64)});
-  s.a.write_value(word, 2);
-  s.b.wait_value(word, 1);
+  s.a.write_value(flag, 2);
+  s.b.wait_value(flag, 1);
   work(s.b, "reader", {data.slice(0, 128)}, {});
 }
 
-const InCorpus kThis({45, "word reached by an earlier write", program, "second", "reader"});
+const InCorpus kThis({45, "flag reached by an earlier write", program, "second", "reader"});
 
 }  // namespace slip::races::program_045

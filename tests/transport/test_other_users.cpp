@@ -13,7 +13,7 @@
 #include "transport/net/net.hpp"
 #include "transport/net/tcp.hpp"
 
-namespace slip::test::test_guests {
+namespace slip::test::test_other_users {
 namespace {
 
 using std::chrono::seconds;
@@ -36,10 +36,10 @@ TEST(OtherUsers, ThatListenAreNotBelieved) {
   const Child other([&]() -> std::string {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
     const transport::Socket listener = transport::Socket::listen(place_of(id));
-    const transport::Socket guest = listener.accept(long_enough());
+    const transport::Socket connection = listener.accept(long_enough());
     std::byte byte{};
     try {
-      guest.recv({&byte, 1}, long_enough());
+      connection.recv({&byte, 1}, long_enough());
     } catch (const Error&) {
       return "heard nothing";
     }
@@ -59,17 +59,17 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
       const Child other([&]() -> std::string {
         if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
         std::byte byte{};
-        std::optional<transport::Socket> guest;
-        for (const transport::Deadline deadline = long_enough(); !guest && base::now_ns() < deadline.at_ns;) {
+        std::optional<transport::Socket> connection;
+        for (const transport::Deadline deadline = long_enough(); !connection && base::now_ns() < deadline.at_ns;) {
           try {
-            guest = transport::Socket::connect(place_of(id), deadline);
+            connection = transport::Socket::connect(place_of(id), deadline);
           } catch (const Error&) {  // rank 0 does not listen yet
             base::yield_thread();
           }
         }
-        if (!guest) return "found no listener";
+        if (!connection) return "found no listener";
         try {
-          guest->recv({&byte, 1}, long_enough());
+          connection->recv({&byte, 1}, long_enough());
         } catch (const Error& error) {
           return error.code() == Code::kIo ? "sent away" : error.what();
         }
@@ -82,8 +82,8 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
   }));
 }
 
-// A rank with few descriptors, which tells the test where it listens, and works when the test has connected there.
-SLIP_CHILD(SilentGuests, Rank) {
+// A rank with few descriptors, which reports to the test where it listens, and works when the test has connected there.
+SLIP_CHILD(SilentConnections, Rank) {
   play([](const transport::LaunchInfo& info) -> std::string {
     const rlimit few{128, 128};
     if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return "cannot set the limit";
@@ -116,11 +116,11 @@ SLIP_CHILD(SilentGuests, Rank) {
   });
 }
 
-TEST(SilentGuests, LeaveTheJobItsDescriptors) {
+TEST(SilentConnections, LeaveTheJobItsDescriptors) {
   const UniqueId id = local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentGuests.Rank", id, 2, rank);
-  std::vector<transport::Socket> guests;
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentConnections.Rank", id, 2, rank);
+  std::vector<transport::Socket> connections;
   for (const RankProcess& rank : ranks) {
     const std::string words = rank.hear(2 * sizeof(std::uint16_t));
     std::uint16_t ports[2] = {};
@@ -128,12 +128,13 @@ TEST(SilentGuests, LeaveTheJobItsDescriptors) {
     std::memcpy(ports, words.data(), sizeof(ports));
     for (const std::uint16_t port : ports) {
       for (int i = 0; i < 200; ++i)
-        guests.push_back(transport::Socket::connect(transport::SocketAddress::loopback(AF_INET, port), long_enough()));
+        connections.push_back(
+            transport::Socket::connect(transport::SocketAddress::loopback(AF_INET, port), long_enough()));
     }
   }
-  for (const RankProcess& rank : ranks) rank.tell('x');
+  for (const RankProcess& rank : ranks) rank.send('x');
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "went on");
 }
 
 }  // namespace
-}  // namespace slip::test::test_guests
+}  // namespace slip::test::test_other_users
