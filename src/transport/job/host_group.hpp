@@ -32,7 +32,7 @@ struct Host {
   HostConnection connection;
   State state = State::kConnecting;
   AgentHello hello;
-  std::string failure;  // reason of kFailed, if no rank was started yet
+  std::string failure;  // reason of kFailed, if no rank was started yet; empty: the host itself has not failed
   std::set<int> running;
   std::int64_t heard_ns = 0;
 };
