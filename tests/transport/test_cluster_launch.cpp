@@ -32,6 +32,7 @@ class ClusterLaunch : public ::testing::Test {
       "  chatty) echo 'Welcome to chatty'; echo 'Have fun' >&2 ;;\n"
       "  refused) echo 'it is not my day' >&2; exit 9 ;;\n"
       "  silent) exec sleep 600 ;;\n"
+      "  slow) sleep 2.5 ;;\n"
       "  garbage) head -c 100000 /dev/zero; exec sleep 600 ;;\n"
       "  nowhere) exec /no/such/program ;;\n"
       "  elsewhere) case $1 in */*) exec /no/such/program ;; esac; exec " SLIP_PROGRAM
@@ -212,6 +213,14 @@ TEST_F(ClusterLaunch, HostsThatDoNotAnswerAreGivenUp) {
         << job.err.all();
     EXPECT_FALSE(contains(job.err.all(), "host a")) << job.err.all();
   }
+}
+
+// Host a waits for the slow one longer than its limit for a silent launcher.
+TEST_F(ClusterLaunch, AHostWaitsForASlowOne) {
+  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "1", "--no-tag-output", "--", "echo", "hello"}));
+  EXPECT_EQ(job.status(), 0) << job.err.all();
+  EXPECT_EQ(job.out.all(), "hello\nhello\n");
+  EXPECT_EQ(job.err.all(), "");
 }
 
 TEST_F(ClusterLaunch, SlipIsAlsoFoundInThePathOfTheHost) {

@@ -286,7 +286,7 @@ class ClusterRun : base::NoCopy {
     // If this process wakes up much too late, it was stopped. Then the hosts are not silent: it could not read.
     const bool late = next_heartbeat_ns_ != 0 && now > next_heartbeat_ns_ + ns(job_.silence) / 2;
     if (now >= next_heartbeat_ns_) {
-      hosts_.send_running({.kind = AgentFrameKind::kAlive});
+      hosts_.send_heartbeat();
       next_heartbeat_ns_ = now + ns(job_.silence) / kHeartbeatsPerSilence;
     }
     const bool all_accepted = have_accepted();
