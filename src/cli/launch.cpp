@@ -134,10 +134,19 @@ constexpr const char* kFooter =
     "processes with the same secret can join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE,\n"
     "or ~/.config/slipstream/secret, which is created on first use and must be the same on all hosts.";
 
+// An empty text comes from a variable that is not set. Without this check, all ranks would run on this host.
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? std::string("is empty: it must name a host") : std::string(); },
+      "");
+}
+
 void add_host_options(CLI::App& launch, LaunchOptions& options) {
   CLI::Option* const hosts =
-      launch.add_option("--hosts", options.hosts, "Run the ranks on these hosts: HOST[:SLOTS],...");
-  launch.add_option("--hostfile", options.host_file, "The same from a file, one host per line")->excludes(hosts);
+      launch.add_option("--hosts", options.hosts, "Run the ranks on these hosts: HOST[:SLOTS],...")->check(not_empty());
+  launch.add_option("--hostfile", options.host_file, "The same from a file, one host per line")
+      ->check(not_empty())
+      ->excludes(hosts);
   launch.add_option("--ssh", options.ssh,
                     "Command that reaches a host, with its options; {host} in it is the host (SLIP_SSH, or ssh)");
   launch.add_option("--slip", options.job.program,

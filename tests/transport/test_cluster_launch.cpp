@@ -208,8 +208,8 @@ TEST_F(ClusterLaunch, HostsThatDoNotAnswerAreGivenUp) {
     Launched job(words(std::string("a,") + host, {"-n", "2", "--start-timeout", "1", "--", "true"}));
     EXPECT_EQ(job.status(), 1);
     // Host a has answered, so the error does not name it.
-    EXPECT_TRUE(contains(job.err.all(), std::string("no rank was started: host ") + host +
-                                            ": it has not answered within 1 s"))
+    EXPECT_TRUE(
+        contains(job.err.all(), std::string("no rank was started: host ") + host + ": it has not answered within 1 s"))
         << job.err.all();
     EXPECT_FALSE(contains(job.err.all(), "host a")) << job.err.all();
   }
@@ -324,6 +324,8 @@ TEST_F(ClusterLaunch, BadCommandLinesAreRefused) {
   } cases[] = {
       {{"launch", "--hosts", "a:2,b:2", "-n", "5", "--", "true"}, "5 ranks do not fit in the 4 slots"},
       {{"launch", "--hosts", "-oProxyCommand=x", "-n", "1", "--", "true"}, "begins with '-'"},
+      {{"launch", "--hosts", "", "-n", "1", "--", "true"}, "--hosts: is empty"},
+      {{"launch", "--hostfile", "", "-n", "1", "--", "true"}, "--hostfile: is empty"},
       {{"launch", "--hostfile", "/no/such/file", "-n", "1", "--", "true"}, "cannot be read"},
       {{"launch", "--", "true"}, "-n"},
       {{"launch", "--hosts", "a", "-x", "NOT_SET_ANYWHERE", "--", "true"}, "NOT_SET_ANYWHERE is not set here"},
