@@ -58,10 +58,11 @@ void apply(const std::string& change, std::map<std::string, std::string>& variab
 
 std::string read_host_file(const std::string& path) {
   std::ifstream file(path);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file || std::filesystem::is_directory(path))
+  std::error_code error;
+  // Reading a directory would throw an error that does not name it.
+  if (!file || std::filesystem::is_directory(path, error))
     throw UsageError(fmt::format("--hostfile {}: the file cannot be read", path));
-  return text;
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<transport::HostRanks> placed_hosts(const LaunchOptions& options) {

@@ -327,6 +327,7 @@ TEST_F(ClusterLaunch, BadCommandLinesAreRefused) {
       {{"launch", "--hosts", "", "-n", "1", "--", "true"}, "--hosts: is empty"},
       {{"launch", "--hostfile", "", "-n", "1", "--", "true"}, "--hostfile: is empty"},
       {{"launch", "--hostfile", "/no/such/file", "-n", "1", "--", "true"}, "cannot be read"},
+      {{"launch", "--hostfile", "/", "-n", "1", "--", "true"}, "--hostfile /: the file cannot be read"},
       {{"launch", "--", "true"}, "-n"},
       {{"launch", "--hosts", "a", "-x", "NOT_SET_ANYWHERE", "--", "true"}, "NOT_SET_ANYWHERE is not set here"},
       {{"launch", "--hosts", "a", "--ssh", "ssh 'x", "--", "true"}, "is not closed"},
