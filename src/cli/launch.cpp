@@ -85,7 +85,9 @@ int run_on_hosts(LaunchOptions& options) {
   if (!options.ssh.empty() || !set.empty()) job.shell = options.ssh.empty() ? set : options.ssh;
   job.ranks.changes = forwarded_variables();
   for (const std::string& change : options.changes) apply(change, job.ranks.changes);
-  if (job.ranks.directory.empty()) job.ranks.directory = std::filesystem::current_path().string();
+  // Absolute: a relative path would begin at the login's folder on the other hosts, and here at the current one.
+  job.ranks.directory = job.ranks.directory.empty() ? std::filesystem::current_path().string()
+                                                    : std::filesystem::absolute(job.ranks.directory).string();
   job.ranks.tag_output = !options.no_tag_output;
   job.start_timeout = milliseconds(options.start_timeout);
   job.silence = milliseconds(options.host_timeout);

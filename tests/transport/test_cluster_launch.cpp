@@ -266,6 +266,16 @@ TEST_F(ClusterLaunch, VariablesAndTheDirectoryArePassed) {
   EXPECT_EQ(job.out.all(), "[rank 0 host a] ring WARN a b c d 0 . .\n[rank 0 host a] " + folder_.path() + "\n");
 }
 
+// The commands of the shell begin in another folder than the launcher, as those of a login do.
+TEST_F(ClusterLaunch, ARelativeDirectoryBeginsAtTheLauncher) {
+  make_shell("host=$1; shift; cd /; exec \"$@\"\n");
+  const std::string relative = std::filesystem::relative(folder_.path()).string();
+  Launched job(words("localhost,b", {"-n", "2", "--workdir", relative, "--no-tag-output", "--", "pwd", "-P"}));
+  EXPECT_EQ(job.status(), 0) << job.err.all();
+  const std::string folder = std::filesystem::canonical(folder_.path()).string();
+  EXPECT_EQ(job.out.all(), folder + "\n" + folder + "\n");
+}
+
 TEST_F(ClusterLaunch, SlipIsInThePathOfTheRanks) {
   make_shell("host=$1; shift; exec env -i PATH=/usr/bin:/bin \"$@\"\n");
   Launched job(words("a", {"-n", "1", "--", "slip", "--version"}));
