@@ -1,5 +1,7 @@
 // `slip launch -n N -- PROGRAM`: starts the ranks of a job on this host or on several, and ends them together.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -94,7 +96,16 @@ int run_on_hosts(LaunchOptions& options) {
   return transport::run_cluster_job(job);
 }
 
+// Opens /dev/null in the place of each standard descriptor that is closed. Otherwise a socket or a signalfd of the
+// launcher would get its number, and the output of the ranks would be written to that.
+void open_standard_descriptors() {
+  int descriptor = 0;
+  while ((descriptor = ::open("/dev/null", O_RDWR)) >= 0 && descriptor <= STDERR_FILENO) {}
+  if (descriptor > STDERR_FILENO) ::close(descriptor);
+}
+
 int run_launch(LaunchOptions& options) {
+  open_standard_descriptors();
   transport::LocalJob& ranks = options.job.ranks;
   ranks.timeout = milliseconds(options.timeout);
   ranks.grace = milliseconds(options.grace);

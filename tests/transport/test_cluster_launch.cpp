@@ -319,6 +319,16 @@ TEST_F(ClusterLaunch, ABlockedOutputDoesNotBlockSignals) {
   EXPECT_EQ(job.reap(), 128 + SIGINT);
 }
 
+// The launcher was started without a standard input and output.
+TEST_F(ClusterLaunch, ClosedStandardDescriptorsAreNotUsed) {
+  const std::string command = "timeout 60 " SLIP_PROGRAM " launch --hosts a,b --ssh " + shell_ +
+                              " -n 2 -- sh -c 'echo hello >&2; echo out' <&- >&- 2>" + folder_.path("err");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::ifstream file(folder_.path("err"));
+  const std::string err(std::istreambuf_iterator<char>(file), {});
+  EXPECT_TRUE(contains(err, "[rank 0 host a] hello\n") && contains(err, "[rank 1 host b] hello\n")) << err;
+}
+
 TEST_F(ClusterLaunch, HostfilesWork) {
   const std::string file = folder_.write("hosts", "# two hosts\na slots=2\nb:1\n");
   Launched job({"launch", "--hostfile", file, "--ssh", shell_, "--", "sh", "-c", "echo $SLIP_NRANKS"});
