@@ -1,5 +1,7 @@
 // `slip launch -n N -- PROGRAM`: starts the ranks of a job on this host or on several, and ends them together.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -58,10 +60,11 @@ void apply(const std::string& change, std::map<std::string, std::string>& variab
 
 std::string read_host_file(const std::string& path) {
   std::ifstream file(path);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file || std::filesystem::is_directory(path))
+  std::error_code error;
+  // Reading a directory would throw an error that does not name it.
+  if (!file || std::filesystem::is_directory(path, error))
     throw UsageError(fmt::format("--hostfile {}: the file cannot be read", path));
-  return text;
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<transport::HostRanks> placed_hosts(const LaunchOptions& options) {
@@ -84,14 +87,25 @@ int run_on_hosts(LaunchOptions& options) {
   if (!options.ssh.empty() || !set.empty()) job.shell = options.ssh.empty() ? set : options.ssh;
   job.ranks.changes = forwarded_variables();
   for (const std::string& change : options.changes) apply(change, job.ranks.changes);
-  if (job.ranks.directory.empty()) job.ranks.directory = std::filesystem::current_path().string();
+  // Absolute: a relative path would begin at the login's folder on the other hosts, and here at the current one.
+  job.ranks.directory = job.ranks.directory.empty() ? std::filesystem::current_path().string()
+                                                    : std::filesystem::absolute(job.ranks.directory).string();
   job.ranks.tag_output = !options.no_tag_output;
   job.start_timeout = milliseconds(options.start_timeout);
   job.silence = milliseconds(options.host_timeout);
   return transport::run_cluster_job(job);
 }
 
+// Opens /dev/null in the place of each standard descriptor that is closed. Otherwise a socket or a signalfd of the
+// launcher would get its number, and the output of the ranks would be written to that.
+void open_standard_descriptors() {
+  int descriptor = 0;
+  while ((descriptor = ::open("/dev/null", O_RDWR)) >= 0 && descriptor <= STDERR_FILENO) {}
+  if (descriptor > STDERR_FILENO) ::close(descriptor);
+}
+
 int run_launch(LaunchOptions& options) {
+  open_standard_descriptors();
   transport::LocalJob& ranks = options.job.ranks;
   ranks.timeout = milliseconds(options.timeout);
   ranks.grace = milliseconds(options.grace);
@@ -134,10 +148,19 @@ constexpr const char* kFooter =
     "processes with the same secret can join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE,\n"
     "or ~/.config/slipstream/secret, which is created on first use and must be the same on all hosts.";
 
+// An empty text comes from a variable that is not set. Without this check, all ranks would run on this host.
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? std::string("is empty: it must name a host") : std::string(); },
+      "");
+}
+
 void add_host_options(CLI::App& launch, LaunchOptions& options) {
   CLI::Option* const hosts =
-      launch.add_option("--hosts", options.hosts, "Run the ranks on these hosts: HOST[:SLOTS],...");
-  launch.add_option("--hostfile", options.host_file, "The same from a file, one host per line")->excludes(hosts);
+      launch.add_option("--hosts", options.hosts, "Run the ranks on these hosts: HOST[:SLOTS],...")->check(not_empty());
+  launch.add_option("--hostfile", options.host_file, "The same from a file, one host per line")
+      ->check(not_empty())
+      ->excludes(hosts);
   launch.add_option("--ssh", options.ssh,
                     "Command that reaches a host, with its options; {host} in it is the host (SLIP_SSH, or ssh)");
   launch.add_option("--slip", options.job.program,

@@ -78,6 +78,19 @@ TEST(AgentChannels, TheEndIsSeenAndAClosedChannelTakesFrames) {
   EXPECT_TRUE(launcher.ended());
 }
 
+// An agent ends its ranks, which takes a while, after its launcher is gone. Frames that stay unsent would keep it busy.
+TEST(AgentChannels, AfterTheEndNoFrameStaysUnsent) {
+  Pair pair;
+  AgentChannel agent(AgentChannel::Side::kAgent, std::move(pair.one), OwnedDescriptor());
+  agent.send({.kind = AgentFrameKind::kOutput, .rank = 0, .value = 1, .body = std::string(4 << 20, 'x')});
+  EXPECT_GT(agent.unsent(), 0U);  // more than the socket takes
+  pair.two.reset();
+  EXPECT_FALSE(receive(agent));
+  EXPECT_TRUE(agent.ended());
+  agent.send({.kind = AgentFrameKind::kAlive});
+  EXPECT_EQ(agent.unsent(), 0U);
+}
+
 TEST(AgentChannels, RandomBytesEndAChannel) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);

@@ -32,6 +32,7 @@ class ClusterLaunch : public ::testing::Test {
       "  chatty) echo 'Welcome to chatty'; echo 'Have fun' >&2 ;;\n"
       "  refused) echo 'it is not my day' >&2; exit 9 ;;\n"
       "  silent) exec sleep 600 ;;\n"
+      "  slow) sleep 2.5 ;;\n"
       "  garbage) head -c 100000 /dev/zero; exec sleep 600 ;;\n"
       "  nowhere) exec /no/such/program ;;\n"
       "  elsewhere) case $1 in */*) exec /no/such/program ;; esac; exec " SLIP_PROGRAM
@@ -206,9 +207,20 @@ TEST_F(ClusterLaunch, HostsThatDoNotAnswerAreGivenUp) {
   for (const char* host : {"silent", "garbage"}) {
     Launched job(words(std::string("a,") + host, {"-n", "2", "--start-timeout", "1", "--", "true"}));
     EXPECT_EQ(job.status(), 1);
-    EXPECT_TRUE(contains(job.err.all(), std::string("host ") + host + ": it has not answered within 1 s"))
+    // Host a has answered, so the error does not name it.
+    EXPECT_TRUE(
+        contains(job.err.all(), std::string("no rank was started: host ") + host + ": it has not answered within 1 s"))
         << job.err.all();
+    EXPECT_FALSE(contains(job.err.all(), "host a")) << job.err.all();
   }
+}
+
+// Host a waits for the slow one longer than its limit for a silent launcher.
+TEST_F(ClusterLaunch, AHostWaitsForASlowOne) {
+  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "1", "--no-tag-output", "--", "echo", "hello"}));
+  EXPECT_EQ(job.status(), 0) << job.err.all();
+  EXPECT_EQ(job.out.all(), "hello\nhello\n");
+  EXPECT_EQ(job.err.all(), "");
 }
 
 TEST_F(ClusterLaunch, SlipIsAlsoFoundInThePathOfTheHost) {
@@ -254,6 +266,16 @@ TEST_F(ClusterLaunch, VariablesAndTheDirectoryArePassed) {
   EXPECT_EQ(job.out.all(), "[rank 0 host a] ring WARN a b c d 0 . .\n[rank 0 host a] " + folder_.path() + "\n");
 }
 
+// The commands of the shell begin in another folder than the launcher, as those of a login do.
+TEST_F(ClusterLaunch, ARelativeDirectoryBeginsAtTheLauncher) {
+  make_shell("host=$1; shift; cd /; exec \"$@\"\n");
+  const std::string relative = std::filesystem::relative(folder_.path()).string();
+  Launched job(words("localhost,b", {"-n", "2", "--workdir", relative, "--no-tag-output", "--", "pwd", "-P"}));
+  EXPECT_EQ(job.status(), 0) << job.err.all();
+  const std::string folder = std::filesystem::canonical(folder_.path()).string();
+  EXPECT_EQ(job.out.all(), folder + "\n" + folder + "\n");
+}
+
 TEST_F(ClusterLaunch, SlipIsInThePathOfTheRanks) {
   make_shell("host=$1; shift; exec env -i PATH=/usr/bin:/bin \"$@\"\n");
   Launched job(words("a", {"-n", "1", "--", "slip", "--version"}));
@@ -297,6 +319,16 @@ TEST_F(ClusterLaunch, ABlockedOutputDoesNotBlockSignals) {
   EXPECT_EQ(job.reap(), 128 + SIGINT);
 }
 
+// The launcher was started without a standard input and output.
+TEST_F(ClusterLaunch, ClosedStandardDescriptorsAreNotUsed) {
+  const std::string command = "timeout 60 " SLIP_PROGRAM " launch --hosts a,b --ssh " + shell_ +
+                              " -n 2 -- sh -c 'echo hello >&2; echo out' <&- >&- 2>" + folder_.path("err");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::ifstream file(folder_.path("err"));
+  const std::string err(std::istreambuf_iterator<char>(file), {});
+  EXPECT_TRUE(contains(err, "[rank 0 host a] hello\n") && contains(err, "[rank 1 host b] hello\n")) << err;
+}
+
 TEST_F(ClusterLaunch, HostfilesWork) {
   const std::string file = folder_.write("hosts", "# two hosts\na slots=2\nb:1\n");
   Launched job({"launch", "--hostfile", file, "--ssh", shell_, "--", "sh", "-c", "echo $SLIP_NRANKS"});
@@ -312,7 +344,10 @@ TEST_F(ClusterLaunch, BadCommandLinesAreRefused) {
   } cases[] = {
       {{"launch", "--hosts", "a:2,b:2", "-n", "5", "--", "true"}, "5 ranks do not fit in the 4 slots"},
       {{"launch", "--hosts", "-oProxyCommand=x", "-n", "1", "--", "true"}, "begins with '-'"},
+      {{"launch", "--hosts", "", "-n", "1", "--", "true"}, "--hosts: is empty"},
+      {{"launch", "--hostfile", "", "-n", "1", "--", "true"}, "--hostfile: is empty"},
       {{"launch", "--hostfile", "/no/such/file", "-n", "1", "--", "true"}, "cannot be read"},
+      {{"launch", "--hostfile", "/", "-n", "1", "--", "true"}, "--hostfile /: the file cannot be read"},
       {{"launch", "--", "true"}, "-n"},
       {{"launch", "--hosts", "a", "-x", "NOT_SET_ANYWHERE", "--", "true"}, "NOT_SET_ANYWHERE is not set here"},
       {{"launch", "--hosts", "a", "--ssh", "ssh 'x", "--", "true"}, "is not closed"},

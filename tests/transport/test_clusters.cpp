@@ -90,6 +90,23 @@ TEST(Clusters, TheInterfaceRuleChoosesTheAddress) {
   EXPECT_TRUE(contains(none->err.all(), "host " + hosts.address(0) + ": ")) << none->err.all();
 }
 
+// The address of rank 0 is the name of its host, as with srun and torchrun. On that host, /etc/hosts gives the name a
+// loopback address, as Debian does.
+TEST(Clusters, AHostMayKnowItsOwnNameAsLoopback) {
+  SshHosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  const std::string file = hosts.folder().path("names") + "$SLIP_RANK";
+  const std::string program = "address=127.0.1.1; [ $SLIP_RANK = 2 ] && address=" + hosts.address(0) +
+                              "; echo $address node-a >" + file + "; mount --bind " + file +
+                              " /etc/hosts && exec \"$@\"";
+  const auto job =
+      hosts.launch(1, hosts.address(0) + ":2," + hosts.address(1),
+                   rank_program({"-n", "3", "--timeout", "80", "-x", "SLIP_ID=node-a:29500", "-x",
+                                 "SLIP_SECRET=0123456789abcdef", "--", "unshare", "-m", "sh", "-c", program}));
+  EXPECT_EQ(job->status(), 0) << job->err.all();
+  EXPECT_TRUE(contains(job->out.all(), "<2 of 3, local 0, 2 hosts>")) << job->out.all();
+}
+
 std::vector<std::string> small_bench(std::vector<std::string> options) {
   for (const char* word : {"--", "slip", "bench", "all_reduce", "-b", "64K", "-e", "64K", "--iters", "2"})
     options.push_back(word);

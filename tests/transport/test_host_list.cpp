@@ -45,7 +45,7 @@ TEST(HostLists, NamesAddressesUsersAndSlots) {
 
 TEST(HostLists, SaysWhatIsWrongWithAnEntry) {
   for (const char* list : {"", "a,,b", "a,", ":4", "a:0", "a:-1", "a:x", "a:", "-oProxyCommand=x", "a b", "a;b",
-                           "a$(x)", "[fd77::1]4", "[fd77::1]:", "a:99999999999"})
+                           "a$(x)", "me@", "me@:2", "@a", "[fd77::1]4", "[fd77::1]:", "a:99999999999"})
     EXPECT_NE(error_of([&] { transport::parse_hosts(list); }).find("--hosts: '"), std::string::npos) << list;
   EXPECT_NE(error_of([] { transport::parse_hosts("a,b:none"); }).find("'b:none' has 'none' slots"), std::string::npos);
 }

@@ -14,11 +14,23 @@ namespace {
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
 
-std::vector<SocketAddress> addresses_of(const UniqueId& id) {
+struct RootAddresses {
+  std::vector<SocketAddress> all;
+  bool own_name = false;  // the id names this host by a name that means the loopback interface here
+};
+
+// On Debian, /etc/hosts gives the host's own name the address 127.0.1.1. Other hosts know the name by another address,
+// so on its own host it means the address of an interface. Names like localhost mean the loopback interface.
+RootAddresses addresses_of(const UniqueId& id, const InterfaceFilter& filter) {
   const std::string host = id.host();
   constexpr std::string_view kUnix = UniqueIdParts::kUnix;
-  if (host.starts_with(kUnix)) return {SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))};
-  return resolve(host, id.port());
+  if (host.starts_with(kUnix)) return {{SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))}};
+  RootAddresses result{resolve(host, id.port())};
+  const auto has = [&](std::string_view part) { return host.find(part) != std::string::npos; };
+  const bool is_number = has(":") || host.find_first_not_of("0123456789.") == std::string::npos;
+  const bool all_loopback = std::ranges::all_of(result.all, &SocketAddress::is_loopback);
+  if (is_number || has("localhost") || has("loopback") || !all_loopback) return result;
+  return {{own_address(filter).with_port(id.port())}, true};
 }
 
 // The address at which rank 0 must listen so that others reach it at `address`. If an interface of this host has that
@@ -104,10 +116,15 @@ void Rendezvous::require_all_answered(const Deadline& deadline) {
 
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline) {
-  const std::vector<SocketAddress> addresses = addresses_of(id);
+  const auto [addresses, own_name] = addresses_of(id, filter);
   const bool is_root = id.rank0_listens() && self.rank == 0;
-  if (is_root)
-    start_root(Socket::listen(listening_address(addresses.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
+  if (is_root) {
+    // The other hosts may know the name by the address of any interface.
+    const SocketAddress& first = addresses.front();
+    const SocketAddress where =
+        own_name && !first.is_loopback() ? SocketAddress::any(first.family(), first.port()) : listening_address(first);
+    start_root(Socket::listen(where), UniqueIdParts::of(id).secret, deadline.at_ns);
+  }
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
   for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kMaxPauseNs)) {

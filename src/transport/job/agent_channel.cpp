@@ -60,6 +60,7 @@ void AgentChannel::send(const AgentFrame& frame) {
 }
 
 void AgentChannel::flush() {
+  if (ended_) outgoing_.clear();  // otherwise an agent whose launcher is gone would poll for room that always exists
   while (!outgoing_.empty() && !ended_) {
     const ssize_t count = write_some(out(), outgoing_);
     if (count < 0 && errno == EINTR) continue;

@@ -64,6 +64,9 @@ class ClusterRun : base::NoCopy {
 
  private:
   bool started() const { return !id_.empty(); }
+  bool have_accepted() const {
+    return std::ranges::all_of(hosts_.all(), [](const Host& host) { return host.state == Host::State::kAccepted; });
+  }
   // If the reader of the output stops reading, this process reads no more frames. A job that is ending reads all.
   bool reads_frames() const { return !output_.is_full() || give_up_at_ns_ != 0; }
   bool is_over() const {
@@ -164,8 +167,7 @@ class ClusterRun : base::NoCopy {
   // When all hosts have accepted the job, chooses the address at which its ranks connect. On one host it is a Unix
   // socket. For several hosts, the first host reserves an address and a port, because rank 0 will listen there.
   void choose_address() {
-    const auto accepted = [](const Host& host) { return host.state == Host::State::kAccepted; };
-    if (!std::ranges::all_of(hosts_.all(), accepted)) return;
+    if (!have_accepted()) return;
     if (hosts_.all().size() == 1) return start("unix:slip-launch-" + random_name(), 0);
     hosts_.first().connection.send({.kind = AgentFrameKind::kReserve, .body = hosts_.preferred_addresses()});
   }
@@ -283,16 +285,21 @@ class ClusterRun : base::NoCopy {
     // If this process wakes up much too late, it was stopped. Then the hosts are not silent: it could not read.
     const bool late = next_heartbeat_ns_ != 0 && now > next_heartbeat_ns_ + ns(job_.silence) / 2;
     if (now >= next_heartbeat_ns_) {
-      hosts_.send_running({.kind = AgentFrameKind::kAlive});
+      hosts_.send_heartbeat();
       next_heartbeat_ns_ = now + ns(job_.silence) / kHeartbeatsPerSilence;
     }
+    const bool all_accepted = have_accepted();
     for (Host& host : hosts_.all()) {
       if (host.is_over()) continue;
       if (late) host.heard_ns = now;
+      // A host that has accepted the job only waits for the others, so it gets no reason, and the error does not name
+      // it. If all have accepted, the launcher waits for the address from the first one.
+      const bool answered = host.state == Host::State::kAccepted && !(all_accepted && &host == &hosts_.first());
       if (!started() && now >= start_by_ns_)
-        fail(host, fmt::format("it has not answered within {:g} s: it may be busy or unreachable. Give a longer "
-                               "--start-timeout, or leave the host out",
-                               static_cast<double>(job_.start_timeout.count()) / 1000));
+        fail(host, answered ? std::string()
+                            : fmt::format("it has not answered within {:g} s: it may be busy or unreachable. Give a "
+                                          "longer --start-timeout, or leave the host out",
+                                          static_cast<double>(job_.start_timeout.count()) / 1000));
       else if (started() && now - host.heard_ns > ns(job_.silence))
         fail(host, fmt::format("it gives no sign of life: it has sent nothing for {:g} s",
                                static_cast<double>(job_.silence.count()) / 1000));

@@ -25,6 +25,13 @@ void HostGroup::send_running(const AgentFrame& frame) {
   }
 }
 
+void HostGroup::send_heartbeat() {
+  for (Host& host : hosts_) {
+    if (host.state != Host::State::kConnecting && !host.is_over())
+      host.connection.send({.kind = AgentFrameKind::kAlive});
+  }
+}
+
 void HostGroup::flush_running(std::int64_t until_ns) {
   while (std::ranges::any_of(hosts_, has_unsent) && base::now_ns() < until_ns) {
     std::vector<pollfd> watched;

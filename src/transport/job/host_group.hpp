@@ -32,7 +32,7 @@ struct Host {
   HostConnection connection;
   State state = State::kConnecting;
   AgentHello hello;
-  std::string failure;  // reason of kFailed, if no rank was started yet
+  std::string failure;  // reason of kFailed, if no rank was started yet; empty: the host itself has not failed
   std::set<int> running;
   std::int64_t heard_ns = 0;
 };
@@ -47,6 +47,8 @@ class HostGroup {
   Host& first() { return hosts_.front(); }  // the host of rank 0
 
   void send_running(const AgentFrame& frame);  // to all hosts whose ranks run
+  // To all hosts whose agents have answered, also before the start: an agent may wait long for the other hosts.
+  void send_heartbeat();
   void flush_running(std::int64_t until_ns);   // waits until those hosts have taken all frames, or until that time
   std::vector<int> running_ranks() const;      // ascending
   // Addresses of the first host that the launcher or another host uses, separated by commas. They are ends of ssh

@@ -31,7 +31,8 @@ int slots_of(std::string_view text, const std::string& where, std::string_view e
 
 // A host becomes an argument of ssh, which would take a leading '-' for an option.
 void check_name(const std::string& name, const std::string& where, std::string_view entry) {
-  if (name.empty()) refuse(where, entry, "names no host");
+  if (name.empty() || without_user(name).empty()) refuse(where, entry, "names no host");
+  if (name.front() == '@') refuse(where, entry, "names no user before the '@'");
   if (name.front() == '-') refuse(where, entry, "begins with '-'");
   const auto allowed = [](unsigned char c) {
     return std::isalnum(c) || kPunctuation.find(static_cast<char>(c)) != std::string_view::npos;
