@@ -79,6 +79,20 @@ TEST(CostModel, AFitFindsTheFactorsOfATable) {
   EXPECT_NEAR(fit.factors.rate[2], 0.5, 0.05);
 }
 
+// A log with several runs has each size several times. A size that is left out must be left out in all of them.
+TEST(CostModel, RowsOfTheSameSizeCountOnce) {
+  const Table table = published().front();
+  std::vector<comm::Measurement> twice = table.rows;
+  twice.insert(twice.end(), table.rows.begin(), table.rows.end());
+  const comm::Fit fit = comm::fit_costs(table.inputs, Collective::kAllReduce, table.rows),
+                  same = comm::fit_costs(table.inputs, Collective::kAllReduce, twice);
+  EXPECT_EQ(same.rows_left_out, fit.rows_left_out);
+  EXPECT_DOUBLE_EQ(same.left_out.mean, fit.left_out.mean);
+  const std::vector<comm::Measurement> one_size(20, {1 << 20, 100});
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); },
+                          Code::kInvalidValue, {"different sizes", "there are 1"}));
+}
+
 // Folded: 8 machines stand for all. Unfolded: every machine is planned.
 TEST(CostModel, FoldedAndUnfoldedAreEqual) {
   for (const char* file : {"h100x8_8x400g.xml", "a100x8_4x100g_efa.xml", "a100x8_16x100g.xml"}) {
@@ -209,7 +223,7 @@ TEST(CostModel, WrongTablesAreNamed) {
   const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);
   const std::vector<comm::Measurement> few(3, {8, 1});
   EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, Code::kInvalidValue,
-                          {"at least 6 rows", "3"}));
+                          {"at least 6 rows", "there are 1"}));
 }
 
 }  // namespace
