@@ -93,6 +93,18 @@ TEST(CostModel, RowsOfTheSameSizeCountOnce) {
                           Code::kInvalidValue, {"different sizes", "there are 1"}));
 }
 
+// Times that are scattered by a factor of 30: the fit may not be worse than no fit.
+TEST(CostModel, AFitIsNeverWorseThanTheDefaults) {
+  for (const Table& table : published()) {
+    for (std::size_t period = 2; period < 6; ++period) {
+      std::vector<comm::Measurement> rows = table.rows;
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i].us *= i * i % period == 1 ? 30 : 1;
+      const comm::Fit fit = comm::fit_costs(table.inputs, Collective::kAllReduce, rows);
+      EXPECT_LE(fit.after.mean, fit.before.mean) << table.name << ", " << period;
+    }
+  }
+}
+
 // Folded: 8 machines stand for all. Unfolded: every machine is planned.
 TEST(CostModel, FoldedAndUnfoldedAreEqual) {
   for (const char* file : {"h100x8_8x400g.xml", "a100x8_4x100g_efa.xml", "a100x8_16x100g.xml"}) {

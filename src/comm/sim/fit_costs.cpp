@@ -132,7 +132,11 @@ CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const M
       }
     }
   }
-  return factors_at(best);
+  // The loss limits what outliers count, and the mean error does not. So a table of scattered times can have a larger
+  // mean error with the fitted factors. Then the defaults are kept.
+  const CostFactors factors = factors_at(best);
+  const double fitted = errors_of(CollectiveModel(model.inputs(), factors), kind, measured).mean;
+  return fitted > errors_of(model, kind, measured).mean ? CostFactors{} : factors;
 }
 
 // One row for each size, in the order of the sizes, with the mean time of its rows. A log with several runs has each
