@@ -89,8 +89,8 @@ TEST(CostModel, RowsOfTheSameSizeCountOnce) {
   EXPECT_EQ(same.rows_left_out, fit.rows_left_out);
   EXPECT_DOUBLE_EQ(same.left_out.mean, fit.left_out.mean);
   const std::vector<comm::Measurement> one_size(20, {1 << 20, 100});
-  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); },
-                          Code::kInvalidValue, {"different sizes", "there are 1"}));
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); }, Code::kInvalidValue,
+                          {"different sizes", "there are 1"}));
 }
 
 // Times that are scattered by a factor of 30: the fit may not be worse than no fit.
@@ -203,6 +203,19 @@ TEST(CostModel, ReadsTextOfAllReducePerf) {
   EXPECT_DOUBLE_EQ(tagged[1].us, 13.5);
 }
 
+TEST(CostModel, ReadsTheJsonOfAllReducePerf) {
+  const std::string text = R"({"version": 1, "config": {"ngpus": 8}, "results": [
+    {"size": 0, "count": 0, "out_of_place": {"time": 0.1}, "in_place": {"time": 0.1}},
+    {"size": 8, "count": 2, "type": "float", "redop": "sum", "root": "    -1",
+     "out_of_place": {"time": 36.5, "alg_bw": 0, "bus_bw": 0, "nwrong": 0}, "in_place": {"time": 37, "nwrong": null}},
+    {"size": 16, "count": 4, "out_of_place": null, "in_place": {"time": 38}}], "errors": []})";
+  const std::vector<comm::Measurement> rows = comm::parse_measurements(text, "t", "");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_DOUBLE_EQ(rows[0].bytes, 8);
+  EXPECT_DOUBLE_EQ(rows[0].us, 36.5);
+  EXPECT_DOUBLE_EQ(rows[1].us, 38);
+}
+
 // Each GPU's share leaves through its own NIC, so a slow one slows down all, and one less makes two GPUs share.
 TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
   const TopoSystem whole = read_topology(machine("h100x8_8x400g.xml"));
@@ -230,6 +243,9 @@ TEST(CostModel, WrongTablesAreNamed) {
   refused("[[8, 1], [16]]", {"row 2", "[bytes, us]"});
   refused("[[8, -1]]", {"row 1", "more than 0"});
   refused("{\"rows\": 3}", {"array"});
+  refused("{\"results\": 3}", {"array"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"cpu_time": 3}}]})", {"result 1", "time"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"time": "3"}}]})", {"row 1", "us"});
   refused(R"([{"name": "a", "rows": [[1, 1]]}, {"name": "b", "rows": [[1, 1]]}])", {"--table", "a, b"});
   refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"--table"});
   const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);

@@ -86,6 +86,29 @@ double number_of(const Json& value, const std::string& file, std::size_t row, co
   return number;
 }
 
+// The results in the JSON that all_reduce_perf writes itself. It has null out of place if that was not measured.
+std::vector<Measurement> parse_results(const Json& json, const std::string& file, Here here) {
+  if (!json.is_array() || json.size() > kMaxRows)
+    base::fail(Code::kParse, here, "'{}': the results must be an array of at most {}", file, kMaxRows);
+  std::vector<Measurement> rows;
+  for (std::size_t number = 1; number <= json.size(); ++number) {
+    const Json& row = json[number - 1];
+    const auto measured = [&](const char* place) {
+      return row.is_object() && row.contains("size") && row.contains(place) && row[place].is_object() &&
+             row[place].contains("time");
+    };
+    const char* const place = measured("out_of_place") ? "out_of_place" : "in_place";
+    if (!measured(place))
+      base::fail(Code::kParse, here, "'{}', result {}: \"size\" and \"out_of_place\" with \"time\" are expected", file,
+                 number);
+    const bool empty = row["size"].is_number() && row["size"].get<double>() == 0;
+    if (!empty)
+      rows.push_back({number_of(row["size"], file, number, "size in bytes", here),
+                      number_of(row[place]["time"], file, number, "time in us", here)});
+  }
+  return rows;
+}
+
 std::vector<Measurement> parse_rows(const Json& json, const std::string& file, Here here) {
   std::vector<Measurement> rows;
   if (!json.is_array() || json.size() > kMaxRows)
@@ -107,6 +130,7 @@ bool is_table(const Json& json) { return json.is_object() && json.contains("rows
 
 std::vector<Measurement> parse_json(const Json& json, const std::string& file, std::string_view table, Here here) {
   if (is_table(json)) return parse_rows(json["rows"], file, here);
+  if (json.is_object() && json.contains("results")) return parse_results(json["results"], file, here);
   if (!json.is_array() || json.empty() || !is_table(json[0])) return parse_rows(json, file, here);
   std::string names;
   for (const Json& one : json) {
