@@ -190,6 +190,10 @@ TEST(CostModel, ReadsTextOfAllReducePerf) {
       "#  size  count  type  redop  time  algbw  busbw  error\n"
       "  1024  256  float  sum  12.5  0.08  0.14  0e+00\n";
   EXPECT_DOUBLE_EQ(comm::parse_measurements(old, "t", "").at(0).us, 12.5);
+  // The rows only, without the heading.
+  const std::string alone = old.substr(old.find('\n') + 1);
+  EXPECT_DOUBLE_EQ(comm::parse_measurements(alone, "t", "").at(0).us, 12.5);
+  EXPECT_DOUBLE_EQ(comm::parse_measurements("8 2 float sum -1 36.47 0.00 0.00 0\n", "t", "").at(0).us, 36.47);
   // A launcher wrote the rank before each line, and a logger the ends of lines as on Windows.
   const std::string launched =
       "[1,0]<stdout>:#  size  count  type  redop  time  algbw  busbw  error\r\n"

@@ -28,7 +28,8 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }
 
 // The columns of all_reduce_perf: size, count, type, redop, root, and the time out of place. Old versions have no root.
-// So the column of the time is found in the heading; kTimeColumn is used if there is no heading.
+// So the column of the time is found in the heading. Without a heading it is kTimeColumn, or the one before it if the
+// root would be a number with a point.
 constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 
 // The column of the time, if the line is the heading; else `otherwise`.
@@ -57,7 +58,7 @@ std::span<const std::string_view> row_of(std::span<const std::string_view> words
 std::vector<Measurement> parse_text(std::string_view text, const std::string& file, Here here) {
   std::vector<Measurement> rows;
   int number = 0;
-  std::size_t column = kTimeColumn;
+  std::size_t column = 0;  // 0: no heading was found
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::vector<std::string_view> line = words_of(text.substr(0, end));
@@ -66,6 +67,8 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
     column = time_column(line, column);
     // Other lines are comments, headings, and what launchers and NCCL_DEBUG print.
     const std::span<const std::string_view> words = row_of(line);
+    if (column == 0 && !words.empty())
+      column = words[4].find('.') == std::string_view::npos ? kTimeColumn : kTimeColumn - 1;
     if (words.size() < std::max(kMinColumns, column + 1)) continue;
     const auto bytes = base::parse_number<double>(words[0], 0, 1e18);
     const auto us = base::parse_number<double>(words[column], 0, 1e15);
