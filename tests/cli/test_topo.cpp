@@ -143,6 +143,35 @@ TEST(CliTopo, ComparesMachines) {
   EXPECT_NE(read_file(svg).find("all_reduce of 1 GiB"), std::string::npos);
 }
 
+// The times are those of a prediction for each machine alone, also where the size is no multiple of the ranks.
+TEST(CliTopo, AComparisonEqualsThePredictions) {
+  const std::string json = scratch("compared.json"), a = machine("a100x8_8x200g.xml"), b = machine("h100x8_8x400g.xml");
+  const auto rows = [&](const std::string& machines, const std::string& more) {
+    const Outcome outcome =
+        run("topo " + machines + " --predict all_gather --begin 1K --end 1M --factor 7 --json " + json + more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return nlohmann::json::parse(read_file(json));
+  };
+  for (const std::string more : {"", " --algorithm direct"}) {
+    const auto compared = rows("--compare " + a + " " + b + " --nodes 3,12", more);
+    for (const std::string& file : {a, b}) {
+      for (const int nodes : {3, 12}) {
+        const auto alone =
+            rows("--file " + file + " --nodes " + std::to_string(nodes), more.empty() ? " --algorithm best" : more);
+        std::size_t at = 0;
+        for (const auto& row : compared) {
+          if (row.at("file") != file || row.at("machines") != nodes) continue;
+          EXPECT_EQ(row.at("bytes"), alone.at(at).at("bytes"));
+          EXPECT_EQ(row.at("algorithm"), alone.at(at).at("algorithm"));
+          EXPECT_DOUBLE_EQ(row.at("time_us").get<double>(), alone.at(at).at("time_us").get<double>());
+          ++at;
+        }
+        EXPECT_EQ(at, alone.size());
+      }
+    }
+  }
+}
+
 // The broken part is on one machine of several; a ring is as fast as its slowest machine.
 TEST(CliTopo, BrokenPartsCostTime) {
   const std::string command = "topo --nodes 4 --file " + machine("h100x8_8x400g.xml") +
@@ -214,6 +243,8 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --nodes 1,2", 2, "--nodes 1,2", "--compare"},
         Wrong{"topo --nodes 1,,2 --compare a --predict all_reduce", 2, "--nodes 1,,2", "1 to 131072"},
         Wrong{"topo --compare a.xml", 2, "--compare", "--predict"},
+        Wrong{"topo --predict all_reduce --algorithm magic --compare " + data("nvswitch8.xml"), 2, "--algorithm magic",
+              "best or all"},
         Wrong{"topo --nvlink 0", 2, "--nvlink", "0"},
         Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
         Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},

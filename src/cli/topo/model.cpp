@@ -62,11 +62,9 @@ struct Row {
 
 std::vector<Row> rows_of(const CollectiveModel& model, comm::Collective kind, const PredictOptions& options) {
   const std::vector<GpuAlgorithm> algorithms = algorithms_asked(options, model, kind);
-  const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(model.inputs().ranks) : 1;
   std::vector<Row> rows;
   for (const double size : sizes_asked(options)) {
-    const std::uint64_t elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
-    const std::uint64_t bytes = elements * 4 * blocks;
+    const std::uint64_t bytes = whole_bytes(kind, size, model.inputs().ranks);
     const Estimate choice = model.choice(kind, static_cast<double>(bytes));
     if (options.algorithms == kBest) rows.push_back({bytes, choice, true});
     for (const GpuAlgorithm algorithm : algorithms) {

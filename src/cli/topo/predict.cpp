@@ -64,6 +64,11 @@ std::vector<double> sizes_asked(const PredictOptions& options) {
   return sizes;
 }
 
+std::uint64_t whole_bytes(comm::Collective kind, double size, int ranks) {
+  const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(ranks) : 1;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1) * 4 * blocks;
+}
+
 bool simulates(const PredictOptions& options, const TopoSystem& machine) {
   const bool gpus = !machine.devices.empty() &&
                     machine.nodes[static_cast<std::size_t>(machine.devices.front())].kind == TopoKind::kGpu;

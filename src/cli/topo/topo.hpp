@@ -1,6 +1,7 @@
 // `slip topo`: a machine and its channels as text, as a picture and as JSON, and predicted times of collectives on it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ comm::Collective kind_asked(const PredictOptions& options);
 ChannelLimits limits_asked(const PredictOptions& options);
 // The sizes of the table, from --begin to --end.
 std::vector<double> sizes_asked(const PredictOptions& options);
+
+// The bytes of a call of about this size: whole elements of 4 bytes, and equal blocks of all ranks.
+std::uint64_t whole_bytes(comm::Collective kind, double size, int ranks);
 
 // The machines of --file or this machine, with --nvlink, --fail and --slow. Prints warnings to the standard error.
 struct MachineOptions {
