@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "cli/program.hpp"
@@ -172,6 +173,23 @@ TEST(CliTopo, AComparisonEqualsThePredictions) {
   }
 }
 
+// A dump of many hosts: the plan of all their ranks would take minutes.
+TEST(CliTopo, TooManyRanksAreRefusedBeforeTheyArePlanned) {
+  const std::string many = scratch("many.xml");
+  std::ofstream file(many);
+  file << "<system version=\"2\">\n";
+  for (int host = 0; host < 5000; ++host)
+    file << "<cpu host_hash=\"0x" << host << "\" numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\">"
+         << "<gpu dev=\"0\" sm=\"90\"/></pci><nic><net dev=\"0\" speed=\"100000\"/></nic></cpu>\n";
+  file << "</system>\n";
+  file.close();
+  for (const std::string how : {"--file ", "--compare "}) {
+    const Outcome outcome = run("topo --predict all_reduce --nodes 2 " + how + many);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("10000 ranks in the plan: at most 4096"), std::string::npos) << outcome.err;
+  }
+}
+
 // The broken part is on one machine of several; a ring is as fast as its slowest machine.
 TEST(CliTopo, BrokenPartsCostTime) {
   const std::string command = "topo --nodes 4 --file " + machine("h100x8_8x400g.xml") +
@@ -245,6 +263,8 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --compare a.xml", 2, "--compare", "--predict"},
         Wrong{"topo --predict all_reduce --algorithm magic --compare " + data("nvswitch8.xml"), 2, "--algorithm magic",
               "best or all"},
+        Wrong{"topo --predict all_reduce --xml x.xml --compare " + data("nvswitch8.xml"), 2, "--xml", "--compare"},
+        Wrong{"topo --predict all_reduce --table a --compare " + data("nvswitch8.xml"), 2, "--table a", "--fit"},
         Wrong{"topo --nvlink 0", 2, "--nvlink", "0"},
         Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
         Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},

@@ -15,6 +15,8 @@
 namespace slip::cli {
 namespace {
 
+constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
+
 // "link:PCI0=50%": the part and its share of the rate.
 std::pair<std::string, double> slow_part(const std::string& text) {
   const std::size_t sign = text.rfind('=');
@@ -62,6 +64,13 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
 
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies) {
+  std::size_t ranks = 0;
+  for (const TopoSystem& one : machines) ranks += one.devices.size();
+  ranks *= static_cast<std::size_t>(std::min(copies, max_copies));
+  if (ranks > kMaxRanks)
+    throw UsageError(
+        fmt::format("{} ranks in the plan: at most {} are possible; give a smaller --nodes or a file of fewer hosts",
+                    ranks, kMaxRanks));
   topo::FoldedCluster cluster = topo::folded(machines, copies, max_copies);
   TopoSystem& first = cluster.cluster.nodes.front();
   for (const std::string& part : options.failed) first = changed([&] { return topo::without_part(first, part, {}); });
