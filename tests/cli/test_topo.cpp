@@ -245,12 +245,32 @@ TEST(CliTopo, PredictsWhatRelaysGain) {
   EXPECT_LT(time_of("direct", anywhere.out), time_of("relay", anywhere.out)) << anywhere.out;
 }
 
+// A machine of two cores and a net.
+std::string cores_file() {
+  const std::string path = scratch("cores.xml");
+  std::ofstream(path) << "<system version=\"1\"><cpu numaid=\"0\"><core dev=\"0\"/><core dev=\"1\"/>"
+                      << "<nic><net dev=\"0\" speed=\"10000\"/></nic></cpu></system>\n";
+  return path;
+}
+
+// The model has costs of GPUs only, so one machine without GPUs is enough for a simulation.
+TEST(CliTopo, MachinesWithoutGpusAreSimulated) {
+  const std::string cores = cores_file();
+  for (const std::string& files : {"--file " + data("nvswitch8.xml") + " --file " + cores,
+                                   "--file " + cores + " --file " + data("nvswitch8.xml")}) {
+    const Outcome outcome = run("topo --predict all_reduce --begin 64K --end 64K " + files);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("10 ranks, simulated"), std::string::npos) << outcome.out;
+  }
+}
+
 TEST(CliTopo, WrongLinesAndFilesAreNamed) {
   const std::string bad = scratch("bad.xml");
   run("topo --file " + data("host_nic.xml") + " --xml " + bad);
   std::string text = read_file(bad);
   text.replace(text.find("link_width=\"16\""), 15, "link_width=\"-1\"");
   ASSERT_EQ(std::system(("printf '%s' '" + text + "' >" + bad).c_str()), 0);
+  const std::string cores = cores_file();
   struct Wrong {
     std::string arguments;
     int status;
@@ -265,6 +285,7 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
               "best or all"},
         Wrong{"topo --predict all_reduce --xml x.xml --compare " + data("nvswitch8.xml"), 2, "--xml", "--compare"},
         Wrong{"topo --predict all_reduce --table a --compare " + data("nvswitch8.xml"), 2, "--table a", "--fit"},
+        Wrong{"topo --predict all_reduce --compare " + cores, 2, cores.c_str(), "without GPUs"},
         Wrong{"topo --nvlink 0", 2, "--nvlink", "0"},
         Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
         Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},

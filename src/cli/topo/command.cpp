@@ -138,7 +138,8 @@ topo::FoldedCluster cluster_for(const TopoOptions& options, const std::vector<To
 
 // The prediction needs only a few of the machines, unless it simulates all messages.
 int predict(const TopoOptions& options, const std::vector<TopoSystem>& machines) {
-  const bool simulated = simulates(options.predict, machines.front());
+  const bool simulated =
+      std::ranges::any_of(machines, [&](const TopoSystem& one) { return simulates(options.predict, one); });
   if (simulated && !options.predict.fit.empty())
     throw UsageError("--fit adapts the model of GPU costs, and a simulation does not use it: give one of them");
   const topo::FoldedCluster cluster = simulated ? cluster_for(options, machines, kMaxNodes, kMaxNodes)

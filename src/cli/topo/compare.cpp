@@ -136,6 +136,9 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
     MachineOptions one = machines;
     one.files = {file};
     const std::vector<TopoSystem> kinds = machines_asked(one);
+    if (std::ranges::any_of(kinds, [&](const TopoSystem& kind_of) { return simulates(options, kind_of); }))
+      throw UsageError(fmt::format(
+          "--compare {}: it has a machine without GPUs, and the model is of GPUs; --file simulates it", file));
     Compared& compared = files.emplace_back(Compared{file, {}});
     for (const int count : nodes) {
       const topo::FoldedCluster cluster = cluster_asked(one, kinds, count, topo::kMaxCopies);
