@@ -229,9 +229,10 @@ TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
     return model.estimate(GpuAlgorithm::kNvlsTree, Collective::kAllReduce, 1 << 30)->us;
   };
   const double all = us(whole), slow = us(topo::with_slow_part(whole, "net:3", 0.5, {})),
-               fewer = us(topo::without_part(whole, "nic:3", {}));
+               fewer = us(topo::without_part(whole, "nic:3", {})), cut = us(topo::without_part(whole, "link:NIC3", {}));
   EXPECT_NEAR(slow, 2 * all, 0.2 * all);  // less than twice: the launch and the NVLinks are as fast as before
   EXPECT_NEAR(fewer, 2 * all, 0.2 * all);
+  EXPECT_DOUBLE_EQ(cut, fewer) << "a NIC without its link to the machine";
 }
 
 TEST(CostModel, WrongTablesAreNamed) {
