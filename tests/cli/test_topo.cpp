@@ -290,6 +290,7 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
         Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},
         Wrong{"topo --fail nic:99 --file " + data("nvswitch8.xml"), 2, "nic:99", "no such part"},
+        Wrong{"topo --fail nic:0 --xml x.xml --file " + data("nvswitch8.xml"), 2, "--xml", "--fail"},
         Wrong{"topo --slow nic:0=150% --file " + data("nvswitch8.xml"), 2, "nic:0=150%", "PART=PERCENT%"},
         Wrong{"topo --slow nic:0 --file " + data("nvswitch8.xml"), 2, "--slow nic:0", "link:PCI0=50%"},
         Wrong{"topo --table a", 2, "--table a", "--fit"},

@@ -178,6 +178,9 @@ int run_topo(const TopoOptions& options) {
   const topo::FoldedCluster folded = cluster_for(options, machines, kMaxNodes, kMaxNodes);
   const Cluster& cluster = folded.cluster;
   if (!options.xml.empty() && folded.period > 1) throw UsageError("--xml writes one machine: give one --file");
+  if (!options.xml.empty() && !(options.machines.failed.empty() && options.machines.slow.empty()))
+    throw UsageError(
+        "--xml writes whole machines, because the format has no broken parts: leave out --fail and --slow");
   const ChannelPlan plan = plan_channels(cluster, limits_asked(options.predict), {});
   const auto kinds = static_cast<std::size_t>(folded.period);
   for (std::size_t i = 0; i < kinds; ++i) {
