@@ -144,6 +144,19 @@ TEST(CliTopo, ComparesMachines) {
   EXPECT_NE(read_file(svg).find("all_reduce of 1 GiB"), std::string::npos);
 }
 
+// A file with NVLinks can be compared with a file of a cloud provider, which has none.
+TEST(CliTopo, NvlinksAreAddedToTheMachinesWithoutAny) {
+  const std::string with = data("nvswitch8.xml"), without = data("azure_ndv4-topo.xml"),
+                    more = " --nvlink 12 --predict all_reduce --begin 1M --end 1M";
+  for (const std::string& command :
+       {"topo --compare " + with + " " + without + more, "topo --file " + with + " --file " + without + more}) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find("nvswitch8.xml' has NVLinks or no GPUs"), std::string::npos) << outcome.err;
+  }
+}
+
 // The times are those of a prediction for each machine alone, also where the size is no multiple of the ranks.
 TEST(CliTopo, AComparisonEqualsThePredictions) {
   const std::string json = scratch("compared.json"), a = machine("a100x8_8x200g.xml"), b = machine("h100x8_8x400g.xml");

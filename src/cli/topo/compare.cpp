@@ -135,6 +135,7 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
   for (const std::string& file : machines.files) {
     MachineOptions one = machines;
     one.files = {file};
+    one.compared = true;
     const std::vector<TopoSystem> kinds = machines_asked(one);
     if (std::ranges::any_of(kinds, [&](const TopoSystem& kind_of) { return simulates(options, kind_of); }))
       throw UsageError(fmt::format(

@@ -50,6 +50,7 @@ struct MachineOptions {
   std::vector<std::string> files;
   std::vector<std::string> failed, slow;  // parts, on the first machine
   int nvlinks = 0, sm = 0;
+  bool compared = false;  // --compare: `files` is one of several, so another one may be without NVLinks
 };
 std::vector<TopoSystem> machines_asked(const MachineOptions& options);
 // Copies of the machines, with the broken parts of --fail and --slow on the first one. More copies than `max_copies`
