@@ -194,6 +194,11 @@ TEST(TopoFiles, SeveralHostsInOneFile) {
   EXPECT_EQ(hosts[1].devices.size(), 2U);
   EXPECT_NE(hosts[0].name, hosts[1].name);
   EXPECT_EQ(topo::parse_topologies("<system><cpu numaid=\"0\"/></system>", "x").size(), 1U);
+  // Equal hosts have equal addresses.
+  const auto host = [](int number) {
+    return "<cpu numaid=\"0\" host_hash=\"" + std::to_string(number) + "\"><pci busid=\"0000:01:00.0\"/></cpu>";
+  };
+  EXPECT_TRUE(topo::document_warnings("<system>" + host(1) + host(2) + "</system>", "x").empty());
 }
 
 TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {
