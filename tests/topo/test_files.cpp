@@ -182,6 +182,7 @@ TEST(TopoFiles, SpeedsMayHaveARemark) {
   EXPECT_DOUBLE_EQ(topo::pci_gbps("32 GT/s PCIe/s", 16).value(), 48);
   EXPECT_DOUBLE_EQ(topo::pci_gbps("16GT/s", 16).value(), 24);
   EXPECT_FALSE(topo::pci_gbps("16 GB/s", 8).has_value());
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("Unknown speed", 0).value(), 12) << "as Linux writes in virtual machines";
 }
 
 TEST(TopoFiles, SeveralHostsInOneFile) {
