@@ -38,11 +38,12 @@ inline double nvlink_gbps(int sm) {
   return 18;  // sm 60
 }
 
-// The rate of one xGMI link, by the architecture of the GPU ("gfx942").
+// The rate of one xGMI link, by the architecture of the GPU ("gfx942"), as in RCCL's src/graph/topo.h. Old versions of
+// RCCL write 910 for gfx90a.
 inline double xgmi_gbps(std::string_view arch) {
   if (arch.starts_with("gfx94") || arch.starts_with("gfx95")) return 48;  // MI300
-  if (arch.starts_with("gfx90")) return 36;                               // MI200; gfx906 and gfx908 reach 24 to 36
-  return 24;
+  if (arch.starts_with("gfx90a") || arch == "910") return 36;             // MI200
+  return 24;                                                              // MI50 to MI100
 }
 
 // The model of a machine's CPUs. numa_gbps(): the rate of the link between two of its NUMA nodes.

@@ -319,6 +319,8 @@ TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
   EXPECT_FALSE(topo::pci_gbps("16", 8).has_value());
   EXPECT_FALSE(topo::pci_gbps("-8 GT/s", 8).has_value());
   EXPECT_GT(topo::nvlink_gbps(90), topo::nvlink_gbps(80));
+  EXPECT_DOUBLE_EQ(topo::xgmi_gbps("910"), topo::xgmi_gbps("gfx90a")) << "as old versions of RCCL write it";
+  EXPECT_DOUBLE_EQ(topo::xgmi_gbps("gfx908"), topo::xgmi_gbps("908"));
   EXPECT_GT(topo::nvlink_gbps(70), topo::nvlink_gbps(60));
   EXPECT_GT(topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x8F}), topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x55}));
 }
