@@ -230,6 +230,19 @@ TEST(TopoFiles, XgmiAndC2cAreLinks) {
   EXPECT_NEAR(TopoPaths(grace).gbps(grace.devices[0], 0), 447.12, 1e-9);
 }
 
+// POWER9 has NVLinks to its GPUs. Their class differs from that of an NVSwitch in the last digit only.
+TEST(TopoFiles, NvLinksMayLeadToTheCpu) {
+  const auto cpu = [](const std::string& number) {
+    return "<cpu numaid=\"" + number + "\" arch=\"ppc64\"><pci busid=\"000" + number + ":01:00.0\"><gpu dev=\"" +
+           number + "\" sm=\"70\"><nvlink target=\"0004:00:00.1\" count=\"3\" tclass=\"0x068001\"/></gpu></pci></cpu>";
+  };
+  const TopoSystem system = parse_topology("<system>" + cpu("0") + cpu("1") + "</system>", "x");
+  const TopoPaths paths(system);
+  EXPECT_EQ(paths.type(system.devices[0], system.devices[1]), PathType::kSys);
+  EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.devices[1]), 32) << "between the CPUs";
+  EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.nodes[static_cast<std::size_t>(system.devices[0])].parent), 60);
+}
+
 TEST(TopoFiles, AnNvSwitchCanBeAdded) {
   const TopoSystem bare = data_system("azure_ndv4-topo.xml"), added = topo::with_nvswitch(bare, 18, 90);
   ASSERT_EQ(added.devices.size(), 8U);
