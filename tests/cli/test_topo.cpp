@@ -83,6 +83,16 @@ TEST(CliTopo, Predicts) {
 
 std::string machine(const std::string& name) { return SLIP_SOURCE_DIR "/bench/predict/machines/" + name; }
 
+TEST(CliTopo, ASimulationHasTheLatencyOfTheNetwork) {
+  const std::string command =
+      "topo --nodes 2 --simulate --predict all_reduce --algorithm ring --begin 64K --end 64K "
+      "--file " +
+      data("nvswitch8.xml");
+  EXPECT_NE(run(command).out.find("6 us to another"), std::string::npos);
+  EXPECT_NE(run(command + " --network efa").out.find("64 us to another"), std::string::npos);
+  EXPECT_NE(run(command + " --network efa --net-latency 3").out.find("3 us to another"), std::string::npos);
+}
+
 // Four GPUs without NVLink and two NICs: rings from NIC to NIC cross between the CPUs once instead of twice.
 TEST(CliTopo, RingsCrossFromNicToNicIfThatIsFaster) {
   const std::string ask = "topo --nodes 2 --file " + data("pcie4_two_nics.xml");
@@ -311,6 +321,8 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --fit /nowhere/t.txt --simulate --file " + data("nvswitch8.xml"), 2, "--fit", "simulation"},
         Wrong{"topo --predict all_reduce --network carrier-pigeon --file " + data("nvswitch8.xml"), 2, "carrier-pigeon",
               "ib, efa"},
+        Wrong{"topo --predict all_reduce --nodes 2 --simulate --network pigeon --file " + data("nvswitch8.xml"), 2,
+              "--network pigeon", "ib, efa"},
         Wrong{"topo --predict all_reduce --algorithm magic --file " + data("nvswitch8.xml"), 2, "--algorithm magic",
               "best or all"},
         Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},

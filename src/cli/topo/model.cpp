@@ -92,17 +92,20 @@ void print_choices(const CollectiveModel& model, comm::Collective kind, const st
 
 }  // namespace
 
+const comm::NetworkCosts& network_asked(const PredictOptions& options) {
+  std::vector<const char*> known;
+  for (const comm::NetworkCosts& one : comm::networks()) {
+    if (options.network == one.name) return one;
+    known.push_back(one.name);
+  }
+  throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
+}
+
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,
                                const ChannelPlan& plan) {
   comm::ModelInputs inputs =
       comm::model_inputs(cluster, plan, options.rails ? comm::NetReach::kSameNumber : comm::NetReach::kAll);
-  if (!options.network.empty()) {
-    const comm::NetworkCosts* const network = comm::find_network(options.network);
-    std::vector<const char*> known;
-    for (const comm::NetworkCosts& one : comm::networks()) known.push_back(one.name);
-    if (!network) throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
-    inputs.network = *network;
-  }
+  if (!options.network.empty()) inputs.network = network_asked(options);
   if (options.net_latency_given) inputs.network.latency_us = options.net_latency_us;
   return inputs;
 }

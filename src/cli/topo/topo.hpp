@@ -58,6 +58,8 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options);
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies);
 
+// The network that --network names. REQUIRES: it is given.
+const comm::NetworkCosts& network_asked(const PredictOptions& options);
 // The inputs of the model, with --rails, --network and --net-latency.
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,
                                const ChannelPlan& plan);
