@@ -77,6 +77,14 @@ std::vector<int> nets_named(const TopoSystem& system, std::string_view part) {
 bool is_port(std::string_view part) { return part.starts_with("nic:") || part.starts_with("net:"); }
 bool is_link(std::string_view part) { return part.starts_with("link:"); }
 
+// Leaves out the nets that no device reaches any more, as if their NIC had failed.
+void drop_unreachable_nets(TopoSystem& system) {
+  const TopoPaths paths(system);
+  std::erase_if(system.nets, [&](int net) {
+    return std::ranges::none_of(system.devices, [&](int device) { return paths.gbps(device, net) > 0; });
+  });
+}
+
 // Machines with equal XML are treated as equal. An XML comment makes this machine differ from the others.
 void mark(TopoSystem& system, std::string_view what) { system.xml += fmt::format("<!-- {} -->\n", what); }
 
@@ -96,6 +104,7 @@ TopoSystem without_part(TopoSystem system, std::string_view part, Here here) {
       const auto at = system.links.begin() + static_cast<std::ptrdiff_t>(*link);
       system.links.erase(at, at + 2);
     }
+    drop_unreachable_nets(system);
   }
   mark(system, fmt::format("without {}", part));
   return system;

@@ -59,9 +59,12 @@ MachineFacts facts_of(const TopoSystem& system, Here here) {
 
 std::vector<std::string> document_warnings(std::string_view xml, const std::string& name, Here here) {
   std::map<std::string, Lines> ignored;
-  std::map<std::string, std::vector<int>> bus_ids;  // their lines
+  std::map<std::pair<std::string, std::string>, std::vector<int>> bus_ids;  // by host and busid: their lines
+  std::string host;
   const XmlElement root = parse_xml(xml, name, here);
   each_element(root, nullptr, [&](const XmlElement& element, const XmlElement* parent) {
+    const std::string* const hash = element.name == "cpu" ? element.find("host_hash") : nullptr;
+    if (element.name == "cpu") host = hash ? *hash : "";
     const bool used = std::ranges::find(kUsed, element.name) != kUsed.end();
     const bool misplaced = element.name == "c2c" && parent && parent->name != "gpu";
     if (!used || misplaced) {
@@ -69,19 +72,19 @@ std::vector<std::string> document_warnings(std::string_view xml, const std::stri
       ++lines.count;
     }
     const std::string* const bus_id = element.name == "pci" ? element.find("busid") : nullptr;
-    if (bus_id) bus_ids[lower_case(*bus_id)].push_back(element.line);
+    if (bus_id) bus_ids[{host, lower_case(*bus_id)}].push_back(element.line);
   });
   std::vector<std::string> warnings;
   std::string names;
   for (const auto& [element, lines] : ignored)
     names += fmt::format("{}<{}> ({})", names.empty() ? "" : ", ", element, lines_text(lines));
   if (!names.empty()) warnings.push_back(fmt::format("'{}': ignored elements: {}", name, names));
-  for (const auto& [bus_id, lines] : bus_ids) {
+  for (const auto& [place, lines] : bus_ids) {
     if (lines.size() > 1)
       warnings.push_back(fmt::format(
           "'{}', line {}: busid {} is repeated, line {} has it, too. Both are kept; NVLinks to it lead to the "
           "first",
-          name, lines[1], bus_id, lines[0]));
+          name, lines[1], place.second, lines[0]));
   }
   return warnings;
 }

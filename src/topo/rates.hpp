@@ -13,11 +13,11 @@ inline constexpr double kCoreGbps = 10;         // the rate at which one core co
 inline constexpr int kAssumedNetMbps = 10'000;  // of a port whose speed is unknown
 
 // The rate of a PCI link, from the transfers per second of its generation ("8.0 GT/s PCIe", "16 GT/s") and its lanes.
-// An empty text means generation 3, and 0 lanes mean 16, because virtual machines hide both. Returns nothing if the
-// text is not a speed.
+// An empty or unknown text means generation 3, and 0 lanes mean 16, because virtual machines hide both. Linux writes
+// "Unknown" or "Unknown speed". Returns nothing if the text is not a speed.
 inline std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   double transfers = 8;
-  if (!link_speed.empty() && link_speed != "Unknown") {
+  if (!link_speed.empty() && !link_speed.starts_with("Unknown")) {
     const auto [end, error] = std::from_chars(link_speed.data(), link_speed.data() + link_speed.size(), transfers);
     const std::string_view unit = link_speed.substr(static_cast<std::size_t>(end - link_speed.data()));
     // The text after the unit is ignored: " PCIe" of the Linux kernel, " PCIe/s" in files of cloud providers.
@@ -38,11 +38,12 @@ inline double nvlink_gbps(int sm) {
   return 18;  // sm 60
 }
 
-// The rate of one xGMI link, by the architecture of the GPU ("gfx942").
+// The rate of one xGMI link, by the architecture of the GPU ("gfx942"), as in RCCL's src/graph/topo.h. Old versions of
+// RCCL write 910 for gfx90a.
 inline double xgmi_gbps(std::string_view arch) {
   if (arch.starts_with("gfx94") || arch.starts_with("gfx95")) return 48;  // MI300
-  if (arch.starts_with("gfx90")) return 36;                               // MI200; gfx906 and gfx908 reach 24 to 36
-  return 24;
+  if (arch.starts_with("gfx90a") || arch == "910") return 36;             // MI200
+  return 24;                                                              // MI50 to MI100
 }
 
 // The model of a machine's CPUs. numa_gbps(): the rate of the link between two of its NUMA nodes.

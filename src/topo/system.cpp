@@ -24,6 +24,7 @@ constexpr std::size_t kMaxCpus = 256;    // each pair of CPUs has a link; the la
 constexpr int kMaxIndex = 1 << 20;
 // PCI classes: the base class identifies displays and networks; NVSwitches need the subclass, too.
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
+constexpr std::int64_t kNvCpuClass = 0x068001;  // the CPU's end of an NVLink, on POWER9
 
 // The elements that may contain `child`. Both sides of each name have a space, for the search.
 struct Nesting {
@@ -270,7 +271,7 @@ class GraphBuilder {
   static constexpr int kHub = -1;
 
   void read_nvlink(int gpu, const XmlElement& nvlink, std::string_view arch, const std::map<std::string, int>& gpu_at,
-                   NvLinks& into) const {
+                   NvLinks& into) {
     const XmlAttributes values = of(nvlink);
     const std::string target = topo::lower_case(values.text("target"));
     if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
@@ -278,22 +279,28 @@ class GraphBuilder {
     const auto found = gpu_at.find(target);
     const bool known = found != gpu_at.end();
     if (known) values.number_or("tclass", 0, 0, 0xFFFFFF);
+    else if (const std::int64_t target_class = values.number("tclass", 0, 0xFFFFFF); target_class == kNvCpuClass)
+      return connect_to_memory(gpu, count * topo::nvlink_gbps(system_.nodes[static_cast<std::size_t>(gpu)].sm));
     // An unknown GPU is not in the file: a file lists only the GPUs that its program may use.
-    else if (values.number("tclass", 0, 0xFFFFFF) >> 8 != kNvSwitchClass) return;
+    else if (target_class >> 8 != kNvSwitchClass) return;
     if (known && found->second == gpu) return;  // published files have links of a GPU to itself
     LinkCount& links = into[{gpu, known ? found->second : kHub}];
     links = {links.count + count, &nvlink, arch};
   }
 
-  // The link of a GPU to the memory of its CPU. `bw` is in MB/s, of each of `count` links.
+  // `bw` is in MB/s, of each of `count` links.
   void connect_c2c(int gpu, const XmlElement& c2c) {
     const XmlAttributes values = of(c2c);
     const auto count = static_cast<double>(values.number("count", 1, 1024));
     const auto mbps = static_cast<double>(values.number("bw", 1, 10'000'000));
+    connect_to_memory(gpu, count * mbps / 1e3);
+  }
+  // A link of a GPU to the memory of its CPU, beside its PCI slot.
+  void connect_to_memory(int gpu, double gbps) {
     int cpu = gpu;
     while (system_.nodes[static_cast<std::size_t>(cpu)].kind != TopoKind::kCpu)
       cpu = system_.nodes[static_cast<std::size_t>(cpu)].parent;
-    connect(gpu, cpu, LinkKind::kMemory, count * mbps / 1e3);
+    connect(gpu, cpu, LinkKind::kMemory, gbps);
   }
 
   void connect_nvlinks() {

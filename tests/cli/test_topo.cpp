@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "cli/program.hpp"
@@ -82,6 +83,16 @@ TEST(CliTopo, Predicts) {
 
 std::string machine(const std::string& name) { return SLIP_SOURCE_DIR "/bench/predict/machines/" + name; }
 
+TEST(CliTopo, ASimulationHasTheLatencyOfTheNetwork) {
+  const std::string command =
+      "topo --nodes 2 --simulate --predict all_reduce --algorithm ring --begin 64K --end 64K "
+      "--file " +
+      data("nvswitch8.xml");
+  EXPECT_NE(run(command).out.find("6 us to another"), std::string::npos);
+  EXPECT_NE(run(command + " --network efa").out.find("64 us to another"), std::string::npos);
+  EXPECT_NE(run(command + " --network efa --net-latency 3").out.find("3 us to another"), std::string::npos);
+}
+
 // Four GPUs without NVLink and two NICs: rings from NIC to NIC cross between the CPUs once instead of twice.
 TEST(CliTopo, RingsCrossFromNicToNicIfThatIsFaster) {
   const std::string ask = "topo --nodes 2 --file " + data("pcie4_two_nics.xml");
@@ -143,6 +154,65 @@ TEST(CliTopo, ComparesMachines) {
   EXPECT_NE(read_file(svg).find("all_reduce of 1 GiB"), std::string::npos);
 }
 
+// A file with NVLinks can be compared with a file of a cloud provider, which has none.
+TEST(CliTopo, NvlinksAreAddedToTheMachinesWithoutAny) {
+  const std::string with = data("nvswitch8.xml"), without = data("azure_ndv4-topo.xml"),
+                    more = " --nvlink 12 --predict all_reduce --begin 1M --end 1M";
+  for (const std::string& command :
+       {"topo --compare " + with + " " + without + more, "topo --file " + with + " --file " + without + more}) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find("nvswitch8.xml' has NVLinks or no GPUs"), std::string::npos) << outcome.err;
+  }
+}
+
+// The times are those of a prediction for each machine alone, also where the size is no multiple of the ranks.
+TEST(CliTopo, AComparisonEqualsThePredictions) {
+  const std::string json = scratch("compared.json"), a = machine("a100x8_8x200g.xml"), b = machine("h100x8_8x400g.xml");
+  const auto rows = [&](const std::string& machines, const std::string& more) {
+    const Outcome outcome =
+        run("topo " + machines + " --predict all_gather --begin 1K --end 1M --factor 7 --json " + json + more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return nlohmann::json::parse(read_file(json));
+  };
+  for (const std::string more : {"", " --algorithm direct"}) {
+    const auto compared = rows("--compare " + a + " " + b + " --nodes 3,12", more);
+    for (const std::string& file : {a, b}) {
+      for (const int nodes : {3, 12}) {
+        const auto alone =
+            rows("--file " + file + " --nodes " + std::to_string(nodes), more.empty() ? " --algorithm best" : more);
+        std::size_t at = 0;
+        for (const auto& row : compared) {
+          if (row.at("file") != file || row.at("machines") != nodes) continue;
+          EXPECT_EQ(row.at("bytes"), alone.at(at).at("bytes"));
+          EXPECT_EQ(row.at("algorithm"), alone.at(at).at("algorithm"));
+          EXPECT_DOUBLE_EQ(row.at("time_us").get<double>(), alone.at(at).at("time_us").get<double>());
+          ++at;
+        }
+        EXPECT_EQ(at, alone.size());
+      }
+    }
+  }
+}
+
+// A dump of many hosts: the plan of all their ranks would take minutes.
+TEST(CliTopo, TooManyRanksAreRefusedBeforeTheyArePlanned) {
+  const std::string many = scratch("many.xml");
+  std::ofstream file(many);
+  file << "<system version=\"2\">\n";
+  for (int host = 0; host < 5000; ++host)
+    file << "<cpu host_hash=\"0x" << host << "\" numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\">"
+         << "<gpu dev=\"0\" sm=\"90\"/></pci><nic><net dev=\"0\" speed=\"100000\"/></nic></cpu>\n";
+  file << "</system>\n";
+  file.close();
+  for (const std::string how : {"--file ", "--compare "}) {
+    const Outcome outcome = run("topo --predict all_reduce --nodes 2 " + how + many);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("10000 ranks in the plan: at most 4096"), std::string::npos) << outcome.err;
+  }
+}
+
 // The broken part is on one machine of several; a ring is as fast as its slowest machine.
 TEST(CliTopo, BrokenPartsCostTime) {
   const std::string command = "topo --nodes 4 --file " + machine("h100x8_8x400g.xml") +
@@ -198,12 +268,32 @@ TEST(CliTopo, PredictsWhatRelaysGain) {
   EXPECT_LT(time_of("direct", anywhere.out), time_of("relay", anywhere.out)) << anywhere.out;
 }
 
+// A machine of two cores and a net.
+std::string cores_file() {
+  const std::string path = scratch("cores.xml");
+  std::ofstream(path) << "<system version=\"1\"><cpu numaid=\"0\"><core dev=\"0\"/><core dev=\"1\"/>"
+                      << "<nic><net dev=\"0\" speed=\"10000\"/></nic></cpu></system>\n";
+  return path;
+}
+
+// The model has costs of GPUs only, so one machine without GPUs is enough for a simulation.
+TEST(CliTopo, MachinesWithoutGpusAreSimulated) {
+  const std::string cores = cores_file();
+  for (const std::string& files : {"--file " + data("nvswitch8.xml") + " --file " + cores,
+                                   "--file " + cores + " --file " + data("nvswitch8.xml")}) {
+    const Outcome outcome = run("topo --predict all_reduce --begin 64K --end 64K " + files);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("10 ranks, simulated"), std::string::npos) << outcome.out;
+  }
+}
+
 TEST(CliTopo, WrongLinesAndFilesAreNamed) {
   const std::string bad = scratch("bad.xml");
   run("topo --file " + data("host_nic.xml") + " --xml " + bad);
   std::string text = read_file(bad);
   text.replace(text.find("link_width=\"16\""), 15, "link_width=\"-1\"");
   ASSERT_EQ(std::system(("printf '%s' '" + text + "' >" + bad).c_str()), 0);
+  const std::string cores = cores_file();
   struct Wrong {
     std::string arguments;
     int status;
@@ -214,10 +304,16 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --nodes 1,2", 2, "--nodes 1,2", "--compare"},
         Wrong{"topo --nodes 1,,2 --compare a --predict all_reduce", 2, "--nodes 1,,2", "1 to 131072"},
         Wrong{"topo --compare a.xml", 2, "--compare", "--predict"},
+        Wrong{"topo --predict all_reduce --algorithm magic --compare " + data("nvswitch8.xml"), 2, "--algorithm magic",
+              "best or all"},
+        Wrong{"topo --predict all_reduce --xml x.xml --compare " + data("nvswitch8.xml"), 2, "--xml", "--compare"},
+        Wrong{"topo --predict all_reduce --table a --compare " + data("nvswitch8.xml"), 2, "--table a", "--fit"},
+        Wrong{"topo --predict all_reduce --compare " + cores, 2, cores.c_str(), "without GPUs"},
         Wrong{"topo --nvlink 0", 2, "--nvlink", "0"},
         Wrong{"topo --sm 90", 2, "--sm 90", "--nvlink"},
         Wrong{"topo --nvlink 18 --file " + data("nvswitch8.xml"), 2, "nvswitch8.xml", "has NVLinks"},
         Wrong{"topo --fail nic:99 --file " + data("nvswitch8.xml"), 2, "nic:99", "no such part"},
+        Wrong{"topo --fail nic:0 --xml x.xml --file " + data("nvswitch8.xml"), 2, "--xml", "--fail"},
         Wrong{"topo --slow nic:0=150% --file " + data("nvswitch8.xml"), 2, "nic:0=150%", "PART=PERCENT%"},
         Wrong{"topo --slow nic:0 --file " + data("nvswitch8.xml"), 2, "--slow nic:0", "link:PCI0=50%"},
         Wrong{"topo --table a", 2, "--table a", "--fit"},
@@ -225,6 +321,8 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --fit /nowhere/t.txt --simulate --file " + data("nvswitch8.xml"), 2, "--fit", "simulation"},
         Wrong{"topo --predict all_reduce --network carrier-pigeon --file " + data("nvswitch8.xml"), 2, "carrier-pigeon",
               "ib, efa"},
+        Wrong{"topo --predict all_reduce --nodes 2 --simulate --network pigeon --file " + data("nvswitch8.xml"), 2,
+              "--network pigeon", "ib, efa"},
         Wrong{"topo --predict all_reduce --algorithm magic --file " + data("nvswitch8.xml"), 2, "--algorithm magic",
               "best or all"},
         Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},

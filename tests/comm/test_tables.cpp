@@ -79,6 +79,32 @@ TEST(CostModel, AFitFindsTheFactorsOfATable) {
   EXPECT_NEAR(fit.factors.rate[2], 0.5, 0.05);
 }
 
+// A log with several runs has each size several times. A size that is left out must be left out in all of them.
+TEST(CostModel, RowsOfTheSameSizeCountOnce) {
+  const Table table = published().front();
+  std::vector<comm::Measurement> twice = table.rows;
+  twice.insert(twice.end(), table.rows.begin(), table.rows.end());
+  const comm::Fit fit = comm::fit_costs(table.inputs, Collective::kAllReduce, table.rows),
+                  same = comm::fit_costs(table.inputs, Collective::kAllReduce, twice);
+  EXPECT_EQ(same.rows_left_out, fit.rows_left_out);
+  EXPECT_DOUBLE_EQ(same.left_out.mean, fit.left_out.mean);
+  const std::vector<comm::Measurement> one_size(20, {1 << 20, 100});
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); }, Code::kInvalidValue,
+                          {"different sizes", "there are 1"}));
+}
+
+// Times that are scattered by a factor of 30: the fit may not be worse than no fit.
+TEST(CostModel, AFitIsNeverWorseThanTheDefaults) {
+  for (const Table& table : published()) {
+    for (std::size_t period = 2; period < 6; ++period) {
+      std::vector<comm::Measurement> rows = table.rows;
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i].us *= i * i % period == 1 ? 30 : 1;
+      const comm::Fit fit = comm::fit_costs(table.inputs, Collective::kAllReduce, rows);
+      EXPECT_LE(fit.after.mean, fit.before.mean) << table.name << ", " << period;
+    }
+  }
+}
+
 // Folded: 8 machines stand for all. Unfolded: every machine is planned.
 TEST(CostModel, FoldedAndUnfoldedAreEqual) {
   for (const char* file : {"h100x8_8x400g.xml", "a100x8_4x100g_efa.xml", "a100x8_16x100g.xml"}) {
@@ -164,6 +190,10 @@ TEST(CostModel, ReadsTextOfAllReducePerf) {
       "#  size  count  type  redop  time  algbw  busbw  error\n"
       "  1024  256  float  sum  12.5  0.08  0.14  0e+00\n";
   EXPECT_DOUBLE_EQ(comm::parse_measurements(old, "t", "").at(0).us, 12.5);
+  // The rows only, without the heading.
+  const std::string alone = old.substr(old.find('\n') + 1);
+  EXPECT_DOUBLE_EQ(comm::parse_measurements(alone, "t", "").at(0).us, 12.5);
+  EXPECT_DOUBLE_EQ(comm::parse_measurements("8 2 float sum -1 36.47 0.00 0.00 0\n", "t", "").at(0).us, 36.47);
   // A launcher wrote the rank before each line, and a logger the ends of lines as on Windows.
   const std::string launched =
       "[1,0]<stdout>:#  size  count  type  redop  time  algbw  busbw  error\r\n"
@@ -177,6 +207,19 @@ TEST(CostModel, ReadsTextOfAllReducePerf) {
   EXPECT_DOUBLE_EQ(tagged[1].us, 13.5);
 }
 
+TEST(CostModel, ReadsTheJsonOfAllReducePerf) {
+  const std::string text = R"({"version": 1, "config": {"ngpus": 8}, "results": [
+    {"size": 0, "count": 0, "out_of_place": {"time": 0.1}, "in_place": {"time": 0.1}},
+    {"size": 8, "count": 2, "type": "float", "redop": "sum", "root": "    -1",
+     "out_of_place": {"time": 36.5, "alg_bw": 0, "bus_bw": 0, "nwrong": 0}, "in_place": {"time": 37, "nwrong": null}},
+    {"size": 16, "count": 4, "out_of_place": null, "in_place": {"time": 38}}], "errors": []})";
+  const std::vector<comm::Measurement> rows = comm::parse_measurements(text, "t", "");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_DOUBLE_EQ(rows[0].bytes, 8);
+  EXPECT_DOUBLE_EQ(rows[0].us, 36.5);
+  EXPECT_DOUBLE_EQ(rows[1].us, 38);
+}
+
 // Each GPU's share leaves through its own NIC, so a slow one slows down all, and one less makes two GPUs share.
 TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
   const TopoSystem whole = read_topology(machine("h100x8_8x400g.xml"));
@@ -186,9 +229,10 @@ TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
     return model.estimate(GpuAlgorithm::kNvlsTree, Collective::kAllReduce, 1 << 30)->us;
   };
   const double all = us(whole), slow = us(topo::with_slow_part(whole, "net:3", 0.5, {})),
-               fewer = us(topo::without_part(whole, "nic:3", {}));
+               fewer = us(topo::without_part(whole, "nic:3", {})), cut = us(topo::without_part(whole, "link:NIC3", {}));
   EXPECT_NEAR(slow, 2 * all, 0.2 * all);  // less than twice: the launch and the NVLinks are as fast as before
   EXPECT_NEAR(fewer, 2 * all, 0.2 * all);
+  EXPECT_DOUBLE_EQ(cut, fewer) << "a NIC without its link to the machine";
 }
 
 TEST(CostModel, WrongTablesAreNamed) {
@@ -204,12 +248,15 @@ TEST(CostModel, WrongTablesAreNamed) {
   refused("[[8, 1], [16]]", {"row 2", "[bytes, us]"});
   refused("[[8, -1]]", {"row 1", "more than 0"});
   refused("{\"rows\": 3}", {"array"});
+  refused("{\"results\": 3}", {"array"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"cpu_time": 3}}]})", {"result 1", "time"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"time": "3"}}]})", {"row 1", "us"});
   refused(R"([{"name": "a", "rows": [[1, 1]]}, {"name": "b", "rows": [[1, 1]]}])", {"--table", "a, b"});
   refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"--table"});
   const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);
   const std::vector<comm::Measurement> few(3, {8, 1});
   EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, Code::kInvalidValue,
-                          {"at least 6 rows", "3"}));
+                          {"at least 6 rows", "there are 1"}));
 }
 
 }  // namespace

@@ -182,6 +182,7 @@ TEST(TopoFiles, SpeedsMayHaveARemark) {
   EXPECT_DOUBLE_EQ(topo::pci_gbps("32 GT/s PCIe/s", 16).value(), 48);
   EXPECT_DOUBLE_EQ(topo::pci_gbps("16GT/s", 16).value(), 24);
   EXPECT_FALSE(topo::pci_gbps("16 GB/s", 8).has_value());
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("Unknown speed", 0).value(), 12) << "as Linux writes in virtual machines";
 }
 
 TEST(TopoFiles, SeveralHostsInOneFile) {
@@ -194,6 +195,11 @@ TEST(TopoFiles, SeveralHostsInOneFile) {
   EXPECT_EQ(hosts[1].devices.size(), 2U);
   EXPECT_NE(hosts[0].name, hosts[1].name);
   EXPECT_EQ(topo::parse_topologies("<system><cpu numaid=\"0\"/></system>", "x").size(), 1U);
+  // Equal hosts have equal addresses.
+  const auto host = [](int number) {
+    return "<cpu numaid=\"0\" host_hash=\"" + std::to_string(number) + "\"><pci busid=\"0000:01:00.0\"/></cpu>";
+  };
+  EXPECT_TRUE(topo::document_warnings("<system>" + host(1) + host(2) + "</system>", "x").empty());
 }
 
 TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {
@@ -222,6 +228,19 @@ TEST(TopoFiles, XgmiAndC2cAreLinks) {
       "<c2c bw=\"44712\" count=\"10\"/></gpu></pci></cpu></system>",
       "x");
   EXPECT_NEAR(TopoPaths(grace).gbps(grace.devices[0], 0), 447.12, 1e-9);
+}
+
+// POWER9 has NVLinks to its GPUs. Their class differs from that of an NVSwitch in the last digit only.
+TEST(TopoFiles, NvLinksMayLeadToTheCpu) {
+  const auto cpu = [](const std::string& number) {
+    return "<cpu numaid=\"" + number + "\" arch=\"ppc64\"><pci busid=\"000" + number + ":01:00.0\"><gpu dev=\"" +
+           number + "\" sm=\"70\"><nvlink target=\"0004:00:00.1\" count=\"3\" tclass=\"0x068001\"/></gpu></pci></cpu>";
+  };
+  const TopoSystem system = parse_topology("<system>" + cpu("0") + cpu("1") + "</system>", "x");
+  const TopoPaths paths(system);
+  EXPECT_EQ(paths.type(system.devices[0], system.devices[1]), PathType::kSys);
+  EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.devices[1]), 32) << "between the CPUs";
+  EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.nodes[static_cast<std::size_t>(system.devices[0])].parent), 60);
 }
 
 TEST(TopoFiles, AnNvSwitchCanBeAdded) {
@@ -313,6 +332,8 @@ TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
   EXPECT_FALSE(topo::pci_gbps("16", 8).has_value());
   EXPECT_FALSE(topo::pci_gbps("-8 GT/s", 8).has_value());
   EXPECT_GT(topo::nvlink_gbps(90), topo::nvlink_gbps(80));
+  EXPECT_DOUBLE_EQ(topo::xgmi_gbps("910"), topo::xgmi_gbps("gfx90a")) << "as old versions of RCCL write it";
+  EXPECT_DOUBLE_EQ(topo::xgmi_gbps("gfx908"), topo::xgmi_gbps("908"));
   EXPECT_GT(topo::nvlink_gbps(70), topo::nvlink_gbps(60));
   EXPECT_GT(topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x8F}), topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x55}));
 }

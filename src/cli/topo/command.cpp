@@ -103,7 +103,6 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
 }
 
 constexpr int kMaxNodes = 512, kMaxFoldedNodes = 1 << 17;
-constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
 
 struct TopoOptions {
   MachineOptions machines;
@@ -134,16 +133,13 @@ topo::FoldedCluster cluster_for(const TopoOptions& options, const std::vector<To
   const std::vector<int> counts = counts_asked(options.counts, max_nodes);
   if (counts.size() > 1)
     throw UsageError(fmt::format("--nodes {}: several numbers are compared by --compare only", options.counts));
-  topo::FoldedCluster cluster = cluster_asked(options.machines, machines, counts.front(), max_copies);
-  if (cluster.cluster.ranks.size() > kMaxRanks)
-    throw UsageError(fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes",
-                                 cluster.cluster.ranks.size(), kMaxRanks));
-  return cluster;
+  return cluster_asked(options.machines, machines, counts.front(), max_copies);
 }
 
 // The prediction needs only a few of the machines, unless it simulates all messages.
 int predict(const TopoOptions& options, const std::vector<TopoSystem>& machines) {
-  const bool simulated = simulates(options.predict, machines.front());
+  const bool simulated =
+      std::ranges::any_of(machines, [&](const TopoSystem& one) { return simulates(options.predict, one); });
   if (simulated && !options.predict.fit.empty())
     throw UsageError("--fit adapts the model of GPU costs, and a simulation does not use it: give one of them");
   const topo::FoldedCluster cluster = simulated ? cluster_for(options, machines, kMaxNodes, kMaxNodes)
@@ -158,6 +154,7 @@ int compare(const TopoOptions& options) {
   if (options.predict.kind.empty())
     throw UsageError("--compare compares predictions: say of what, as in --predict all_reduce");
   if (!options.machines.files.empty()) throw UsageError("--compare names the files itself: leave out --file");
+  if (!options.xml.empty()) throw UsageError("--xml writes one machine, and --compare has several: give one of them");
   if (!options.predict.fit.empty() || options.predict.simulate || !options.predict.html.empty() ||
       !options.predict.trace.empty())
     throw UsageError("--compare prints the model's choices: --fit, --simulate, --html and --trace are for one machine");
@@ -168,19 +165,22 @@ int compare(const TopoOptions& options) {
 }
 
 int run_topo(const TopoOptions& options) {
+  if (options.predict.fit.empty() && !options.predict.table.empty())
+    throw UsageError(fmt::format("--table {}: it names a table of the file that --fit reads", options.predict.table));
   if (!options.compared.empty()) return compare(options);
   const bool predicts = !options.predict.kind.empty();
   if (predicts && (!options.svg.empty() || !options.xml.empty()))
     throw UsageError("--svg and --xml show the machines, and --predict takes the place of that: give one of them");
   if (!predicts && (!options.predict.html.empty() || !options.predict.trace.empty()))
     throw UsageError("--html and --trace show a prediction: say what is predicted, as in --predict all_reduce");
-  if (options.predict.fit.empty() && !options.predict.table.empty())
-    throw UsageError(fmt::format("--table {}: it names a table of the file that --fit reads", options.predict.table));
   const std::vector<TopoSystem> machines = machines_asked(options.machines);
   if (predicts) return predict(options, machines);
   const topo::FoldedCluster folded = cluster_for(options, machines, kMaxNodes, kMaxNodes);
   const Cluster& cluster = folded.cluster;
   if (!options.xml.empty() && folded.period > 1) throw UsageError("--xml writes one machine: give one --file");
+  if (!options.xml.empty() && !(options.machines.failed.empty() && options.machines.slow.empty()))
+    throw UsageError(
+        "--xml writes whole machines, because the format has no broken parts: leave out --fail and --slow");
   const ChannelPlan plan = plan_channels(cluster, limits_asked(options.predict), {});
   const auto kinds = static_cast<std::size_t>(folded.period);
   for (std::size_t i = 0; i < kinds; ++i) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
@@ -23,6 +24,21 @@ struct Compared {
   std::vector<comm::CollectiveModel> models;  // by number of machines
 };
 
+// The time of the algorithm that --algorithm names, or of the model's choice.
+comm::Estimate estimate_asked(const PredictOptions& options, const Compared& one, std::size_t at, comm::Collective kind,
+                              double size) {
+  const auto bytes = static_cast<double>(whole_bytes(kind, size, one.models[at].inputs().ranks));
+  if (options.algorithms == "all" || options.algorithms == "best") return one.models[at].choice(kind, bytes);
+  std::vector<const char*> known;
+  for (const comm::GpuAlgorithm algorithm : comm::kGpuAlgorithms) {
+    const std::optional<comm::Estimate> found = one.models[at].estimate(algorithm, kind, bytes);
+    if (found && options.algorithms == comm::gpu_algorithm_name(algorithm)) return *found;
+    if (found) known.push_back(comm::gpu_algorithm_name(algorithm));
+  }
+  throw UsageError(fmt::format("--algorithm {}: {} copies of {} have {}, best or all", options.algorithms,
+                               one.models[at].inputs().machines, one.name, fmt::join(known, ", ")));
+}
+
 // The sizes that the picture shows: the first, the middle and the last one.
 std::vector<double> shown(const std::vector<double>& sizes) {
   std::vector<double> result{sizes.front()};
@@ -33,8 +49,9 @@ std::vector<double> shown(const std::vector<double>& sizes) {
 
 class ComparisonPicture : Lines {
  public:
-  ComparisonPicture(const std::vector<Compared>& files, const std::vector<int>& nodes, comm::Collective kind)
-      : files_(files), nodes_(nodes), kind_(kind) {}
+  ComparisonPicture(const PredictOptions& options, const std::vector<Compared>& files, const std::vector<int>& nodes,
+                    comm::Collective kind)
+      : options_(options), files_(files), nodes_(nodes), kind_(kind) {}
 
   std::string draw(const std::vector<double>& sizes) {
     double left = 0;
@@ -59,7 +76,7 @@ class ComparisonPicture : Lines {
  private:
   static const char* colour(std::size_t index) { return kPanelColours[index % std::size(kPanelColours)]; }
   double us(std::size_t file, std::size_t at, double size) const {
-    return files_[file].models[at].choice(kind_, size).us;
+    return estimate_asked(options_, files_[file], at, kind_, size).us;
   }
   double x_of(double left, int nodes) const {
     const double low = std::log2(nodes_.front()), high = std::max(std::log2(nodes_.back()), low + 1e-9);
@@ -102,6 +119,7 @@ class ComparisonPicture : Lines {
     }
   }
 
+  const PredictOptions& options_;
   const std::vector<Compared>& files_;
   const std::vector<int>& nodes_;
   const comm::Collective kind_;
@@ -117,16 +135,23 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
   for (const std::string& file : machines.files) {
     MachineOptions one = machines;
     one.files = {file};
+    one.compared = true;
     const std::vector<TopoSystem> kinds = machines_asked(one);
+    if (std::ranges::any_of(kinds, [&](const TopoSystem& kind_of) { return simulates(options, kind_of); }))
+      throw UsageError(fmt::format(
+          "--compare {}: it has a machine without GPUs, and the model is of GPUs; --file simulates it", file));
     Compared& compared = files.emplace_back(Compared{file, {}});
     for (const int count : nodes) {
       const topo::FoldedCluster cluster = cluster_asked(one, kinds, count, topo::kMaxCopies);
       if (cluster.ranks < 2) throw UsageError(fmt::format("--compare {}: there is one rank only", file));
       compared.models.emplace_back(
           inputs_asked(options, cluster, plan_channels(cluster.cluster, limits_asked(options), {})));
+      estimate_asked(options, compared, compared.models.size() - 1, kind, sizes.front());  // throws before it prints
     }
   }
-  fmt::print("\n{}, the choice of the model for each; * is the fastest\n", comm::collective_name(kind));
+  const bool chosen = options.algorithms == "all" || options.algorithms == "best";
+  fmt::print("\n{}, {} for each; * is the fastest\n", comm::collective_name(kind),
+             chosen ? "the choice of the model" : options.algorithms);
   for (std::size_t i = 0; i < files.size(); ++i)
     fmt::print("  {}: {}, {} GPUs in each copy\n", static_cast<char>('A' + i), files[i].name,
                files[i].models.front().inputs().ranks / nodes.front());
@@ -137,7 +162,7 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     for (const double size : sizes) {
       std::vector<comm::Estimate> found;
-      for (const Compared& one : files) found.push_back(one.models[n].choice(kind, size));
+      for (const Compared& one : files) found.push_back(estimate_asked(options, one, n, kind, size));
       const auto best = std::ranges::min_element(found, {}, &comm::Estimate::us) - found.begin();
       std::string line = fmt::format("{:>8} {:>12.0f}", nodes[n], size);
       for (std::size_t i = 0; i < files.size(); ++i) {
@@ -148,7 +173,7 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
         rows.push_back({{"file", files[i].name},
                         {"machines", nodes[n]},
                         {"ranks", files[i].models[n].inputs().ranks},
-                        {"bytes", size},
+                        {"bytes", whole_bytes(kind, size, files[i].models[n].inputs().ranks)},
                         {"algorithm", comm::gpu_algorithm_name(one.algorithm)},
                         {"protocol", comm::protocol_name(one.protocol)},
                         {"time_us", one.us}});
@@ -158,7 +183,7 @@ void print_comparison(const PredictOptions& options, const MachineOptions& machi
   }
   write_json(options.json, rows);
   if (svg.empty()) return;
-  write_file(svg, ComparisonPicture(files, nodes, kind).draw(shown(sizes)));
+  write_file(svg, ComparisonPicture(options, files, nodes, kind).draw(shown(sizes)));
   fmt::print("picture: {}\n", svg);
 }
 

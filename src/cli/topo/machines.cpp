@@ -15,6 +15,8 @@
 namespace slip::cli {
 namespace {
 
+constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
+
 // "link:PCI0=50%": the part and its share of the rate.
 std::pair<std::string, double> slow_part(const std::string& text) {
   const std::size_t sign = text.rfind('=');
@@ -37,6 +39,21 @@ TopoSystem changed(auto&& change) {
   }
 }
 
+// Machines that have NVLinks, or no GPUs, stay as they are if there are others.
+void add_nvswitches(const MachineOptions& options, std::vector<TopoSystem>& machines) {
+  std::vector<std::string> refused;
+  for (TopoSystem& one : machines) {
+    try {
+      one = topo::with_nvswitch(one, options.nvlinks, options.sm == 0 ? 80 : options.sm, {});
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidValue) throw;
+      refused.push_back(base::bare_text(error));
+    }
+  }
+  if (refused.size() == machines.size() && !options.compared) throw UsageError(refused.front());
+  for (const std::string& why : refused) fmt::print(stderr, "warning: {}\n", why);
+}
+
 }  // namespace
 
 std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
@@ -50,11 +67,8 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
     for (TopoSystem& one : found.machines) machines.push_back(std::move(one));
   }
   if (machines.empty()) machines.push_back(this_topology({}));
-  for (TopoSystem& one : machines) {
-    const bool linked =
-        std::ranges::any_of(one.links, [](const TopoLink& link) { return link.kind == LinkKind::kNvLink; });
-    if (options.nvlinks > 0 && (!linked || machines.size() == 1))
-      one = changed([&] { return topo::with_nvswitch(one, options.nvlinks, options.sm == 0 ? 80 : options.sm, {}); });
+  if (options.nvlinks > 0) add_nvswitches(options, machines);
+  for (const TopoSystem& one : machines) {
     for (const std::string& warning : topo::machine_warnings(one)) fmt::print(stderr, "warning: {}\n", warning);
   }
   return machines;
@@ -62,6 +76,13 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
 
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies) {
+  std::size_t ranks = 0;
+  for (const TopoSystem& one : machines) ranks += one.devices.size();
+  ranks *= static_cast<std::size_t>(std::min(copies, max_copies));
+  if (ranks > kMaxRanks)
+    throw UsageError(
+        fmt::format("{} ranks in the plan: at most {} are possible; give a smaller --nodes or a file of fewer hosts",
+                    ranks, kMaxRanks));
   topo::FoldedCluster cluster = topo::folded(machines, copies, max_copies);
   TopoSystem& first = cluster.cluster.nodes.front();
   for (const std::string& part : options.failed) first = changed([&] { return topo::without_part(first, part, {}); });

@@ -62,11 +62,9 @@ struct Row {
 
 std::vector<Row> rows_of(const CollectiveModel& model, comm::Collective kind, const PredictOptions& options) {
   const std::vector<GpuAlgorithm> algorithms = algorithms_asked(options, model, kind);
-  const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(model.inputs().ranks) : 1;
   std::vector<Row> rows;
   for (const double size : sizes_asked(options)) {
-    const std::uint64_t elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
-    const std::uint64_t bytes = elements * 4 * blocks;
+    const std::uint64_t bytes = whole_bytes(kind, size, model.inputs().ranks);
     const Estimate choice = model.choice(kind, static_cast<double>(bytes));
     if (options.algorithms == kBest) rows.push_back({bytes, choice, true});
     for (const GpuAlgorithm algorithm : algorithms) {
@@ -94,17 +92,20 @@ void print_choices(const CollectiveModel& model, comm::Collective kind, const st
 
 }  // namespace
 
+const comm::NetworkCosts& network_asked(const PredictOptions& options) {
+  std::vector<const char*> known;
+  for (const comm::NetworkCosts& one : comm::networks()) {
+    if (options.network == one.name) return one;
+    known.push_back(one.name);
+  }
+  throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
+}
+
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,
                                const ChannelPlan& plan) {
   comm::ModelInputs inputs =
       comm::model_inputs(cluster, plan, options.rails ? comm::NetReach::kSameNumber : comm::NetReach::kAll);
-  if (!options.network.empty()) {
-    const comm::NetworkCosts* const network = comm::find_network(options.network);
-    std::vector<const char*> known;
-    for (const comm::NetworkCosts& one : comm::networks()) known.push_back(one.name);
-    if (!network) throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
-    inputs.network = *network;
-  }
+  if (!options.network.empty()) inputs.network = network_asked(options);
   if (options.net_latency_given) inputs.network.latency_us = options.net_latency_us;
   return inputs;
 }

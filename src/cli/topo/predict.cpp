@@ -64,6 +64,11 @@ std::vector<double> sizes_asked(const PredictOptions& options) {
   return sizes;
 }
 
+std::uint64_t whole_bytes(comm::Collective kind, double size, int ranks) {
+  const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(ranks) : 1;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1) * 4 * blocks;
+}
+
 bool simulates(const PredictOptions& options, const TopoSystem& machine) {
   const bool gpus = !machine.devices.empty() &&
                     machine.nodes[static_cast<std::size_t>(machine.devices.front())].kind == TopoKind::kGpu;
@@ -76,14 +81,16 @@ void print_simulation(const PredictOptions& options, const Cluster& cluster, con
   const std::vector<double> sizes = sizes_asked(options);
   const auto nranks = static_cast<int>(cluster.ranks.size());
   if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
+  const bool named = !options.network.empty() && !options.net_latency_given;
+  const double net_latency_us = named ? network_asked(options).latency_us : options.net_latency_us;
   fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n",
-             comm::collective_name(kind), nranks, options.latency_us, options.net_latency_us);
+             comm::collective_name(kind), nranks, options.latency_us, net_latency_us);
   fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
   // Communicators choose between direct and relay by the model. For rings and trees it does not know all channels.
   const bool modelled = kind == comm::Collective::kAllToAll;
-  const comm::PredictedCosts costs{options.latency_us, options.net_latency_us, options.memory_gbps};
+  const comm::PredictedCosts costs{options.latency_us, net_latency_us, options.memory_gbps};
   const comm::TuningInputs tuning =
       comm::predicted_tuning(cluster, costs, options.rails ? comm::NetReach::kSameNumber : comm::NetReach::kAll);
   std::optional<TraceData> timeline;

@@ -1,6 +1,7 @@
 // `slip topo`: a machine and its channels as text, as a picture and as JSON, and predicted times of collectives on it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -41,11 +42,15 @@ ChannelLimits limits_asked(const PredictOptions& options);
 // The sizes of the table, from --begin to --end.
 std::vector<double> sizes_asked(const PredictOptions& options);
 
+// The bytes of a call of about this size: whole elements of 4 bytes, and equal blocks of all ranks.
+std::uint64_t whole_bytes(comm::Collective kind, double size, int ranks);
+
 // The machines of --file or this machine, with --nvlink, --fail and --slow. Prints warnings to the standard error.
 struct MachineOptions {
   std::vector<std::string> files;
   std::vector<std::string> failed, slow;  // parts, on the first machine
   int nvlinks = 0, sm = 0;
+  bool compared = false;  // --compare: `files` is one of several, so another one may be without NVLinks
 };
 std::vector<TopoSystem> machines_asked(const MachineOptions& options);
 // Copies of the machines, with the broken parts of --fail and --slow on the first one. More copies than `max_copies`
@@ -53,6 +58,8 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options);
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies);
 
+// The network that --network names. REQUIRES: it is given.
+const comm::NetworkCosts& network_asked(const PredictOptions& options);
 // The inputs of the model, with --rails, --network and --net-latency.
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,
                                const ChannelPlan& plan);

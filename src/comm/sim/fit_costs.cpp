@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
+#include <map>
 
 #include "base/fail.hpp"
 
@@ -132,7 +132,24 @@ CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const M
       }
     }
   }
-  return factors_at(best);
+  // The loss limits what outliers count, and the mean error does not. So a table of scattered times can have a larger
+  // mean error with the fitted factors. Then the defaults are kept.
+  const CostFactors factors = factors_at(best);
+  const double fitted = errors_of(CollectiveModel(model.inputs(), factors), kind, measured).mean;
+  return fitted > errors_of(model, kind, measured).mean ? CostFactors{} : factors;
+}
+
+// One row for each size, in the order of the sizes, with the mean time of its rows. A log with several runs has each
+// size several times. Cross-validation needs different sizes: otherwise the fit would have seen the sizes left out.
+std::vector<Measurement> by_size(std::span<const Measurement> rows) {
+  std::map<double, std::pair<double, int>> times;  // their sum and number
+  for (const Measurement& row : rows) {
+    times[row.bytes].first += row.us;
+    ++times[row.bytes].second;
+  }
+  std::vector<Measurement> result;
+  for (const auto& [bytes, time] : times) result.push_back({bytes, time.first / time.second});
+  return result;
 }
 
 }  // namespace
@@ -150,16 +167,17 @@ FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<con
   return errors;
 }
 
-Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> rows, Here here) {
-  if (rows.size() < kMinFitRows)
-    base::fail(Code::kInvalidValue, here, "a fit needs at least {} rows with different sizes, there are {}",
-               kMinFitRows, rows.size());
+Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> measured, Here here) {
   if (inputs.ranks < 2)
     base::fail(Code::kInvalidValue, here, "a fit needs at least 2 ranks, there is {}", inputs.ranks);
-  for (const Measurement& row : rows) {
+  for (const Measurement& row : measured) {
     if (!(row.bytes > 0) || !(row.us > 0) || !std::isfinite(row.bytes) || !std::isfinite(row.us))
       base::fail(Code::kInvalidValue, here, "a row of {} bytes and {} us: both must be more than 0", row.bytes, row.us);
   }
+  const std::vector<Measurement> rows = by_size(measured);
+  if (rows.size() < kMinFitRows)
+    base::fail(Code::kInvalidValue, here, "a fit needs at least {} rows with different sizes, there are {}",
+               kMinFitRows, rows.size());
   const CollectiveModel model(inputs);
   Fit result;
   result.before = errors_of(model, kind, rows);

@@ -28,7 +28,8 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }
 
 // The columns of all_reduce_perf: size, count, type, redop, root, and the time out of place. Old versions have no root.
-// So the column of the time is found in the heading; kTimeColumn is used if there is no heading.
+// So the column of the time is found in the heading. Without a heading it is kTimeColumn, or the one before it if the
+// root would be a number with a point.
 constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 
 // The column of the time, if the line is the heading; else `otherwise`.
@@ -57,7 +58,7 @@ std::span<const std::string_view> row_of(std::span<const std::string_view> words
 std::vector<Measurement> parse_text(std::string_view text, const std::string& file, Here here) {
   std::vector<Measurement> rows;
   int number = 0;
-  std::size_t column = kTimeColumn;
+  std::size_t column = 0;  // 0: no heading was found
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::vector<std::string_view> line = words_of(text.substr(0, end));
@@ -66,6 +67,8 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
     column = time_column(line, column);
     // Other lines are comments, headings, and what launchers and NCCL_DEBUG print.
     const std::span<const std::string_view> words = row_of(line);
+    if (column == 0 && !words.empty())
+      column = words[4].find('.') == std::string_view::npos ? kTimeColumn : kTimeColumn - 1;
     if (words.size() < std::max(kMinColumns, column + 1)) continue;
     const auto bytes = base::parse_number<double>(words[0], 0, 1e18);
     const auto us = base::parse_number<double>(words[column], 0, 1e15);
@@ -84,6 +87,29 @@ double number_of(const Json& value, const std::string& file, std::size_t row, co
     base::fail(Code::kParse, here, "'{}', row {}: the {} must be a number of more than 0, not {}", file, row, what,
                value.dump().substr(0, 40));
   return number;
+}
+
+// The results in the JSON that all_reduce_perf writes itself. It has null out of place if that was not measured.
+std::vector<Measurement> parse_results(const Json& json, const std::string& file, Here here) {
+  if (!json.is_array() || json.size() > kMaxRows)
+    base::fail(Code::kParse, here, "'{}': the results must be an array of at most {}", file, kMaxRows);
+  std::vector<Measurement> rows;
+  for (std::size_t number = 1; number <= json.size(); ++number) {
+    const Json& row = json[number - 1];
+    const auto measured = [&](const char* place) {
+      return row.is_object() && row.contains("size") && row.contains(place) && row[place].is_object() &&
+             row[place].contains("time");
+    };
+    const char* const place = measured("out_of_place") ? "out_of_place" : "in_place";
+    if (!measured(place))
+      base::fail(Code::kParse, here, "'{}', result {}: \"size\" and \"out_of_place\" with \"time\" are expected", file,
+                 number);
+    const bool empty = row["size"].is_number() && row["size"].get<double>() == 0;
+    if (!empty)
+      rows.push_back({number_of(row["size"], file, number, "size in bytes", here),
+                      number_of(row[place]["time"], file, number, "time in us", here)});
+  }
+  return rows;
 }
 
 std::vector<Measurement> parse_rows(const Json& json, const std::string& file, Here here) {
@@ -107,6 +133,7 @@ bool is_table(const Json& json) { return json.is_object() && json.contains("rows
 
 std::vector<Measurement> parse_json(const Json& json, const std::string& file, std::string_view table, Here here) {
   if (is_table(json)) return parse_rows(json["rows"], file, here);
+  if (json.is_object() && json.contains("results")) return parse_results(json["results"], file, here);
   if (!json.is_array() || json.empty() || !is_table(json[0])) return parse_rows(json, file, here);
   std::string names;
   for (const Json& one : json) {
