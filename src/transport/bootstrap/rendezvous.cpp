@@ -15,7 +15,27 @@ constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
 // Time limit of an attempt to reach the root: it doubles from the first to the maximum.
 constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
+// How long rank 0 waits until its own name is known, and the time between two attempts: it doubles up to the maximum.
+constexpr std::int64_t kOwnNameLimitNs = 10'000'000'000;
+constexpr std::int64_t kFirstNamePauseNs = 100'000'000, kMaxNamePauseNs = 2'000'000'000;
 constexpr std::string_view kUnix = "unix:";
+
+// Repeats the attempt if the name of rank 0's host is not known yet: Kubernetes makes the name of a pod when the pod
+// starts. Rank 0 has started, so for rank 0 the name is probably wrong; it gives up early and so ends the job.
+std::vector<SocketAddress> resolve_in_time(const UniqueId& id, const RankId& self, const Deadline& deadline) {
+  const Deadline limit = self.rank == 0 ? deadline.within(kOwnNameLimitNs) : deadline;
+  for (std::int64_t pause = kFirstNamePauseNs;; pause = std::min(2 * pause, kMaxNamePauseNs)) {
+    try {
+      return resolve(id.host(), id.port());
+    } catch (const Error&) {
+      if (!id.rank0_listens()) throw;
+      const Waited waited = wait_a_moment(pause, limit);
+      if (waited == Waited::kAborted)
+        throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+      if (waited == Waited::kTimeout) throw;
+    }
+  }
+}
 
 struct RootAddresses {
   std::vector<SocketAddress> all;
@@ -24,10 +44,11 @@ struct RootAddresses {
 
 // On Debian, /etc/hosts gives the host's own name the address 127.0.1.1. Other hosts know the name by another address,
 // so on its own host it means the address of an interface. Names like localhost mean the loopback interface.
-RootAddresses addresses_of(const UniqueId& id, const InterfaceFilter& filter) {
+RootAddresses addresses_of(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
+                           const Deadline& deadline) {
   const std::string host = id.host();
   if (host.starts_with(kUnix)) return {{SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))}};
-  RootAddresses result{resolve(host, id.port())};
+  RootAddresses result{resolve_in_time(id, self, deadline)};
   const auto has = [&](std::string_view part) { return host.find(part) != std::string::npos; };
   const bool is_number = has(":") || host.find_first_not_of("0123456789.") == std::string::npos;
   const bool all_loopback = std::ranges::all_of(result.all, &SocketAddress::is_loopback);
@@ -118,7 +139,7 @@ void Rendezvous::require_all_answered(const Deadline& deadline) {
 
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline) {
-  const auto [addresses, own_name] = addresses_of(id, filter);
+  const auto [addresses, own_name] = addresses_of(id, self, filter, deadline);
   const bool is_root = id.rank0_listens() && self.rank == 0;
   if (is_root) {
     // The other hosts may know the name by the address of any interface.
