@@ -66,6 +66,18 @@ SocketAddress listening_address(const SocketAddress& address) {
   return SocketAddress::any(address.family(), address.port());
 }
 
+// The port may follow from variables of a launcher, so the error says how to choose another one.
+Socket listen_as_root(const SocketAddress& address, const RankId& self) {
+  try {
+    return Socket::listen(address);
+  } catch (const Error& error) {
+    base::fail(error.code(), {},
+               "{}, to which the other ranks connect: {}; set SLIP_ID to another port of this host (or another "
+               "unix:NAME), the same for all ranks",
+               self.text(), base::bare_text(error));
+  }
+}
+
 HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
   HelloBody body;
   body.address = listening.wire();
@@ -146,7 +158,7 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     const SocketAddress& first = addresses.front();
     const SocketAddress where =
         own_name && !first.is_loopback() ? SocketAddress::any(first.family(), first.port()) : listening_address(first);
-    start_root(Socket::listen(where), UniqueIdParts::of(id).secret, deadline.at_ns);
+    start_root(listen_as_root(where, self), UniqueIdParts::of(id).secret, deadline.at_ns);
   }
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
