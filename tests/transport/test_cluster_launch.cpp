@@ -33,6 +33,7 @@ class ClusterLaunch : public ::testing::Test {
       "  refused) echo 'it is not my day' >&2; exit 9 ;;\n"
       "  silent) exec sleep 600 ;;\n"
       "  slow) sleep 2.5 ;;\n"
+      "  lingering) exec >&- <&-; exec sleep 600 ;;\n"
       "  garbage) head -c 100000 /dev/zero; exec sleep 600 ;;\n"
       "  nowhere) exec /no/such/program ;;\n"
       "  elsewhere) case $1 in */*) exec /no/such/program ;; esac; exec " SLIP_PROGRAM
@@ -213,6 +214,13 @@ TEST_F(ClusterLaunch, HostsThatDoNotAnswerAreGivenUp) {
         << job.err.all();
     EXPECT_FALSE(contains(job.err.all(), "host a")) << job.err.all();
   }
+}
+
+// A shell that has closed its output is killed after a second, not with the next heartbeat.
+TEST_F(ClusterLaunch, AShellThatDoesNotExitIsKilled) {
+  Launched job(words("lingering", {"-n", "1", "--start-timeout", "10", "--", "true"}));
+  EXPECT_EQ(job.status(), 1);
+  EXPECT_TRUE(contains(job.err.all(), "host lingering: " + shell_ + " ended with status 137")) << job.err.all();
 }
 
 // Host a waits for the slow one longer than its limit for a silent launcher.
