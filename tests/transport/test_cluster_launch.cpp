@@ -32,7 +32,7 @@ class ClusterLaunch : public ::testing::Test {
       "  chatty) echo 'Welcome to chatty'; echo 'Have fun' >&2 ;;\n"
       "  refused) echo 'it is not my day' >&2; exit 9 ;;\n"
       "  silent) exec sleep 600 ;;\n"
-      "  slow) sleep 2.5 ;;\n"
+      "  slow) sleep 4 ;;\n"
       "  lingering) exec >&- <&-; exec sleep 600 ;;\n"
       "  garbage) head -c 100000 /dev/zero; exec sleep 600 ;;\n"
       "  nowhere) exec /no/such/program ;;\n"
@@ -225,7 +225,7 @@ TEST_F(ClusterLaunch, AShellThatDoesNotExitIsKilled) {
 
 // Host a waits for the slow one longer than its limit for a silent launcher.
 TEST_F(ClusterLaunch, AHostWaitsForASlowOne) {
-  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "1", "--no-tag-output", "--", "echo", "hello"}));
+  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "2", "--no-tag-output", "--", "echo", "hello"}));
   EXPECT_EQ(job.status(), 0) << job.err.all();
   EXPECT_EQ(job.out.all(), "hello\nhello\n");
   EXPECT_EQ(job.err.all(), "");
