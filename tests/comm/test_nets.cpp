@@ -79,8 +79,9 @@ TEST(NetsOfRanks, ARankWithAWrongNameFailsForAll) {
 
 TEST(NetsOfRanks, ARankWithoutTheLibraryFailsForAll) {
   const Variables without{{"SLIP_NET", "plugin:/nowhere/libnccl-net.so"}};
-  for (const std::string& report : run_ranks({test::net_variables("plugin:slip"), without}))
-    expect_words(report, {"/nowhere/libnccl-net.so", "LD_LIBRARY_PATH"});
+  const std::vector<std::string> reports = run_ranks({test::net_variables("plugin:slip"), without});
+  for (const std::string& report : reports) expect_words(report, {"/nowhere/libnccl-net.so", "LD_LIBRARY_PATH"});
+  expect_words(reports[0], {"rank 0 of 2: rank 1 failed: the network plug-in"});
   if (const test::NamedNet ucx = test::net_named("ucx"); !ucx.net) GTEST_SKIP() << ucx.problem;
   for (const std::string& report :
        run_ranks({{{"SLIP_NET", "ucx"}}, {{"SLIP_NET", "ucx"}, {"SLIP_UCX_LIBRARY", "/nowhere/libucp.so.0"}}}))

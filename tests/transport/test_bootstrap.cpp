@@ -5,6 +5,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/share.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip::test::test_bootstrap {
 namespace {
@@ -196,6 +197,13 @@ TEST(BootstrapMistakes, AnInvalidRankFailsOnAllRanks) {
     EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("rank 3 of 3: ranks are 0 to 2"), std::string::npos) << one.text;
   }
+}
+
+TEST(BootstrapMistakes, APortThatIsInUseIsNamed) {
+  const transport::Socket held = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+  const UniqueId id = transport::UniqueIdParts{"127.0.0.1", held.local().port(), transport::random_secret(), true}.id();
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, within(seconds(30))); }, Code::kIo,
+                    {"rank 0 of 2", held.local().text(), "in use", "set SLIP_ID to another port"}));
 }
 
 TEST(BootstrapMistakes, CallsThatDoNotMatch) {

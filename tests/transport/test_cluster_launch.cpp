@@ -32,7 +32,8 @@ class ClusterLaunch : public ::testing::Test {
       "  chatty) echo 'Welcome to chatty'; echo 'Have fun' >&2 ;;\n"
       "  refused) echo 'it is not my day' >&2; exit 9 ;;\n"
       "  silent) exec sleep 600 ;;\n"
-      "  slow) sleep 2.5 ;;\n"
+      "  slow) sleep 4 ;;\n"
+      "  lingering) exec >&- <&-; exec sleep 600 ;;\n"
       "  garbage) head -c 100000 /dev/zero; exec sleep 600 ;;\n"
       "  nowhere) exec /no/such/program ;;\n"
       "  elsewhere) case $1 in */*) exec /no/such/program ;; esac; exec " SLIP_PROGRAM
@@ -215,9 +216,16 @@ TEST_F(ClusterLaunch, HostsThatDoNotAnswerAreGivenUp) {
   }
 }
 
+// A shell that has closed its output is killed after a second, not with the next heartbeat.
+TEST_F(ClusterLaunch, AShellThatDoesNotExitIsKilled) {
+  Launched job(words("lingering", {"-n", "1", "--start-timeout", "10", "--", "true"}));
+  EXPECT_EQ(job.status(), 1);
+  EXPECT_TRUE(contains(job.err.all(), "host lingering: " + shell_ + " ended with status 137")) << job.err.all();
+}
+
 // Host a waits for the slow one longer than its limit for a silent launcher.
 TEST_F(ClusterLaunch, AHostWaitsForASlowOne) {
-  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "1", "--no-tag-output", "--", "echo", "hello"}));
+  Launched job(words("a,slow", {"-n", "2", "--host-timeout", "2", "--no-tag-output", "--", "echo", "hello"}));
   EXPECT_EQ(job.status(), 0) << job.err.all();
   EXPECT_EQ(job.out.all(), "hello\nhello\n");
   EXPECT_EQ(job.err.all(), "");

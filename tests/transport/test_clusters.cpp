@@ -107,6 +107,21 @@ TEST(Clusters, AHostMayKnowItsOwnNameAsLoopback) {
   EXPECT_TRUE(contains(job->out.all(), "<2 of 3, local 0, 2 hosts>")) << job->out.all();
 }
 
+// In Kubernetes, the name of the pod of rank 0 is known when that pod has started.
+TEST(Clusters, TheNameOfRank0MayBecomeKnownLater) {
+  SshHosts hosts(2);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  const std::string file = hosts.folder().path("names") + "$SLIP_RANK";
+  const std::string program = ": >" + file + "; ( [ $SLIP_RANK = 1 ] && sleep 1; echo " + hosts.address(0) +
+                              " node-a >" + file + " ) & mount --bind " + file + " /etc/hosts && exec \"$@\"";
+  const auto job =
+      hosts.launch(1, hosts.address(0) + "," + hosts.address(1),
+                   rank_program({"-n", "2", "--timeout", "80", "-x", "SLIP_ID=node-a:29500", "-x",
+                                 "SLIP_SECRET=0123456789abcdef", "--", "unshare", "-m", "sh", "-c", program}));
+  EXPECT_EQ(job->status(), 0) << job->err.all();
+  EXPECT_TRUE(contains(job->out.all(), "<1 of 2, local 0, 2 hosts>")) << job->out.all();
+}
+
 std::vector<std::string> small_bench(std::vector<std::string> options) {
   for (const char* word : {"--", "slip", "bench", "all_reduce", "-b", "64K", "-e", "64K", "--iters", "2"})
     options.push_back(word);

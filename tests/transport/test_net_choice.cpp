@@ -125,6 +125,13 @@ TEST(NetAgreements, ANamedNetworkIsNotReplaced) {
                      "rank 1 uses the network ucx (SLIP_NET names it)", "the same value for all", "SLIP_DEBUG=net"}));
 }
 
+TEST(NetAgreements, APluginMayBeNamedByTwoVariables) {
+  const transport::NetOffer offers[] = {offer("tcp", false), offer("plugin:Slipstream", false)};
+  EXPECT_TRUE(fails([&] { transport::agree_on_net(offers); }, Code::kMismatch,
+                    {"rank 0 uses the network tcp (SLIP_NET names it)",
+                     "rank 1 uses the network plugin:Slipstream (SLIP_NET or NCCL_NET_PLUGIN names it)"}));
+}
+
 TEST(NetAgreements, NamesHaveALimit) {
   EXPECT_EQ(offer(std::string(255, 'n'), false).name_text().size(), 255U);
   EXPECT_TRUE(fails([] { offer(std::string(256, 'n'), false); }, Code::kInvalidValue, {"255", "256"}));

@@ -359,6 +359,31 @@ TEST(PluginEnds, RegisterAndFlushGpuMemory) {
       "dma-buf 7 at 16, type 2");
 }
 
+// Receives and flushes together are at most the requests that NCCL allows. Receives leave room for flushes.
+TEST(PluginEnds, StartNoMoreFlushesThanThePluginTakes) {
+  expect_in_child(
+      "cuda",
+      [] {
+        PluginEnds ends("v9");
+        std::vector<std::byte> from(64), to(64);
+        const auto out = ends.sender->register_gpu_memory(from, -1, 0);
+        const auto in = ends.receiver->register_gpu_memory(to, -1, 0);
+        const transport::NetPart part{to.data(), to.size(), 0, in.get()};
+        finish(*ends.sender, ends.sender->isend({from.data(), from.size(), 0, out.get()}), *ends.receiver,
+               irecv(*ends.receiver, part));
+        for (int i = 0; i < 32; ++i) irecv(*ends.receiver, part);  // no message comes for these
+        std::vector<transport::NetRequest*> flushes;
+        while (transport::NetRequest* const flush = ends.receiver->flush(std::span(&part, 1))) flushes.push_back(flush);
+        if (flushes.size() != 8) return std::to_string(flushes.size()) + " flushes";
+        for (const transport::NetRequest* const flush : flushes) {
+          if (flush->done) return std::string("a flush was not passed to the plug-in");
+        }
+        for (transport::NetRequest* const flush : flushes) finish(*ends.sender, nullptr, *ends.receiver, flush);
+        return std::string(ends.receiver->flush(std::span(&part, 1)) ? "fine" : "no flush after the others");
+      },
+      "fine");
+}
+
 TEST(PluginEnds, RefuseGpuMemoryThatThePluginCannotTake) {
   PluginEnds ends("slip");
   std::vector<std::byte> bytes(64);

@@ -74,7 +74,12 @@ void FailureTable::on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ran
 
 void FailureTable::require_whole() const {
   context_.require_not_aborted();
-  if (failure_) base::fail(failure_->code, {}, "{}: {}", context_.self.text(), failure_->text);
+  if (failure_) {
+    // Most texts begin with a rank. Others, for example of a library that is missing, do not say where it is missing.
+    const bool names_rank = failure_->rank == context_.self.rank || failure_->text.starts_with("rank");
+    base::fail(failure_->code, {}, "{}: {}{}", context_.self.text(),
+               names_rank ? std::string() : fmt::format("rank {} failed: ", failure_->rank), failure_->text);
+  }
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
   base::fail(first.code(), {}, "{}: {}", context_.self.text(), first.text());

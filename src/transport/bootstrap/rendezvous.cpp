@@ -13,6 +13,26 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
+// How long rank 0 waits until its own name is known, and the time between two attempts: it doubles up to the maximum.
+constexpr std::int64_t kOwnNameLimitNs = 10'000'000'000;
+constexpr std::int64_t kFirstNamePauseNs = 100'000'000, kMaxNamePauseNs = 2'000'000'000;
+
+// Repeats the attempt if the name of rank 0's host is not known yet: Kubernetes makes the name of a pod when the pod
+// starts. Rank 0 has started, so for rank 0 the name is probably wrong; it gives up early and so ends the job.
+std::vector<SocketAddress> resolve_in_time(const UniqueId& id, const RankId& self, const Deadline& deadline) {
+  const Deadline limit = self.rank == 0 ? deadline.within(kOwnNameLimitNs) : deadline;
+  for (std::int64_t pause = kFirstNamePauseNs;; pause = std::min(2 * pause, kMaxNamePauseNs)) {
+    try {
+      return resolve(id.host(), id.port());
+    } catch (const Error&) {
+      if (!id.rank0_listens()) throw;
+      const Waited waited = wait_a_moment(pause, limit);
+      if (waited == Waited::kAborted)
+        throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+      if (waited == Waited::kTimeout) throw;
+    }
+  }
+}
 
 struct RootAddresses {
   std::vector<SocketAddress> all;
@@ -21,11 +41,12 @@ struct RootAddresses {
 
 // On Debian, /etc/hosts gives the host's own name the address 127.0.1.1. Other hosts know the name by another address,
 // so on its own host it means the address of an interface. Names like localhost mean the loopback interface.
-RootAddresses addresses_of(const UniqueId& id, const InterfaceFilter& filter) {
+RootAddresses addresses_of(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
+                           const Deadline& deadline) {
   const std::string host = id.host();
   constexpr std::string_view kUnix = UniqueIdParts::kUnix;
   if (host.starts_with(kUnix)) return {{SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))}};
-  RootAddresses result{resolve(host, id.port())};
+  RootAddresses result{resolve_in_time(id, self, deadline)};
   const auto has = [&](std::string_view part) { return host.find(part) != std::string::npos; };
   const bool is_number = has(":") || host.find_first_not_of("0123456789.") == std::string::npos;
   const bool all_loopback = std::ranges::all_of(result.all, &SocketAddress::is_loopback);
@@ -41,6 +62,18 @@ SocketAddress listening_address(const SocketAddress& address) {
     if (one.address.host() == address.host()) return address;
   }
   return SocketAddress::any(address.family(), address.port());
+}
+
+// The port may follow from variables of a launcher, so the error says how to choose another one.
+Socket listen_as_root(const SocketAddress& address, const RankId& self) {
+  try {
+    return Socket::listen(address);
+  } catch (const Error& error) {
+    base::fail(error.code(), {},
+               "{}, to which the other ranks connect: {}; set SLIP_ID to another port of this host (or another "
+               "unix:NAME), the same for all ranks",
+               self.text(), base::bare_text(error));
+  }
 }
 
 HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
@@ -116,14 +149,14 @@ void Rendezvous::require_all_answered(const Deadline& deadline) {
 
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline) {
-  const auto [addresses, own_name] = addresses_of(id, filter);
+  const auto [addresses, own_name] = addresses_of(id, self, filter, deadline);
   const bool is_root = id.rank0_listens() && self.rank == 0;
   if (is_root) {
     // The other hosts may know the name by the address of any interface.
     const SocketAddress& first = addresses.front();
     const SocketAddress where =
         own_name && !first.is_loopback() ? SocketAddress::any(first.family(), first.port()) : listening_address(first);
-    start_root(Socket::listen(where), UniqueIdParts::of(id).secret, deadline.at_ns);
+    start_root(listen_as_root(where, self), UniqueIdParts::of(id).secret, deadline.at_ns);
   }
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;

@@ -86,11 +86,13 @@ class ClusterRun : base::NoCopy {
 
   void wait() const {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+    std::int64_t until = earlier(next_heartbeat_ns_, earlier(timeout_at_ns_, give_up_at_ns_));
     for (const Host& host : hosts_.all()) {
-      if (host.state != Host::State::kFailed) host.connection.watch(watched, reads_frames());
+      if (host.state == Host::State::kFailed) continue;
+      host.connection.watch(watched, reads_frames());
+      if (reads_frames()) until = earlier(until, host.connection.kill_at_ns());
     }
     output_.watch(watched);
-    std::int64_t until = earlier(next_heartbeat_ns_, earlier(timeout_at_ns_, give_up_at_ns_));
     if (!started()) until = earlier(until, start_by_ns_);
     if (failed_at_ns_ != 0) until = earlier(until, failed_at_ns_ + kOtherFailuresNs);
     poll_until(watched, until);

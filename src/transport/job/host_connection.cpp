@@ -99,7 +99,11 @@ void HostConnection::read(bool frames) {
   if (!channel_->ended() || status_) return;
   const std::int64_t now = base::now_ns();
   if (closed_at_ns_ == 0) closed_at_ns_ = now;
-  else if (now - closed_at_ns_ > kEndLimitNs) give_up();
+  else if (now >= kill_at_ns()) give_up();
+}
+
+std::int64_t HostConnection::kill_at_ns() const {
+  return closed_at_ns_ == 0 || status_ ? 0 : closed_at_ns_ + kEndLimitNs;
 }
 
 std::optional<AgentFrame> HostConnection::next() { return channel_ ? channel_->next() : std::nullopt; }

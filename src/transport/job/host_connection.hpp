@@ -42,6 +42,8 @@ class HostConnection : base::NoCopy {
   std::string take_errors() { return std::exchange(errors_text_, {}); }
   // The shell has ended, and all its output has been read.
   bool ended() const { return status_.has_value() && drained_; }
+  // When read(true) kills a shell that has closed its output and does not exit; 0: never.
+  std::int64_t kill_at_ns() const;
   std::string why_ended() const;  // for a connection that ended too early: the reason, and advice
   void give_up();                 // kills the shell
 

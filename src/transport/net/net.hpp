@@ -183,6 +183,7 @@ class NetReceiver : public NetConnection {
   // A message is matched with the oldest part that has its tag and no message yet. Null: all requests are in use.
   virtual NetRequest* irecv(std::span<const NetPart> parts) = 0;
   // The request is done when a device that reads the memory, for example a GPU, sees the received bytes of these parts.
+  // Null: as for irecv.
   virtual NetRequest* flush(std::span<const NetPart> parts) = 0;
 };
 

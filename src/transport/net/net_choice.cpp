@@ -138,8 +138,11 @@ NetAgreement agree_on_net(std::span<const NetOffer> offers) {
   if (other == offers.end()) return {};
   const auto rank = static_cast<std::size_t>(other - offers.begin());
   const auto found = [&](std::size_t at) {
-    return fmt::format("rank {} uses the network {} ({})", at, offers[at].name_text(),
-                       offers[at].automatic ? "chosen automatically" : "SLIP_NET names it");
+    const std::string_view name = offers[at].name_text();
+    return fmt::format("rank {} uses the network {} ({})", at, name,
+                       offers[at].automatic        ? "chosen automatically"
+                       : name.starts_with(kPlugin) ? "SLIP_NET or NCCL_NET_PLUGIN names it"
+                                                   : "SLIP_NET names it");
   };
   // A rank that uses TCP because SLIP_NET names it agrees with the fallback.
   const bool replaceable = std::all_of(offers.begin(), offers.end(),

@@ -43,6 +43,9 @@ PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side,
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
       calls_(plugin.calls()),
       max_bytes_(comm_->properties().max_bytes),
+      max_in_flight_(side == PluginComm::Side::kReceive && comm_->properties().takes_gpu_memory
+                         ? kMaxInFlight - kMaxFlushes
+                         : kMaxInFlight),
       control_(std::move(control)) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
@@ -415,6 +418,7 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
     bytes[at] = static_cast<int>(std::min<std::size_t>(part.bytes, max_bytes_));
     memories[at] = comm_->handle_of(part.memory, peer_);
   }
+  if (count > 0 && flushes_.size() == kMaxFlushes) return nullptr;
   NetRequest* request = take_request(NetRequest::Kind::kFlush);
   if (!request) return nullptr;
   Piece piece{request};

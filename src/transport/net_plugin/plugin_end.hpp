@@ -53,6 +53,9 @@ class PluginEnd : public Base {
 
  protected:
   static constexpr std::size_t kMaxInFlight = NET_MAX_REQUESTS;
+  // A flush is a request of the connection, too. So a connection that may flush starts fewer receives: otherwise
+  // receives whose messages come late could leave no request for a flush.
+  static constexpr std::size_t kMaxFlushes = 8;
   // A request of the plug-in: a message, or a piece of one.
   struct Piece {
     NetRequest* request = nullptr;
@@ -90,12 +93,13 @@ class PluginEnd : public Base {
   const PluginCalls& calls_;
   void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
   std::uint64_t max_bytes_;      // of one message of the plug-in
-  std::uint64_t offset_ = 0;     // bytes of the message at begun_ that are in earlier pieces
+  const std::size_t max_in_flight_;
+  std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
 
  private:
   Self& self() { return static_cast<Self&>(*this); }
   bool step();
-  bool can_start() const { return plugin_comm_ && flown_ - landed_ < kMaxInFlight; }
+  bool can_start() const { return plugin_comm_ && flown_ - landed_ < max_in_flight_; }
   void start_queued();
   void look_at_control();
   [[noreturn]] void throw_failure(net_result result, const char* function) const;
