@@ -58,21 +58,20 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
   // If no NVLink connects two GPUs, a third with links to both forwards their data, if that is faster. NCCL calls such
   // a path NVB. Such a path is not extended again, so it passes through one GPU only.
-  std::vector<std::pair<int, int>> pairs;
-  for (const int a : system.devices) {
-    for (const int b : system.devices) {
-      if (a != b && node_at(system, a).kind == TopoKind::kGpu && at(a, b).type == PathType::kNvl)
-        pairs.emplace_back(a, b);
-    }
-  }
-  for (const auto& [from, middle] : pairs) {
+  const auto direct = [&](int a, int b) { return at(a, b).type <= PathType::kNvl && at(a, b).proxy < 0; };
+  for (const int from : system.devices) {
+    if (node_at(system, from).kind != TopoKind::kGpu) continue;
+    std::vector<int> apart;  // usually none, so that the time grows with the pairs of GPUs
     for (const int to : system.devices) {
-      Entry& entry = at(from, to);
-      const Entry &hop = at(from, middle), &rest = at(middle, to);
-      const bool direct = entry.type <= PathType::kNvl && entry.proxy < 0;
-      const bool joins = !direct && hop.proxy < 0 && rest.proxy < 0 && rest.type == PathType::kNvl;
-      const double gbps = std::min(hop.gbps, rest.gbps);
-      if (joins && gbps > entry.gbps) entry = {gbps, rest.last_link, middle, PathType::kNvl};
+      if (!direct(from, to)) apart.push_back(to);
+    }
+    for (const int middle : apart.empty() ? apart : system.devices) {
+      if (middle == from || !direct(from, middle)) continue;
+      for (const int to : apart) {
+        if (middle == to || !direct(middle, to)) continue;
+        const double gbps = std::min(at(from, middle).gbps, at(middle, to).gbps);
+        if (gbps > at(from, to).gbps) at(from, to) = {gbps, at(middle, to).last_link, middle, PathType::kNvl};
+      }
     }
   }
   if (relayed) pass_over_nvlink(system);

@@ -235,6 +235,18 @@ TEST(CostModel, ABrokenNicSlowsTheNvlsTree) {
   EXPECT_DOUBLE_EQ(cut, fewer) << "a NIC without its link to the machine";
 }
 
+// The root has one net, whether the machine has others or not.
+TEST(CostModel, ALostNicDoesNotSpeedUpADirectBroadcast) {
+  const TopoSystem whole = read_topology(machine("a100x8_8x200g.xml"));
+  const auto us = [](const TopoSystem& system, double bytes) {
+    const topo::FoldedCluster cluster = topo::folded({system}, 2);
+    const CollectiveModel model(comm::model_inputs(cluster, plan_channels(cluster.cluster)));
+    return model.estimate(GpuAlgorithm::kDirect, Collective::kBroadcast, bytes)->us;
+  };
+  for (const double bytes : {1024.0, 8192.0, 1048576.0, 1073741824.0})
+    EXPECT_GE(us(topo::without_part(whole, "nic:3", {}), bytes), us(whole, bytes)) << bytes;
+}
+
 TEST(CostModel, WrongTablesAreNamed) {
   const auto refused = [](const std::string& text, std::initializer_list<std::string_view> words) {
     EXPECT_TRUE(test::fails([&] { comm::parse_measurements(text, "t.txt", "x"); }, Code::kParse, words)) << text;

@@ -280,16 +280,30 @@ TEST(ClusterCost, GoesOnFromFewerMachines) {
 }
 
 TEST(ClusterCost, MoreBytesCostMore) {
-  const flow::ClusterCost few = flow::cluster_cost(machine(), 1);
+  const flow::ClusterCost few = flow::cluster_cost({machine()}, 1);
   EXPECT_EQ(few.ranks, 8);
   EXPECT_GT(few.cost.points.back().time, few.cost.points.front().time);
   // 100,000 ranks: a larger latency, at rates that the NICs limit.
-  const flow::ClusterCost many = flow::cluster_cost(machine(), 12'500);
+  const flow::ClusterCost many = flow::cluster_cost({machine()}, 12'500);
   EXPECT_EQ(many.ranks, 100'000);
   for (std::size_t i = 0; i < few.cost.points.size(); ++i) {
     EXPECT_EQ(many.cost.points[i].bytes, few.cost.points[i].bytes);
     EXPECT_GT(many.cost.points[i].time, few.cost.points[i].time) << few.cost.points[i].bytes;
   }
+}
+
+// A dump may describe several hosts. Two equal hosts cost as much as two copies of one.
+TEST(ClusterCost, SeveralHosts) {
+  const flow::ClusterCost hosts = flow::cluster_cost({machine(), machine()}, 1),
+                          copies = flow::cluster_cost({machine()}, 2);
+  EXPECT_EQ(hosts.ranks, 16);
+  for (std::size_t i = 0; i < hosts.cost.points.size(); ++i)
+    EXPECT_EQ(hosts.cost.points[i].time, copies.cost.points[i].time);
+  const std::vector<TopoSystem> many(600, machine());
+  EXPECT_TRUE(fails([&] { flow::cluster_cost(many, 1); }, Code::kInvalidValue, {"4800 ranks", "at most 4096"}));
+  const TopoSystem one = parse_topology("<system><cpu numaid=\"0\"/></system>", "one.xml");
+  EXPECT_TRUE(fails([&] { flow::cluster_cost({one}, 1); }, Code::kInvalidValue, {"one.xml", "one device"}));
+  EXPECT_TRUE(fails([&] { flow::cluster_cost({machine(), one}, 1); }, Code::kInvalidValue, {"not all have GPUs"}));
 }
 
 }  // namespace

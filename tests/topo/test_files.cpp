@@ -324,6 +324,19 @@ TEST(TopoFiles, ACpuOfAThousandCoresIsPlanned) {
   EXPECT_EQ(plan.channels.at(0).ring.size(), 1000U);
 }
 
+// Each pair of GPUs is looked at, but not each third GPU for each pair: an NVSwitch joins all of them.
+TEST(TopoFiles, HundredsOfGpusOnAnNvSwitchArePlanned) {
+  std::string xml = "<system><cpu numaid=\"0\">\n";
+  for (int i = 0; i < 400; ++i) {
+    const std::string number = std::to_string(i);
+    xml += "<pci busid=\"" + std::to_string(1000 + i) + ":01:00.0\"><gpu dev=\"" + number +
+           "\" sm=\"90\"><nvlink target=\"ffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/></gpu></pci>\n";
+  }
+  const ChannelPlan plan = plan_channels(cluster_of(parse_topology(xml + "</cpu></system>", "x"), 1));
+  EXPECT_EQ(plan.channels.at(0).ring.size(), 400U);
+  EXPECT_EQ(plan.within, PathType::kNvl);
+}
+
 TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
   EXPECT_DOUBLE_EQ(topo::pci_gbps("8.0 GT/s PCIe", 16).value(), 12);
   EXPECT_DOUBLE_EQ(topo::pci_gbps("16 GT/s", 8).value(), 12);

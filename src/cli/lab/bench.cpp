@@ -8,6 +8,7 @@
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/one_queue.hpp"
 #include "cli/lab/pace.hpp"
+#include "store/topologies.hpp"
 #include "watch/analysis/engine_use.hpp"
 
 namespace slip::cli {
@@ -81,7 +82,7 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
   if (on_gpu() && base::env().max_connections == 0) base::set_cuda_connections(kQueuesOfLabs);
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
-    cluster_ = flow::cluster_cost(read_topology(options_.topology), options_.nodes.value_or(1));
+    cluster_ = flow::cluster_cost(store::read_topologies(options_.topology, {}), options_.nodes.value_or(1), {});
   if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
 }
 

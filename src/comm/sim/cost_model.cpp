@@ -201,9 +201,11 @@ CollectiveModel::Line CollectiveModel::direct(Collective kind, Protocol protocol
   const bool rooted = has_root(kind);
   const bool blocks = kind != Collective::kBroadcast && kind != Collective::kReduce;  // each rank has its own data
   const double share = blocks ? 1 / n : 1;
-  const double sharing = rooted ? in_.nets : in_.each;  // ranks that use the machine's nets; a root has one of them
+  // The ranks of a machine share its nets; a root has one of them.
+  const double own = rooted ? per_byte(with(protocol, in_.net_gbps / in_.nets, 1))
+                            : in_.each * per_byte(with(protocol, in_.net_gbps, 1));
   const double within = near * share * per_byte(with(protocol, in_.gpu_gbps * in_.gpu.ring_share, 1));
-  const double out = far > 0 ? sharing * far * share * per_byte(with(protocol, in_.net_gbps, 1)) : 0;
+  const double out = far > 0 ? far * share * own : 0;
   const double posts = far * in_.network.message_us * std::max(1.0, static_cast<double>(in_.each) / in_.nets);
   const double step = far > 0 ? net_us(protocol) + posts : hop_us(protocol);
   return {in_.gpu.launch_us + phases * step, phases * std::max(within, out)};

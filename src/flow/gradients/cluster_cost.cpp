@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fail.hpp"
 #include "comm/sim/cost_model.hpp"
 #include "comm/sim/predict.hpp"
 #include "flow/gradients/predict_step.hpp"
@@ -12,6 +13,7 @@ namespace {
 // Maximum numbers of machines to simulate, which limit the host time. With eight GPUs in a machine, a ring takes 1 s
 // for four machines and 10 s for eight; a tree takes 0.5 s for eight.
 constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
+constexpr int kMaxPlanned = 4096;  // ranks of a plan, which has up to topo::kMaxCopies of the machines
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};
 // The model costs nothing, and its choice of algorithm and protocol changes with the size.
@@ -44,16 +46,24 @@ double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t byte
   return whole + std::max(whole - half, 0.0) * further;
 }
 
-ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
+ClusterCost cluster_cost(const std::vector<TopoSystem>& kinds, int copies, Here here) {
   ClusterCost result;
-  result.ranks = machines * static_cast<int>(machine.devices.size());
+  int devices = 0;
+  for (const TopoSystem& kind : kinds) devices += static_cast<int>(kind.devices.size());
+  if (devices * std::min(copies, topo::kMaxCopies) > kMaxPlanned)
+    base::fail(Code::kInvalidValue, here, "{} devices in {} machines: {} ranks are too many, at most {} can be planned",
+               devices, kinds.size(), devices * std::min(copies, topo::kMaxCopies), kMaxPlanned);
+  result.ranks = copies * devices;
+  if (result.ranks < 2)
+    base::fail(Code::kInvalidValue, here, "'{}' has one device, which reduces with no other: give more machines",
+               kinds.front().name);
   const auto add = [&](std::uint64_t bytes, double us) {
     auto time = static_cast<Picos>(us * 1e6);
     if (result.cost.known()) time = std::max(time, result.cost.points.back().time);  // more bytes never cost less
     result.cost.points.push_back({bytes, time});
   };
-  if (has_gpus(machine)) {
-    const topo::FoldedCluster cluster = topo::folded({machine}, machines);
+  if (std::ranges::all_of(kinds, has_gpus)) {
+    const topo::FoldedCluster cluster = topo::folded(kinds, copies);
     const ChannelPlan plan = plan_channels(cluster.cluster, {.cross_nic = CrossNic::kAny}, {});
     const comm::CollectiveModel model(comm::model_inputs(cluster, plan));
     for (std::uint64_t bytes = kMinModelled; bytes <= kMaxModelled; bytes *= 2)
@@ -61,11 +71,14 @@ ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
     result.how = "by the cost model of GPUs";
     return result;
   }
+  if (kinds.size() > 1)
+    base::fail(Code::kInvalidValue, here, "'{}' is one of several machines, and not all have GPUs: give equal machines",
+               kinds.front().name);
   for (const std::uint64_t bytes : kSizes)
-    add(bytes, std::min(all_reduce_us(machine, machines, bytes, false, kSimulatedRing, here),
-                        all_reduce_us(machine, machines, bytes, true, kSimulatedTree, here)));
-  result.how = machines > kSimulatedRing ? "by rings or trees (times go on from those of fewer machines)"
-                                         : "by rings or trees, simulated";
+    add(bytes, std::min(all_reduce_us(kinds.front(), copies, bytes, false, kSimulatedRing, here),
+                        all_reduce_us(kinds.front(), copies, bytes, true, kSimulatedTree, here)));
+  result.how = copies > kSimulatedRing ? "by rings or trees (times go on from those of fewer machines)"
+                                       : "by rings or trees, simulated";
   return result;
 }
 

@@ -3,6 +3,8 @@
 // reducing gradients on a cluster, from a topology description.
 #pragma once
 
+#include <vector>
+
 #include "slip/device.hpp"
 #include "slip/gradient_plan.hpp"
 #include "slip/topology.hpp"
@@ -26,11 +28,11 @@ struct ClusterCost {
   const char* how = "";  // how the cost was computed, as text for a report
 };
 
-// The cost of all_reduce on `machines` of these machines, for several sizes. For machines with GPUs it is computed by
-// the cost model, for any number. For other machines it is the time of rings or of trees, whichever is faster. A few
-// machines are simulated message by message. More machines are extrapolated from two simulated numbers: the time of a
-// ring grows linearly with the machines, and the time of a tree with their logarithm.
-ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = Here::at());
+// The cost of all_reduce on copies of these machines, for several sizes. For machines with GPUs it is computed by the
+// cost model, for any number. For copies of one other machine it is the time of rings or of trees, whichever is faster.
+// A few machines are simulated message by message. More machines are extrapolated from two simulated numbers: the time
+// of a ring grows linearly with the machines, and the time of a tree with their logarithm.
+ClusterCost cluster_cost(const std::vector<TopoSystem>& kinds, int copies, Here here = Here::at());
 
 // The time of one all_reduce by a ring or a tree, in microseconds. Up to `max_simulated` machines are simulated.
 double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
