@@ -59,14 +59,12 @@ const std::byte* at(const void* source, std::size_t offset) { return static_cast
 // lose no precision.
 class Steps {
  public:
-  Steps(const Reduction& how, std::span<const void* const> from)
-      : how_(how), from_(from), width_(bytes_of(how.type)), extra_(extra_of(how)) {
+  Steps(const Reduction& how, std::span<const void* const> from) : how_(how), from_(from), extra_(extra_of(how)) {
     last_ = kernel_of(how.type, how.op, extra_);
     before_last_ = extra_ == ReduceExtra::kScales ? last_ : kernel_of(how.type, how.op, ReduceExtra::kNone);
   }
 
   bool is_copy() const { return from_.size() == 1 && extra_ == ReduceExtra::kNone; }
-  std::size_t width() const { return width_; }
 
   // Reduces `bytes` (whole blocks), pass by pass. `take`: returns the bytes of a source, which is the kernel's source
   // `index`.
@@ -109,11 +107,26 @@ class Steps {
 
   const Reduction& how_;
   std::span<const void* const> from_;
-  std::size_t width_;
   ReduceExtra extra_;
   ReduceKernel last_, before_last_;
   alignas(kBlockBytes) std::array<std::byte, kChunkBytes> carry_;
 };
+
+// Less than a block from few sources: one call of the kernel, with padded copies. Steps would take several times as
+// long.
+void reduce_few(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t bytes) {
+  const ReduceExtra extra = extra_of(how);
+  alignas(kBlockBytes) std::array<std::array<std::byte, kBlockBytes>, kMaxSources> padded;
+  KernelCall call{.to = padded[0].data(), .sources = from.size(), .bytes = kBlockBytes, .divisor = how.divisor};
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    padded[i] = {};
+    copy_few(padded[i].data(), from[i], bytes);
+    call.from[i] = padded[i].data();
+    if (extra == ReduceExtra::kScales) call.scales[i] = how.scales[i];
+  }
+  kernel_of(how.type, how.op, extra)(call);
+  for (void* target : to) copy_few(target, padded[0].data(), bytes);
+}
 
 template <class T>
 ReduceScale whole_scale(double factor, DataType type, Here here) {
@@ -188,8 +201,9 @@ ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, Instru
 
 void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements) {
   if (elements == 0) return;
+  const std::size_t bytes = elements * bytes_of(how.type);
+  if (bytes < kBlockBytes && from.size() > 1 && from.size() <= kMaxSources) return reduce_few(how, to, from, bytes);
   Steps steps(how, from);
-  const std::size_t bytes = elements * steps.width();
   if (steps.is_copy()) {
     for (void* target : to) copy(target, from[0], bytes);
     return;

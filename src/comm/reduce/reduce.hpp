@@ -59,10 +59,29 @@ inline void reduce(const Reduction& how, void* to, std::span<const void* const> 
   reduce(how, std::span<void* const>(&to, 1), from, elements);
 }
 
+// Copies less than 64 bytes in two parts of a fixed size, which overlap. A call of memcpy takes longer than the copy.
+inline void copy_few(void* to, const void* from, std::size_t bytes) {
+  const auto copy_ends = [&]<std::size_t kSize>(std::integral_constant<std::size_t, kSize>) {
+    std::array<std::byte, kSize> first, last;
+    std::memcpy(first.data(), from, kSize);
+    std::memcpy(last.data(), static_cast<const std::byte*>(from) + bytes - kSize, kSize);
+    std::memcpy(to, first.data(), kSize);
+    std::memcpy(static_cast<std::byte*>(to) + bytes - kSize, last.data(), kSize);
+  };
+  if (bytes >= 32) copy_ends(std::integral_constant<std::size_t, 32>());
+  else if (bytes >= 16) copy_ends(std::integral_constant<std::size_t, 16>());
+  else if (bytes >= 8) copy_ends(std::integral_constant<std::size_t, 8>());
+  else if (bytes >= 4) copy_ends(std::integral_constant<std::size_t, 4>());
+  else if (bytes >= 2) copy_ends(std::integral_constant<std::size_t, 2>());
+  else if (bytes == 1) *static_cast<std::byte*>(to) = *static_cast<const std::byte*>(from);
+}
+
 // REQUIRES: `to` equals `from`, or the ranges are disjoint. memcpy, because non-temporal stores (stnp) were not faster
 // on a Neoverse V1 (4 to 128 MiB).
 inline void copy(void* to, const void* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  if (to == from) return;
+  if (bytes < 64) return copy_few(to, from, bytes);
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace slip::comm
