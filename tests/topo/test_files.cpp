@@ -199,7 +199,11 @@ TEST(TopoFiles, SeveralHostsInOneFile) {
   const auto host = [](int number) {
     return "<cpu numaid=\"0\" host_hash=\"" + std::to_string(number) + "\"><pci busid=\"0000:01:00.0\"/></cpu>";
   };
-  EXPECT_TRUE(topo::document_warnings("<system>" + host(1) + host(2) + "</system>", "x").empty());
+  const std::string equal = "<system>" + host(1) + host(2) + "</system>";
+  EXPECT_TRUE(topo::document_warnings(equal, "x").empty());
+  const std::vector<TopoSystem> both = topo::parse_topologies(equal, "x");
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_EQ(both[0].xml, both[1].xml) << "rings and paths are searched once for equal machines";
 }
 
 TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {
