@@ -109,6 +109,8 @@ const Hostile kHostile[] = {
     {"<system><cpu numaid=\"0\"/>\n<cpu numaid=\"0\"/></system>", {"line 2", "numaid", "line 1"}},
     {"<system><cpu numaid=\"0\" host_hash=\"1\"/>\n<cpu numaid=\"1\" host_hash=\"2\"/></system>",
      {"line 2", "host_hash"}},
+    {"<system><cpu numaid=\"0\" host_hash=\"1\"/>\n<cpu numaid=\"0\" host_hash=\"2\"/></system>",
+     {"line 2", "host_hash", "its own file"}},
     {"<system><cpu numaid=\"0\" affinity=\"0-3\"/></system>", {"line 1", "affinity", "0-3"}},
     {"<system><cpu numaid=\"0\">\n<net dev=\"0\"/></cpu></system>", {"line 2", "<net>", "<cpu>", "nic"}},
     {"<system><cpu numaid=\"0\">\n<pci class=\"0x060400\"/></cpu></system>", {"line 2", "busid", "missing"}},
