@@ -109,6 +109,10 @@ std::vector<XmlElement> hosts_of(const XmlElement& root) {
     hosts[entry->second].children.push_back(child);
   }
   if (hosts.size() < 2) return {root};
+  for (XmlElement& host : hosts) {
+    for (XmlElement& child : host.children)
+      std::erase_if(child.attributes, [](const auto& attribute) { return attribute.first == "host_hash"; });
+  }
   // Elements that are no <cpu> belong to no host.
   std::erase_if(hosts, [](const XmlElement& host) {
     return std::ranges::none_of(host.children, [](const XmlElement& child) { return child.name == "cpu"; });

@@ -36,6 +36,11 @@ inline Cluster repeated(const std::vector<TopoSystem>& machines, int copies) {
   return cluster;
 }
 
+// Whether these are copies of one machine, such as the hosts of a dump.
+inline bool all_equal(const std::vector<TopoSystem>& machines) {
+  return std::ranges::all_of(machines, [&](const TopoSystem& one) { return one.xml == machines.front().xml; });
+}
+
 inline FoldedCluster folded(const std::vector<TopoSystem>& machines, int copies, int max_copies = kMaxCopies) {
   const int kept = copies <= max_copies ? copies : max_copies - (copies - max_copies) % 2;
   FoldedCluster result{.cluster = repeated(machines, kept), .further = copies - kept};

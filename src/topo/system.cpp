@@ -94,11 +94,11 @@ class GraphBuilder {
   void add_cpu(const XmlElement& cpu) {
     const XmlAttributes values = of(cpu);
     const auto numa = static_cast<int>(values.number("numaid", -1, kMaxIndex));
-    claim(cpu, "numaid", std::to_string(numa));
     const std::string host = values.text_or("host_hash", "");
     if (!cpus_.empty() && host != host_)
       values.refuse("host_hash", fmt::format("another host than '{}': give each host its own file", host_));
     host_ = host;
+    claim(cpu, "numaid", std::to_string(numa));  // after the host: each host has its own numbers
     const std::string affinity = values.text_or("affinity", "");
     if (affinity.find_first_not_of("0123456789abcdefABCDEF,") != std::string::npos)
       values.refuse("affinity", "must be hexadecimal digits and commas");

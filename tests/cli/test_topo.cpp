@@ -203,7 +203,7 @@ TEST(CliTopo, TooManyRanksAreRefusedBeforeTheyArePlanned) {
   file << "<system version=\"2\">\n";
   for (int host = 0; host < 5000; ++host)
     file << "<cpu host_hash=\"0x" << host << "\" numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\">"
-         << "<gpu dev=\"0\" sm=\"90\"/></pci><nic><net dev=\"0\" speed=\"100000\"/></nic></cpu>\n";
+         << "<gpu dev=\"0\" sm=\"90\"/></pci><nic><net dev=\"0\" speed=\"" << 100000 + host << "\"/></nic></cpu>\n";
   file << "</system>\n";
   file.close();
   for (const std::string how : {"--file ", "--compare "}) {
@@ -211,6 +211,29 @@ TEST(CliTopo, TooManyRanksAreRefusedBeforeTheyArePlanned) {
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_NE(outcome.err.find("10000 ranks in the plan: at most 4096"), std::string::npos) << outcome.err;
   }
+}
+
+// The hosts of a dump are as many copies of one machine, and folded like these.
+TEST(CliTopo, EqualHostsOfADumpAreFolded) {
+  const std::string one = read_file(data("nvswitch8.xml")), dump = scratch("dump.xml");
+  const std::size_t begin = one.find("<cpu"), end = one.find("</system>");
+  std::ofstream file(dump);
+  file << one.substr(0, begin);
+  for (int host = 0; host < 40; ++host) {
+    std::string text = one.substr(begin, end - begin);
+    for (std::size_t at = 0; (at = text.find("<cpu ", at)) != std::string::npos; at += 5)
+      text.insert(at + 5, "host_hash=\"" + std::to_string(host) + "\" ");
+    file << text;
+  }
+  file << "</system>\n";
+  file.close();
+  const auto table = [](const std::string& arguments) {
+    const Outcome outcome = run("topo --predict all_reduce " + arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  };
+  EXPECT_EQ(table("--nodes 100 --file " + dump), table("--nodes 4000 --file " + data("nvswitch8.xml")));
 }
 
 // The broken part is on one machine of several; a ring is as fast as its slowest machine.

@@ -109,6 +109,8 @@ const Hostile kHostile[] = {
     {"<system><cpu numaid=\"0\"/>\n<cpu numaid=\"0\"/></system>", {"line 2", "numaid", "line 1"}},
     {"<system><cpu numaid=\"0\" host_hash=\"1\"/>\n<cpu numaid=\"1\" host_hash=\"2\"/></system>",
      {"line 2", "host_hash"}},
+    {"<system><cpu numaid=\"0\" host_hash=\"1\"/>\n<cpu numaid=\"0\" host_hash=\"2\"/></system>",
+     {"line 2", "host_hash", "its own file"}},
     {"<system><cpu numaid=\"0\" affinity=\"0-3\"/></system>", {"line 1", "affinity", "0-3"}},
     {"<system><cpu numaid=\"0\">\n<net dev=\"0\"/></cpu></system>", {"line 2", "<net>", "<cpu>", "nic"}},
     {"<system><cpu numaid=\"0\">\n<pci class=\"0x060400\"/></cpu></system>", {"line 2", "busid", "missing"}},
@@ -199,7 +201,11 @@ TEST(TopoFiles, SeveralHostsInOneFile) {
   const auto host = [](int number) {
     return "<cpu numaid=\"0\" host_hash=\"" + std::to_string(number) + "\"><pci busid=\"0000:01:00.0\"/></cpu>";
   };
-  EXPECT_TRUE(topo::document_warnings("<system>" + host(1) + host(2) + "</system>", "x").empty());
+  const std::string equal = "<system>" + host(1) + host(2) + "</system>";
+  EXPECT_TRUE(topo::document_warnings(equal, "x").empty());
+  const std::vector<TopoSystem> both = topo::parse_topologies(equal, "x");
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_EQ(both[0].xml, both[1].xml) << "rings and paths are searched once for equal machines";
 }
 
 TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {

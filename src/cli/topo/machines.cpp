@@ -15,7 +15,8 @@
 namespace slip::cli {
 namespace {
 
-constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
+constexpr std::size_t kMaxRanks = 4096;                     // trees and rings are stored and printed for all ranks
+constexpr std::size_t kMaxAllRanks = std::size_t{1} << 30;  // folded
 
 // "link:PCI0=50%": the part and its share of the rate.
 std::pair<std::string, double> slow_part(const std::string& text) {
@@ -76,14 +77,21 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options) {
 
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies) {
-  std::size_t ranks = 0;
-  for (const TopoSystem& one : machines) ranks += one.devices.size();
-  ranks *= static_cast<std::size_t>(std::min(copies, max_copies));
+  // Copies of equal machines are folded as copies of one.
+  const bool equal = max_copies == topo::kMaxCopies && topo::all_equal(machines);
+  const std::vector<TopoSystem> kinds(machines.begin(), equal ? machines.begin() + 1 : machines.end());
+  const std::size_t all_copies = static_cast<std::size_t>(copies) * (machines.size() / kinds.size());
+  std::size_t devices = 0;
+  for (const TopoSystem& one : kinds) devices += one.devices.size();
+  if (devices * all_copies > kMaxAllRanks)
+    throw UsageError(
+        fmt::format("{} ranks: at most {} are possible; give a smaller --nodes", devices * all_copies, kMaxAllRanks));
+  const std::size_t ranks = devices * std::min(all_copies, static_cast<std::size_t>(max_copies));
   if (ranks > kMaxRanks)
     throw UsageError(
         fmt::format("{} ranks in the plan: at most {} are possible; give a smaller --nodes or a file of fewer hosts",
                     ranks, kMaxRanks));
-  topo::FoldedCluster cluster = topo::folded(machines, copies, max_copies);
+  topo::FoldedCluster cluster = topo::folded(kinds, static_cast<int>(all_copies), max_copies);
   TopoSystem& first = cluster.cluster.nodes.front();
   for (const std::string& part : options.failed) first = changed([&] { return topo::without_part(first, part, {}); });
   for (const std::string& text : options.slow) {
