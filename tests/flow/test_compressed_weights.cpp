@@ -223,6 +223,40 @@ TEST(CompressedWeights, CompressedFilesRunFromMemoryAndFromDisk) {
   }
 }
 
+std::uint64_t bytes_in_host_memory(const WeightsPlan& plan) {
+  std::uint64_t bytes = 0;
+  for (const WeightGroup& group : plan.units) bytes += group.from_disk ? 0 : group.stored_bytes();
+  return bytes;
+}
+
+TEST(CompressedWeights, CompressedWeightsThatFitHostMemoryAreNotReadFromDisk) {
+  const Chain chain = f32_chain(24, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  options.host_memory = 24 * kBytes * 8 / 10;  // of all weights, which take 0.7 compressed
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  EXPECT_TRUE(std::ranges::none_of(plan.units, &WeightGroup::from_disk));
+}
+
+// Decoding is slower than the link, and faster than the disk: only the groups on disk are compressed.
+TEST(CompressedWeights, GroupsThatAreNotCompressedFitHostMemory) {
+  const Chain chain = f32_chain(24, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  costs.load = {7e9, 1000};
+  costs.decode = {2e9, 1000};
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  options.host_memory = 24 * kBytes / 2;
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  for (const WeightGroup& group : plan.units) EXPECT_TRUE(group.compressed_bytes == 0 || group.from_disk);
+  EXPECT_LE(bytes_in_host_memory(plan), options.host_memory);
+}
+
 TEST(CompressedWeights, ADamagedBlockIsFoundBeforeAnyOutput) {
   const Chain chain = f32_chain(30, kBytes, 1'000'000);
   const Weights weights = normal_weights(chain, 4);

@@ -180,9 +180,13 @@ class WeightsPlanner {
       if (share > 0 && options_.stream_all) break;
       add_form(groups, share, costs);
     }
-    const auto in_memory = std::ranges::count(groups, false, &WeightGroup::from_disk);
-    if (in_memory == 0 || in_memory == static_cast<std::int64_t>(groups.size())) return;
-    for (WeightGroup& group : groups) group.compressed_bytes = group.from_disk ? group.compressed_bytes : 0;
+    const auto in_memory = std::ranges::count(groups_, false, &WeightGroup::from_disk);
+    if (in_memory == 0 || in_memory == static_cast<std::int64_t>(groups_.size())) return;
+    // The groups in memory are not compressed in this form. So only those that fit uncompressed stay there.
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (groups_[i].from_disk) groups[i].from_disk = true;
+      else groups[i] = groups_[i];
+    }
     add_form(groups, 0, costs);
   }
   // Each slot has the size of the largest compressed group. If a few groups are much larger than the others (an
