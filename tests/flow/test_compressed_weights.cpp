@@ -385,6 +385,43 @@ TEST(CompressedWeights, AStreamerCompressesItsGroups) {
   }
 }
 
+// The files are not compressed. The streamer compresses their tensors in memory, and does not read the files again,
+// whatever the limit of host memory is.
+TEST(CompressedWeights, AStreamerCompressesTensorsOfFiles) {
+  const Chain chain = f32_chain(12, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 8);
+  const Folder folder(chain, weights);
+  const WeightSource files = WeightSource::files(folder.path + "/plain");
+  const Device device = Device::open("cpu");
+  std::vector<StreamedGroup> groups;
+  std::vector<GroupUse> uses;
+  for (const GraphValue& value : chain.graph.values()) {
+    if (value.role != ValueRole::kWeight) continue;
+    groups.push_back({value.name, GroupSource::tensors(files, {value.name})});
+    uses.push_back({value.name, 1000});
+  }
+  WeightStreamer streamer(
+      device, groups,
+      {.budget = 5 * kBytes, .host_memory = 0, .compress = true, .load = {1e9, 0}, .decode = {50e9, 0}});
+  const WeightPass pass = streamer.add_pass("pass", uses);
+  streamer.plan();
+  EXPECT_TRUE(any_streamed(streamer.plan_of(pass)));
+  EXPECT_TRUE(streamer.verify(pass).proven());
+  const Stream stream = device.stream();
+  for (int step = 0; step < 2; ++step) {
+    streamer.begin(pass);
+    for (const StreamedGroup& group : groups) {
+      const Range range = streamer.acquire(group.name, stream);
+      stream.sync();
+      const std::vector<std::uint32_t>& wanted = weights[std::stoul(group.name.substr(1))];
+      const auto* const found = static_cast<const std::uint32_t*>(WeightStreamer::address(range));
+      ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), found)) << group.name;
+      streamer.release(group.name, stream);
+    }
+  }
+  streamer.sync();
+}
+
 // An op that needs damaged weights does not run, though nobody has waited for the load.
 TEST(CompressedWeights, AStreamerRunsNothingWithADamagedGroup) {
   const Chain chain = f32_chain(12, kBytes, 1'000'000);
