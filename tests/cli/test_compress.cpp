@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "cli/program.hpp"
 
@@ -50,6 +51,18 @@ TEST(CliCompress, WrongArgumentsAreNamed) {
   const Outcome none = run("compress /nowhere -o /tmp/slip-nothing");
   EXPECT_EQ(none.status, 1);
   EXPECT_NE(none.err.find("/nowhere"), std::string::npos) << none.err;
+}
+
+// A raw block is padded to 16 bytes, so it is larger than a tensor of two.
+TEST(CliCompress, LabTakesAModelOfOneWeight) {
+  const std::string model = scratch("compress-one.safetensors");
+  const std::string header = R"({"w":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  std::ofstream(model, std::ios::binary) << length << header << "ab";
+  const json tables = lab_tables("compress", "cpu", "--quick --model " + model);
+  EXPECT_EQ(tables.at(0).at("rows").size(), 1U);
+  std::filesystem::remove(model);
 }
 
 TEST(CliCompress, LabShowsTheInformationByField) {
