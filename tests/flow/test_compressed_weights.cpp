@@ -338,6 +338,24 @@ TEST(CompressedWeights, APlanForOtherSizesIsRefused) {
   EXPECT_THROW(static_cast<void>(verify_weights(cut, chain.graph)), Error);
 }
 
+TEST(CompressedWeights, WeightsOfAnotherModelOfTheSameSizesAreRefused) {
+  static const Kernel kUse{"use", [](const Args&) {}};
+  const auto graph_with = [](const char* name) {
+    Graph graph;
+    const Value x = graph.input("x", DataType::kU32, {64}), y = graph.activation("y", DataType::kU32, {64});
+    const Value weight = graph.weight(name, DataType::kF32, {kBytes / 4});
+    graph.add_op({"op", &kUse, {graph.all_of(x), graph.all_of(weight)}, {graph.all_of(y)}, {}, {}});
+    graph.output(y);
+    return graph;
+  };
+  const Graph graph = graph_with("up"), other = graph_with("down");
+  const std::vector<std::uint32_t> words(kBytes / 4);
+  const WeightSource source = WeightSource::compressed(
+      Device::open("cpu"), graph, WeightSource::memory([&](const GraphValue&) { return bytes_of(words); }));
+  EXPECT_NO_THROW(static_cast<void>(source.compressed_bytes(graph)));
+  EXPECT_THROW(static_cast<void>(source.compressed_bytes(other)), Error);
+}
+
 TEST(CompressedWeights, AStreamerCompressesItsGroups) {
   constexpr std::size_t kGroups = 32, kWords = 600'000;
   std::mt19937_64 random(6);
