@@ -179,6 +179,21 @@ TEST(CompressedWeights, ResidentGroupsStayCompressedWhereMoreOfThemFit) {
               0.03 * static_cast<double>(plan.step));
 }
 
+// On the cpu device nothing crosses the link: the groups are decoded from where they are.
+TEST(CompressedWeights, TheDescriptionSaysThatDecodingTakesTheTime) {
+  const Chain chain = f32_chain(32, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "cpu";
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  const std::string text = describe(plan, chain.graph, costs);
+  EXPECT_NE(text.find("nothing over the link"), std::string::npos) << text;
+  EXPECT_NE(text.find("of decoding: "), std::string::npos) << text;
+  EXPECT_NE(text.find("most of it is decoding"), std::string::npos) << text;
+}
+
 TEST(CompressedWeights, NothingIsCompressedWhereComputeHidesTheLoads) {
   const Chain chain = f32_chain(32, kBytes, 6'000'000'000);  // an op takes 6 ms, a load 1.2
   Costs costs = chain.costs;
