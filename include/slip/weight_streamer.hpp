@@ -83,8 +83,8 @@ struct StreamerOptions {
   std::optional<std::uint64_t> ring = {};  // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                 // no group stays resident
   // plan() compresses the groups without loss, into pinned memory of its own, and uses the compressed ones where that
-  // makes steps shorter. Afterwards the sources are no longer needed. Tensors of files that `slip compress` has written
-  // are used compressed even without this option.
+  // makes steps shorter. `host_memory` does not limit this memory. The other groups are still loaded from their
+  // sources. Tensors of files that `slip compress` has written are used compressed even without this option.
   bool compress = false;
   // Device memory of the program; then the streamer allocates none. Its size is the budget, unless `budget` is smaller.
   std::optional<Range> memory = {};

@@ -61,10 +61,11 @@ class OffloadPlan:
                  *([f"  slots        {text_of(slots)}, for compressed weights before they are decoded"] if slots else []),
                  f"link           {text_of(rate)}/s"]
         packed = [group for group in weights.groups if group.packed is not None]
-        if packed:
-            whole, stored = sum(group.nbytes for group in packed), sum(group.packed.compressed_nbytes for group in packed)
-            used = [each for each in sizes["groups"] if each["compressed_bytes"]]
-            lines.append(f"compressed     {text_of(whole)} of weights in {text_of(stored)} of pinned memory "
+        used = [each for each in sizes["groups"] if each["compressed_bytes"]]
+        if packed or used:
+            whole = sum(group.nbytes for group in packed) or sum(each["bytes"] for each in used)
+            stored = sum(group.packed.compressed_nbytes for group in packed) or sum(each["compressed_bytes"] for each in used)
+            lines.append(f"compressed     {text_of(whole)} of weights in {text_of(stored)} of {'pinned memory' if packed else 'the files'} "
                          f"({whole / stored:.2f}x); "
                          f"{sum(each['resident'] for each in used)} stay so on the device, "
                          f"{sum(not each['resident'] for each in used)} are streamed so")

@@ -231,7 +231,7 @@ class Offloaded:
         """Measures the rate of reads from the files with one read. The page cache may not contain the bytes."""
         assert self._files is not None
         group = min(self._weights.groups, key=lambda each: abs(each.nbytes - (32 << 20)))
-        if group.host is None:
+        if group.host is None and group.packed is None:
             into = torch.empty(group.nbytes, dtype=torch.uint8)
             begin = time.perf_counter()
             self._files.read(group.tensor, into.data_ptr(), group.nbytes)

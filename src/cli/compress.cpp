@@ -31,9 +31,10 @@ class ProgressLine {
     const double seconds = 1e-9 * static_cast<double>(now - start_ns_);
     const double share =
         progress.total == 0 ? 100.0 : 100.0 * static_cast<double>(progress.done) / static_cast<double>(progress.total);
-    fmt::print(stderr, "\r\033[K{}: {} of {}, {:.0f} %, {}", base::single_line_text(progress.file),
-               base::format_bytes(progress.done), base::format_bytes(progress.total), share,
-               base::format_rate(static_cast<double>(progress.done) / (seconds > 0 ? seconds : 1)));
+    const std::string amounts =
+        fmt::format(": {} of {}, {:.0f} %, {}", base::format_bytes(progress.done), base::format_bytes(progress.total),
+                    share, base::format_rate(static_cast<double>(progress.done) / (seconds > 0 ? seconds : 1)));
+    fmt::print(stderr, "\r\033[K{}{}", end_of(base::single_line_text(progress.file), amounts.size()), amounts);
     std::fflush(stderr);
     any_ = true;
   }
@@ -42,6 +43,16 @@ class ProgressLine {
   }
 
  private:
+  // The end of a path for which the terminal has room beside `others` characters: a longer line would wrap, and "\r"
+  // returns only to the beginning of its last row.
+  static std::string end_of(const std::string& path, std::size_t others) {
+    const std::size_t columns = terminal_columns(80), room = columns > others + 4 ? columns - others - 1 : 3;
+    if (path.size() <= room) return path;
+    std::size_t from = path.size() - (room - 3);
+    while (from < path.size() && (static_cast<unsigned char>(path[from]) & 0xC0) == 0x80) ++from;  // within a character
+    return "..." + path.substr(from);
+  }
+
   bool on_terminal_ = ::isatty(STDERR_FILENO) != 0;
   bool any_ = false;
   std::int64_t start_ns_ = base::now_ns(), shown_ns_ = 0;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <type_traits>
 
 #include "base/fail.hpp"
 #include "base/json_text.hpp"
@@ -64,7 +66,8 @@ std::uint64_t header_room(const SafetensorsHeader& original, const std::string& 
 // Counts the bytes that are done, and calls FilesOptions::progress.
 class Progress {
  public:
-  Progress(const FilesOptions& options, std::uint64_t total) : options_(options) { now_.total = total; }
+  explicit Progress(const FilesOptions& options) : options_(options) {}
+  void expect(std::uint64_t bytes) { now_.total += bytes; }
   void begin(const std::string& file) { now_.file = file; }
   void add(std::uint64_t bytes) {
     now_.done += bytes;
@@ -89,6 +92,7 @@ class FileCompressor {
       : source_(source),
         text_(read_header_text(source, here)),
         header_(parse_header(text_, source.size(), source.path(), here)),
+        header_room_(header_room(header_, text_, source.size())),
         path_(path),
         progress_(progress),
         here_(here) {
@@ -98,12 +102,21 @@ class FileCompressor {
         base::fail(Code::kInvalidValue, here, "'{}': its metadata has {}, a key of compressed files", source.path(),
                    shown(key));
     }
+    if (header_room_ > kMaxHeaderBytes)
+      base::fail(Code::kInvalidValue, here,
+                 "'{}': the compressed file needs a header of {} bytes, and at most {} are "
+                 "allowed",
+                 source.path(), header_room_, kMaxHeaderBytes);
+    for (const TensorInfo& tensor : header_.tensors) {
+      naming(tensor, [&] { static_cast<void>(table_of(tensor)); });
+      progress.expect(tensor.bytes);
+    }
   }
+  const std::string& path() const { return path_; }
 
   void write(FilesResult& result) {
     store::PartialFile out(path_, here_);
-    const std::uint64_t room = header_room(header_, text_, source_.size());
-    std::uint64_t at = 8 + room;
+    std::uint64_t at = 8 + header_room_;
     Sizes sizes;
     for (const TensorInfo& tensor : header_.tensors) {
       const std::optional<std::uint64_t> kept = size_if_there(out, tensor, at);
@@ -114,12 +127,9 @@ class FileCompressor {
     source_.require_unchanged(here_);
     out.truncate(at);
     std::string json = header_without_checksum(header_, text_, source_.size(), sizes, 0);
-    if (room > kMaxHeaderBytes)
-      base::fail(Code::kInvalidValue, here_, "'{}': its header would have {} bytes, and at most {} are allowed", path_,
-                 room, kMaxHeaderBytes);
-    json.resize(room, ' ');
+    json.resize(header_room_, ' ');
     json.replace(kChecksumPrefix.size(), kChecksumDigits, fmt::format("{:016x}", header_checksum(json)));
-    out.write(0, as_bytes(length_text(room) + json));
+    out.write(0, as_bytes(length_text(header_room_) + json));
     out.finish();
     count(result);
   }
@@ -198,15 +208,31 @@ class FileCompressor {
     }
   }
 
+  BlockTable table_of(const TensorInfo& tensor) const {
+    const Split split = split_of(tensor.type);
+    return {split, tensor.bytes / weight_bytes(split), here_};
+  }
+  // Adds the names of the file and the tensor to errors of the codec, which does not know them.
+  template <class Call>
+  std::invoke_result_t<Call> naming(const TensorInfo& tensor, const Call& call) const {
+    try {
+      return call();
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidValue) throw;
+      base::fail(Code::kInvalidValue, here_, "'{}': tensor {}: {}", source_.path(), shown(tensor.name),
+                 base::bare_text(error));
+    }
+  }
+
   std::uint64_t compress(store::PartialFile& out, const TensorInfo& tensor, std::uint64_t at) {
     out.truncate(std::min(out.size(), at));
-    const Split split = split_of(tensor.type);
-    BlockTable table(split, tensor.bytes / weight_bytes(split), here_);
+    BlockTable table = table_of(tensor);
     std::vector<std::byte> weights;  // of one piece after the other
     for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
       weights.resize(piece_bytes(table, first));
       source_.read(tensor.offset + table.weights_begin(first), weights.data(), weights.size(), here_);
-      const EncodedBlocks blocks = encode_blocks(table, first, piece_end(table, first) - first, weights, here_);
+      const EncodedBlocks blocks =
+          naming(tensor, [&] { return encode_blocks(table, first, piece_end(table, first) - first, weights, here_); });
       out.write(at + table.head_bytes() + table.begin(first), blocks);
       progress_.add(weights.size());
     }
@@ -217,6 +243,7 @@ class FileCompressor {
   const store::File& source_;
   std::string text_;
   SafetensorsHeader header_;
+  std::uint64_t header_room_;  // bytes of the compressed file's header
   std::string path_;
   Progress& progress_;
   Here here_;
@@ -225,7 +252,10 @@ class FileCompressor {
 class FileDecompressor {
  public:
   FileDecompressor(const store::File& source, const std::string& path, Progress& progress, Here here)
-      : source_(source), header_(read_compressed_header(source, here)), path_(path), progress_(progress), here_(here) {}
+      : source_(source), header_(read_compressed_header(source, here)), path_(path), progress_(progress), here_(here) {
+    for (const TensorInfo& tensor : header_.original.tensors) progress.expect(tensor.bytes);
+  }
+  const std::string& path() const { return path_; }
 
   void write(FilesResult& result) {
     store::PartialFile out(path_, here_);
@@ -360,26 +390,20 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
 template <class Worker>
 FilesResult convert(const std::string& from, const std::string& to, const FilesOptions& options, Here here) {
   const Source source = source_of(from, here);
-  std::vector<store::File> files;
-  std::uint64_t total = 0;
+  std::deque<store::File> files;  // workers refer to them: they must not move
+  std::deque<Worker> workers;
+  Progress progress(options);
+  // Makes all workers before it writes anything: they read and check the headers, so that a file that cannot be
+  // converted leaves no output behind.
   for (const std::string& name : source.tensors) {
     files.push_back(store::File::open(source.folder + "/" + name, here));
-    // Reads all headers before it writes anything, so that a wrong file leaves no output behind.
-    if constexpr (std::is_same_v<Worker, FileDecompressor>) {
-      for (const TensorInfo& tensor : read_compressed_header(files.back(), here).original.tensors)
-        total += tensor.bytes;
-    } else {
-      for (const TensorInfo& tensor : read_header(files.back(), here).tensors) total += tensor.bytes;
-    }
+    workers.emplace_back(files.back(), to + "/" + name, progress, here);
   }
   prepare_target(source, to, options.resume, here);
-  Progress progress(options, total);
   FilesResult result;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string path = to + "/" + source.tensors[i];
-    progress.begin(path);
-    Worker worker(files[i], path, progress, here);
-    if (is_there(path)) worker.compare(result);
+  for (Worker& worker : workers) {
+    progress.begin(worker.path());
+    if (is_there(worker.path())) worker.compare(result);
     else worker.write(result);
   }
   for (const std::string& name : source.others)

@@ -55,15 +55,17 @@ CompressedHeader read_compressed_header(const store::File& file, Here here) {
   if (result.original.tensors.size() != result.stored.tensors.size())
     fail(fmt::format("it has {} tensors, and the original file has {}", result.stored.tensors.size(),
                      result.original.tensors.size()));
+  for (std::size_t i = 0; i < result.stored.tensors.size(); ++i)
+    result.stored_by_name.emplace(result.stored.tensors[i].name, i);
   for (const TensorInfo& tensor : result.original.tensors)
     static_cast<void>(result.stored_tensor(tensor, file.path(), here));
   return result;
 }
 
 const TensorInfo& CompressedHeader::stored_tensor(const TensorInfo& of, const std::string& path, Here here) const {
-  const auto found = std::ranges::find(stored.tensors, of.name, &TensorInfo::name);
-  if (found == stored.tensors.end()) base::fail(Code::kParse, here, "'{}': tensor {} is missing", path, shown(of.name));
-  return *found;
+  const auto found = stored_by_name.find(of.name);
+  if (found == stored_by_name.end()) base::fail(Code::kParse, here, "'{}': tensor {} is missing", path, shown(of.name));
+  return stored.tensors[found->second];
 }
 
 CompressedTensor::CompressedTensor(const store::File& file, const CompressedHeader& header, const TensorInfo& original,

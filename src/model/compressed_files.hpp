@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "model/codec/tensor.hpp"
 #include "model/safetensors.hpp"
@@ -20,9 +21,10 @@
 namespace slip::model {
 
 struct CompressedHeader {
-  std::string original_text;           // the header of the original file
-  SafetensorsHeader original, stored;  // of the original file, and of the compressed one
-  std::uint64_t original_bytes = 0;    // size of the original file
+  std::string original_text;                                    // the header of the original file
+  SafetensorsHeader original, stored;                           // of the original file, and of the compressed one
+  std::uint64_t original_bytes = 0;                             // size of the original file
+  std::unordered_map<std::string, std::size_t> stored_by_name;  // index into stored.tensors: a file may have many
 
   // The entry of the compressed file for this tensor of the original file. Throws kParse if there is none.
   const TensorInfo& stored_tensor(const TensorInfo& of, const std::string& path, Here here) const;

@@ -166,6 +166,7 @@ TEST_F(CliWeights, WrongValuesAreNamedInOneLine) {
       {"plan " + model() + " --budget much", 2, {"--budget 'much'", "2GiB"}},
       {"plan " + model() + " --ring -1", 2, {"--ring '-1'", "2GiB"}},
       {"plan " + model() + " --host-memory all", 2, {"--host-memory 'all'"}},
+      {"plan " + model() + " --compress --host-memory 4MiB", 2, {"--compress", "--host-memory", "slip compress"}},
       {"plan " + model() + " --budget 6MiB --slowdown 5", 2, {"--budget", "--slowdown"}},
       {"plan " + model() + " --slowdown -5", 2, {"--slowdown -5"}},
       {"plan " + model() + " --slowdown 5x", 2, {"5x", "number"}},

@@ -179,6 +179,21 @@ TEST(CompressedWeights, ResidentGroupsStayCompressedWhereMoreOfThemFit) {
               0.03 * static_cast<double>(plan.step));
 }
 
+// On the cpu device nothing crosses the link: the groups are decoded from where they are.
+TEST(CompressedWeights, TheDescriptionSaysThatDecodingTakesTheTime) {
+  const Chain chain = f32_chain(32, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "cpu";
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  const std::string text = describe(plan, chain.graph, costs);
+  EXPECT_NE(text.find("nothing over the link"), std::string::npos) << text;
+  EXPECT_NE(text.find("of decoding: "), std::string::npos) << text;
+  EXPECT_NE(text.find("most of it is decoding"), std::string::npos) << text;
+}
+
 TEST(CompressedWeights, NothingIsCompressedWhereComputeHidesTheLoads) {
   const Chain chain = f32_chain(32, kBytes, 6'000'000'000);  // an op takes 6 ms, a load 1.2
   Costs costs = chain.costs;
@@ -210,11 +225,11 @@ TEST(CompressedWeights, HostMemoryHoldsAsManyGroupsAsFitInTheirForm) {
       options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
       const WeightsPlan plan = plan_weights(chain.graph, costs, options);
       std::uint64_t kept = 0;
-      for (const WeightGroup& group : plan.units) kept += group.resident || group.from_disk ? 0 : group.stored_bytes();
+      for (const WeightGroup& group : plan.groups) kept += group.resident || group.from_disk ? 0 : group.stored_bytes();
       EXPECT_LE(kept, host_memory) << decode;
       if (decode < 50e9 || host_memory < 14 * kBytes) continue;
       EXPECT_TRUE(any_streamed(plan));
-      EXPECT_TRUE(std::ranges::none_of(plan.units, &WeightGroup::from_disk));
+      EXPECT_TRUE(std::ranges::none_of(plan.groups, &WeightGroup::from_disk));
     }
   }
 }
@@ -243,6 +258,40 @@ TEST(CompressedWeights, CompressedFilesRunFromMemoryAndFromDisk) {
       }
     }
   }
+}
+
+std::uint64_t bytes_in_host_memory(const WeightsPlan& plan) {
+  std::uint64_t bytes = 0;
+  for (const WeightGroup& group : plan.groups) bytes += group.from_disk ? 0 : group.stored_bytes();
+  return bytes;
+}
+
+TEST(CompressedWeights, CompressedWeightsThatFitHostMemoryAreNotReadFromDisk) {
+  const Chain chain = f32_chain(24, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  options.host_memory = 24 * kBytes * 8 / 10;  // of all weights, which take 0.7 compressed
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  EXPECT_TRUE(std::ranges::none_of(plan.groups, &WeightGroup::from_disk));
+}
+
+// Decoding is slower than the link, and faster than the disk: only the groups on disk are compressed.
+TEST(CompressedWeights, GroupsThatAreNotCompressedFitHostMemory) {
+  const Chain chain = f32_chain(24, kBytes, 1'000'000);
+  Costs costs = chain.costs;
+  costs.device = "a GPU";
+  costs.load = {7e9, 1000};
+  costs.decode = {2e9, 1000};
+  WeightsOptions options = with_budget(chain, 0.3);
+  options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
+  options.host_memory = 24 * kBytes / 2;
+  const WeightsPlan plan = plan_weights(chain.graph, costs, options);
+  ASSERT_TRUE(any_streamed(plan));
+  for (const WeightGroup& group : plan.groups) EXPECT_TRUE(group.compressed_bytes == 0 || group.from_disk);
+  EXPECT_LE(bytes_in_host_memory(plan), options.host_memory);
 }
 
 TEST(CompressedWeights, ADamagedBlockIsFoundBeforeAnyOutput) {
@@ -326,6 +375,24 @@ TEST(CompressedWeights, APlanForOtherSizesIsRefused) {
   EXPECT_THROW(static_cast<void>(verify_weights(cut, chain.graph)), Error);
 }
 
+TEST(CompressedWeights, WeightsOfAnotherModelOfTheSameSizesAreRefused) {
+  static const Kernel kUse{"use", [](const Args&) {}};
+  const auto graph_with = [](const char* name) {
+    Graph graph;
+    const Value x = graph.input("x", DataType::kU32, {64}), y = graph.activation("y", DataType::kU32, {64});
+    const Value weight = graph.weight(name, DataType::kF32, {kBytes / 4});
+    graph.add_op({"op", &kUse, {graph.all_of(x), graph.all_of(weight)}, {graph.all_of(y)}, {}, {}});
+    graph.output(y);
+    return graph;
+  };
+  const Graph graph = graph_with("up"), other = graph_with("down");
+  const std::vector<std::uint32_t> words(kBytes / 4);
+  const WeightSource source = WeightSource::compressed(
+      Device::open("cpu"), graph, WeightSource::memory([&](const GraphValue&) { return bytes_of(words); }));
+  EXPECT_NO_THROW(static_cast<void>(source.compressed_bytes(graph)));
+  EXPECT_THROW(static_cast<void>(source.compressed_bytes(other)), Error);
+}
+
 TEST(CompressedWeights, AStreamerCompressesItsGroups) {
   constexpr std::size_t kGroups = 32, kWords = 600'000;
   std::mt19937_64 random(6);
@@ -371,6 +438,43 @@ TEST(CompressedWeights, AStreamerCompressesItsGroups) {
     }
     streamer.sync();
   }
+}
+
+// The files are not compressed. The streamer compresses their tensors in memory, and does not read the files again,
+// whatever the limit of host memory is.
+TEST(CompressedWeights, AStreamerCompressesTensorsOfFiles) {
+  const Chain chain = f32_chain(12, kBytes, 1'000'000);
+  const Weights weights = normal_weights(chain, 8);
+  const Folder folder(chain, weights);
+  const WeightSource files = WeightSource::files(folder.path + "/plain");
+  const Device device = Device::open("cpu");
+  std::vector<StreamedGroup> groups;
+  std::vector<GroupUse> uses;
+  for (const GraphValue& value : chain.graph.values()) {
+    if (value.role != ValueRole::kWeight) continue;
+    groups.push_back({value.name, GroupSource::tensors(files, {value.name})});
+    uses.push_back({value.name, 1000});
+  }
+  WeightStreamer streamer(
+      device, groups,
+      {.budget = 5 * kBytes, .host_memory = 0, .compress = true, .load = {1e9, 0}, .decode = {50e9, 0}});
+  const WeightPass pass = streamer.add_pass("pass", uses);
+  streamer.plan();
+  EXPECT_TRUE(any_streamed(streamer.plan_of(pass)));
+  EXPECT_TRUE(streamer.verify(pass).proven());
+  const Stream stream = device.stream();
+  for (int step = 0; step < 2; ++step) {
+    streamer.begin(pass);
+    for (const StreamedGroup& group : groups) {
+      const Range range = streamer.acquire(group.name, stream);
+      stream.sync();
+      const std::vector<std::uint32_t>& wanted = weights[std::stoul(group.name.substr(1))];
+      const auto* const found = static_cast<const std::uint32_t*>(WeightStreamer::address(range));
+      ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), found)) << group.name;
+      streamer.release(group.name, stream);
+    }
+  }
+  streamer.sync();
 }
 
 // An op that needs damaged weights does not run, though nobody has waited for the load.

@@ -124,6 +124,43 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   EXPECT_GT(better_than_guess, 0) << "the search is for nothing";
 }
 
+// The same with compressed groups, some of which stay on the device compressed. Rings of one or two groups: there, a
+// copy into the ring would wait for an op, and a copy into a slot does not.
+TEST(PlanWeights, TheSearchFindsWhatTryingAllFindsWithCompressedGroups) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Chain chain = random_chain(seed, 8 + seed % 4);
+    chain.costs.decode = {seed % 2 != 0 ? 20e9 : 3e9, 1000};
+    std::vector<WeightGroup> units = flow::make_weight_groups(chain.graph);
+    std::vector<char> packed(units.size(), 0);
+    std::uint64_t all = 0, largest = 0;
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      if ((seed + i) % 5 != 0) units[i].compressed_bytes = units[i].bytes * 7 / 10 / 16 * 16;
+      packed[i] = units[i].compressed_bytes > 0 && i % 3 == seed % 3 ? 1 : 0;
+      all += flow::aligned(units[i].bytes);
+      largest = std::max(largest, flow::aligned(units[i].bytes));
+    }
+    const flow::StepCosts step_costs = flow::step_costs_of(chain.graph, chain.costs, units);
+    const std::vector<WeightLoad> loads = flow::make_loads(units);
+    const flow::ResidentProblem problem{step_costs, units, loads, all * (1 + seed % 5) / 8, largest * (1 + seed % 2),
+                                        packed};
+    double best = 1e300;
+    std::vector<char> set(units.size());
+    std::vector<WeightLoad> left;
+    for (std::uint32_t bits = 0; bits < 1u << units.size(); ++bits) {
+      std::uint64_t used = 0;
+      for (std::size_t i = 0; i < units.size(); ++i) {
+        set[i] = static_cast<char>(bits >> i & 1);
+        used += !set[i] ? 0 : flow::aligned(packed[i] ? units[i].compressed_bytes : units[i].bytes);
+      }
+      if (used > problem.capacity || !flow::streamed_loads(problem, set, left)) continue;
+      best = std::min(best, flow::steady_step_of(step_costs, left, set).step);
+    }
+    const flow::ResidentChoice found = flow::search_resident(problem, 50'000'000);
+    EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;
+    EXPECT_LE(found.bound, best * (1 + 1e-9)) << "seed " << seed << ": the bound is not one";
+  }
+}
+
 TEST(PlanWeights, ASlowdownGivesTheSmallestBudget) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     const Chain chain = random_chain(seed, 24);

@@ -146,6 +146,36 @@ TEST_F(CompressedFiles, NothingIsReplaced) {
   }
 }
 
+// Files are converted in the order of their names. A file that cannot be converted is found before the first is
+// written.
+TEST_F(CompressedFiles, AFileThatCannotBeConvertedLeavesNoOutput) {
+  compress();
+  const auto refused = [&](std::initializer_list<std::string_view> words) {
+    EXPECT_TRUE(
+        fails([&] { model::compress_files(path("model"), path("other"), {}, {}); }, Code::kInvalidValue, words));
+    EXPECT_FALSE(fs::exists(path("other")));
+    fs::remove(path("model/c.safetensors"));
+  };
+  fs::copy_file(path("small/b.safetensors"), path("model/c.safetensors"));
+  refused({"c.safetensors", "compressed already"});
+  const Bytes weights(8);
+  write_tensors(path("model/c.safetensors"), std::vector<TensorData>{{"w", DataType::kF32, {2}, weights}},
+                {{"slip.x", "y"}});
+  refused({"c.safetensors", "slip.x"});
+  // A header that would exceed the limit: most of its bytes need one more byte in the text of the compressed header.
+  write_tensors(path("model/c.safetensors"), std::vector<TensorData>{{"w", DataType::kF32, {2}, weights}},
+                {{"x", std::string(20'000'000, '"')}});
+  refused({"c.safetensors", "header"});
+  // A sparse file.
+  const std::string header = R"({"w":{"dtype":"U8","shape":[68719476736],"data_offsets":[0,68719476736]}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  write_raw("model/c.safetensors", length + header);
+  fs::resize_file(path("model/c.safetensors"), 8 + header.size() + (std::uint64_t{1} << 36));
+  refused({"c.safetensors", "tensor 'w'", "64 GiB"});
+  EXPECT_NO_THROW(model::compress_files(path("model"), path("other"), {}, {}));
+}
+
 TEST_F(CompressedFiles, InterruptedWorkContinues) {
   struct Interrupted {};
   compress();

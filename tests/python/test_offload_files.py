@@ -182,6 +182,17 @@ class Files(Case):
             self.assertEqual(value.dtype, torch.float32 if name.startswith("wo.") else torch.float16, name)
             self.assertTrue(torch.equal(value, plain.state_dict()[name].to(value.dtype)), name)
 
+    def test_converted_weights_are_compressed(self):
+        """Weights of another type in the files are converted, and kept compressed."""
+        plain = make().to(torch.bfloat16)
+        self.save(plain)
+        wanted = run(plain.float())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")   # the conversion takes memory
+            model = slip.offload(self.empty(), "50%", "cpu", weights=self.path, compress=True)
+        for _ in range(3):
+            self.assertTrue(torch.equal(run(model), wanted))
+
     def test_a_file_that_changes(self):
         model = slip.offload(self.empty(), "50%", "cpu", weights=self.path, stream_all=True)
         run(model)

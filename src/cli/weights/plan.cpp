@@ -18,6 +18,7 @@ Json json_of(const WeightsPlan& plan, const WeightsProof& proof, const Predictio
   return {{"device_bytes", plan.device_bytes()},
           {"resident_bytes", plan.resident_bytes},
           {"ring_bytes", plan.ring_bytes},
+          {"slot_bytes", plan.slot_bytes},
           {"activation_bytes", plan.activation_bytes},
           {"streamed_bytes", plan.streamed_bytes},
           {"link_bytes", plan.link_bytes()},

@@ -146,6 +146,10 @@ Workload::Workload(const WorkloadOptions& options) : planning_(options.planning(
                                    options.model));
     graph_ = read_graph(options.model, {});
   }
+  if (options.compress && !options.host_memory.empty())
+    throw UsageError(
+        "--compress keeps all weights in host memory, so it cannot be combined with --host-memory: write a compressed "
+        "folder with slip compress, and use that without --compress");
   if (options.compress && !has_weights())
     throw UsageError(fmt::format("--compress: '{}' is a graph without weights", options.model));
   if (has_weights()) source_ = WeightSource::files(folder_, {});

@@ -47,22 +47,31 @@ std::string compression_line(const WeightsPlan& plan, const Costs& costs) {
 // Says whether compute or loading limits the step, and how to shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
-  const std::string amounts = fmt::format(
-      "{} a step at {} = {} against {} of compute", base::format_bytes(plan.link_bytes()),
-      base::format_rate(costs.load.bytes_per_second), base::format_time(plan.loading), base::format_time(plan.compute));
-  if (plan.loading <= plan.compute) {
+  // Decoding runs where the ops run, so the link works at the same time as both.
+  const Picos work = plan.compute + plan.decoding;
+  const std::string of_link =
+      plan.loading == 0 ? "nothing over the link"
+                        : fmt::format("{} a step at {} = {}", base::format_bytes(plan.link_bytes()),
+                                      base::format_rate(costs.load.bytes_per_second), base::format_time(plan.loading));
+  const std::string of_decoding =
+      plan.decoding > 0 ? fmt::format(" and {} of decoding", base::format_time(plan.decoding)) : "";
+  const std::string amounts =
+      fmt::format("{} against {} of compute{}", of_link, base::format_time(plan.compute), of_decoding);
+  if (plan.loading <= work) {
     const Picos extra = plan.step - plan.compute;
     if (extra * 1000 <= plan.compute) return fmt::format("compute-bound: {}: all loads are hidden\n", amounts);
-    return fmt::format("compute-bound: {}: {} more than resident, since loads slow kernels or come late\n", amounts,
-                       base::format_time(extra));
+    const char* const why =
+        2 * plan.decoding > extra ? "most of it is decoding" : "since loads slow kernels or come late";
+    return fmt::format("compute-bound: {}: {} more than resident, {}\n", amounts, base::format_time(extra), why);
   }
   return fmt::format(
       "load-bound: {}; hidden from about {:.3g} times the work per step on (more tokens or a larger "
       "batch), or with {} more of the weights resident\n",
-      amounts, static_cast<double>(plan.loading) / static_cast<double>(std::max<Picos>(plan.compute, 1)),
+      amounts,
+      static_cast<double>(plan.loading - plan.decoding) / static_cast<double>(std::max<Picos>(plan.compute, 1)),
       base::format_bytes(
           static_cast<std::uint64_t>(static_cast<double>(plan.streamed_bytes) *
-                                     (1 - static_cast<double>(plan.compute) / static_cast<double>(plan.loading)))));
+                                     (1 - static_cast<double>(work) / static_cast<double>(plan.loading)))));
 }
 
 }  // namespace

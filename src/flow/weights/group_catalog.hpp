@@ -28,6 +28,10 @@ class GroupCatalog {
   const std::vector<WeightGroup>& groups() const { return groups_; }
   const WeightGroup& operator[](std::uint32_t group) const { return groups_[group]; }
   bool is_of_files(std::uint32_t group) const { return of_files_[group]; }
+  // Loads take this group from pinned memory, where compress() has put it: they do not read its files.
+  bool is_packed_in_memory(std::uint32_t group) const {
+    return groups_[group].compressed_bytes > 0 && packed_[group]->image.block;
+  }
 
   // The functions below set the place of a group (device, host memory or disk), before a loader is made.
   void clear_places() {

@@ -100,7 +100,7 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) {
     if (options_.purpose == Purpose::kRun && (!packed || packed->bytes != planned.compressed_bytes))
       base::fail(Code::kInvalidValue, here,
                  "the plan has weight '{}' compressed to {} bytes, and the source has it {}: plan with "
-                 "WeightsOptions::compressed of this source",
+                 "WeightsOptions::compressed of this source (slip run --compress compresses a folder)",
                  value_of(planned.parts.front()).name, planned.compressed_bytes,
                  packed ? fmt::format("compressed to {}", packed->bytes) : "as it is");
     group.path = LoadPath::kDecode;

@@ -65,6 +65,9 @@ void write_tables(const PackedPart& part, std::byte* into) {
   std::memset(into + end, 0, part.blocks_offset() - end);
 }
 
+// Names a weight that was compressed in memory.
+std::string text_of(const GraphValue& weight) { return fmt::format("weight '{}'", weight.name); }
+
 // Appends a part: places it in the packed group.
 void append(PackedGroup& group, PackedPart part) {
   part.offset = group.bytes;
@@ -185,7 +188,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;
       model::BlockTable table(split, part.bytes.bytes / model::weight_bytes(split), here);
       blocks.push_back(model::encode_blocks(table, 0, table.blocks(), plain, here));
-      append(group, {.what = fmt::format("weight '{}'", weight.name),
+      append(group, {.what = text_of(weight),
                      .at = part.offset,
                      .bytes = part.bytes.bytes,
                      .sizes = model::DecompressSizes::of(table),
@@ -204,13 +207,18 @@ std::vector<PackedGroups::Group> PackedGroups::of(const WeightSource& source, co
   std::vector<Group> result(groups.size());
   if (source.packed_) {
     result = source.packed_->groups();
-    const auto same = [](const Group& packed, const WeightGroup& group) {
-      return packed->decoded_bytes == group.bytes && packed->parts.size() == group.parts.size();
+    // Also the names: another model may have weights of the same sizes.
+    const auto same_part = [&](const PackedPart& packed, const WeightGroup::Part& part) {
+      return packed.at == part.offset && packed.bytes == part.bytes.bytes &&
+             packed.what == text_of(values[part.bytes.value.index]);
     };
-    if (!std::equal(result.begin(), result.end(), groups.begin(), groups.end(), same))
+    const auto same = [&](const Group& packed, const WeightGroup& group) {
+      return packed->decoded_bytes == group.bytes && std::ranges::equal(packed->parts, group.parts, same_part);
+    };
+    if (!std::ranges::equal(result, groups, same))
       base::fail(Code::kInvalidValue, here,
-                 "the weights were compressed for another graph, with {} weight groups, not {}", result.size(),
-                 groups.size());
+                 "the weights were compressed for another graph: its {} weight groups are not the {} of this graph",
+                 result.size(), groups.size());
   } else if (source.files_) {
     for (std::size_t i = 0; i < groups.size(); ++i) result[i] = in_files(source, groups[i], values, here);
   }

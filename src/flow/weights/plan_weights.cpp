@@ -33,11 +33,11 @@ std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
 // step, so that the reads are spread, too.
 void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
   double all = 0, owed = 0;
-  for (const WeightGroup& group : groups) all += static_cast<double>(group.stored_bytes());
-  if (all <= static_cast<double>(host_memory)) {
-    for (WeightGroup& group : groups) group.from_disk = false;
-    return;
+  for (WeightGroup& group : groups) {
+    group.from_disk = false;  // the groups may have been marked for a form that takes more bytes
+    all += static_cast<double>(group.stored_bytes());
   }
+  if (all <= static_cast<double>(host_memory)) return;
   const double share = static_cast<double>(host_memory) / all;
   std::uint64_t left = host_memory;
   for (WeightGroup& group : groups) {

@@ -20,8 +20,12 @@ bool stays_packed(const ResidentProblem& problem, std::uint32_t group) {
 // The length of a step with a given choice, and lower bounds for choices that are only partly made.
 class ChoiceCosts {
  public:
-  explicit ChoiceCosts(const ResidentProblem& problem) : problem_(problem), load_times_(problem.groups.size(), 0.0) {
-    for (const WeightLoad& load : problem.loads) load_times_[load.group] += problem.step_costs.loads[load.group];
+  explicit ChoiceCosts(const ResidentProblem& problem)
+      : problem_(problem), load_times_(problem.groups.size(), 0.0), decode_times_(problem.groups.size(), 0.0) {
+    for (const WeightLoad& load : problem.loads) {
+      load_times_[load.group] += problem.step_costs.loads[load.group];
+      decode_times_[load.group] += problem.step_costs.decodes[load.group];
+    }
     compute_ = std::accumulate(problem.step_costs.ops.begin(), problem.step_costs.ops.end(), 0.0);
     by_worth_.resize(problem.groups.size());
     std::iota(by_worth_.begin(), by_worth_.end(), 0U);
@@ -34,6 +38,9 @@ class ChoiceCosts {
     return aligned(stays_packed(problem_, group) ? one.compressed_bytes : one.bytes);
   }
   double load_time(std::uint32_t group) const { return load_times_[group]; }
+  double decode_time(std::uint32_t group, bool resident) const {
+    return resident && !stays_packed(problem_, group) ? 0 : decode_times_[group];
+  }
   bool must_stay(std::uint32_t group) const { return aligned(problem_.groups[group].bytes) > problem_.ring; }
   const std::vector<std::uint32_t>& by_worth() const { return by_worth_; }
 
@@ -44,9 +51,9 @@ class ChoiceCosts {
   }
 
   // Lower bound when the groups by_worth_[from...] are undecided, `room` bytes are left for them, and the decided ones
-  // load for `loading`. As in a fractional knapsack, the groups with the longest load time per byte stay, the last of
-  // them in part.
-  double bound(std::size_t from, std::uint64_t room, double loading) {
+  // load for `loading` and decode for `decoding`. As in a fractional knapsack, the groups with the longest load time
+  // per byte stay, the last of them in part.
+  double bound(std::size_t from, std::uint64_t room, double loading, double decoding) {
     effort += by_worth_.size() - from;
     for (std::size_t i = from; i < by_worth_.size(); ++i) {
       const std::uint32_t group = by_worth_[i];
@@ -54,13 +61,14 @@ class ChoiceCosts {
       loading += load_times_[group] * (1 - part);
       room -= std::min(room, bytes(group));
     }
-    return min_steady_step(problem_.step_costs, compute_, loading);
+    return min_steady_step(problem_.step_costs, compute_ + decoding, loading);
   }
 
   // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It evaluates the
   // recurrence (recurrence.hpp) for these groups, without slowdowns and with a ring that loses no bytes at its end.
   // More loads never make its steady state shorter. Of the ends of all ops and loads, the smallest increase from one
-  // step to the next is the bound.
+  // step to the next is the bound. A compressed group is copied to a slot, so its copy does not wait for a place in the
+  // ring; only its decoding does.
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
@@ -70,7 +78,7 @@ class ChoiceCosts {
   double worth(std::uint32_t group) const { return load_times_[group] / static_cast<double>(bytes(group)); }
 
   const ResidentProblem& problem_;
-  std::vector<double> load_times_;
+  std::vector<double> load_times_, decode_times_;  // by group, of all its loads
   double compute_ = 0;
   std::vector<std::uint32_t> by_worth_;
   std::vector<WeightLoad> scratch_;
@@ -97,12 +105,12 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
       for (in_ring += aligned(problem_.groups[group].bytes); in_ring > problem_.ring; ++oldest) {
         const WeightLoad& old = scratch_[oldest % loads];
         const std::size_t used_by = oldest / loads * ops + old.last_op;
-        if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
+        if (used_by < at && problem_.step_costs.decodes[group] <= 0) load_end = std::max(load_end, op_ends_[used_by]);
         in_ring -= aligned(problem_.groups[old.group].bytes);
       }
       load_end += problem_.step_costs.loads[group];
       load_ends_[next] = load_end;
-      op_end = std::max(op_end, load_end);
+      op_end = std::max(op_end, load_end) + problem_.step_costs.decodes[group];
     }
     op_end += problem_.step_costs.ops[op];
     op_ends_[at] = op_end;
@@ -164,7 +172,7 @@ bool take_strided(const ChoiceCosts& costs, std::uint64_t room, double phase, Re
 class ResidentSearch {
  public:
   explicit ResidentSearch(const ResidentProblem& problem) : costs_(problem) {
-    best_.bound = costs_.bound(0, problem.capacity, 0);
+    best_.bound = costs_.bound(0, problem.capacity, 0, 0);
     best_.step = kInfinite;
   }
 
@@ -221,7 +229,7 @@ class ResidentSearch {
     max_effort_ = effort;
     open_ = kInfinite;
     ResidentSet set(costs_.problem().groups.size(), 1);  // undecided groups count as resident: still a lower bound
-    descend(set, 0, costs_.problem().capacity, 0, best_.bound);
+    descend(set, 0, costs_.problem().capacity, {}, best_.bound);
     best_.bound = std::max(best_.bound, std::min(best_.step, open_));
   }
 
@@ -241,7 +249,11 @@ class ResidentSearch {
     return true;
   }
 
-  void descend(ResidentSet& set, std::size_t depth, std::uint64_t room, double loading, double bound) {
+  // Of the groups that are decided.
+  struct Decided {
+    double loading = 0, decoding = 0;
+  };
+  void descend(ResidentSet& set, std::size_t depth, std::uint64_t room, Decided decided, double bound) {
     if (bound * kCloseEnough >= best_.step) return;  // no choice in this branch is better
     if (costs_.effort > max_effort_) {
       open_ = std::min(open_, bound);
@@ -252,7 +264,9 @@ class ResidentSearch {
       return;
     }
     const std::uint32_t group = costs_.by_worth()[depth];
-    if (costs_.bytes(group) <= room) descend(set, depth + 1, room - costs_.bytes(group), loading, bound);
+    if (costs_.bytes(group) <= room)
+      descend(set, depth + 1, room - costs_.bytes(group),
+              {decided.loading, decided.decoding + costs_.decode_time(group, true)}, bound);
     if (costs_.must_stay(group)) return;
     // When the effort is used up, each level on the way back still computes the bound of its other branch; this limits
     // that work, too.
@@ -261,10 +275,11 @@ class ResidentSearch {
       return;
     }
     set[group] = 0;
-    const double load = loading + costs_.load_time(group);
-    double below = std::max(bound, costs_.bound(depth + 1, room, load));
+    const Decided streamed{decided.loading + costs_.load_time(group),
+                           decided.decoding + costs_.decode_time(group, false)};
+    double below = std::max(bound, costs_.bound(depth + 1, room, streamed.loading, streamed.decoding));
     if (below * kCloseEnough < best_.step) below = std::max(below, costs_.bound_of_streamed(set));
-    descend(set, depth + 1, room, load, below);
+    descend(set, depth + 1, room, streamed, below);
     set[group] = 1;
   }
 

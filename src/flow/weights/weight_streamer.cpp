@@ -120,7 +120,7 @@ std::uint64_t WeightStreamer::State::budget(Here here) const {
 void WeightStreamer::State::leave_on_disk() {
   std::uint64_t left = options.host_memory;
   for (std::uint32_t i = 0; i < catalog.size(); ++i) {
-    if (!catalog.is_of_files(i) || catalog[i].resident) continue;
+    if (!catalog.is_of_files(i) || catalog[i].resident || catalog.is_packed_in_memory(i)) continue;
     if (catalog[i].stored_bytes() > left) catalog.leave_on_disk(i);
     else left -= catalog[i].stored_bytes();
   }

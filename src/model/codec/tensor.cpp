@@ -78,8 +78,9 @@ BlockTable::BlockTable(Split split, std::uint64_t weights, Here here) : split_(s
     base::fail(Code::kInvalidValue, here, "a tensor of {} weights: at most {} can be compressed", weights, kMaxWeights);
   count_ = count_of(split, weights);
   if (count_ * max_block_bytes(split) / kBlockAlignment > UINT32_MAX)
-    base::fail(Code::kInvalidValue, here, "a tensor of {} weights of {} bytes: at most 64 GiB can be compressed",
-               weights, weight_bytes(split));
+    base::fail(Code::kInvalidValue, here,
+               "a tensor of {} weights of {} bytes: only tensors below 64 GiB can be compressed", weights,
+               weight_bytes(split));
   checksums_.reserve(count_);
   ends_.reserve(count_);
 }
