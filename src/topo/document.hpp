@@ -8,8 +8,8 @@
 
 namespace slip::topo {
 
-// One document for each host: the CPUs with the same host_hash. They lose it, so that equal hosts have equal documents. A
-// document of one host is returned as it is.
+// One document for each host: the CPUs with the same host_hash. They lose it, so that equal hosts have equal documents.
+// A document of one host is returned as it is.
 std::vector<XmlElement> hosts_of(const XmlElement& root);
 
 // A large PCI switch of Broadcom reports several switches inside itself. The links between these are no bottleneck, so

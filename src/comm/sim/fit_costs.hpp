@@ -34,8 +34,8 @@ inline constexpr std::size_t kMinFitRows = 6;
 // Throws kInvalidValue for fewer than kMinFitRows rows, or for rows without bytes or time.
 Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> rows, Here here = Here::at());
 
-// Reads a table: the text that all_reduce_perf prints, the JSON that it writes, or other JSON. That is an array of rows,
-// or an object with "rows", or an array of objects with "name" and "rows"; `table` then chooses one. A row is
+// Reads a table: the text that all_reduce_perf prints, the JSON that it writes, or other JSON. That is an array of
+// rows, or an object with "rows", or an array of objects with "name" and "rows"; `table` then chooses one. A row is
 // [bytes, microseconds], or an object with "bytes" and "time_us", as `slip topo --json` writes. Throws kParse with the
 // name of the file and the line or row.
 std::vector<Measurement> parse_measurements(std::string_view text, const std::string& file, std::string_view table,
