@@ -20,9 +20,17 @@
 namespace slip::transport {
 namespace {
 
-// If UCX has no network but TCP: the least length of a message that goes by rendezvous. UCX's own choice is below
-// 32 KiB, and a rendezvous costs about 20 us over TCP: ucx_perftest's 32 KiB take 32 us on loopback, and 11 us without.
-constexpr const char* kTcpRendezvous = "512K";
+// Variables of UCX, without the prefix UCX_, that are set if UCX has no network but TCP and the environment does not
+// set them.
+//   RNDV_THRESH    UCX's own choice is below 32 KiB, and a rendezvous costs about 20 us over TCP: ucx_perftest's 32 KiB
+//                  take 32 us on loopback, and 11 us without.
+//   ZCOPY_THRESH   If the peer resets the connection while UCX 1.13 sends without a copy, an assertion of UCX ends this
+//                  process. So UCX copies, into segments that are large enough to be as fast.
+struct UcxSetting {
+  const char *name, *value;
+};
+constexpr UcxSetting kPlainTcp[] = {
+    {"RNDV_THRESH", "512K"}, {"ZCOPY_THRESH", "inf"}, {"TCP_TX_SEG_SIZE", "256K"}, {"TCP_RX_SEG_SIZE", "256K"}};
 
 constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so many attempts, sleeping threads are woken
 
@@ -109,21 +117,30 @@ const UcxContext& UcxContext::of_process() {
 }
 
 UcxContext::UcxContext(const UcxLibrary& ucx) : ucx_(ucx) {
-  init(nullptr);
-  if (!fast_networks(transports_).empty() || !base::env_text("UCX_RNDV_THRESH").empty()) return;
+  init(false);
+  plain_tcp_ = fast_networks(transports_).empty();
+  if (!plain_tcp_) return;
   ucx_.cleanup(handle_);
-  init(kTcpRendezvous);
+  init(true);
 }
 
-// `rendezvous`: from this length on, messages go by rendezvous; null: UCX chooses.
-void UcxContext::init(const char* rendezvous) {
+// UCX 1.13 knows the options of a transport without the transport's name only.
+void UcxContext::set_option(ucp_config_t* config, std::string_view name, const char* value) const {
+  static_cast<void>(ucx_.config_modify(config, std::string(name).c_str(), value));
+  if (name.starts_with("TCP_"))
+    static_cast<void>(ucx_.config_modify(config, std::string(name.substr(4)).c_str(), value));
+}
+
+void UcxContext::init(bool plain_tcp) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucx_.config_read(nullptr, nullptr, &config);
   if (status == UCS_OK) {
     // Ranks of one host have our own shared memory. UCX's would also be found between containers of one host, and does
     // not report a lost peer.
     if (base::env_text("UCX_TLS").empty()) static_cast<void>(ucx_.config_modify(config, "TLS", "^sm"));
-    if (rendezvous) static_cast<void>(ucx_.config_modify(config, "RNDV_THRESH", rendezvous));
+    for (const auto& [name, value] : kPlainTcp) {
+      if (plain_tcp && base::env_text((std::string("UCX_") + name).c_str()).empty()) set_option(config, name, value);
+    }
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -157,6 +174,7 @@ std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
       std::erase_if(table.workers, [](const auto& one) { return one.second.expired(); });
       std::weak_ptr<UcxWorker>& place = table.workers[{key, rank}];
       std::shared_ptr<UcxWorker> known = place.lock();
+      if (known && known->has_ended()) known = nullptr;
       if (known || !now) return known;
       place = now;
       return now;
@@ -253,23 +271,35 @@ bool UcxWorker::is_closing() {
   return !closing_.empty();
 }
 
-void UcxWorker::end() {
-  for (UcxPort* const one : ports_) one->cancel_all();
-  for (UcxEndpoint& one : endpoints_) close(one);
-  flush();
-  const auto is_busy = [this]() SLIP_REQUIRES(ucx_lock) {
-    return is_closing() || flush_.under_way ||
-           std::any_of(ports_.begin(), ports_.end(),
-                       [](const UcxPort* one) SLIP_REQUIRES(ucx_lock) { return !one->pending_.empty(); });
-  };
-  drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); });
-  // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
-  // accesses no memory any more, because no thread drives it.
-  if (!is_busy()) ucx().worker_destroy(handle_);
+bool UcxWorker::has_ended() {
+  const base::LockGuard guard(lock());
+  return !handle_;
+}
+
+void UcxWorker::abandon() {
   handle_ = nullptr;
   flush_.under_way = false;
   unflushed_.store(false, std::memory_order_relaxed);
   for (const UcxPort* one : sleepers_) one->wake_up_->signal();
+}
+
+void UcxWorker::end() {
+  for (UcxPort* const one : ports_) one->cancel_all();
+  const auto any_pending = [this]() SLIP_REQUIRES(ucx_lock) {
+    return std::any_of(ports_.begin(), ports_.end(),
+                       [](const UcxPort* one) SLIP_REQUIRES(ucx_lock) { return !one->pending_.empty(); });
+  };
+  // Over TCP, UCX 1.13 can crash in this process or in the peer's when an endpoint is closed in the middle of a
+  // message.
+  if (context_.is_plain_tcp() && any_pending()) return abandon();
+  for (UcxEndpoint& one : endpoints_) close(one);
+  flush();
+  const auto is_busy = [&]() SLIP_REQUIRES(ucx_lock) { return is_closing() || flush_.under_way || any_pending(); };
+  drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); });
+  // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
+  // accesses no memory any more, because no thread drives it.
+  if (!is_busy()) ucx().worker_destroy(handle_);
+  abandon();
 }
 
 bool UcxWorker::arm() { return ucx().worker_arm(handle_) == UCS_OK; }
@@ -349,7 +379,7 @@ UcxPort::~UcxPort() {
   stop_sleeping();
   if (worker_->handle_ && !pending_.empty()) {
     cancel_all();
-    if (endpoint_ && !pending_.empty()) {
+    if (endpoint_ && !pending_.empty() && !worker_->context().is_plain_tcp()) {
       worker_->close(*endpoint_);
       worker_->drive_until([this]() SLIP_REQUIRES(ucx_lock) { return pending_.empty(); });
     }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,15 +40,18 @@ class UcxContext : base::NoCopy {
   ucp_context_h handle() const { return handle_; }
   const std::vector<std::string>& transports() const { return transports_; }  // "tcp/eth0"
   bool reaches_cuda() const { return reaches_cuda_; }                         // UCX was built with CUDA
+  bool is_plain_tcp() const { return plain_tcp_; }                            // there is no other network
   std::string status_text(ucs_status_t status) const { return ucx_.status_string(status); }
 
  private:
   explicit UcxContext(const UcxLibrary& ucx);
-  void init(const char* rendezvous);
+  void init(bool plain_tcp);
+  void set_option(ucp_config_t* config, std::string_view name, const char* value) const;
   const UcxLibrary& ucx_;
   ucp_context_h handle_ = nullptr;
   std::vector<std::string> transports_;
   bool reaches_cuda_ = false;
+  bool plain_tcp_ = false;
 };
 
 // The variables of the environment that limit the transports of UCX, for errors: "UCX_TLS=tcp". "": none is set.
@@ -106,6 +110,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   void close(UcxEndpoint& endpoint) SLIP_REQUIRES(ucx_lock);
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end() SLIP_REQUIRES(ucx_lock);
+  bool has_ended();
   // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
   // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
   // while, the proxy does, until UCX has flushed everything.
@@ -115,6 +120,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
 
  private:
   friend class UcxPort;
+  void abandon() SLIP_REQUIRES(ucx_lock);  // no thread drives it any more; its memory and sockets are leaked
   void flush() SLIP_REQUIRES(ucx_lock);
   void drive_until(const std::function<bool()>& reached) SLIP_REQUIRES(ucx_lock);
   bool is_closing() SLIP_REQUIRES(ucx_lock);
