@@ -64,9 +64,6 @@ class ClusterRun : base::NoCopy {
 
  private:
   bool started() const { return !id_.empty(); }
-  bool have_accepted() const {
-    return std::ranges::all_of(hosts_.all(), [](const Host& host) { return host.state == Host::State::kAccepted; });
-  }
   // If the reader of the output stops reading, this process reads no more frames. A job that is ending reads all.
   bool reads_frames() const { return !output_.is_full() || give_up_at_ns_ != 0; }
   bool is_over() const {
@@ -169,7 +166,7 @@ class ClusterRun : base::NoCopy {
   // When all hosts have accepted the job, chooses the address at which its ranks connect. On one host it is a Unix
   // socket. For several hosts, the first host reserves an address and a port, because rank 0 will listen there.
   void choose_address() {
-    if (!have_accepted()) return;
+    if (!hosts_.have_accepted()) return;
     if (hosts_.all().size() == 1) return start("unix:slip-launch-" + random_name(), 0);
     hosts_.first().connection.send({.kind = AgentFrameKind::kReserve, .body = hosts_.preferred_addresses()});
   }
@@ -290,7 +287,7 @@ class ClusterRun : base::NoCopy {
       hosts_.send_heartbeat();
       next_heartbeat_ns_ = now + ns(job_.silence) / kHeartbeatsPerSilence;
     }
-    const bool all_accepted = have_accepted();
+    const bool all_accepted = hosts_.have_accepted();
     for (Host& host : hosts_.all()) {
       if (host.is_over()) continue;
       if (late) host.heard_ns = now;

@@ -1,6 +1,7 @@
 // HostGroup: the launcher's data about each host of a job: its connection, its state and its ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <set>
@@ -46,11 +47,14 @@ class HostGroup {
   const std::list<Host>& all() const { return hosts_; }
   Host& first() { return hosts_.front(); }  // the host of rank 0
 
+  bool have_accepted() const {  // all of them
+    return std::ranges::all_of(hosts_, [](const Host& host) { return host.state == Host::State::kAccepted; });
+  }
   void send_running(const AgentFrame& frame);  // to all hosts whose ranks run
   // To all hosts whose agents have answered, also before the start: an agent may wait long for the other hosts.
   void send_heartbeat();
-  void flush_running(std::int64_t until_ns);   // waits until those hosts have taken all frames, or until that time
-  std::vector<int> running_ranks() const;      // ascending
+  void flush_running(std::int64_t until_ns);  // waits until those hosts have taken all frames, or until that time
+  std::vector<int> running_ranks() const;     // ascending
   // Addresses of the first host that the launcher or another host uses, separated by commas. They are ends of ssh
   // connections.
   std::string preferred_addresses() const;

@@ -42,10 +42,9 @@ template <class Self, class Base>
 PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control)
     : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
       calls_(plugin.calls()),
-      max_bytes_(comm_->properties().max_bytes),
-      max_in_flight_(side == PluginComm::Side::kReceive && comm_->properties().takes_gpu_memory
-                         ? kMaxInFlight - kMaxFlushes
-                         : kMaxInFlight),
+      limits_{comm_->properties().max_bytes, side == PluginComm::Side::kReceive && comm_->properties().takes_gpu_memory
+                                                 ? kMaxInFlight - kMaxFlushes
+                                                 : kMaxInFlight},
       control_(std::move(control)) {
   this->peer_ = std::move(peer);
   this->peer_.address += fmt::format(" by {}", plugin.file());
@@ -202,7 +201,7 @@ PluginSender::PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control
     : PluginEnd(plugin, PluginComm::Side::kSend, std::move(peer), std::move(control)) {
   PluginHello hello;
   hello.version = plugin.version();
-  hello.max_bytes = max_bytes_;
+  hello.max_bytes = limits_.bytes;
   copy_text(hello.plugin, plugin.name());
   if (!control_.send(hello)) throw lost();
 }
@@ -216,9 +215,9 @@ bool PluginSender::join() {
       base::fail(Code::kIo, {},
                  "{} answered with bytes that are not its address: both ranks must run the same version of Slipstream",
                  peer_.text());
-    max_bytes_ = std::min(max_bytes_, answer_.max_bytes);
+    limits_.bytes = std::min(limits_.bytes, answer_.max_bytes);
   }
-  if (max_bytes_ == 0) {  // the receiver failed; a notice with the reason follows
+  if (limits_.bytes == 0) {  // the receiver failed; a notice with the reason follows
     control_.look();
     if (control_.notice() || control_.ended()) throw lost();
     return false;
@@ -242,8 +241,8 @@ NetRequest* PluginSender::isend(const NetPart& part, bool) {
 
 bool PluginSender::start(NetRequest& request) {
   const NetPart& part = request.parts[0];
-  Piece piece{&request, nullptr, std::min<std::size_t>(part.bytes - offset_, max_bytes_)};
-  piece.last = piece.bytes < max_bytes_;
+  Piece piece{&request, nullptr, std::min<std::size_t>(part.bytes - offset_, limits_.bytes)};
+  piece.last = piece.bytes < limits_.bytes;
   std::span<std::byte> bytes(part.data + offset_, piece.bytes);
   void* memory = nullptr;
   if (!bytes.empty()) {
@@ -309,8 +308,8 @@ void PluginReceiver::begin_listening() {
     if (!listener_)
       base::fail(Code::kIo, {}, "{}: the plug-in {} made no listener although listen succeeded", peer_.text(),
                  plugin.text());
-    max_bytes_ = std::min(max_bytes_, hello_.max_bytes);
-    answer.max_bytes = max_bytes_;
+    limits_.bytes = std::min(limits_.bytes, hello_.max_bytes);
+    answer.max_bytes = limits_.bytes;
   } catch (const Error&) {
     static_cast<void>(control_.send(answer));  // the notice with the reason follows it
     throw;
@@ -344,7 +343,7 @@ bool PluginReceiver::start(NetRequest& request) {
   parts.count = static_cast<int>(request.count);
   for (std::size_t i = 0; i < request.count; ++i) {
     const NetPart& part = request.parts[i];
-    parts.bytes[i] = std::min<std::size_t>(part.bytes - offset_, max_bytes_);
+    parts.bytes[i] = std::min<std::size_t>(part.bytes - offset_, limits_.bytes);
     parts.tags[i] = part.tag;
     if (parts.bytes[i] > 0) {
       parts.data[i] = part.data + offset_;
@@ -355,13 +354,13 @@ bool PluginReceiver::start(NetRequest& request) {
       parts.bytes[i] = empty.bytes.size();
       parts.memories[i] = empty.handle;
     }
-    if (request.count > 1 && parts.bytes[i] == max_bytes_) fail_part(part);
+    if (request.count > 1 && parts.bytes[i] == limits_.bytes) fail_part(part);
   }
-  Piece piece{&request, nullptr, std::min<std::size_t>(request.parts[0].bytes - offset_, max_bytes_)};
+  Piece piece{&request, nullptr, std::min<std::size_t>(request.parts[0].bytes - offset_, limits_.bytes)};
   require(start_receive(calls_, plugin_comm_, parts, &piece.handle), "irecv");
   if (!piece.handle) return false;
   push_piece(piece);
-  awaits_piece_ = piece.bytes == max_bytes_;
+  awaits_piece_ = piece.bytes == limits_.bytes;
   if (!awaits_piece_) set_started();
   return true;
 }
@@ -369,7 +368,7 @@ bool PluginReceiver::start(NetRequest& request) {
 void PluginReceiver::fail_part(const NetPart& part) const {
   base::fail(Code::kInvalidValue, {},
              "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
-             peer_.text(), part.bytes, max_bytes_, comm_->plugin().text());
+             peer_.text(), part.bytes, limits_.bytes, comm_->plugin().text());
 }
 
 bool PluginReceiver::land(const Piece& piece) {
@@ -384,10 +383,10 @@ bool PluginReceiver::land(const Piece& piece) {
     if (bytes[i] < 0 || static_cast<std::size_t>(bytes[i]) > room) fail_length(request.parts[i], room, bytes[i]);
     request.moved[i] += static_cast<std::size_t>(bytes[i]);
   }
-  if (piece.bytes == max_bytes_) {
+  if (piece.bytes == limits_.bytes) {
     awaits_piece_ = false;
-    if (static_cast<std::uint64_t>(bytes[0]) == max_bytes_) {
-      offset_ += max_bytes_;
+    if (static_cast<std::uint64_t>(bytes[0]) == limits_.bytes) {
+      offset_ += limits_.bytes;
       return true;
     }
     set_started();
@@ -415,7 +414,7 @@ NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
     if (part.bytes == 0 || !static_cast<const PluginMemory*>(part.memory)->on_gpu() || !plugin_comm_) continue;
     const auto at = static_cast<std::size_t>(count++);
     data[at] = part.data;
-    bytes[at] = static_cast<int>(std::min<std::size_t>(part.bytes, max_bytes_));
+    bytes[at] = static_cast<int>(std::min<std::size_t>(part.bytes, limits_.bytes));
     memories[at] = comm_->handle_of(part.memory, peer_);
   }
   if (count > 0 && flushes_.size() == kMaxFlushes) return nullptr;

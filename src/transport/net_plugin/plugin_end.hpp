@@ -92,14 +92,16 @@ class PluginEnd : public Base {
   const std::shared_ptr<PluginComm> comm_;
   const PluginCalls& calls_;
   void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
-  std::uint64_t max_bytes_;      // of one message of the plug-in
-  const std::size_t max_in_flight_;
+  struct Limits {
+    std::uint64_t bytes;          // of one message of the plug-in
+    const std::size_t in_flight;  // pieces
+  } limits_;
   std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
 
  private:
   Self& self() { return static_cast<Self&>(*this); }
   bool step();
-  bool can_start() const { return plugin_comm_ && flown_ - landed_ < max_in_flight_; }
+  bool can_start() const { return plugin_comm_ && flown_ - landed_ < limits_.in_flight; }
   void start_queued();
   void look_at_control();
   [[noreturn]] void throw_failure(net_result result, const char* function) const;
