@@ -11,7 +11,6 @@ namespace slip::base {
 namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // fits into the L2 cache
-constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
 
 constexpr std::int64_t kMaxExponent = 1'000'000;
@@ -90,7 +89,7 @@ void JsonInput::finish() {
 // --- Strings and literals ---
 
 void JsonScalars::check_text_bytes(std::size_t bytes) const {
-  if (bytes > kMaxTextBytes) fail(fmt::format("a string of more than {} bytes", kMaxTextBytes));
+  if (bytes > kMaxJsonTextBytes) fail(fmt::format("a string of more than {} bytes", kMaxJsonTextBytes));
 }
 
 std::string_view JsonScalars::any_text() {

@@ -26,6 +26,9 @@ namespace slip::base {
 
 // --- Scanning: eight bytes of text at a time. Little-endian throughout: byte 0 is the lowest. ---
 
+// Longer strings, after unescaping, are refused.
+inline constexpr std::size_t kMaxJsonTextBytes = std::size_t{16} << 20;
+
 // The scanning functions may read this many bytes after the end of a text. They must exist and be zero.
 inline constexpr std::size_t kScanPadding = 64;
 

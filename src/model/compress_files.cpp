@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/fail.hpp"
+#include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/compressed_files.hpp"
@@ -102,6 +103,11 @@ class FileCompressor {
         base::fail(Code::kInvalidValue, here, "'{}': its metadata has {}, a key of compressed files", source.path(),
                    shown(key));
     }
+    // The compressed file has it as a string, which a reader must accept.
+    if (text_.size() > base::kMaxJsonTextBytes)
+      base::fail(Code::kInvalidValue, here,
+                 "'{}': its header has {} bytes, and headers above {} bytes cannot be kept in a compressed file",
+                 source.path(), text_.size(), base::kMaxJsonTextBytes);
     if (header_room_ > kMaxHeaderBytes)
       base::fail(Code::kInvalidValue, here,
                  "'{}': the compressed file needs a header of {} bytes, and at most {} are "

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 #include "cli/program.hpp"
@@ -215,7 +216,8 @@ TEST(CliTopo, TooManyRanksAreRefusedBeforeTheyArePlanned) {
 
 // The hosts of a dump are as many copies of one machine, and folded like these.
 TEST(CliTopo, EqualHostsOfADumpAreFolded) {
-  const std::string one = read_file(data("nvswitch8.xml")), dump = scratch("dump.xml");
+  const std::string one = std::regex_replace(read_file(data("nvswitch8.xml")), std::regex(" host_hash=\"0x1\""), "");
+  const std::string dump = scratch("dump.xml");
   const std::size_t begin = one.find("<cpu"), end = one.find("</system>");
   std::ofstream file(dump);
   file << one.substr(0, begin);

@@ -284,8 +284,8 @@ TEST(CompressedWeights, GroupsThatAreNotCompressedFitHostMemory) {
   Costs costs = chain.costs;
   costs.device = "a GPU";
   costs.load = {7e9, 1000};
-  costs.decode = {2e9, 1000};
-  WeightsOptions options = with_budget(chain, 0.3);
+  costs.decode = {1e9, 1000};
+  WeightsOptions options{.budget = 6 * kBytes, .search_effort = 20'000};
   options.compressed = [](const WeightGroup& group) { return group.bytes * 7 / 10 / 16 * 16; };
   options.host_memory = 24 * kBytes / 2;
   const WeightsPlan plan = plan_weights(chain.graph, costs, options);
