@@ -207,7 +207,7 @@ TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheNeighboursThatAreLoadedTogether)
   EXPECT_EQ(small.status, 1);
   EXPECT_EQ(lines(small.err), 1U) << small.err;
   const std::regex text(
-      "in memory during op '([^']+)': ([^ ]+ [KM]?i?B) of its own and the others of '.*join_bytes \\(1 MiB\\)");
+      "in memory during op '([^']+)', ([^ ]+ [KM]?i?B) of its own and the others of '.*join_bytes \\(1 MiB\\)");
   std::smatch found;
   ASSERT_TRUE(std::regex_search(small.err, found, text)) << small.err;
   EXPECT_TRUE(found[2] == "256 KiB" || found[2] == "1 KiB") << small.err;
