@@ -164,6 +164,7 @@ void UcxContext::init(bool plain_tcp) {
 
 std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
   const auto find = [&](std::shared_ptr<UcxWorker> now) {
+    std::shared_ptr<UcxWorker> ended;  // released after the table's lock, which the destructor of a worker takes
     return with_table([&](ProcessTable& table) {
       if (table.inherited)
         base::fail(Code::kUnsupported, {},
@@ -174,7 +175,7 @@ std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
       std::erase_if(table.workers, [](const auto& one) { return one.second.expired(); });
       std::weak_ptr<UcxWorker>& place = table.workers[{key, rank}];
       std::shared_ptr<UcxWorker> known = place.lock();
-      if (known && known->has_ended()) known = nullptr;
+      if (known && known->has_ended()) ended = std::move(known);
       if (known || !now) return known;
       place = now;
       return now;
