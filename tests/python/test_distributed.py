@@ -352,7 +352,10 @@ def train(rank, size, hook):
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(),
                                 torch.nn.Linear(256, 8), torch.nn.BatchNorm1d(8))
-    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)   # several buckets
+    # PowerSGD communicates in callbacks of futures. With several buckets they run beside the hook of the next bucket, so
+    # ranks may make calls in different order: it gets one bucket. The other hooks get several.
+    bucket_cap_mb = 25 if hook == "powersgd" else 0.1
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
     if hook == "fp16":
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
