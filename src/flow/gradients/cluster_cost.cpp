@@ -77,8 +77,8 @@ ClusterCost cluster_cost(const std::vector<TopoSystem>& kinds, int copies, Here 
   for (const std::uint64_t bytes : kSizes)
     add(bytes, std::min(all_reduce_us(kinds.front(), copies, bytes, false, kSimulatedRing, here),
                         all_reduce_us(kinds.front(), copies, bytes, true, kSimulatedTree, here)));
-  result.how = copies > kSimulatedRing ? "by rings or trees (extrapolated from fewer machines)"
-                                       : "by rings or trees, simulated";
+  result.how =
+      copies > kSimulatedRing ? "by rings or trees (extrapolated from fewer machines)" : "by rings or trees, simulated";
   return result;
 }
 
