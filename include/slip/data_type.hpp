@@ -27,6 +27,12 @@ enum class DataType : std::uint8_t {
 };
 const char* data_type_name(DataType type);  // as safetensors spells it: "BF16"
 std::optional<DataType> data_type_of(std::string_view name);
-std::size_t bytes_of(DataType type);  // of one element
+
+// Sizes are powers of two. Every call of a collective needs them, so they are constants here: callers divide by a
+// shift.
+constexpr int log2_bytes_of(DataType type) {
+  return type <= DataType::kF8E5M2 ? 0 : type <= DataType::kBF16 ? 1 : type <= DataType::kF32 ? 2 : 3;
+}
+constexpr std::size_t bytes_of(DataType type) { return std::size_t{1} << log2_bytes_of(type); }  // of one element
 
 }  // namespace slip

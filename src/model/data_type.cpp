@@ -13,7 +13,6 @@ namespace {
 // By DataType.
 constexpr std::array<const char*, 15> kNames = {"BOOL", "U8",  "I8",  "F8_E4M3", "F8_E5M2", "U16", "I16", "F16",
                                                 "BF16", "U32", "I32", "F32",     "U64",     "I64", "F64"};
-constexpr std::array<std::size_t, 15> kBytes = {1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8};
 
 }  // namespace
 
@@ -22,8 +21,6 @@ const char* data_type_name(DataType type) {
   const auto index = static_cast<std::size_t>(type);
   return index < kNames.size() ? kNames[index] : "unknown type";
 }
-
-std::size_t bytes_of(DataType type) { return kBytes[static_cast<std::size_t>(type)]; }
 
 std::optional<DataType> data_type_of(std::string_view name) {
   const auto found = std::ranges::find(kNames, name);

@@ -83,8 +83,7 @@ struct Submission : base::NoCopy {
   }
 }
 
-void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
-  if (position != kEverything) return;  // a point: its work was issued before the capture
+[[gnu::noinline]] void refuse_in_capture(const DeviceCore& core, StreamState* stream, Here here) {
   Capture* capture = stream ? base::load_acquire(stream->capture) : nullptr;
   if (stream) refuse_implicit_capture(*stream, here);
   const bool enclosed = !stream && core.captures.all.load(std::memory_order_relaxed) > 0;
@@ -94,7 +93,15 @@ void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64
   throw Error(Code::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
 }
 
-void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+inline void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  if (position != kEverything) return;  // a point: its work was issued before the capture
+  // Without a capture on the device, no stream of it captures. relaxed: a capture that another thread begins at the
+  // same time is a race of the caller.
+  if (core.captures.all.load(std::memory_order_relaxed) > 0) [[unlikely]]
+    refuse_in_capture(core, stream, here);
+}
+
+[[gnu::noinline]] void raise_first(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   if (core.fault.set()) raise(core.fault.value(), here);
   if (!stream && core.stream_failure.set()) {  // rule 22
     const Failure failure = core.stream_failure.value();
@@ -104,6 +111,11 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
   if (!stream || !stream->failure.set()) return;
   const Failure failure = stream->failure.value();
   if (failure.position <= position) raise(failure, here);
+}
+
+inline void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  if (core.fault.set() || (stream ? stream->failure.set() : core.stream_failure.set())) [[unlikely]]
+    raise_first(core, stream, position, here);
 }
 
 void notify_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,

@@ -307,17 +307,14 @@ std::uint64_t keep_wait(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock
   return lane.tail;
 }
 
-// Writes an exchange that is already done, and finishes it, without an owner of the lane. No other thread can take the
-// lane, and none knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the
-// stores of the exchange, which would wait for cache lines that other ranks read. REQUIRES: room,
-// is_ownerless(). Returns the position after the op.
-std::uint64_t write_ended(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock) {
-  const std::uint64_t cells = cells_of(op);
-  PackedOp& packed = reserve(lane, cells);
-  pack(op, cells, {}, 0, packed);
-  lane.tail += cells;
-  execute(lane, packed, lane.tail);
-  lane.head = lane.limit = lane.tail;
+// Finishes an exchange that is already done, without a cell of the ring and without an owner of the lane. No other
+// thread can take the lane. This thread ran the exchange, so whatever it submits or records later publishes the
+// results. Returns the end of the lane, which is reached. An exchange that failed takes a cell of its own, because
+// points before it must not report its failure. REQUIRES: room, is_ownerless().
+std::uint64_t finish_ended(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock) {
+  if (finish_exchange(lane, op, lane.tail + 1)) [[likely]]
+    return lane.tail;
+  lane.head = lane.limit = ++lane.tail;
   lane.done.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op done sees its results
   lane.published.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op sees `done`, too
   return lane.tail;
@@ -398,7 +395,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
     // Begin the exchange before writing the op: the other ranks see it sooner.
     const bool ended = op.kind == OpKind::kExchange && may_begin(lane) && op.exchange->begin();
     if (ended && is_ownerless(lane)) [[likely]] {
-      const std::uint64_t position = write_ended(lane, op);
+      const std::uint64_t position = finish_ended(lane, op);
       lane.submit_lock.unlock();
       return position;
     }

@@ -16,11 +16,27 @@ std::span<const Piece> pieces(PackedOp& op, std::size_t first, std::size_t count
   return {pieces(op) + first, count};
 }
 
-// Runs the op. An exception becomes the failure of the stream or the device.
-void perform(Lane& lane, PackedOp& op, std::uint64_t position) {
+// Called in a handler: the exception that an op threw becomes the failure of the stream or the device.
+void keep_exception(Lane& lane, OpKind kind, Name name, Here here, std::uint64_t position) {
   const auto failure = [&](Code code, const char* why) {
-    return runtime::op_failure(code, op.kind, op.name, here(op), why, position);
+    return runtime::op_failure(code, kind, name, here, why, position);
   };
+  try {
+    throw;
+  } catch (const DeviceFault& fault) {
+    lane.core->fault.put(failure(Code::kDeviceFault, fault.what()));
+    runtime::fail_stream(lane, failure(Code::kDeviceFault, fault.what()));
+  } catch (const Error& error) {
+    const bool kept = error.code() == Code::kUndeclaredAccess || kind == OpKind::kExchange;
+    runtime::fail_stream(lane, failure(kept ? error.code() : Code::kLaunchFailed, error.what()));
+  } catch (const std::exception& error) {
+    runtime::fail_stream(lane, failure(Code::kLaunchFailed, error.what()));
+  } catch (...) {
+    runtime::fail_stream(lane, failure(Code::kLaunchFailed, "not a std::exception"));
+  }
+}
+
+void perform(Lane& lane, PackedOp& op, std::uint64_t position) {
   try {
     const runtime::InsideOp inside;
     const StrictScope strict(lane, op);
@@ -40,16 +56,8 @@ void perform(Lane& lane, PackedOp& op, std::uint64_t position) {
       case OpKind::kWriteValue: flag(op).store(op.value, std::memory_order_release); break;
       default: break;
     }
-  } catch (const DeviceFault& fault) {
-    lane.core->fault.put(failure(Code::kDeviceFault, fault.what()));
-    runtime::fail_stream(lane, failure(Code::kDeviceFault, fault.what()));
-  } catch (const Error& error) {
-    const bool kept = error.code() == Code::kUndeclaredAccess || op.kind == OpKind::kExchange;
-    runtime::fail_stream(lane, failure(kept ? error.code() : Code::kLaunchFailed, error.what()));
-  } catch (const std::exception& error) {
-    runtime::fail_stream(lane, failure(Code::kLaunchFailed, error.what()));
   } catch (...) {
-    runtime::fail_stream(lane, failure(Code::kLaunchFailed, "not a std::exception"));
+    keep_exception(lane, op.kind, op.name, here(op), position);
   }
 }
 
@@ -124,6 +132,16 @@ bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, runtime::Exchang
   bool done = false;
   strict.call([&] { done = op.exchange->advance(by); });
   return done;
+}
+
+bool finish_exchange(Lane& lane, const Op& op, std::uint64_t position) noexcept {
+  try {
+    op.exchange->finish(nullptr);
+    return true;
+  } catch (...) {
+    keep_exception(lane, op.kind, op.name, op.here, position);
+    return false;
+  }
 }
 
 void execute(Lane& lane, PackedOp& op, std::uint64_t position) {

@@ -154,6 +154,8 @@ bool leave_if_empty(Lane& lane);
 Waiter* take_served(Lane& lane);
 // Advances a kExchange. False: it waits for other ranks. If its stream or device has failed, it is not begun.
 bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, runtime::Exchange::By by);
+// Ends a kExchange that is done. False: it failed, and so did the stream.
+bool finish_exchange(Lane& lane, const Op& op, std::uint64_t position) noexcept;
 // Runs the op, or skips it if its stream or device has failed. Keeps errors, sets time stamps, notifies observers.
 // Never throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);

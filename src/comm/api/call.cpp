@@ -12,15 +12,6 @@ const char* collective_name(Collective kind) {
   return kind <= Collective::kMessage ? kNames[static_cast<std::size_t>(kind)] : "unknown";
 }
 
-bool reduces(Collective kind) {
-  return kind == Collective::kAllReduce || kind == Collective::kReduce || kind == Collective::kReduceScatter;
-}
-
-bool has_root(Collective kind) {
-  return kind == Collective::kReduce || kind == Collective::kBroadcast || kind == Collective::kGather ||
-         kind == Collective::kScatter;
-}
-
 Blocks blocks_of(const Call& call, int rank, int nranks) {
   const auto all = static_cast<std::uint64_t>(nranks);
   const bool root = rank == call.root;
@@ -37,14 +28,6 @@ Blocks blocks_of(const Call& call, int rank, int nranks) {
     case Collective::kMessage: return {0, 0};
   }
   return {0, 0};
-}
-
-Signature Signature::of(const Call& call, std::uint64_t number) {
-  const auto kind = static_cast<std::uint64_t>(call.kind);
-  const auto type = static_cast<std::uint64_t>(call.type);
-  const auto op = reduces(call.kind) ? static_cast<std::uint64_t>(call.op) : 0;
-  const auto root = has_root(call.kind) ? static_cast<std::uint64_t>(call.root) : 0;
-  return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
 }
 
 std::string Signature::text() const {

@@ -36,6 +36,7 @@ struct Call {
   ReduceScale scale = {};      // kPreMulSum: this rank's factor
 
   std::uint64_t block_bytes() const { return elements * bytes_of(type); }
+  friend bool operator==(const Call&, const Call&) = default;
 };
 
 // The number of blocks in the input and in the output of a rank.
@@ -44,15 +45,26 @@ struct Blocks {
 };
 Blocks blocks_of(const Call& call, int rank, int nranks);
 
-bool reduces(Collective kind);
-bool has_root(Collective kind);
+constexpr bool reduces(Collective kind) {
+  return kind == Collective::kAllReduce || kind == Collective::kReduce || kind == Collective::kReduceScatter;
+}
+constexpr bool has_root(Collective kind) {
+  return kind == Collective::kReduce || kind == Collective::kBroadcast || kind == Collective::kGather ||
+         kind == Collective::kScatter;
+}
 
 // Everything that must be equal on all ranks. The call number reveals a rank that skipped a call.
 struct Signature {
   std::uint64_t elements = 0;
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
 
-  static Signature of(const Call& call, std::uint64_t number);
+  static Signature of(const Call& call, std::uint64_t number) {  // inline: each call needs it
+    const auto kind = static_cast<std::uint64_t>(call.kind);
+    const auto type = static_cast<std::uint64_t>(call.type);
+    const auto op = reduces(call.kind) ? static_cast<std::uint64_t>(call.op) : 0;
+    const auto root = has_root(call.kind) ? static_cast<std::uint64_t>(call.root) : 0;
+    return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
+  }
   static Signature of_message(std::uint64_t bytes, std::uint64_t number) {
     return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
   }

@@ -14,14 +14,6 @@
 namespace slip::comm {
 namespace {
 
-// Whether the call is in place: input and output are the same, or the smaller one is this rank's part of the larger.
-// `own`: the offset of that part in bytes.
-bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
-  if (from.bytes == to.bytes) return runtime::address(to) == runtime::address(from);
-  return from.bytes > to.bytes ? runtime::address(to) == runtime::address(from) + own
-                               : runtime::address(from) == runtime::address(to) + own;
-}
-
 // Whether the device protects the memory while none of its ops runs (option strict). Then other ranks cannot access it.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
@@ -182,7 +174,7 @@ void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm
   static const comm::Call kBarrier;
   const comm::Call& call = moves_bytes() ? asked : kBarrier;
   if (is_shared(call)) {
-    plan.emplace<comm::HostProgramBuilder>(call, next_shared_, chunks_, bootstrap.rank(), bootstrap.nranks(),
+    plan.emplace<comm::HostProgramBuilder>(call, next_.shared, next_.chunks, bootstrap.rank(), bootstrap.nranks(),
                                            memory->can_read());
     return;
   }
@@ -203,19 +195,20 @@ std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime
 }
 
 void Communicator::State::enqueued(const runtime::StreamState& stream, const Op& op) {
-  ledger_slot->enqueue(ticket_, stream.id.load(std::memory_order_relaxed),
+  ledger_slot->enqueue(next_.ticket, stream.id.load(std::memory_order_relaxed),
                        op.cost.bytes);  // relaxed: the stream was checked before
-  ++ticket_;
+  ++next_.ticket;
 }
 
 std::uint64_t Communicator::State::start_gpu_call(const Call& call, Op& op, runtime::StreamState& stream,
                                                   Submit& submit) {
   const std::byte* const input = op.reads.empty() ? nullptr : runtime::address(op.reads[0]);
   std::byte* const output = op.writes.empty() ? nullptr : runtime::address(op.writes[0]);
-  const std::uint64_t position = gpu->start_call({call, next_, ticket_, input, output}, op, stream, submit);
+  const std::uint64_t position =
+      gpu->start_call({call, next_.collective, next_.ticket, input, output}, op, stream, submit);
   enqueued(stream, op);
-  if (!gpu->runs_on_host()) monitor->history.add(Signature::of(call, next_), next_);
-  ++next_;
+  if (!gpu->runs_on_host()) monitor->history.add(Signature::of(call, next_.collective), next_.collective);
+  ++next_.collective;
   return position;
 }
 
@@ -225,7 +218,7 @@ std::uint64_t Communicator::State::start_gpu_messages(std::vector<UserMessage>& 
   for (UserMessage& message : messages) {
     if (message.bytes > 0) message.data = runtime::address(*(message.out ? from : to)++);
   }
-  const std::uint64_t position = gpu->start_messages(messages, ticket_, op, stream, submit);
+  const std::uint64_t position = gpu->start_messages(messages, next_.ticket, op, stream, submit);
   enqueued(stream, op);
   if (gpu->runs_on_host()) return position;
   for (const UserMessage& message : messages) {  // finalize() compares the counts
@@ -245,21 +238,51 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
   std::byte* const output = to ? runtime::address(*to) : nullptr;
   const std::byte* const input = from ? runtime::address(*from) : nullptr;
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
-  const bool in_place = from && to && is_in_place(*to, *from, own);
+  const bool in_place = from && to && comm::is_in_place(*to, *from, own);
   comm::CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, ticket_, next_, output, input, hidden);
-  if (sim) sim_run_of(run).prepare(ticket_, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
+  run.prepare(call, next_.ticket, next_.collective, output, input, hidden);
+  if (sim) sim_run_of(run).prepare(next_.ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const comm::Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
-  monitor->history.add(signature, next_);
-  ++next_;
-  if (shared) ++next_shared_;
-  chunks_ += filled;
+  monitor->history.add(signature, next_.collective++);
+  if (shared) ++next_.shared;
+  next_.chunks += filled;
   return position;
+}
+
+// Whether start_known() can start the call when it comes again: its program depends on nothing but the call.
+bool Communicator::State::is_repeatable(const comm::Call& call) const {
+  return memory && !sim && !gpu && comm::StagedProgramBuilder::is_small(call, bootstrap.nranks()) && is_shared(call) &&
+         !(memory->can_read() && comm::DirectProgramBuilder::can_read(call, bootstrap.nranks()));
+}
+
+// Starts the call if this rank has made it before, with the same ranges.
+bool Communicator::State::start_known(const comm::Call& call, const Range& to, const Range& from,
+                                      runtime::StreamState& stream, Here here) {
+  const base::LockGuard lock(mutex_);
+  comm::KnownCall* const known = known_.find(call, to, from, stream.core);
+  if (!known) return false;
+  Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
+        .name = names[call.kind],
+        .here = here,
+        .reads = std::span<const Range>(&known->from, known->reads ? 1 : 0),
+        .writes = std::span<const Range>(&known->to, known->writes ? 1 : 0),
+        .cost = {.bytes = (known->reads ? from.bytes : 0) + (known->writes ? to.bytes : 0)}};
+  comm::CallRun& run = take_run();
+  known->program.set_number(next_.shared);
+  run.plan() = known->program;
+  run.prepare(call, next_.ticket, next_.collective, known->writes ? runtime::address(to) : nullptr,
+              known->reads ? runtime::address(from) : nullptr);
+  const comm::Signature signature = run.signature();
+  start_run(run, op, stream, runtime::issue);
+  monitor->history.add(signature, next_.collective++);
+  ++next_.shared;
+  return true;
 }
 
 std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, runtime::StreamState& stream,
@@ -276,14 +299,14 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
     if (message.bytes > 0) message.data = runtime::address(range);
   }
   run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket_, 0);
-  if (sim) sim_run_of(run).prepare(ticket_, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
+  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, next_.ticket, 0);
+  if (sim) sim_run_of(run).prepare(next_.ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
 
 std::optional<Error> Communicator::State::error() const {
+  if (!calls.has_failed()) return std::nullopt;
   const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: no other data is published with it
-  if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
   const base::LockGuard lock(error_mutex_);
   if (first_error_) return first_error_;
   const std::optional<transport::Loss> loss = bootstrap.failures().first_loss();
@@ -300,7 +323,9 @@ std::optional<Error> Communicator::State::error() const {
 }
 
 void Communicator::State::require_usable(Here here) const {
-  if (const std::optional<Error> wrong = error()) throw Error(*wrong);
+  if (calls.has_failed()) [[unlikely]] {
+    if (const std::optional<Error> wrong = error()) throw Error(*wrong);
+  }
   require_not_finalized(here);
 }
 
@@ -340,6 +365,8 @@ void Communicator::State::drain() {
 void Communicator::State::issue_call(const comm::Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
   runtime::StreamState& state = *stream.state(here);
+  const bool captures = state.capture.load(std::memory_order_relaxed) != nullptr;
+  if (!captures && start_known(call, to, from, state, here)) return;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Name name = names[call.kind];
   if (state.core->info.world != world()) [[unlikely]]
@@ -360,7 +387,7 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (in > 0) runtime::require_kernel_range(*state.core, reads[read++] = from, name, here);
   if (out > 0) runtime::require_kernel_range(*state.core, writes[written++] = to, name, here);
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
-  if (in > 0 && out > 0 && comm::overlap(to, from) && !is_in_place(to, from, own))
+  if (in > 0 && out > 0 && comm::overlap(to, from) && !comm::is_in_place(to, from, own))
     base::fail(Code::kInvalidValue, here,
                "{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
                "not overlap otherwise",
@@ -373,9 +400,10 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
         .reads = std::span<const Range>(reads, read),
         .writes = std::span<const Range>(writes, written),
         .cost = {.bytes = in + out}};
-  if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
+  if (captures) return capture(state, op, call, {});
   const base::LockGuard lock(mutex_);
   start_call(call, op, state, runtime::issue);
+  if (is_repeatable(call)) known_.keep({call, to, from, out > 0, in > 0, state.core, {call, 0, 0, rank, nranks}});
 }
 
 // Fills in `issued_`. Throws if a message cannot be sent or received.

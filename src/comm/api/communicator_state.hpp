@@ -11,6 +11,7 @@
 
 #include "base/biased_lock.hpp"
 #include "comm/api/group.hpp"
+#include "comm/api/known_calls.hpp"
 #include "comm/api/rank_connections.hpp"
 #include "comm/host/call_run.hpp"
 #include "comm/sim/sim_ranks.hpp"
@@ -78,6 +79,8 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
       SLIP_REQUIRES(mutex_);
   std::uint64_t start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit)
       SLIP_REQUIRES(mutex_);
+  bool is_repeatable(const comm::Call& call) const;
+  bool start_known(const comm::Call& call, const Range& to, const Range& from, runtime::StreamState& stream, Here here);
   std::uint64_t start_gpu_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit)
       SLIP_REQUIRES(mutex_);
   std::uint64_t start_gpu_messages(std::vector<comm::UserMessage>& messages, Op& op, runtime::StreamState& stream,
@@ -89,11 +92,14 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
 
   // A thread holds it while it numbers and enqueues a call, so calls enter the stream in the order of their numbers.
   base::BiasedLock mutex_;
-  // The ticket of the next call of this rank; counts sends and receives, too.
-  std::uint64_t ticket_ SLIP_GUARDED_BY(mutex_) = 1;
-  std::uint64_t next_ SLIP_GUARDED_BY(mutex_) = 1;         // number of the next collective call, the same on all ranks
-  std::uint64_t next_shared_ SLIP_GUARDED_BY(mutex_) = 1;  // number of the next call through shared memory
-  std::uint64_t chunks_ SLIP_GUARDED_BY(mutex_) = 0;       // of all calls through shared memory so far
+  struct Next {                    // the numbers of the next call of this rank
+    std::uint64_t ticket = 1;      // counts sends and receives, too
+    std::uint64_t collective = 1;  // among the collective calls; the same on all ranks
+    std::uint64_t shared = 1;      // among the calls through shared memory
+    std::uint64_t chunks = 0;      // of all calls through shared memory so far
+  };
+  Next next_ SLIP_GUARDED_BY(mutex_);
+  comm::KnownCalls known_ SLIP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<comm::CallRun>> runs_ SLIP_GUARDED_BY(mutex_);
   std::map<const comm::CallRun*, std::unique_ptr<comm::SimRun>> sim_runs_ SLIP_GUARDED_BY(mutex_);
   // The sends and receives of the present issue_messages(). The vectors keep their memory, so that it allocates

@@ -108,6 +108,11 @@ struct RunningState {
 
 struct CallContext {
   void throw_failure() const;  // throws if a rank has failed and reported the reason
+  // Whether this rank aborted, or a rank failed or was lost: three loads, so that each call can ask. relaxed: no other
+  // data is published with it.
+  bool has_failed() const {
+    return aborted.load(std::memory_order_relaxed) || (host && host->failed()) || bootstrap.broken();
+  }
 
   transport::Bootstrap& bootstrap;
   SharedHost* const host;      // null: this rank shares memory with no other

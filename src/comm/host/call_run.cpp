@@ -70,9 +70,12 @@ bool CallRun::advance(By thread) noexcept {
 // False: an earlier call of this rank has not ended.
 bool CallRun::start() {
   const ActiveCall& call = runner_.call();
-  if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
-  context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
-  if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
+  const bool is_next = base::load_acquire(context_.next_ticket) == call.ticket;  // acquire: see end()
+  if (!is_next && !runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
+  if (context_.has_failed()) [[unlikely]] {
+    context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
+    if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
+  }
   began_ns_ = runtime::observed() ? base::now_ns() : 0;
   begun_ = true;
   context_.ledger_slot.begin(call.ledger_number, call.signature.elements, call.signature.rest);

@@ -48,6 +48,7 @@ constexpr std::int64_t kSleepNs = 20'000;
 
 bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
   if (condition_.set(kind, value, peer)) failures_.restart();
+  if (condition_.holds()) return over();  // often: then nothing below is needed
   const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(peer));
   const bool cheap = kind == Kind::kMeet || (kind == Kind::kLink && !by_net);
   const int oversubscribed = by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
@@ -60,7 +61,7 @@ bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
                     : kind == Kind::kPhase      ? kEnqueueCopyLooks
                     : cheap                     ? kEnqueueLooks
                                                 : 1;
-  for (int look = 0; look < spins; ++look) {
+  for (int look = 1; look < spins; ++look) {
     if (condition_.holds()) return over();
     if (look >= kSpinsWithoutPause) base::cpu_relax();
   }

@@ -41,9 +41,7 @@ void FailureCheck::compare_with_posted() {
 }
 
 bool FailureCheck::has_failed() {
-  if (context_.aborted.load(std::memory_order_relaxed) || (context_.host && context_.host->failed()) ||
-      context_.bootstrap.broken())
-    return true;
+  if (context_.has_failed()) return true;
   if (waits_for_departed()) return true;
   compare_with_posted();
   const std::int64_t now = base::now_ns();

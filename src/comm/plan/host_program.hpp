@@ -50,6 +50,7 @@ class StagedProgramBuilder {
   StagedProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
   std::uint64_t number() const { return number_; }
+  void set_number(std::uint64_t number) { number_ = number; }  // of a later call that is equal, and small
   static bool is_small(const Call& call, int nranks);
   // How many halves of staging memory the call fills. 0: a small call, which has one piece.
   std::uint64_t chunks() const { return small_ ? 0 : (chunks_ + in_half_ - 1) / in_half_; }
@@ -250,6 +251,8 @@ class HostProgramBuilder {
   bool is_small() const { return staged_.is_small(); }
 
   std::uint64_t number() const { return staged_.number(); }
+  // This call comes again, as that number. REQUIRES: small, and not asks(): such a program depends on nothing else.
+  void set_number(std::uint64_t number) { staged_.set_number(number); }
   std::uint64_t chunks() const { return staged_.chunks(); }
   std::uint64_t pieces() const {
     if (is_direct()) return 2;

@@ -34,6 +34,7 @@ struct ReduceScale {
     return value;
   }
   static ReduceScale one(DataType type);  // for a source that is already a scaled sum
+  friend bool operator==(const ReduceScale&, const ReduceScale&) = default;
 };
 
 // The factor of kPreMulSum as a value of the type. Throws kInvalidValue if the type has no such value.

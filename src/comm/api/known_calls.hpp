@@ -1,0 +1,65 @@
+// KnownCalls: the small calls through shared memory that a rank made last. A program makes the same calls again and
+// again, with the same buffers. What issue_call() has checked and worked out for a call, it does not work out again for
+// its repetition: for 8 bytes that would take longer than the exchange itself. Communicator::State owns it.
+#pragma once
+
+#include <array>
+
+#include "comm/api/call.hpp"
+#include "comm/plan/host_program.hpp"
+#include "runtime/core.hpp"
+
+namespace slip::comm {
+
+// Whether the call is in place: input and output are the same, or the smaller one is this rank's part of the larger.
+// `own`: the offset of that part in bytes.
+inline bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
+  if (from.bytes == to.bytes) return runtime::address(to) == runtime::address(from);
+  return from.bytes > to.bytes ? runtime::address(to) == runtime::address(from) + own
+                               : runtime::address(from) == runtime::address(to) + own;
+}
+
+struct KnownCall {
+  Call call;
+  Range to, from;
+  bool writes = false, reads = false;              // the call uses `to`, `from` on this rank
+  const runtime::DeviceCore* core = nullptr;       // of its stream; null: no call is kept here
+  HostProgramBuilder program{Call{}, 0, 0, 0, 1};  // its number is that of the last time
+
+  bool is(const Call& other, const Range& other_to, const Range& other_from, const runtime::DeviceCore* on) const {
+    return core == on && same(from, other_from) && same(to, other_to) && call == other && is_alive(reads, from) &&
+           is_alive(writes, to);
+  }
+
+ private:
+  static bool same(const Range& a, const Range& b) {
+    return a.block == b.block && a.id == b.id && a.offset == b.offset && a.bytes == b.bytes;
+  }
+  // relaxed: freeing a buffer while another thread issues work on it is a race of the caller.
+  static bool is_alive(bool used, const Range& range) {
+    return !used || range.block->id.load(std::memory_order_relaxed) == range.id;
+  }
+};
+
+class KnownCalls {
+ public:
+  // The call with exactly these ranges, if it is known and its buffers still exist.
+  KnownCall* find(const Call& call, const Range& to, const Range& from, const runtime::DeviceCore* core) {
+    KnownCall& kept = calls_[index(call, to, from)];
+    return kept.is(call, to, from, core) ? &kept : nullptr;
+  }
+  void keep(const KnownCall& call) { calls_[index(call.call, call.to, call.from)] = call; }
+
+ private:
+  static constexpr int kLog2Calls = 4;
+
+  static std::size_t index(const Call& call, const Range& to, const Range& from) {
+    constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+    const std::uint64_t ranges = (from.id + from.offset) * kOdd ^ (to.id + to.offset);
+    return ((ranges * kOdd ^ call.elements) + static_cast<std::uint64_t>(call.kind)) * kOdd >> (64 - kLog2Calls);
+  }
+
+  std::array<KnownCall, 1 << kLog2Calls> calls_;
+};
+
+}  // namespace slip::comm
