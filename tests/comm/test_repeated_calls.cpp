@@ -1,0 +1,190 @@
+// Small calls that a rank makes again, with the same ranges: they take a shorter way (KnownCalls). Results, errors and
+// plans must be those of a first call.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+
+#include "cpu_ranks.hpp"
+#include "slip/event.hpp"
+#include "support/errors.hpp"
+
+namespace slip::test_repeated_calls {
+namespace {
+
+using test::expect_no_errors;
+using test::fails;
+using test::Met;
+using test::Rank;
+using test::with_ranks;
+
+constexpr std::size_t kWord = sizeof(std::uint32_t);
+
+Buffer words(const Rank& rank, std::size_t count, std::uint32_t value = 0) {
+  Buffer buffer = rank.device.alloc(count * kWord, MemoryKind::kPinned);
+  std::ranges::fill(buffer.host_write<std::uint32_t>().span(), value);
+  return buffer;
+}
+
+std::vector<std::uint32_t> read(const Rank& rank, const Buffer& buffer) {
+  rank.stream.sync();
+  const HostView<const std::uint32_t> view = buffer.host_read<std::uint32_t>();
+  return {view.begin(), view.end()};
+}
+
+void sum(Rank& rank, Range to, Range from) {
+  rank.comm.all_reduce(to, from, DataType::kU32, ReduceOp::kSum, rank.stream);
+}
+
+// More different calls than KnownCalls keeps, mixed: each is repeated, displaced by others and made again.
+TEST(RepeatedCalls, GiveTheResultsOfTheirOwnInputs) {
+  constexpr int kRanks = 3, kRounds = 600;
+  expect_no_errors(with_ranks(kRanks, [&](Rank& rank) {
+    std::mt19937 random(7);  // the same on all ranks
+    const auto me = static_cast<std::uint32_t>(rank.comm.rank());
+    std::vector<Buffer> in, out;
+    for (const std::size_t count : {3U, 6U, 30U, 300U}) {
+      in.push_back(words(rank, count));
+      out.push_back(words(rank, count * kRanks));
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      const std::size_t which = random() % in.size();
+      const auto base = static_cast<std::uint32_t>(random() % 1000);
+      const auto what = random() % 6;
+      const auto root = static_cast<int>(random() % kRanks);
+      Buffer &from = in[which], &to = out[which];
+      std::ranges::fill(from.host_write<std::uint32_t>().span(), base + me);
+      const std::size_t count = from.bytes() / kWord;
+      const Range part = to.slice(0, from.bytes());
+      SCOPED_TRACE(testing::Message() << "round " << round << " call " << what << " of " << count);
+      std::uint32_t expected = 0;
+      switch (what) {
+        case 0:
+          sum(rank, part, from);
+          expected = 3 * base + 3;
+          break;
+        case 1:
+          rank.comm.all_reduce(part, from, DataType::kU32, ReduceOp::kMax, rank.stream);
+          expected = base + 2;
+          break;
+        case 2:
+          rank.comm.broadcast(part, from, root, rank.stream);
+          expected = base + static_cast<std::uint32_t>(root);
+          break;
+        case 3:
+          rank.comm.all_gather(to, from, rank.stream);
+          expected = base;
+          break;
+        case 4:
+          rank.comm.reduce(part, from, DataType::kU32, ReduceOp::kSum, root, rank.stream);
+          expected = 3 * base + 3;
+          break;
+        default: rank.comm.barrier(rank.stream); continue;
+      }
+      const std::vector<std::uint32_t> got = read(rank, to);
+      if (what == 4 && rank.comm.rank() != root) continue;
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(got[i], expected);
+      if (what == 3) {
+        for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], base + i / count);
+      }
+    }
+  }));
+}
+
+TEST(RepeatedCalls, EachFactorCounts) {
+  expect_no_errors(with_ranks(2, [&](Rank& rank) {
+    const Buffer in = words(rank, 2, 5), out = words(rank, 2);
+    for (const double factor : {2.0, 3.0, 2.0, 7.0}) {
+      rank.comm.all_reduce(out, in, DataType::kU32, premul_sum(factor), rank.stream);
+      EXPECT_EQ(read(rank, out)[1], static_cast<std::uint32_t>(2 * 5 * factor));
+    }
+  }));
+}
+
+// The first call after the buffer was freed fails as any call with it, and the next buffer at its address works.
+TEST(RepeatedCalls, AFreedBufferIsRefused) {
+  expect_no_errors(with_ranks(2, [&](Rank& rank) {
+    Buffer data = words(rank, 2, 1);
+    const Range freed = data;
+    for (int i = 0; i < 3; ++i) sum(rank, data, data);
+    rank.stream.sync();
+    data = Buffer();
+    EXPECT_TRUE(fails([&] { sum(rank, freed, freed); }, Code::kInvalidHandle, {"freed"}));
+    const Buffer next = words(rank, 2, 4);
+    for (int i = 0; i < 3; ++i) sum(rank, next, next);
+    EXPECT_EQ(read(rank, next)[0], 4U * 8);
+  }));
+}
+
+TEST(RepeatedCalls, OtherSizesAreChecked) {
+  expect_no_errors(with_ranks(2, [&](Rank& rank) {
+    const Buffer data = words(rank, 8, 1);
+    const Range two = data.slice(0, 2 * kWord), next = data.slice(kWord, 2 * kWord);
+    for (int i = 0; i < 3; ++i) sum(rank, two, two);
+    EXPECT_TRUE(fails([&] { sum(rank, data.slice(0, kWord), two); }, Code::kInvalidValue, {"expected 8 and 8"}));
+    EXPECT_TRUE(fails([&] { sum(rank, next, two); }, Code::kInvalidValue, {"overlap"}));
+    EXPECT_TRUE(fails([&] { rank.comm.broadcast(two, two, 2, rank.stream); }, Code::kInvalidValue, {"root 2"}));
+  }));
+}
+
+TEST(RepeatedCalls, AreCapturedLikeAFirstCall) {
+  expect_no_errors(with_ranks(2, [&](Rank& rank) {
+    const Buffer data = words(rank, 2, 1);
+    for (int i = 0; i < 3; ++i) sum(rank, data, data);
+    EXPECT_EQ(read(rank, data)[0], 8U);
+    rank.stream.begin_capture();
+    sum(rank, data, data);
+    Plan plan = rank.stream.end_capture();
+    EXPECT_EQ(read(rank, data)[0], 8U);
+    rank.stream.launch(plan);
+    EXPECT_EQ(read(rank, data)[0], 16U);
+    sum(rank, data, data);
+    EXPECT_EQ(read(rank, data)[0], 32U);
+  }));
+}
+
+// Rank 1 makes another call than before. Rank 0 repeats its call, which fails while it is submitted; a point that rank
+// 0 recorded before the call does not report it.
+TEST(RepeatedCalls, ThatDifferAreReportedByTheCallAndNotByPointsBeforeIt) {
+  std::atomic<bool> differs{false};
+  const std::vector<Met> met = with_ranks(2, [&](Rank& rank) {
+    const Buffer data = words(rank, 2, 1);
+    for (int i = 0; i < 3; ++i) sum(rank, data, data);
+    rank.stream.sync();
+    if (rank.comm.rank() == 1) {
+      rank.comm.all_reduce(data, data, DataType::kU32, ReduceOp::kMax, rank.stream);
+      differs.store(true, std::memory_order_release);
+      differs.notify_one();
+    } else {
+      const Event before = rank.stream.record();
+      differs.wait(false, std::memory_order_acquire);
+      sum(rank, data, data);
+      EXPECT_TRUE(before.query());
+      before.sync();
+    }
+    rank.stream.sync();
+  });
+  for (const Met& one : met) {
+    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_NE(one.text.find("by max"), std::string::npos) << one.text;
+  }
+}
+
+// Streams of two devices use the same buffers by turns; the communicator's calls stay in one order.
+TEST(RepeatedCalls, OnTwoDevicesByTurns) {
+  expect_no_errors(with_ranks(2, [&](Rank& rank) {
+    const Device other = Device::open("cpu", {.compute_workers = 2});
+    const Stream stream = other.stream();
+    const Buffer data = words(rank, 2, 1);
+    for (int i = 0; i < 4; ++i) {
+      sum(rank, data, data);
+      rank.stream.sync();
+      rank.comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
+      stream.sync();
+    }
+    EXPECT_EQ(read(rank, data)[1], 256U);
+  }));
+}
+
+}  // namespace
+}  // namespace slip::test_repeated_calls
