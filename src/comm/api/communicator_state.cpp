@@ -274,8 +274,9 @@ bool Communicator::State::start_known(const comm::Call& call, const Range& to, c
         .writes = std::span<const Range>(&known->to, known->writes ? 1 : 0),
         .cost = {.bytes = (known->reads ? from.bytes : 0) + (known->writes ? to.bytes : 0)}};
   comm::CallRun& run = take_run();
-  known->program.set_number(next_.shared);
-  run.plan() = known->program;
+  auto* program = std::get_if<comm::HostProgramBuilder>(&run.plan());
+  if (!program || program->call() != call) program = &run.plan().emplace<comm::HostProgramBuilder>(known->program);
+  program->set_number(next_.shared);
   run.prepare(call, next_.ticket, next_.collective, known->writes ? runtime::address(to) : nullptr,
               known->reads ? runtime::address(from) : nullptr);
   const comm::Signature signature = run.signature();

@@ -24,7 +24,7 @@ struct KnownCall {
   Range to, from;
   bool writes = false, reads = false;              // the call uses `to`, `from` on this rank
   const runtime::DeviceCore* core = nullptr;       // of its stream; null: no call is kept here
-  HostProgramBuilder program{Call{}, 0, 0, 0, 1};  // its number is that of the last time
+  HostProgramBuilder program{Call{}, 0, 0, 0, 1};
 
   bool is(const Call& other, const Range& other_to, const Range& other_from, const runtime::DeviceCore* on) const {
     return core == on && same(from, other_from) && same(to, other_to) && call == other && is_alive(reads, from) &&

@@ -251,6 +251,7 @@ class HostProgramBuilder {
   bool is_small() const { return staged_.is_small(); }
 
   std::uint64_t number() const { return staged_.number(); }
+  const Call& call() const { return call_; }
   // This call comes again, as that number. REQUIRES: small, and not asks(): such a program depends on nothing else.
   void set_number(std::uint64_t number) { staged_.set_number(number); }
   std::uint64_t chunks() const { return staged_.chunks(); }

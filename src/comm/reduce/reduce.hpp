@@ -34,7 +34,9 @@ struct ReduceScale {
     return value;
   }
   static ReduceScale one(DataType type);  // for a source that is already a scaled sum
-  friend bool operator==(const ReduceScale&, const ReduceScale&) = default;
+  friend bool operator==(const ReduceScale& a, const ReduceScale& b) {
+    return a.as<std::uint64_t>() == b.as<std::uint64_t>();  // not byte by byte: each call compares them
+  }
 };
 
 // The factor of kPreMulSum as a value of the type. Throws kInvalidValue if the type has no such value.
