@@ -1,6 +1,7 @@
 #include "slip/buffer.hpp"
 
 #include "base/fail.hpp"
+#include "base/memory_end.hpp"
 #include "base/terminal.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
@@ -59,6 +60,7 @@ void Buffer::release() noexcept {
   }
   if (runtime::observed_by(block->audience)) runtime::notify_memory(RecordKind::kFree, range_, nullptr, {});
   const std::size_t bytes = block->origin && core_->pool ? block->capacity : block->bytes;
+  base::notify_memory_end(block->data, bytes);
   if (block->owned) {
     core_->backend->deallocate(block->kind, block->data, bytes);
     if (block->kind == MemoryKind::kDevice) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/fail.hpp"
+#include "base/memory_end.hpp"
 
 namespace slip::runtime {
 namespace {
@@ -19,6 +20,7 @@ std::size_t StreamPool::rounded(std::size_t bytes) {
 
 StreamPool::~StreamPool() {
   for (const FreeBlock& block : free_) {
+    base::notify_memory_end(block.data, block.bytes);
     core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
     core_.memory.release(block.bytes);
   }
@@ -127,6 +129,7 @@ bool StreamPool::release_reached(std::size_t keep) {
   std::size_t left = free_bytes_;
   std::erase_if(free_, [&](const FreeBlock& block) {
     if (left <= keep || !core_.backend->reached(block.freed.stream, block.freed.position)) return false;
+    base::notify_memory_end(block.data, block.bytes);
     core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
     core_.memory.release(block.bytes);
     left -= block.bytes;

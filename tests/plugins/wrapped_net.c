@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "transport/net_plugin/nccl_net.h"
+#include "wrapped_counts.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -44,9 +45,9 @@ typedef size_t size_type;
 #endif
 #if PLUGIN_VERSION >= 11
 #define CONTEXT void *context,
-#define PASS_CONTEXT context,
+#define PASS_CONTEXT ((struct context*)context)->inner,
 #define INIT_PARAMETERS void **context, uint64_t id, net_config *config, net_logger log, net_profiler profiler
-#define PASS_INIT context, id, config, log, profiler
+#define PASS_INIT &made->inner, id, config, log, profiler
 #else
 #define CONTEXT
 #define PASS_CONTEXT
@@ -74,6 +75,18 @@ typedef size_t size_type;
 
 static table inner;
 static net_logger logger;
+__attribute__((visibility("default"))) wrapped_counts_type wrapped_counts;
+static void count(int* number, int by) { __atomic_fetch_add(number, by, __ATOMIC_RELAXED); }
+
+#if PLUGIN_VERSION >= 11
+struct context {
+  void* inner;
+  uint64_t communicator;
+};
+#define NOTE_COMMUNICATOR(which) wrapped_counts.which = ((struct context*)context)->communicator
+#else
+#define NOTE_COMMUNICATOR(which) (void)0
+#endif
 
 /* The value of a fault, or null; a fault without a value has "". */
 static const char* fault(const char* name) {
@@ -100,8 +113,24 @@ static int fails(const char* name) {
 
 static net_result init(INIT_PARAMETERS) {
   logger = log;
-  return fails("init") ? NET_SYSTEM_ERROR : inner.init(PASS_INIT);
+  if (fails("init")) return NET_SYSTEM_ERROR;
+  count(&wrapped_counts.begun, 1);
+#if PLUGIN_VERSION >= 11
+  struct context* made = calloc(1, sizeof(*made));
+  made->communicator = id;
+  *context = made;
+#endif
+  return inner.init(PASS_INIT);
 }
+
+#if PLUGIN_VERSION >= 11
+static net_result finalize(void* context) {
+  count(&wrapped_counts.ended, 1);
+  const net_result result = inner.finalize(((struct context*)context)->inner);
+  free(context);
+  return fails("finalize") ? NET_INTERNAL_ERROR : result;
+}
+#endif
 
 static net_result devices(int* count) {
   if (fails("devices")) return NET_SYSTEM_ERROR;
@@ -128,6 +157,7 @@ static net_result listen_at(CONTEXT int device, void* handle, void** listener) {
     *listener = NULL;
     return NET_SUCCESS;
   }
+  NOTE_COMMUNICATOR(listening);
   return inner.listen(PASS_CONTEXT device, handle, listener);
 }
 
@@ -143,6 +173,7 @@ static net_result connect_to(CONTEXT int device, CONFIG void* handle, void** sen
   if (fails("connect")) return NET_SYSTEM_ERROR;
   *sender = NULL;
   if (has("connect", "never")) return NET_SUCCESS;
+  NOTE_COMMUNICATOR(connecting);
   const net_result result = inner.connect(PASS_CONTEXT device, PASS_CONFIG handle, sender, on_device);
   return exceeds_limit(&made, *sender) ? NET_INVALID_USAGE : result;
 }
@@ -169,12 +200,14 @@ static net_result close_listen(void* listener) {
   return fails("close") ? NET_INTERNAL_ERROR : result;
 }
 static net_result dereg_mr(void* comm, void* memory) {
+  count(&wrapped_counts.deregistered, 1);
   const net_result result = inner.dereg_mr(comm, memory);
   return fails("close") ? NET_INTERNAL_ERROR : result;
 }
 
 static net_result reg_mr(void* comm, void* data, size_t bytes, int type, void** memory) {
   if (fails("regMr")) return NET_SYSTEM_ERROR;
+  count(&wrapped_counts.registered, 1);
   return inner.reg_mr(comm, data, bytes, type == NET_PTR_CUDA && fault("cuda") ? NET_PTR_HOST : type, memory);
 }
 
@@ -261,6 +294,9 @@ __attribute__((constructor)) static void wrap(void) {
   exported.close_send = close_send;
   exported.close_recv = close_recv;
   exported.close_listen = close_listen;
+#if PLUGIN_VERSION >= 11
+  exported.finalize = finalize;
+#endif
 #ifdef PLUGIN_HOLE
   exported.isend = NULL;
 #endif

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/memory_end.hpp"
 #include "comm/diagnose/call_history.hpp"
 #include "comm/host/copy_choice.hpp"
 #include "comm/host/shared_host.hpp"
@@ -94,7 +95,7 @@ struct RunningState {
     std::int32_t input_process = 0;  // not 0: `input` is an address of this process, and the kernel reads there
   };
   std::vector<Peer> peers;
-  std::vector<std::byte> scratch;
+  std::vector<std::byte, base::NotifyingAllocator<std::byte>> scratch;
   std::vector<ChannelProgress> channels;
   struct MessageCount {
     std::uint64_t ticket = 0;    // of the last call that sent its signature

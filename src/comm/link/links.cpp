@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/memory_end.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "comm/link/net_link.hpp"
@@ -57,7 +58,8 @@ class Pair {
   Links& links_;
   const int peer_;
   const std::int64_t deadline_ns_;
-  std::vector<std::byte> out_ = std::vector<std::byte>(kMaxBytes), in_ = std::vector<std::byte>(kMaxBytes);
+  using Bytes = std::vector<std::byte, base::NotifyingAllocator<std::byte>>;
+  Bytes out_ = Bytes(kMaxBytes), in_ = Bytes(kMaxBytes);
 };
 
 double median(std::vector<double> values) {

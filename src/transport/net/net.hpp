@@ -60,6 +60,7 @@ struct NetOptions {
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
+// The bytes must outlive it.
 class NetMemory : base::NoCopy {
  public:
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
@@ -118,6 +119,8 @@ class NetConnection : base::NoCopy {
   // Bytes of a GPU, for networks whose adapters read and write them directly. `dma_buf`: the descriptor of a dma-buf
   // that holds the bytes at `offset`; -1: none. The default throws kUnsupported.
   virtual std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf, std::uint64_t offset);
+  // True: the network keeps the addresses of registered memory, so a registration must end before its memory is freed.
+  virtual bool keeps_addresses() const { return false; }
   virtual bool progress() = 0;  // sends or receives as many bytes as possible without blocking; false: no bytes moved
   // Appends the descriptors to poll: when one of them is ready, progress() can move bytes. Returns how many nanoseconds
   // a thread may sleep in poll, at most kNetMaxSleepNs. Then it must call progress() even if no descriptor is ready,

@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/memory_end.hpp"
 
 namespace slip::transport {
 namespace {
@@ -15,22 +16,60 @@ constexpr double kChorePauseUs = 1000;     // the proxy calls the chores at leas
 constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
 // How long the proxy sleeps if another thread holds the lock of a connection, which it holds for one attempt only.
 constexpr std::int64_t kLockedPauseNs = 50'000;
-constexpr std::uintptr_t kPageBytes = 4096;
-// The registrations that a connection keeps. It keeps more only while more are in use at the same time.
-constexpr std::size_t kMaxRegistered = 16;
+
+// The connections of this process whose network keeps the addresses of registered memory. A forked child has a new
+// list, because another thread of the parent may hold the lock of the old one for ever.
+struct KeepingConnections {
+  base::Mutex mutex;
+  std::vector<ProxyConnection*> all SLIP_GUARDED_BY(mutex);
+
+  static KeepingConnections& of_process() {
+    struct Current {
+      base::ForkMutex mutex;
+      KeepingConnections* list SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted
+      pid_t owner SLIP_GUARDED_BY(mutex) = 0;
+    };
+    Current& current = base::process_wide<Current>();
+    const base::LockGuard lock(current.mutex);
+    if (current.owner != ::getpid()) {
+      current.list = new KeepingConnections;
+      current.owner = ::getpid();
+    }
+    return *current.list;
+  }
+};
+
 }  // namespace
 
-ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender)
-    : proxy_(proxy), connection_(std::move(sender)), sender_(static_cast<NetSender*>(connection_.get())) {
+ProxyConnection::ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_ptr<NetConnection> connection)
+    : proxy_(proxy), connection_(std::move(connection)), sender_(sender), registrations_(*connection_) {
+  if (connection_->keeps_addresses()) {
+    KeepingConnections& keeping = KeepingConnections::of_process();
+    const base::LockGuard lock(keeping.mutex);
+    keeping.all.push_back(this);
+    base::set_memory_end_listener(&ProxyConnection::on_memory_end);
+  }
   proxy_.add(this);
 }
 
-ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver)
-    : proxy_(proxy), connection_(std::move(receiver)), sender_(nullptr) {
-  proxy_.add(this);
+ProxyConnection::~ProxyConnection() {
+  proxy_.remove(this);
+  if (!connection_->keeps_addresses()) return;
+  KeepingConnections& keeping = KeepingConnections::of_process();
+  const base::LockGuard lock(keeping.mutex);
+  std::erase(keeping.all, this);
 }
 
-ProxyConnection::~ProxyConnection() { proxy_.remove(this); }
+// Waits for the driving thread at most as long as one attempt to move bytes takes.
+void ProxyConnection::on_memory_end(const void* data, std::size_t bytes) noexcept {
+  KeepingConnections& keeping = KeepingConnections::of_process();
+  const base::LockGuard all_lock(keeping.mutex);
+  for (ProxyConnection* one : keeping.all) {
+    const base::LockGuard lock(one->lock_);
+    // relaxed: written under this lock only
+    one->registrations_.end({static_cast<const std::byte*>(data), bytes}, one->done_.load(std::memory_order_relaxed));
+  }
+}
 
 bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
   if (failed()) throw Error(*error_);
@@ -177,31 +216,11 @@ bool ProxyConnection::move() {
 }
 
 bool ProxyConnection::start(Entry& one, bool more) {
-  const NetPart part{one.bytes.data(), one.bytes.size(), 0, registered(one.bytes)};
+  const std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
+  const NetPart part{one.bytes.data(), one.bytes.size(), 0, registrations_.find(one.bytes, started_, done)};
   one.request =
       sender_ ? sender_->isend(part, more) : static_cast<NetReceiver&>(*connection_).irecv(std::span(&part, 1));
   return one.request != nullptr;
-}
-
-const NetMemory* ProxyConnection::registered(std::span<std::byte> bytes) {
-  if (bytes.empty()) return nullptr;
-  const std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
-  Registered* oldest = nullptr;
-  for (Registered& one : registered_) {
-    const std::span<std::byte> its = one.memory->bytes();
-    if (bytes.data() >= its.data() && bytes.data() + bytes.size() <= its.data() + its.size()) {
-      one.last_used = started_;
-      return one.memory.get();
-    }
-    if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
-  }
-  if (!oldest || registered_.size() < kMaxRegistered) oldest = &registered_.emplace_back();
-  // Register whole pages: later operations will probably use the neighbouring bytes.
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
-  const auto end =
-      (reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) + kPageBytes - 1) / kPageBytes * kPageBytes;
-  *oldest = {connection_->register_memory({reinterpret_cast<std::byte*>(begin), end - begin}), started_};
-  return oldest->memory.get();
 }
 
 Proxy::Proxy() {

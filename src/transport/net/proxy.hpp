@@ -20,6 +20,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net/net.hpp"
+#include "transport/net/registrations.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip::transport {
@@ -30,8 +31,9 @@ class ProxyConnection : base::NoCopy {
  public:
   static constexpr std::uint64_t kDepth = 64;  // maximum number of operations that are posted and not done
 
-  ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender);
-  ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
+  template <class End>  // NetSender or NetReceiver
+  ProxyConnection(Proxy& proxy, std::unique_ptr<End> end)
+      : ProxyConnection(proxy, sender_of(end.get()), std::move(end)) {}
   ~ProxyConnection();
 
   // Posts an operation that sends these bytes, or receives at most bytes.size() bytes into them. False: the ring is
@@ -79,25 +81,22 @@ class ProxyConnection : base::NoCopy {
   bool busy() const { return done() < head_.load(std::memory_order_acquire) && !failed(); }
   // acquire: pairs with the release after error_ was written.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Memory that is registered with the network. It stays registered, so that later operations on the same bytes need
-  // not register them again.
-  struct Registered {
-    std::unique_ptr<NetMemory> memory;
-    std::uint64_t last_used = 0;  // number of the last operation that used it
-  };
 
+  ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_ptr<NetConnection> connection);
+  static NetSender* sender_of(NetSender* sender) { return sender; }
+  static NetSender* sender_of(NetReceiver*) { return nullptr; }
   bool try_drive();  // as drive(), but stores the error instead of throwing it
   bool drive_and_notify();
   void check_network();  // see NetConnection::check()
   bool move() SLIP_REQUIRES(lock_);
   bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
-  const NetMemory* registered(std::span<std::byte> bytes) SLIP_REQUIRES(lock_);
+  static void on_memory_end(const void* data, std::size_t bytes) noexcept;  // see base/memory_end.hpp
   void sleep(const Deadline& deadline);
 
   Proxy& proxy_;
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
   NetSender* const sender_;                          // null: this connection receives
-  std::vector<Registered> registered_ SLIP_GUARDED_BY(lock_);
+  Registrations registrations_ SLIP_GUARDED_BY(lock_);
   base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};

@@ -48,6 +48,7 @@ class PluginEnd : public Base {
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
   std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
                                                  std::uint64_t offset) override;
+  bool keeps_addresses() const override { return true; }
   bool progress() override;
   std::int64_t watch(std::vector<pollfd>& all) const override;
 

@@ -86,6 +86,7 @@ class UcxSender final : public NetSender {
   UcxSender(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker);
   ~UcxSender() override;
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  bool keeps_addresses() const override { return true; }
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
@@ -118,6 +119,7 @@ class UcxReceiver final : public NetReceiver {
  public:
   UcxReceiver(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> worker, std::uint32_t number);
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  bool keeps_addresses() const override { return true; }
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
