@@ -1,4 +1,5 @@
-// Registrations of memory with a network end when the memory is freed. The plug-ins of the tests count them.
+// Registrations of memory with a network end when the memory is freed, and contexts of a plug-in belong to one
+// communicator. The plug-ins of the tests count both.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -165,6 +166,59 @@ TEST(Registrations, EndWhileAnotherThreadMovesBytes) {
   lines.receiver = nullptr;
   EXPECT_EQ(lines.deregistered(), lines.registered() + 2);  // and the memory for messages without bytes, of both ends
   for (const std::span<std::byte> one : {from, to, other}) ::munmap(one.data(), one.size());
+}
+
+transport::NetOptions options_of(std::byte communicator) {
+  transport::NetOptions options = local_options(0);
+  options.key[0] = communicator;
+  return options;
+}
+
+// Version 11 numbers communicators. Both ranks pass the same number; each communicator has another one.
+TEST(PluginContexts, BelongToOneRankOfOneCommunicator) {
+  const wrapped_counts_type& counts = counts_of("v11");
+  const wrapped_counts_type before = counts;
+  std::uint64_t first = 0;
+  {
+    const Ends ends(plugin_named("v11"), options_of(std::byte{1}));
+    EXPECT_EQ(counts.begun - before.begun, 2);  // of both ranks
+    first = counts.listening;
+    EXPECT_EQ(counts.connecting, first);
+    EXPECT_NE(first, 0U);
+    EXPECT_EQ(counts.ended, before.ended);
+    const Ends other(plugin_named("v11"), options_of(std::byte{2}));
+    EXPECT_EQ(counts.begun - before.begun, 4);
+    EXPECT_EQ(counts.connecting, counts.listening);
+    EXPECT_NE(counts.listening, first);
+    const Ends more(plugin_named("v11"), options_of(std::byte{1}));  // another connection of these ranks
+    EXPECT_EQ(counts.begun - before.begun, 4);
+    EXPECT_EQ(counts.listening, first);
+  }
+  EXPECT_EQ(counts.ended - before.ended, 4);
+  const Ends again(plugin_named("v11"), options_of(std::byte{1}));
+  EXPECT_EQ(counts.begun - before.begun, 6);
+  EXPECT_EQ(counts.connecting, first);
+}
+
+TEST(PluginContexts, EndWithTheLastConnection) {
+  const wrapped_counts_type& counts = counts_of("v11");
+  const int ended = counts.ended;
+  auto listener = plugin_named("v11").listen(options_of(std::byte{3}));
+  auto ends = std::make_unique<Ends>(plugin_named("v11"), options_of(std::byte{3}));
+  Memory kept(*ends->receiver, 8);
+  finish(*ends->sender, nullptr, *ends->receiver, nullptr);
+  ends->sender = nullptr;
+  EXPECT_EQ(counts.ended - ended, 1);
+  ends->receiver = nullptr;
+  EXPECT_EQ(counts.ended - ended, 1);
+  listener = nullptr;
+  EXPECT_EQ(counts.ended - ended, 2);  // although memory of a closed connection exists
+}
+
+TEST(PluginContexts, ThatCannotBeMadeAreAnError) {
+  const transport::Net& net = plugin_named("v11");
+  const Fault fault("init=fail");
+  EXPECT_TRUE(fails([&] { net.listen(options_of(std::byte{4})); }, Code::kIo, {"libnccl-net-v11.so", "in init"}));
 }
 
 }  // namespace

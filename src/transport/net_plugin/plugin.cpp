@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,8 @@ constexpr const char* kDeviceVariable = "SLIP_NET_DEVICE";
 constexpr std::size_t kLineBytes = 1024;  // a longer line of a plug-in's log is cut off
 // A plug-in must accept messages of at least this size.
 constexpr std::size_t kMinMessageBytes = 1024;
+// For the first call of init(), which serves no communicator.
+constexpr std::uint64_t kNoCommunicator = 0;
 
 // The last warning that the plug-in logged in this thread. It explains the error that the plug-in returns next.
 thread_local char t_warning[kLineBytes];
@@ -148,10 +151,36 @@ NetPlugin::NetPlugin(const std::string& name) {
                path_, version_, missing);
   name_ = base::single_line_text(own_name && own_name[0] != '\0' ? own_name : "unnamed");
   static_cast<void>(take_plugin_warning());
-  if (const net_result result = calls_.init(calls_, plugin_logger(), &profile); result != NET_SUCCESS)
-    throw error("init", result, "");
+  first_context_ = new PluginContext(*this, kNoCommunicator);
   find_devices();
   choose_devices();
+}
+
+PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator) : plugin_(plugin) {
+  const PluginCalls& calls = plugin.calls();
+  if (const net_result result = calls.init(calls, communicator, &context_, plugin_logger(), &profile);
+      result != NET_SUCCESS)
+    throw plugin.error("init", result, "");
+}
+
+PluginContext::~PluginContext() {
+  if (plugin_.calls().finalize)
+    static_cast<void>(plugin_.calls().finalize(context_));  // nothing can be done if it fails
+}
+
+std::shared_ptr<const PluginContext> NetPlugin::context_of(const Secret& key, int rank) const {
+  if (!calls_.finalize) return nullptr;
+  const base::LockGuard lock(mutex_);
+  std::erase_if(contexts_, [](const auto& one) { return one.second.expired(); });
+  std::weak_ptr<const PluginContext>& place = contexts_[{key, rank}];
+  std::shared_ptr<const PluginContext> context = place.lock();
+  if (context) return context;
+  const Secret number = derive(key, "communicator of a plug-in");  // not the key itself, which is secret
+  std::uint64_t communicator = kNoCommunicator;
+  std::memcpy(&communicator, number.data(), sizeof(communicator));
+  context = std::make_shared<const PluginContext>(*this, communicator);
+  place = context;
+  return context;
 }
 
 void NetPlugin::open(const std::string& name) {

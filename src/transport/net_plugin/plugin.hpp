@@ -8,13 +8,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/sync.hpp"
 #include "slip/error.hpp"
+#include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/nccl_net.h"
 
@@ -40,12 +44,15 @@ struct PluginParts {
 // version; the others are the plug-in's own.
 struct PluginCalls {
   const void* table = nullptr;  // a net_table_v8 to net_table_v11
-  void* context = nullptr;      // since version 11
 
-  net_result (*init)(PluginCalls& calls, net_logger logger, net_profiler profiler) = nullptr;
+  // Versions 8 to 10 have no contexts and no finalize(): init() is called once in a process. Since version 11, init()
+  // makes a context for a communicator, whose number is the same on all ranks.
+  net_result (*init)(const PluginCalls& calls, std::uint64_t communicator, void** context, net_logger logger,
+                     net_profiler profiler) = nullptr;
+  net_result (*finalize)(void* context) = nullptr;
   net_result (*get_properties)(const PluginCalls& calls, int device, net_properties_v11& properties) = nullptr;
-  net_result (*listen)(const PluginCalls& calls, int device, void* handle, void** listener) = nullptr;
-  net_result (*connect)(const PluginCalls& calls, int device, void* handle, void** sender) = nullptr;
+  net_result (*listen)(const PluginCalls& calls, void* context, int device, void* handle, void** listener) = nullptr;
+  net_result (*connect)(const PluginCalls& calls, void* context, int device, void* handle, void** sender) = nullptr;
 
   net_result (*devices)(int* count) = nullptr;
   net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device) = nullptr;
@@ -91,6 +98,20 @@ inline net_result start_receive(const PluginCalls& calls, void* receiver, Plugin
                         parts.memories.data(), request);
 }
 
+class NetPlugin;
+
+// A plug-in's context of one rank of a communicator, see PluginCalls::init. Null in versions 8 to 10.
+class PluginContext : base::NoCopy {
+ public:
+  PluginContext(const NetPlugin& plugin, std::uint64_t communicator);  // throws if init() fails
+  ~PluginContext();
+  void* get() const { return context_; }
+
+ private:
+  const NetPlugin& plugin_;
+  void* context_ = nullptr;
+};
+
 // Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
 // `missing` gets the name of the first function that the table lacks.
 int find_plugin_calls(void* library, PluginCalls& calls, const char*& name, std::string& missing);
@@ -112,6 +133,10 @@ class NetPlugin : base::NoCopy {
   // The device that carries a channel, as an index of devices(): see SLIP_NET_DEVICE in docs/networks.md.
   int device_of(int channel) const;
 
+  // The context of this rank of the communicator, of which this key is the secret. All connections of the rank share
+  // it, and it ends with the last of them. Throws if the plug-in cannot make it.
+  std::shared_ptr<const PluginContext> context_of(const Secret& key, int rank) const;
+
   // The error of a function that failed. `peer`: the other end, may be empty. Its text ends with the last warning that
   // the plug-in logged in this thread.
   Error error(std::string_view function, net_result result, std::string_view peer) const;
@@ -129,6 +154,10 @@ class NetPlugin : base::NoCopy {
   PluginCalls calls_;
   std::vector<PluginDevice> devices_;
   std::vector<int> used_;  // the devices that carry channels, in turn
+  // devices() and get_properties() need a call of init() before any communicator. Never ended, as the library.
+  const PluginContext* first_context_ = nullptr;
+  mutable base::Mutex mutex_;
+  mutable std::map<std::pair<Secret, int>, std::weak_ptr<const PluginContext>> contexts_ SLIP_GUARDED_BY(mutex_);
 };
 
 // Returns the last warning that the plug-in logged in this thread, and clears it.

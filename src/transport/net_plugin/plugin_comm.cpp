@@ -56,11 +56,13 @@ void PluginComm::deregister(PluginMemory& memory) {
 }
 
 void PluginComm::close() {
-  if (!comm_) return;
-  while (!registered_.empty()) deregister(*registered_.back());
-  if (std::exchange(empty_registered_, false)) static_cast<void>(calls().dereg_mr(comm_, empty_handle_));
-  static_cast<void>(side_ == Side::kSend ? calls().close_send(comm_) : calls().close_recv(comm_));
-  comm_ = nullptr;
+  if (comm_) {
+    while (!registered_.empty()) deregister(*registered_.back());
+    if (std::exchange(empty_registered_, false)) static_cast<void>(calls().dereg_mr(comm_, empty_handle_));
+    static_cast<void>(side_ == Side::kSend ? calls().close_send(comm_) : calls().close_recv(comm_));
+    comm_ = nullptr;
+  }
+  context_ = nullptr;
 }
 
 bool PluginControl::receive(std::span<std::byte> bytes) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -45,11 +46,13 @@ class PluginMemory final : public NetMemory {
 class PluginComm : base::NoCopy {
  public:
   enum class Side { kSend, kReceive };
-  PluginComm(const NetPlugin& plugin, int device, Side side) : plugin_(plugin), device_(device), side_(side) {}
+  PluginComm(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, int device, Side side)
+      : plugin_(plugin), context_(std::move(context)), device_(device), side_(side) {}
   ~PluginComm() { close(); }
 
   const NetPlugin& plugin() const { return plugin_; }
   const PluginCalls& calls() const { return plugin_.calls(); }
+  void* context() const { return context_ ? context_->get() : nullptr; }
   int device() const { return device_; }
   const PluginDevice& properties() const { return plugin_.devices()[static_cast<std::size_t>(device_)]; }
   void* get() const { return comm_; }  // null: not connected yet
@@ -71,7 +74,7 @@ class PluginComm : base::NoCopy {
   };
   Empty empty(const NetPeer& peer);
   void deregister(PluginMemory& memory);
-  void close();  // deregisters all memory first
+  void close();  // deregisters all memory first, and gives up the context
 
  private:
   [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
@@ -79,6 +82,7 @@ class PluginComm : base::NoCopy {
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 
   const NetPlugin& plugin_;
+  std::shared_ptr<const PluginContext> context_;  // null: closed, or the plug-in has no contexts
   const int device_;
   const Side side_;
   void* comm_ = nullptr;

@@ -39,15 +39,15 @@ std::string text_of(const char (&from)[Bytes]) {
 }  // namespace
 
 template <class Self, class Base>
-PluginEnd<Self, Base>::PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control)
-    : comm_(std::make_shared<PluginComm>(plugin, plugin.device_of(peer.channel), side)),
-      calls_(plugin.calls()),
-      limits_{comm_->properties().max_bytes, side == PluginComm::Side::kReceive && comm_->properties().takes_gpu_memory
+PluginEnd<Self, Base>::PluginEnd(std::shared_ptr<PluginComm> comm, NetPeer peer, Socket control)
+    : comm_(std::move(comm)),
+      calls_(comm_->calls()),
+      limits_{comm_->properties().max_bytes, std::is_same_v<Base, NetReceiver> && comm_->properties().takes_gpu_memory
                                                  ? kMaxInFlight - kMaxFlushes
                                                  : kMaxInFlight},
       control_(std::move(control)) {
   this->peer_ = std::move(peer);
-  this->peer_.address += fmt::format(" by {}", plugin.file());
+  this->peer_.address += fmt::format(" by {}", comm_->plugin().file());
 }
 
 template <class Self, class Base>
@@ -197,8 +197,11 @@ void PluginEnd<Self, Base>::close() {
   comm_->close();
 }
 
-PluginSender::PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control)
-    : PluginEnd(plugin, PluginComm::Side::kSend, std::move(peer), std::move(control)) {
+PluginSender::PluginSender(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer,
+                           Socket control)
+    : PluginEnd(std::make_shared<PluginComm>(plugin, std::move(context), plugin.device_of(peer.channel),
+                                             PluginComm::Side::kSend),
+                peer, std::move(control)) {
   PluginHello hello;
   hello.version = plugin.version();
   hello.max_bytes = limits_.bytes;
@@ -223,7 +226,7 @@ bool PluginSender::join() {
     return false;
   }
   void* comm = nullptr;
-  require(calls_.connect(calls_, comm_->device(), answer_.handle.data(), &comm), "connect");
+  require(calls_.connect(calls_, comm_->context(), comm_->device(), answer_.handle.data(), &comm), "connect");
   set_comm(comm);
   return comm != nullptr;
 }
@@ -268,12 +271,15 @@ bool PluginSender::land(const Piece& piece) {
   return done != 0;
 }
 
-PluginReceiver::PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control)
-    : PluginEnd(plugin, PluginComm::Side::kReceive, std::move(peer), std::move(control)) {}
+PluginReceiver::PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer,
+                               Socket control)
+    : PluginEnd(std::make_shared<PluginComm>(plugin, std::move(context), plugin.device_of(peer.channel),
+                                             PluginComm::Side::kReceive),
+                peer, std::move(control)) {}
 
 PluginReceiver::~PluginReceiver() {
+  if (listener_) static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
   close();
-  if (listener_) static_cast<void>(calls_.close_listen(listener_));
 }
 
 bool PluginReceiver::join() {
@@ -304,7 +310,7 @@ void PluginReceiver::begin_listening() {
     if (text_of(hello_.plugin) != plugin.name().substr(0, sizeof(hello_.plugin) - 1))
       base::fail(Code::kMismatch, {}, "{} uses the plug-in '{}', this rank the plug-in {}: all ranks need the same one",
                  peer_.text(), text_of(hello_.plugin), plugin.text());
-    require(calls_.listen(calls_, comm_->device(), answer.handle.data(), &listener_), "listen");
+    require(calls_.listen(calls_, comm_->context(), comm_->device(), answer.handle.data(), &listener_), "listen");
     if (!listener_)
       base::fail(Code::kIo, {}, "{}: the plug-in {} made no listener although listen succeeded", peer_.text(),
                  plugin.text());

@@ -65,7 +65,7 @@ class PluginEnd : public Base {
     bool last = true;       // of its message, as far as the sender knows
   };
 
-  PluginEnd(const NetPlugin& plugin, PluginComm::Side side, NetPeer peer, Socket control);
+  PluginEnd(std::shared_ptr<PluginComm> comm, NetPeer peer, Socket control);
 
   NetRequest* enqueue(NetRequest* request);
   void push_piece(const Piece& piece) { flight_[flown_++ % kMaxInFlight] = piece; }
@@ -126,7 +126,7 @@ class PluginEnd : public Base {
 
 class PluginSender final : public PluginEnd<PluginSender, NetSender> {
  public:
-  PluginSender(const NetPlugin& plugin, NetPeer peer, Socket control);
+  PluginSender(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer, Socket control);
   ~PluginSender() override { close(); }
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
@@ -143,7 +143,7 @@ class PluginSender final : public PluginEnd<PluginSender, NetSender> {
 
 class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
  public:
-  PluginReceiver(const NetPlugin& plugin, NetPeer peer, Socket control);
+  PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer, Socket control);
   ~PluginReceiver() override;
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;

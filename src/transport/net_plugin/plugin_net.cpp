@@ -20,18 +20,20 @@ constexpr const char kMark[] = "plug";
 
 class PluginListener final : public NetListener {
  public:
-  PluginListener(const NetPlugin& plugin, const NetOptions& options) : plugin_(plugin), listener_(options, kMark) {
+  PluginListener(const NetPlugin& plugin, const NetOptions& options)
+      : plugin_(plugin), context_(plugin.context_of(options.key, options.rank)), listener_(options, kMark) {
     handle_ = listener_.handle();
   }
 
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
     std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
     if (!one) return nullptr;
-    return std::make_unique<PluginReceiver>(plugin_, std::move(one->peer), std::move(one->sockets.front()));
+    return std::make_unique<PluginReceiver>(plugin_, context_, std::move(one->peer), std::move(one->sockets.front()));
   }
 
  private:
   const NetPlugin& plugin_;
+  const std::shared_ptr<const PluginContext> context_;  // null: the plug-in has no contexts
   GreetingListener listener_;
 };
 
@@ -49,7 +51,8 @@ class LoadedNet final : public Net {
     control.sockets = 1;
     Greeted greeted = connect_and_greet(handle, kMark, control, deadline);
     greeted.peer.channel = options.channel;
-    return std::make_unique<PluginSender>(plugin_, std::move(greeted.peer), std::move(greeted.sockets.front()));
+    return std::make_unique<PluginSender>(plugin_, plugin_.context_of(options.key, options.rank),
+                                          std::move(greeted.peer), std::move(greeted.sockets.front()));
   }
 
  private:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/plugin.hpp"
 
@@ -49,11 +48,12 @@ struct Translation {
   static constexpr int kVersion = VersionOf<Table>::kVersion;
   static const Table& table_of(const PluginCalls& calls) { return *static_cast<const Table*>(calls.table); }
 
-  static net_result init(PluginCalls& calls, net_logger logger, net_profiler profiler) {
+  static net_result init(const PluginCalls& calls, std::uint64_t communicator, void** context, net_logger logger,
+                         net_profiler profiler) {
     const Table& table = table_of(calls);
     if constexpr (kVersion <= 9) return table.init(logger);
     else if constexpr (kVersion == 10) return table.init(logger, profiler);
-    else return table.init(&calls.context, random_number(), &default_config(), logger, profiler);
+    else return table.init(context, communicator, &default_config(), logger, profiler);
   }
 
   static net_result get_properties(const PluginCalls& calls, int device, net_properties_v11& all) {
@@ -70,18 +70,18 @@ struct Translation {
     return result;
   }
 
-  static net_result listen(const PluginCalls& calls, int device, void* handle, void** listener) {
+  static net_result listen(const PluginCalls& calls, void* context, int device, void* handle, void** listener) {
     if constexpr (kVersion <= 10) return table_of(calls).listen(device, handle, listener);
-    else return table_of(calls).listen(calls.context, device, handle, listener);
+    else return table_of(calls).listen(context, device, handle, listener);
   }
 
   // A null device handle: the received bytes are not unpacked by a GPU kernel.
-  static net_result connect(const PluginCalls& calls, int device, void* handle, void** sender) {
+  static net_result connect(const PluginCalls& calls, void* context, int device, void* handle, void** sender) {
     const Table& table = table_of(calls);
     net_device_handle* on_device = nullptr;
     if constexpr (kVersion <= 9) return table.connect(device, handle, sender, &on_device);
     else if constexpr (kVersion == 10) return table.connect(device, &default_config(), handle, sender, &on_device);
-    else return table.connect(calls.context, device, handle, sender, &on_device);
+    else return table.connect(context, device, handle, sender, &on_device);
   }
 };
 
@@ -108,6 +108,7 @@ int fill(const void* found, PluginCalls& calls, const char*& name, std::string& 
   take(calls.accept, table.accept, "accept");
   take(calls.reg_mr, table.reg_mr, "regMr");
   take(calls.dereg_mr, table.dereg_mr, "deregMr");
+  if constexpr (To::kVersion >= 11) take(calls.finalize, table.finalize, "finalize");
   if constexpr (To::kVersion == 8) {
     take(calls.isend_v8, table.isend, "isend");
     take(calls.irecv_v8, table.irecv, "irecv");
