@@ -6,6 +6,7 @@
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "transport/cable.hpp"
 #include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
@@ -117,6 +118,33 @@ TEST(Interfaces, LeadToAddressesOfThisHost) {
   const transport::SocketAddress end = transport::SocketAddress::loopback(AF_INET6, 1234);
   EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter()).text(), "[::1]:0");
   EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter("=lo")).text(), "[::1]:0");
+}
+
+// e1 has only the link-local address that the kernel gives every interface.
+TEST(Interfaces, WithoutAConfiguredAddressAreNotUsed) {
+  std::string reason, names, address, only;
+  const auto names_of = [](const char* rule) {
+    std::string text;
+    for (const transport::Interface& one : transport::usable_interfaces(transport::InterfaceFilter(rule)))
+      text += one.name + " ";
+    return text;
+  };
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) != 0) reason = "network namespaces are not permitted here";
+    else if (!in_shell("ip link set lo up && ip -4 addr flush dev lo && ip link add e0 type veth peer name e1 && "
+                       "ip addr add fd77::1/64 dev e0 nodad && ip link set e1 up && ip link set e0 up && "
+                       "ip addr add fe80::99/64 dev e1 nodad"))
+      reason = "the tool ip cannot make a veth pair here";
+    else {
+      names = names_of("");
+      address = transport::own_address(transport::InterfaceFilter("e")).host();
+      only = names_of("=e1");
+    }
+  }).join();
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  EXPECT_EQ(names, "e0 ");
+  EXPECT_EQ(address, "fd77::1");
+  EXPECT_EQ(only, "e1 ");  // the rule names it
 }
 
 TEST(UniqueIds, AreTextAndBytes) {

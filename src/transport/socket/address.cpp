@@ -271,6 +271,9 @@ std::vector<Interface> usable_interfaces(const InterfaceFilter& filter) {
     if (known == result.end()) result.push_back(one);
     else if (preference(one.address) < preference(known->address)) *known = one;
   }
+  // An interface without a configured address has a link-local IPv6 address all the same, which no other host can use.
+  const auto is_local = [](const Interface& one) { return one.address.is_link_local(); };
+  if (!std::ranges::all_of(result, is_local)) std::erase_if(result, is_local);
   if (result.empty() && !filter.empty()) fail_none(filter, all, "");
   if (result.empty()) result.push_back({"lo", own_loopback(all)});
   return result;

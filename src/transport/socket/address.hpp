@@ -87,7 +87,8 @@ class InterfaceFilter {
 // The address at which other hosts reach this one: the first interface that the rule accepts. Without a rule: an
 // interface that is neither the loopback nor a container's; the loopback if there is no other.
 SocketAddress own_address(const InterfaceFilter& filter);
-// All interfaces that own_address() chooses among, each with its best address. Throws if the rule accepts none.
+// All interfaces that own_address() chooses among, each with its best address; those with link-local addresses only if
+// there are no others. Throws if the rule accepts none.
 std::vector<Interface> usable_interfaces(const InterfaceFilter& filter);
 // The address that other ranks should use, inferred from the local end of a connection. With a rule: the address of an
 // accepted interface, of the same family.
