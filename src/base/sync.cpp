@@ -1,19 +1,9 @@
 #include "base/sync.hpp"
 
-#include <sched.h>
-#include <time.h>
-
 #include "base/clock.hpp"
 #include "base/thread.hpp"
 
 namespace slip::base {
-
-void yield_thread() { sched_yield(); }
-
-void sleep_ns(std::int64_t time) {
-  const timespec rest{0, time};
-  nanosleep(&rest, nullptr);  // a signal may end it early: the caller checks its condition again anyway
-}
 
 bool Parker::park(std::int64_t deadline_ns) {
   const LockGuard lock(mutex_);

@@ -1,14 +1,15 @@
 // Locks and waiting. Mutex, LockGuard and CondVar are std::mutex and its companions with thread-safety annotations.
-// SpinLock guards critical sections of a few instructions. Backoff is the waiting policy of polling loops: spin, yield,
-// sleep. In a Parker a thread sleeps until another thread wakes it. A source of events wakes its Subscribers.
+// SpinLock guards critical sections of a few instructions. In a Parker a thread sleeps until another thread wakes it. A
+// source of events wakes its Subscribers. The policies of polling loops are in base/wait.hpp.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <limits>
 #include <mutex>
+
+#include "base/wait.hpp"
 
 // For clang's thread-safety analysis (-Wthread-safety): which lock guards a member, and which lock a function needs.
 // clang then reports every access without that lock. Other compilers ignore them.
@@ -47,62 +48,6 @@ struct NoCopy {
   NoCopy() = default;
   NoCopy(const NoCopy&) = delete;
   NoCopy& operator=(const NoCopy&) = delete;
-};
-
-// A hint to the core that this is a spin loop.
-inline void cpu_relax() {
-#if defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // `yield` is a no-op on these cores; isb waits some tens of cycles
-#elif defined(__x86_64__)
-  asm volatile("pause" ::: "memory");
-#endif
-}
-
-void yield_thread();  // lets another thread run on this core (sched_yield)
-// `time`: less than a second. Sleeps for that time plus the timer slack; a signal ends it early.
-void sleep_ns(std::int64_t time);
-
-// How a thread polls in a loop for a condition for which no other thread will wake it.
-struct WaitPolicy {
-  static constexpr int kUnlimited = std::numeric_limits<int>::max();
-  int spins = 0;                   // number of first iterations that only call cpu_relax()
-  int yields = 0;                  // number of next iterations that yield the core
-  std::int64_t sleep_ns = 0;       // all later iterations sleep; the first one for this time,
-  std::int64_t sleep_step_ns = 0;  // each next one longer by this,
-  std::int64_t max_sleep_ns = 0;   // up to this maximum (used if sleep_step_ns is not 0)
-
-  // Length of the sleep in this iteration, which comes after the spins and yields.
-  constexpr std::int64_t sleep_at(int iteration) const {
-    const std::int64_t time = sleep_ns + sleep_step_ns * (iteration - spins - yields);
-    return time < max_sleep_ns || sleep_step_ns == 0 ? time : max_sleep_ns;
-  }
-};
-// For locks: the holder needs a few instructions, or needs this core to execute them.
-inline constexpr WaitPolicy kLockWait{.spins = 64, .yields = WaitPolicy::kUnlimited};
-// For device work: a query takes about a microsecond, and short work is done after a few queries.
-inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
-// For an op of unknown length that another thread runs.
-inline constexpr WaitPolicy kOpWait{.sleep_ns = 50'000};
-// For a condition that the user's program must change: it may do so soon, or in minutes.
-inline constexpr WaitPolicy kProgramWait{
-    .yields = 8, .sleep_ns = 45'000, .sleep_step_ns = 5'000, .max_sleep_ns = 200'000};
-
-// One wait with a policy: for (Backoff backoff; !ready(); backoff.pause()) {}
-class Backoff {
- public:
-  constexpr explicit Backoff(const WaitPolicy& policy = kLockWait) : policy_(policy) {}
-  void pause() {
-    const int iteration = iteration_;
-    if (iteration < kMaxIteration) ++iteration_;
-    if (iteration < policy_.spins) cpu_relax();
-    else if (iteration - policy_.spins < policy_.yields) yield_thread();
-    else sleep_ns(policy_.sleep_at(iteration));
-  }
-
- private:
-  static constexpr int kMaxIteration = 1 << 30;  // the counter stops here, because a wait may take days
-  const WaitPolicy policy_;
-  int iteration_ = 0;
 };
 
 // Call acquire_fence() after an access with order kAcquire; together they acquire. On aarch64 an acquire load also
