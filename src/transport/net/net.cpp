@@ -7,7 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
+#include "base/wait.hpp"
 
 namespace slip::transport {
 std::string NetPeer::text() const {
@@ -42,24 +42,22 @@ std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byt
 }
 
 void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
-  std::uint64_t since = base::ticks();
-  const auto spin = static_cast<std::uint64_t>(kNetSpinUs * base::ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kNetYieldUs * base::ticks_per_us());
+  base::IdleWait idle(base::kNetWait);
   for (;;) {
     const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;
     if (deadline.abort && deadline.abort->is_set())
       fail(base::make_error(Code::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
-    const std::uint64_t now = base::ticks();
-    if (moved_some) since = now;
-    if (now - since < spin) continue;
+    const base::IdleWait::Next next = idle.next(moved_some);
+    if (next == base::IdleWait::Next::kSpin) continue;
     if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
       fail(base::make_error(Code::kTimeout, {},
                             "{}: {} was not done before its deadline: the peer is stopped or cut off, or has not made "
                             "the matching call",
                             peer_.text(), request->text()));
-    if (now - since < yield) base::yield_thread();
-    else {
+    if (next == base::IdleWait::Next::kYield) {
+      base::yield_thread();
+    } else {
       std::vector<pollfd> watched;
       const std::int64_t limit_ns = watch(watched);
       if (limit_ns > 0) wait_for_any(watched, deadline.within(limit_ns));

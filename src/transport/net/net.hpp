@@ -35,8 +35,6 @@ inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messag
 inline constexpr int kNetMaxSockets = 16;            // per connection
 inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
 inline constexpr std::int64_t kNetMaxSleepNs = 1'000'000'000;  // the longest sleep between two calls of progress()
-// A thread that waits spins this long while nothing moves. Then it yields, and at last it sleeps in poll.
-inline constexpr double kNetSpinUs = 50, kNetYieldUs = 300;
 
 struct NetOptions {
   int rank = 0;           // this process's rank: the peer's errors name it

@@ -8,10 +8,10 @@
 #include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "base/memory_end.hpp"
+#include "base/wait.hpp"
 
 namespace slip::transport {
 namespace {
-constexpr double kProxySpinUs = 20;        // spin limit of the proxy after something moved
 constexpr double kChorePauseUs = 1000;     // the proxy calls the chores at least this often, even if connections move
 constexpr double kCheckPauseUs = 900'000;  // between two checks of all connections; below kNetMaxSleepNs
 // How long the proxy sleeps if another thread holds the lock of a connection, which it holds for one attempt only.
@@ -87,16 +87,13 @@ bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
 }
 
 void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
-  const auto spin = static_cast<std::uint64_t>(kNetSpinUs * base::ticks_per_us());
-  const auto yield = static_cast<std::uint64_t>(kNetYieldUs * base::ticks_per_us());
-  std::uint64_t since = base::ticks();
+  base::IdleWait idle(base::kNetWait);
   begin_drive();
   while (done() < count) {
     const bool moved_some = try_drive();
     const bool aborted = deadline.abort && deadline.abort->is_set();
-    const std::uint64_t now = base::ticks();
-    if (moved_some) since = now;
-    if (!failed() && !aborted && now - since < spin) continue;
+    const base::IdleWait::Next next = idle.next(moved_some);
+    if (!failed() && !aborted && next == base::IdleWait::Next::kSpin) continue;
     const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     if (failed() || ((aborted || late) && done() < count)) {
       end_drive();
@@ -105,8 +102,8 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
                  sender_ ? "sends" : "receives", count,
                  aborted ? "the wait was aborted" : "the others were not done before the deadline");
     }
-    if (now - since < yield) base::yield_thread();
-    else sleep(deadline);
+    if (next == base::IdleWait::Next::kSleep) sleep(deadline);
+    else base::yield_thread();
   }
   end_drive();
 }
@@ -276,10 +273,10 @@ void Proxy::wake() {
 
 void Proxy::run() {
   base::set_time_slice(base::TimeSlice::kShort);
-  const auto spin = static_cast<std::uint64_t>(kProxySpinUs * base::ticks_per_us());
   const auto chore_pause = static_cast<std::uint64_t>(kChorePauseUs * base::ticks_per_us());
   const auto check_pause = static_cast<std::uint64_t>(kCheckPauseUs * base::ticks_per_us());
-  std::uint64_t since = base::ticks() - spin, tended = since, checked = base::ticks();
+  base::IdleWait idle(base::kProxyWait);
+  std::uint64_t tended = base::ticks(), checked = tended;
   std::vector<pollfd> unused;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
     const bool moved_some = drive_all();
@@ -288,8 +285,7 @@ void Proxy::run() {
       check_all();
       checked = now;
     }
-    if (moved_some) since = now;
-    if (now - since >= spin) {
+    if (idle.next(moved_some, now) == base::IdleWait::Next::kSleep) {
       sleep();
       tended = base::ticks();
     } else if (now - tended >= chore_pause) {  // connections keep the proxy busy, so it does not reach sleep()
