@@ -12,14 +12,11 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
+#include "base/wait.hpp"
 #include "slip/error.hpp"
 
 namespace slip::base {
 namespace {
-
-// How long an idle helper spins: longer than the gap between two kernels of a stream, and too short to delay other
-// threads noticeably.
-constexpr double kSpinMicros = 30;
 
 struct Helper {
   Thread thread;
@@ -232,12 +229,12 @@ void Team::wake_background_caller() {
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
-  std::uint64_t begun = ticks();
-  const auto limit = static_cast<std::uint64_t>(kSpinMicros * ticks_per_us());
-  for (Backoff backoff; ticks() - begun < limit;) {
+  IdleWait idle(kHelperWait);
+  Backoff backoff;
+  for (bool progress = false; idle.next(progress) != IdleWait::Next::kSleep;) {
     if (loop_.is_open(std::memory_order_relaxed, last)) return;  // relaxed: join() acquires
-    if (do_background_piece()) begun = ticks();
-    else backoff.pause();
+    progress = do_background_piece();
+    if (!progress) backoff.pause();
   }
   // seq_cst: this helper sets `asleep` and then checks for loops; run() and run_background() open first and then read
   // it.

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "backend/cpu/lane.hpp"
+#include "base/wait.hpp"
 
 namespace slip::backend {
 
@@ -34,7 +35,8 @@ class Executor {
   }
   // Waits until no thread is inside wake_from_outside(). Call it after all work is done and before destruction.
   void await_visitors() const {
-    while (visitors_.load(std::memory_order_acquire) != 0) base::yield_thread();
+    // acquire: pairs with the release above, so the threads have finished with this executor.
+    for (base::Backoff backoff(base::kYieldWait); visitors_.load(std::memory_order_acquire) != 0; backoff.pause()) {}
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/pack.hpp"
 #include "base/team.hpp"
+#include "base/wait.hpp"
 
 namespace slip::backend {
 namespace {
@@ -22,7 +23,6 @@ constexpr std::int64_t kMaxRescueSleepNs = 400'000;
 constexpr std::int64_t kMaxFlagSleepNs = 200'000;
 // The sleep if all lanes wait for exchanges that send notifications. Then a poll only serves to find failures.
 constexpr std::int64_t kNotifiedSleepNs = 2'000'000;
-constexpr std::int64_t kSpinNs = 20'000;
 // Minimum time between two moves of a worker to another core than the host thread's. A move takes some microseconds,
 // and the kernel's scheduler may have had a reason to put the worker there.
 constexpr double kMoveUs = 1000;
@@ -260,7 +260,7 @@ bool LaneScheduler::worth_taking() const {
 // them, it would only move their cache lines between cores. After a sleep the searcher takes every lane.
 Lane* LaneScheduler::spin_for_work(Worker& self) {
   if (limits_.one_core || cores_.on_host_core()) return nullptr;
-  const std::int64_t until = base::now_ns() + kSpinNs;
+  base::IdleWait idle(base::kSearchWait);
   do {
     for (int i = 0; i < 32; ++i) {
       if (worth_taking()) {
@@ -271,7 +271,7 @@ Lane* LaneScheduler::spin_for_work(Worker& self) {
     if (poll_flags(self.runner)) {
       if (Lane* lane = self.runner.take_local()) return lane;
     }
-  } while (base::now_ns() < until && !stopping());
+  } while (idle.next(false) == base::IdleWait::Next::kSpin && !stopping());
   return nullptr;
 }
 

@@ -1,10 +1,10 @@
 #include "backend/cpu/pool.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
+#include "base/wait.hpp"
 
 namespace slip::backend {
 namespace {
@@ -260,19 +260,16 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   LaneRunner* const self = deadline_ns == 0 ? take_driver() : nullptr;
   if (!self) hurry();
   // On the same core as the worker that runs the lane, a spinning thread would only delay it.
-  const int spins = limits_.one_core || scheduler_.cores().on_worker_core() ? 1 : 100;
-  int idle = 0;
-  while (!reached() && idle < spins) {
+  const int polls = limits_.one_core || scheduler_.cores().on_worker_core() ? 1 : base::kLaneWait.spins;
+  base::Backoff backoff(limits_.one_core ? base::kYieldWait : base::kLaneWait);
+  while (!reached() && backoff.pauses() < polls) {
     if (self && drive(*self, lane, position)) {
-      idle = 0;
+      backoff.restart();
       continue;
     }
     if (self) static_cast<void>(scheduler_.poll_flags(*self));
-    if (deadline_ns != 0 && (idle & 63) == 63 && base::now_ns() > deadline_ns) break;
-    if (limits_.one_core) base::yield_thread();
-    // Reading `done` too often would slow down the thread that runs the lane.
-    for (int i = 0; i < std::min(idle, 32); ++i) base::cpu_relax();
-    ++idle;
+    if (deadline_ns != 0 && (backoff.pauses() & 63) == 63 && base::now_ns() > deadline_ns) break;
+    backoff.pause();
   }
   if (self) self->in_use.store(false, std::memory_order_release);
   if (reached()) return true;
