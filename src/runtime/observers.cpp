@@ -8,6 +8,7 @@
 #include "base/biased_lock.hpp"
 #include "base/fail.hpp"
 #include "base/thread.hpp"
+#include "base/wait.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::runtime {
@@ -170,7 +171,7 @@ void detach(Observer& observer) {
   base::heavy_fence();  // see notify()
   for (const Notifier* notifier : known_notifiers()) {
     // acquire: pairs with the release in notify(); afterwards the caller may destroy the observer.
-    while (notifier->depth.load(std::memory_order_acquire) != 0) base::yield_thread();
+    for (base::Backoff wait(base::kYieldWait); notifier->depth.load(std::memory_order_acquire) != 0; wait.pause()) {}
   }
 }
 

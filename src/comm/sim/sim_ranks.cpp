@@ -5,8 +5,8 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
 #include "base/terminal.hpp"
+#include "base/wait.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::comm {
@@ -33,8 +33,9 @@ bool SimRun::advance(By) noexcept {
     if (!begun_ && !failed()) ranks_.try_begin(*this);
     if (!begun_ && moved_ && !failed()) check_peers();
     if (!over()) return false;
-    while (!moved_) {  // a network may be slower than virtual time; the CallRun enforces its own deadline
-      if (!ranks_.move()) base::yield_thread();
+    // A network may be slower than virtual time; the CallRun enforces its own deadline.
+    for (base::Backoff backoff(base::kYieldWait); !moved_;) {
+      if (!ranks_.move()) backoff.pause();
     }
   } catch (const Error& error) {
     trouble_ = error;
@@ -183,8 +184,9 @@ bool SimRanks::ask_for_the_same() {
 void SimRanks::begin_collective() {
   if (!ask_for_the_same()) return;
   const auto moved = [](const RankSlot& one) { return one.here->moved_; };
-  while (!std::all_of(slots_.begin(), slots_.end(), moved)) {  // ends, because the calls wait only for each other
-    if (!move()) base::yield_thread();
+  // Ends, because the calls wait only for each other.
+  for (base::Backoff backoff(base::kYieldWait); !std::all_of(slots_.begin(), slots_.end(), moved);) {
+    if (!move()) backoff.pause();
   }
   if (std::any_of(slots_.begin(), slots_.end(), [](const RankSlot& one) { return one.here->failed(); })) return;
   const Call& call = slots_.front().here->call_.call;

@@ -15,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/wait.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
 
 namespace slip::transport {
@@ -222,8 +223,8 @@ UcxWorker::~UcxWorker() {
 // For a limited time: a peer that is stopped does not answer.
 void UcxWorker::drive_until(const std::function<bool()>& reached) {
   const std::int64_t limit_ns = base::now_ns() + kMaxCloseNs;
-  while (!reached() && base::now_ns() < limit_ns) {
-    if (ucx().worker_progress(handle_) == 0) base::yield_thread();
+  for (base::Backoff backoff(base::kYieldWait); !reached() && base::now_ns() < limit_ns;) {
+    if (ucx().worker_progress(handle_) == 0) backoff.pause();
   }
   arm_for_sleepers();
 }
