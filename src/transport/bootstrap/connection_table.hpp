@@ -15,6 +15,7 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "base/wake_up.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/socket/socket.hpp"
@@ -34,7 +35,7 @@ struct ControlContext {
   const RankId self;
   const Secret session;  // the secret of all connections between the ranks
   const std::shared_ptr<AbortFlag> abort;
-  WakeUp wake_up;         // ends the poll of the server's thread
+  base::WakeUp wake_up;   // ends the poll of the server's thread
   base::CondVar changed;  // notified after every change that a calling thread may wait for
   std::string thread_failure SLIP_GUARDED_BY(control_mutex);  // why the server's thread ended, if it failed
 

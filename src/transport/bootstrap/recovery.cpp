@@ -1,6 +1,7 @@
 #include "transport/bootstrap/recovery.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"

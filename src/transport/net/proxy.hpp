@@ -19,6 +19,7 @@
 
 #include "base/sync.hpp"
 #include "base/thread.hpp"
+#include "base/wake_up.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net/registrations.hpp"
 #include "transport/socket/abort_flag.hpp"
@@ -102,7 +103,7 @@ class ProxyConnection : base::NoCopy {
   std::atomic<std::uint64_t> head_{0};
   std::atomic<bool> driven_{false};    // a waiting thread drives this connection: a hint for the proxy
   std::atomic<bool> sleeping_{false};  // the driving thread sleeps in poll
-  WakeUp wake_up_;
+  base::WakeUp wake_up_;
   alignas(64) base::SpinLock lock_;
   std::uint64_t started_ SLIP_GUARDED_BY(lock_) = 0;  // number of operations that were passed to connection_
   std::atomic<std::uint64_t> done_{0};
@@ -144,7 +145,7 @@ class Proxy : base::NoCopy {
   void check_all();
   void sleep();
 
-  WakeUp wake_up_;
+  base::WakeUp wake_up_;
   std::atomic<bool> asleep_{false}, stopping_{false};
   base::Mutex mutex_;
   std::vector<ProxyConnection*> connections_ SLIP_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 #include "transport/net_ucx/ucx_net.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "base/fail.hpp"

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/sync.hpp"
+#include "base/wake_up.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net/proxy.hpp"
@@ -201,7 +202,7 @@ class UcxPort : base::NoCopy {
   std::vector<UcxOperation*> completed_ SLIP_GUARDED_BY(ucx_lock);
   // This port is in the worker's list of sleepers.
   mutable bool sleeping_ SLIP_GUARDED_BY(ucx_lock) = false;
-  mutable std::optional<WakeUp> wake_up_;  // created when a thread first sleeps
+  mutable std::optional<base::WakeUp> wake_up_;  // created when a thread first sleeps
 };
 
 }  // namespace slip::transport

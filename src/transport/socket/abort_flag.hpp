@@ -1,18 +1,13 @@
-// OwnedDescriptor: a file descriptor that is closed with the object. WakeUp: an eventfd with which any thread ends the
-// poll of another thread. AbortFlag: set once by any thread, never reset; it ends every wait that checks it. The flag
-// has a descriptor, because only a descriptor can end a poll for a socket.
+// OwnedDescriptor: a file descriptor that is closed with the object. AbortFlag: set once by any thread, never reset; it
+// ends every wait that checks it. The flag has a descriptor, because only a descriptor can end a poll for a socket.
 #pragma once
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <utility>
 
-#include "base/fail.hpp"
+#include "base/wake_up.hpp"
 
 namespace slip::transport {
 
@@ -36,28 +31,6 @@ class OwnedDescriptor {
   int number_ = -1;
 };
 
-class WakeUp {
- public:
-  WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot make an event descriptor: {}", std::strerror(errno));
-  }
-
-  // write() fails only if the counter is at its maximum: the descriptor is readable then, too. `!` uses the result,
-  // which the C library declares as warn_unused_result.
-  void signal() const noexcept {
-    const std::uint64_t one = 1;
-    static_cast<void>(!::write(descriptor(), &one, sizeof(one)));
-  }
-  void drain() const noexcept {
-    std::uint64_t count = 0;
-    static_cast<void>(!::read(descriptor(), &count, sizeof(count)));
-  }
-  int descriptor() const noexcept { return descriptor_.number(); }  // readable between signal() and drain()
-
- private:
-  const OwnedDescriptor descriptor_;
-};
-
 class AbortFlag {
  public:
   void set() noexcept {
@@ -71,7 +44,7 @@ class AbortFlag {
 
  private:
   std::atomic<bool> set_{false};
-  WakeUp wake_up_;
+  base::WakeUp wake_up_;
 };
 
 }  // namespace slip::transport
