@@ -13,6 +13,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "base/wait.hpp"
+#include "base/wake_up.hpp"
 #include "slip/error.hpp"
 
 namespace slip::base {
@@ -21,7 +22,7 @@ namespace {
 struct Helper {
   Thread thread;
   Parker parker;
-  std::atomic<bool> asleep{false};
+  SleepFlag asleep;
 };
 
 // A loop that threads may join while it is open. Its owner opens and closes it.
@@ -131,7 +132,7 @@ class Team {
   SpinLock background_busy_;  // guards no data: held by the thread whose background work runs
   SharedLoop background_;
   Parker background_parker_;
-  std::atomic<bool> background_caller_sleeps_{false};
+  SleepFlag background_caller_sleeps_;
 };
 
 void Team::start_helpers() {
@@ -171,10 +172,7 @@ bool Team::run(const detail::Loop& loop) {
 
 void Team::wake(std::size_t wanted) {
   for (std::size_t i = 0; i < std::min(wanted, helpers_.size()); ++i) {
-    // seq_cst: see SharedLoop::open. The thread that clears `asleep` wakes the helper, once.
-    if (helpers_[i]->asleep.load(std::memory_order_seq_cst) &&
-        helpers_[i]->asleep.exchange(false, std::memory_order_relaxed))
-      helpers_[i]->parker.unpark();
+    if (helpers_[i]->asleep.take()) helpers_[i]->parker.unpark();  // after the seq_cst change in SharedLoop::open()
   }
 }
 
@@ -208,12 +206,10 @@ bool Team::run_background(const detail::Loop& loop) {
   while (background_.has_more()) {
     // relaxed: only a hint. While a loop runs, its threads need the cores.
     if (!loop_.is_open(std::memory_order_relaxed) && do_background_piece()) continue;
-    // acq_rel, as in wake_background_caller(): one of the two exchanges comes first. If it is the other one, this
-    // thread sees that no piece is left. If it is this one, the thread that took the last piece sees the flag and wakes
-    // this thread.
-    background_caller_sleeps_.exchange(true, std::memory_order_acq_rel);
+    // Either this thread sees that no piece is left, or the thread that took the last piece sees the flag.
+    background_caller_sleeps_.set();
     if (background_.has_more()) background_parker_.park();
-    background_caller_sleeps_.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
+    background_caller_sleeps_.clear();
   }
   background_.close();
   background_.await_others();
@@ -224,8 +220,8 @@ bool Team::run_background(const detail::Loop& loop) {
 }
 
 void Team::wake_background_caller() {
-  // acq_rel: see run_background(). An exchange, not a load: a load could miss a flag that is being set.
-  if (background_caller_sleeps_.exchange(false, std::memory_order_acq_rel)) background_parker_.unpark();
+  full_fence();  // orders the taking of the last piece before the flag; see run_background()
+  if (background_caller_sleeps_.take()) background_parker_.unpark();
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
@@ -236,12 +232,10 @@ void Team::await_loop(Helper& helper, std::uint64_t last) {
     progress = do_background_piece();
     if (!progress) backoff.pause();
   }
-  // seq_cst: this helper sets `asleep` and then checks for loops; run() and run_background() open first and then read
-  // it.
-  helper.asleep.store(true, std::memory_order_seq_cst);
+  helper.asleep.set();  // then this helper checks for loops; run() and run_background() open first and then read it
   const bool has_background = background_.is_open(std::memory_order_seq_cst) && background_.has_more();
   if (!has_background && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
-  helper.asleep.store(false, std::memory_order_relaxed);  // a late unpark() only causes one more check
+  helper.asleep.clear();
 }
 
 void Team::help(Helper& helper) {

@@ -81,7 +81,7 @@ bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
   static_cast<void>(try_drive());
   base::full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
   if (!busy()) return true;
-  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
+  if (sleeping_.take()) wake_up_.signal();
   else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.wake();
   return true;
 }
@@ -111,8 +111,7 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
 // Sleeps until the connection can move bytes, an operation was posted, or another thread moved bytes.
 void ProxyConnection::sleep(const Deadline& deadline) {
   std::vector<pollfd> watched;
-  sleeping_.store(true, std::memory_order_relaxed);
-  base::full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
+  sleeping_.set();  // before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
   const std::int64_t limit_ns = connection_->watch(watched);
@@ -120,7 +119,7 @@ void ProxyConnection::sleep(const Deadline& deadline) {
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
   if (!unstarted && limit_ns > 0 && !failed() && known == done()) wait_for_any(watched, deadline.within(limit_ns));
-  sleeping_.store(false, std::memory_order_relaxed);
+  sleeping_.clear();
   wake_up_.drain();
 }
 
@@ -147,7 +146,7 @@ bool ProxyConnection::try_drive() {
   lock_.unlock();
   if (!moved_some) return false;
   base::full_fence();  // orders done_ before sleeping_: a sleeping thread sets its flag, then reads done_
-  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
+  if (sleeping_.take()) wake_up_.signal();
   return true;
 }
 
@@ -171,7 +170,7 @@ void ProxyConnection::check_network() {
   }
   lock_.unlock();
   base::full_fence();  // orders failed_ before sleeping_: a sleeping thread sets its flag, then reads failed_
-  if (failed() && sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
+  if (failed() && sleeping_.take()) wake_up_.signal();
 }
 
 void ProxyConnection::set_subscriber(base::Subscriber* subscriber) {
@@ -266,9 +265,7 @@ void Proxy::remove(ProxyChore* chore) {
 }
 
 void Proxy::wake() {
-  // relaxed, both: the caller's fence orders its operation before this load. The proxy's fence in sleep() orders its
-  // store before it reads the connections.
-  if (asleep_.load(std::memory_order_relaxed) && asleep_.exchange(false, std::memory_order_relaxed)) wake_up_.signal();
+  if (asleep_.take()) wake_up_.signal();  // the caller's fence orders its operation before this
 }
 
 void Proxy::run() {
@@ -327,8 +324,7 @@ void Proxy::check_all() {
 // otherwise it would sleep for kNetMaxSleepNs without the connection's descriptors.
 void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
-  asleep_.store(true, std::memory_order_relaxed);
-  base::full_fence();  // orders asleep_ before the reads of the connections; see wake()
+  asleep_.set();  // before the reads of the connections; see wake()
   std::int64_t limit_ns = kNetMaxSleepNs;
   {
     const base::LockGuard lock(mutex_);
@@ -346,7 +342,7 @@ void Proxy::sleep() {
   }
   const std::int64_t next_ns = tend_all(watched);
   if (limit_ns > 0) wait_for_any(watched, Deadline{next_ns, nullptr}.within(limit_ns));
-  asleep_.store(false, std::memory_order_relaxed);
+  asleep_.clear();
   wake_up_.drain();
 }
 

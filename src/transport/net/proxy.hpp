@@ -101,8 +101,8 @@ class ProxyConnection : base::NoCopy {
   base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
-  std::atomic<bool> driven_{false};    // a waiting thread drives this connection: a hint for the proxy
-  std::atomic<bool> sleeping_{false};  // the driving thread sleeps in poll
+  std::atomic<bool> driven_{false};  // a waiting thread drives this connection: a hint for the proxy
+  base::SleepFlag sleeping_;         // the driving thread sleeps in poll
   base::WakeUp wake_up_;
   alignas(64) base::SpinLock lock_;
   std::uint64_t started_ SLIP_GUARDED_BY(lock_) = 0;  // number of operations that were passed to connection_
@@ -146,7 +146,8 @@ class Proxy : base::NoCopy {
   void sleep();
 
   base::WakeUp wake_up_;
-  std::atomic<bool> asleep_{false}, stopping_{false};
+  base::SleepFlag asleep_;
+  std::atomic<bool> stopping_{false};
   base::Mutex mutex_;
   std::vector<ProxyConnection*> connections_ SLIP_GUARDED_BY(mutex_);
   std::vector<ProxyChore*> chores_ SLIP_GUARDED_BY(mutex_);
