@@ -94,21 +94,16 @@ std::vector<std::shared_ptr<CommunicatorObject>> init_all(const std::vector<std:
   return objects;
 }
 
-// Sends and receives inside `with group():` begin together.
+// Sends and receives inside `with group():` begin together. If the block raises, the group is destroyed without end():
+// nothing is sent, and its communicators fail on all ranks.
 struct GroupObject {
   std::unique_ptr<Group> group;
   void exit(bool failed) {
     if (!group) return;
-    if (!failed) {
-      unlocked([&] { group->end(); });
-      group.reset();
-      return;
-    }
-    try {
-      const std::unique_ptr<Group> cancelled =
-          std::move(group);  // destroyed while an exception is thrown: nothing is sent
-      throw std::runtime_error("cancel");
-    } catch (const std::runtime_error&) {}
+    unlocked([&, ended = std::move(group)]() mutable {
+      if (!failed) ended->end();
+      ended.reset();
+    });
   }
 };
 
@@ -130,7 +125,7 @@ void bind_ids(py::module_& module) {
       .def(py::pickle([](const UniqueId& self) { return self.text(); },
                       [](const std::string& text) { return UniqueId::parse(text); }));
   py::class_<GroupObject>(module, "Group", "Sends and receives of this thread that begin together.")
-      .def("__enter__", [](GroupObject& self) { self.group = std::make_unique<Group>(); })
+      .def("__enter__", [](GroupObject& self) { self.group = std::make_unique<Group>(caller()); })
       .def("__exit__", [](GroupObject& self, const py::object& type, const py::args&) { self.exit(!type.is_none()); });
   module.def(
       "group", [] { return GroupObject{}; }, "`with group():` sends and receives inside begin together.");

@@ -169,11 +169,12 @@ void order_by_rounds(std::vector<CallRequest>& calls) {
 void issue_all(std::vector<CallRequest>& calls) {
   order_by_rounds(calls);
   std::size_t issued = 0;
+  Group messages;  // collects sends and receives; collectives are issued at once
   try {
-    Group messages;  // collects sends and receives; collectives are issued at once
     for (; issued < calls.size(); ++issued) issue(calls[issued]);
     messages.end();
   } catch (...) {
+    messages.cancel();  // end_issued() makes their communicators fail
     for (const CallRequest& call : calls) keep_group_error(*call.comm);
     if (issued > 0) end_issued(calls, issued);
     throw;

@@ -243,6 +243,7 @@ TEST_F(TwoRanks, GroupOfTwoStreamsIsCaptured) {
     Group group;
     comms_[0].send(mine_, 1, first_);
     comms_[0].recv(in, 1, side_);
+    group.end();
   }
   increment(side_, in);  // in a stream that did not submit the group
   first_.wait(side_.record());

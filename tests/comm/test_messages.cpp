@@ -52,6 +52,7 @@ TEST_P(Messages, CrossInAGroup) {
       Group group;
       rank.comm.send(out.slice(0, kBytes), other, rank.stream);
       rank.comm.recv(in.slice(0, kBytes), other, rank.stream);
+      group.end();
     }
     EXPECT_EQ(rank.download(in, kBytes), letter(kBytes, other, own));
   }));
@@ -123,6 +124,7 @@ TEST_P(Messages, AndCollectivesTakeTurns) {
         Group group;
         rank.comm.send(token, next, rank.stream);
         rank.comm.recv(came, before, rank.stream);
+        group.end();
       }
       rank.comm.all_reduce(token, came, DataType::kI32, ReduceOp::kSum, rank.stream);  // 0 + 1 + 2, then 3 times that
     }
@@ -181,6 +183,7 @@ TEST(Groups, OfAllRanksInOneThread) {
       comms[i].recv(in[i], static_cast<int>((i + 2) % 3), streams[i]);
       comms[i].barrier(streams[i]);
     }
+    group.end();
   }
   for (std::size_t i = 0; i < 3; ++i) {
     streams[i].sync();
@@ -205,6 +208,8 @@ TEST(Groups, JoinTheirStreams) {
     Group within;  // part of the first
     comms[1].recv(there, 0, other);
     comms[1].send(back, 0, other);
+    within.end();
+    group.end();
   }
   one.copy(copied, came);  // in the other stream than the one that receives it
   one.sync();

@@ -369,7 +369,7 @@ class Ranks(unittest.TestCase):
             self.assertFalse(thread.is_alive())
             self.assertLessEqual(len(errors), 1)
 
-    def test_a_cancelled_group_sends_nothing(self):
+    def test_a_group_whose_block_raises_sends_nothing_and_is_an_error(self):
         device = slip.Device("cpu")
         with slip.Communicator(device) as comm, device.stream() as stream:
             self.assertEqual((comm.rank, comm.nranks), (0, 1))
@@ -379,8 +379,12 @@ class Ranks(unittest.TestCase):
                 comm.send(a, 0, stream)
                 comm.recv(b, 0, stream)
                 raise RuntimeError("mine")
-            stream.sync(LIMIT)
+            with self.assertRaisesRegex(slip.Error, "test_plans.py.*without end.., so its 2 messages were not sent"):
+                comm.barrier(stream)
+            with self.assertRaisesRegex(slip.Error, "without end"):
+                stream.sync(LIMIT)
             self.assertEqual(np.asarray(b)[0], 7)
+            comm.close()
 
 
 if __name__ == "__main__":

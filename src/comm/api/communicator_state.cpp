@@ -345,6 +345,15 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
   }
 }
 
+void Communicator::State::fail_group(const std::string& text) noexcept {
+  std::string named;
+  try {
+    named = fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), text);
+  } catch (const std::exception&) {  // no memory: fail() sends the error without a text
+  }
+  fail(kUnendedCode, named);
+}
+
 void Communicator::State::drain() {
   if (gpu) return gpu->drain();
   const auto busy = [&] {

@@ -1,12 +1,13 @@
 #include "slip/group.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/fail.hpp"
 #include "base/terminal.hpp"
 #include "comm/api/group.hpp"
 #include "runtime/capture.hpp"
@@ -104,25 +105,23 @@ void issue_all(const MessageBatch& batch) {
   for (const auto& [issuer, messages] : batches) issue_together(*issuer, messages);
 }
 
-// An op that always fails. It puts the error of a group into a stream if the group ended in its destructor, which
-// cannot throw.
+// An op that always fails. It puts the error of a group into a stream if the group was destroyed before it ended,
+// because a destructor cannot throw.
 class FailedExchange final : public runtime::Exchange {
  public:
-  explicit FailedExchange(const Error& error)
-      : code_(error.code()), text_(base::bare_text(error)), here_(error.here()) {}
+  FailedExchange(std::string text, Here here) : text_(std::move(text)), here_(here) {}
   bool advance(By) noexcept override { return true; }
   bool can_advance() noexcept override { return true; }
   std::int64_t began_ns() const noexcept override { return 0; }
   void finish(const runtime::Failure* cause) override {
     const std::shared_ptr<FailedExchange> last = std::move(self);
-    if (!cause) throw Error(code_, text_, here_);
+    if (!cause) throw Error(kUnendedCode, text_, here_);
   }
 
   std::shared_ptr<FailedExchange> self;  // keeps the object until finish()
 
  private:
   // Not an Error, because copies of an Error share their text: another thread throws this error.
-  const Code code_;
   const std::string text_;
   const Here here_;
 };
@@ -130,22 +129,22 @@ class FailedExchange final : public runtime::Exchange {
 // The ops enqueued before still run. Then the stream fails with this error, and so do streams that wait for it. If the
 // stream captures a plan, the capture becomes invalid. Does nothing if the stream has failed or was destroyed: its
 // calls already throw.
-void enqueue_failure(const StreamRef& stream, const Error& error) {
+void enqueue_failure(const StreamRef& stream, const std::string& text, Here here) {
   static const Name kName("group");
   try {
-    runtime::StreamState& state = *stream.state(error.here());
+    runtime::StreamState& state = *stream.state(here);
     // acquire: this thread sees the constructed capture.
     if (runtime::Capture* const capture = state.capture.load(std::memory_order_acquire))
-      return capture->invalidate("a group of messages was refused");
+      return capture->invalidate("a group of messages was destroyed without end()");
     if (state.native())  // the driver runs the ops, so the failure is not an op
-      return fail_stream(state, {error.code(), base::bare_text(error), 0, error.here(), 0});
-    const auto exchange = std::make_shared<FailedExchange>(error);
+      return fail_stream(state, {kUnendedCode, text, 0, here, 0});
+    const auto exchange = std::make_shared<FailedExchange>(text, here);
     exchange->self = exchange;
     try {
       runtime::issue(state, {.kind = OpKind::kExchange,
                              .engine = Engine::kCommunication,
                              .name = kName,
-                             .here = error.here(),
+                             .here = here,
                              .exchange = exchange.get()});
     } catch (const Error&) {  // the op was not enqueued, or has ended and issue() waited for it
       exchange->self = nullptr;
@@ -154,14 +153,26 @@ void enqueue_failure(const StreamRef& stream, const Error& error) {
   }
 }
 
-// Keeps the error of a group whose messages its destructor could not issue. The next calls of its communicators and
-// streams throw the error.
-void make_sticky(const MessageBatch& batch, const Error& error) {
-  const std::string text = base::bare_text(error);
-  for (const MessageBatch::Target& one : batch.targets) {
-    if (const std::shared_ptr<SendRecvIssuer> issuer = one.alive.lock()) issuer->fail(error.code(), "a group: " + text);
+// The error of a group that was destroyed before it ended. No memory for the text: the text is empty.
+std::string unended_text(Here here, std::size_t messages) noexcept {
+  try {
+    const std::string place = here.line > 0 ? fmt::format("the group begun at {}:{}", here.file, here.line) : "a group";
+    const std::string what = messages == 1 ? "message was" : fmt::format("{} messages were", messages);
+    return fmt::format("{} was destroyed without end(), so its {} not sent", place, what);
+  } catch (const std::exception&) {
+    return {};
   }
-  for (const StreamRef& stream : streams_of(batch.messages)) enqueue_failure(stream, error);
+}
+
+// Each communicator and each stream of the messages keeps the error, and the next calls throw it.
+void make_sticky(const MessageBatch& batch, std::size_t first, const std::string& text, Here here) {
+  const auto targets = std::span(batch.target_of).subspan(first);
+  for (std::size_t index = 0; index < batch.targets.size(); ++index) {
+    if (std::find(targets.begin(), targets.end(), index) == targets.end()) continue;
+    if (const std::shared_ptr<SendRecvIssuer> issuer = batch.targets[index].alive.lock()) issuer->fail_group(text);
+  }
+  for (const StreamRef& stream : streams_of(std::span(batch.messages).subspan(first)))
+    enqueue_failure(stream, text, here);
 }
 
 }  // namespace
@@ -177,37 +188,42 @@ void submit_or_keep(SendRecvIssuer& issuer, const PendingSendRecv& message) {
 namespace slip {
 using namespace comm;
 
-Group::Group() : exceptions_(std::uncaught_exceptions()) {
+Group::Group(Here here) : here_(here) {
   MessageBatch& batch = thread_batch();
   before_ = batch.messages.size();
-  ++batch.depth;
+  depth_ = ++batch.depth;
 }
 
 Group::~Group() {
   if (!open_) return;
   MessageBatch& batch = thread_batch();
   --batch.depth;
-  if (std::uncaught_exceptions() > exceptions_) {  // an exception ends the group: its messages are dropped
-    batch.drop_from(std::min(before_, batch.messages.size()));
-    return;
-  }
-  if (batch.depth > 0 || batch.messages.empty()) return;
-  const EmptyAtEnd empty_at_end{batch};
+  const std::size_t first = std::min(before_, batch.messages.size());
+  if (first == batch.messages.size()) return;
+  const std::string text = unended_text(here_, batch.messages.size() - first);
   try {
-    try {
-      issue_all(batch);
-    } catch (const Error& error) {
-      base::log_line(error.what());
-      make_sticky(batch, error);
-    }
+    base::log_line(text);
+    make_sticky(batch, first, text, here_);
   } catch (const std::exception& error) {  // out of memory while the failure was reported
     base::log_line(error.what());
   }
+  batch.drop_from(first);
+}
+
+void Group::cancel() noexcept {
+  if (!std::exchange(open_, false)) return;
+  MessageBatch& batch = thread_batch();
+  --batch.depth;
+  batch.drop_from(std::min(before_, batch.messages.size()));
 }
 
 void Group::end() {
+  if (!open_) return;
   MessageBatch& batch = thread_batch();
-  if (!std::exchange(open_, false) || --batch.depth > 0 || batch.messages.empty()) return;
+  if (batch.depth > depth_)
+    throw Error(Code::kInvalidValue, "end() of a group, while a group that began within it has not ended", here_);
+  open_ = false;
+  if (--batch.depth > 0 || batch.messages.empty()) return;
   const EmptyAtEnd empty_at_end{batch};
   issue_all(batch);
 }

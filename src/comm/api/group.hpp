@@ -10,6 +10,10 @@
 
 namespace slip::comm {
 
+// The error of a group that was destroyed before it ended: the other ranks may have made the calls that this rank has
+// not.
+inline constexpr Code kUnendedCode = Code::kMismatch;
+
 // A send or receive as the user called it.
 struct PendingSendRecv {
   bool out = true;
@@ -26,8 +30,9 @@ class SendRecvIssuer {
   virtual void issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
   // Throws if issue_messages() would refuse a message. Enqueues nothing.
   virtual void check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
-  // Makes the communicator fail on all ranks, because the messages of a group could not be issued.
-  virtual void fail(Code code, const std::string& text) noexcept = 0;
+  // Makes the communicator fail on all ranks: a group with messages of it was destroyed before it ended. `text` names
+  // the group.
+  virtual void fail_group(const std::string& text) noexcept = 0;
   // A group may outlive the communicator.
   virtual std::weak_ptr<SendRecvIssuer> weak() = 0;
 
