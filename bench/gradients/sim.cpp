@@ -67,9 +67,9 @@ const std::vector<Case>& cases(bool quick) {
     const Exposure seen = exposure_of(profile, cost, ours);
     one.ours = seen.exposed;
     one.communication = seen.communication;
-    const StepPrediction simulated = predict_step(profile, cost, ours);
-    one.simulated = simulated.exposed();
-    one.compute = simulated.compute;
+    const Prediction simulated = predict_step(profile, cost, ours);
+    one.simulated = simulated.exposed;
+    one.compute = simulated.compute();
     all.push_back(one);
   });
   return all;

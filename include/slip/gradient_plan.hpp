@@ -21,6 +21,7 @@
 #include "slip/costs.hpp"
 #include "slip/error.hpp"
 #include "slip/op.hpp"
+#include "slip/prediction.hpp"
 
 namespace slip {
 
@@ -106,12 +107,7 @@ BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, 
 
 // The step, simulated op by op on the sim device. Kernels model the backward pass and the consumers, the calls run on a
 // separate stream, and events order them.
-struct StepPrediction {
-  Picos time = 0;     // of the step
-  Picos compute = 0;  // of the step without communication
-  Picos exposed() const { return time - compute; }
-};
-StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
-                            Here here = Here::at());
+Prediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                        Here here = Here::at());
 
 }  // namespace slip

@@ -41,7 +41,6 @@ struct GradientReport {
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here = Here::at());
 
-using StepComparison [[deprecated("use Comparison")]] = Comparison;
 // Throws kMismatch unless both reports have the same buckets.
 Comparison compare_steps(const GradientReport& predicted, const GradientReport& measured, Here here = Here::at());
 

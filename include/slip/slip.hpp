@@ -24,6 +24,7 @@
 #include "slip/page.hpp"
 #include "slip/pipeline.hpp"
 #include "slip/plan.hpp"
+#include "slip/prediction.hpp"
 #include "slip/race.hpp"
 #include "slip/range.hpp"
 #include "slip/reduction.hpp"

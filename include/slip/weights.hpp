@@ -17,7 +17,7 @@
 
 #include "slip/costs.hpp"
 #include "slip/graph.hpp"
-#include "slip/trace.hpp"
+#include "slip/prediction.hpp"
 #include "slip/verify.hpp"
 
 namespace slip {
@@ -121,16 +121,7 @@ struct WeightsProof {
 // has an overload for a given device and source of weights.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 
-// A few steps of a plan, simulated with the given costs.
-struct Prediction {
-  Picos step = 0;  // in the steady state
-  Picos first_step = 0;
-  Picos exposed = 0;  // part of a step in which no op ran, because a load was not done
-  std::uint64_t loaded_bytes = 0;
-  std::uint64_t device_bytes = 0;
-  std::uint64_t compute_stream = 0;  // its id in the trace
-  TraceData trace;
-};
+// Simulates a few steps of a plan with the given costs.
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps = 4,
                            Here here = Here::at());
 

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "callbacks.hpp"
+#include "flow/predicted_trace.hpp"
 #include "runtime/observers.hpp"
 #include "trace.hpp"
-#include "watch/trace/record_log.hpp"
 
 namespace slip::python {
 namespace {
@@ -187,19 +187,9 @@ py::dict verify_plan(PlanObject& self) {
   return result;
 }
 
-// Records the simulated ops, and only these.
-class PredictedRun final : public Observer {
- public:
-  void on(const Record& record) override { log_.add(record); }
-  TraceData data() const { return log_.collect(); }
-
- private:
-  watch::RecordLog log_{TraceOptions{}.max_bytes};
-};
-
 // The plan on a simulated device, with memory of the same kinds and sizes; no function runs and no byte is touched.
 struct Simulation {
-  PredictedRun trace;
+  flow::PredictedTrace trace{true};
   runtime::PrivateScope scope{&trace};
   Device device;
   std::map<std::uint64_t, Buffer> memory;

@@ -226,8 +226,8 @@ TEST(BucketPlan, IsWhatTheSimulatorSays) {
     const ReduceCost cost = simple_cost();
     for (const BucketPlan& plan :
          {plan_buckets(profile, cost, {.effort = 200}), ddp_buckets(profile), each_alone(profile)}) {
-      const StepPrediction seen = predict_step(profile, cost, plan);
-      EXPECT_NEAR(static_cast<double>(seen.exposed()), static_cast<double>(exposure_of(profile, cost, plan).exposed),
+      const Prediction seen = predict_step(profile, cost, plan);
+      EXPECT_NEAR(static_cast<double>(seen.exposed), static_cast<double>(exposure_of(profile, cost, plan).exposed),
                   1000);
     }
   }
@@ -241,9 +241,9 @@ TEST(BucketPlan, MannersOfAStep) {
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kInCompute).exposed(),
-              at_end = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kAtTheEnd).exposed(),
-              by_need = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed).exposed();
+  const Picos blocking = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kInCompute).exposed,
+              at_end = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kAtTheEnd).exposed,
+              by_need = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed).exposed;
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);

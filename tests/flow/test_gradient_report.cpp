@@ -298,10 +298,17 @@ TEST(GradientComparisons, ThePredictionIsThatOfTheStep) {
   const ReduceCost cost = ReduceCost::of({.bytes_per_second = 1e10, .latency = 20 * kUs});
   for (const BucketPlan& plan : {each_alone(profile), ddp_buckets(profile), plan_buckets(profile, cost)}) {
     const GradientReport report = predict_report(profile, cost, plan);
-    const StepPrediction step = predict_step(profile, cost, plan);
-    EXPECT_NEAR(static_cast<double>(report.exposed), static_cast<double>(step.exposed()), 2000.0);
-    EXPECT_NEAR(static_cast<double>(report.used), static_cast<double>(step.time - 10 * kUs), 2000.0);
+    const Prediction step = predict_step(profile, cost, plan);
+    EXPECT_NEAR(static_cast<double>(report.exposed), static_cast<double>(step.exposed), 2000.0);
+    EXPECT_NEAR(static_cast<double>(report.used), static_cast<double>(step.step - 10 * kUs), 2000.0);
     ASSERT_EQ(report.buckets.size(), plan.buckets.size());
+    EXPECT_EQ(step.compute(), profile.gradients.front().needed);  // the end of the last consumer without communication
+    EXPECT_EQ(step.first_step, step.step);
+    Picos calls = 0, kernels = 0;  // of the trace
+    for (const TraceSpan& span : step.trace.spans())
+      (span.stream == step.compute_stream ? kernels : calls) += span.ended - span.started;
+    EXPECT_NEAR(static_cast<double>(calls), static_cast<double>(step.communication), 2000.0);
+    EXPECT_NEAR(static_cast<double>(kernels), static_cast<double>(step.compute()), 2000.0);
   }
 }
 

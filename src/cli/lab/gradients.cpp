@@ -268,10 +268,10 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
-    const StepPrediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
-    table.row({word(each.name), time(seen.time), time(seen.exposed()), number(plan.buckets.size())});
-    if (each.rule == BucketRule::kDdp) ddp = seen.exposed();
-    if (each.rule == BucketRule::kPlanned) planned = seen.exposed();
+    const Prediction seen = flow::simulate_step(device, profile, cost, plan, each.policy);
+    table.row({word(each.name), time(seen.step), time(seen.exposed), number(plan.buckets.size())});
+    if (each.rule == BucketRule::kDdp) ddp = seen.exposed;
+    if (each.rule == BucketRule::kPlanned) planned = seen.exposed;
   }
   report.show(table);
   const Exposure estimate = exposure_of(profile, cost, plan_buckets(profile, cost));

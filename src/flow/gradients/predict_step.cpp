@@ -9,6 +9,7 @@
 #include "flow/gradients/bucket_plan.hpp"
 #include "flow/gradients/gradient_clock.hpp"
 #include "flow/gradients/gradient_report.hpp"
+#include "flow/predicted_trace.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::flow {
@@ -51,7 +52,7 @@ class StepSimulation {
   void record(GradientClock& clock) { clock_ = &clock; }
   std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
-  StepPrediction run() {
+  Prediction run() {
     const TimedEvent begun = compute_.record_timed(here_);
     backward();
     if (policy_ == OverlapPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
@@ -59,7 +60,12 @@ class StepSimulation {
     const TimedEvent ended = compute_.record_timed(here_);
     compute_.sync(here_);
     network_.sync(here_);
-    return {Picos{(ended - begun).count()} * 1000, compute_time_};
+    Prediction result;
+    result.step = result.first_step = Picos{(ended - begun).count()} * 1000;
+    result.exposed = result.step - compute_time_;
+    result.communication = communication_;
+    result.compute_stream = compute_.id();
+    return result;
   }
 
  private:
@@ -114,10 +120,10 @@ class StepSimulation {
     const auto of_call = std::span(profile_.gradients).subspan(first, end - first);
     const auto latest = std::ranges::max_element(of_call, {}, &GradientProfile::Gradient::arrival) - of_call.begin();
     stream.wait(arrived_[first + static_cast<std::size_t>(latest)], here_);
-    const Picos time = cost_.time(plan_.buckets[call].bytes);
+    const Picos time = std::max<Picos>(cost_.time(plan_.buckets[call].bytes), 1);
+    communication_ += time;
     if (clock_) clock_->started(call, stream, here_);
-    stream.launch(kReduce, {.name = fmt::format("reduce {}", call)}, {.width = 0.25, .time = std::max<Picos>(time, 1)},
-                  here_);
+    stream.launch(kReduce, {.name = fmt::format("reduce {}", call)}, {.width = 0.25, .time = time}, here_);
     if (clock_) clock_->ended(call, stream, here_);
     stream.record(done_[call], here_);
   }
@@ -147,13 +153,13 @@ class StepSimulation {
   std::vector<std::uint64_t> firsts_;
   std::vector<std::vector<std::uint32_t>> calls_of_;  // by gradient, ascending
   GradientClock* clock_ = nullptr;
-  Picos compute_time_ = 0;
+  Picos compute_time_ = 0, communication_ = 0;
 };
 
 }  // namespace
 
-StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, OverlapPolicy policy, Here here) {
+Prediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
+                         const BucketPlan& plan, OverlapPolicy policy, Here here) {
   require_whole(profile, plan, here);
   return StepSimulation(device, profile, cost, plan, policy, here).run();
 }
@@ -179,10 +185,13 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
       times, [&](std::uint32_t gradient) { return simulation.calls_of(gradient); }, plan, cost);
 }
 
-StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
-  const runtime::PrivateScope predicting;  // keeps these ops out of the program's trace
+Prediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
+  flow::PredictedTrace trace(true);
+  const runtime::PrivateScope predicting(&trace);  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
-  return flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed, here);
+  Prediction result = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed, here);
+  result.trace = trace.data();
+  return result;
 }
 
 }  // namespace slip

@@ -17,10 +17,10 @@ enum class OverlapPolicy : std::uint8_t {
   kByNeed,     // calls run in a stream of their own; each use of a gradient waits for its call only
 };
 
-// Runs the step on a sim device and returns its times by the device's clock. The kernels of compute take half of the
-// device's width, so that calls can run beside them.
-StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, OverlapPolicy policy, Here here = Here::at());
+// Runs the step on a sim device and returns its times by the device's clock, without a trace. The kernels of compute
+// take half of the device's width, so that calls can run beside them.
+Prediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
+                         const BucketPlan& plan, OverlapPolicy policy, Here here = Here::at());
 
 struct ClusterCost {
   ReduceCost cost;

@@ -4,11 +4,11 @@
 
 #include "backend/sim/sim.hpp"
 #include "base/fail.hpp"
+#include "flow/predicted_trace.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/step.hpp"
 #include "flow/weights/weight_groups.hpp"
 #include "runtime/observers.hpp"
-#include "watch/trace/record_log.hpp"
 
 namespace slip::flow {
 namespace {
@@ -90,19 +90,6 @@ class SimulatedLoader final : public GroupLoader {
   const Costs& costs_;
   Buffer weights_;
   std::unique_ptr<LoadSlots> reads_, copies_;
-};
-
-// Collects the records of the simulated device while `recording` is set, and the names of its streams from before.
-class PredictedTrace final : public Observer {
- public:
-  bool recording = false;  // needs no lock: sim notifies observers on the thread that issues, which is this one
-  TraceData data() const { return log_.collect(); }
-  void on(const Record& record) override {
-    if (recording || record.kind == RecordKind::kStreamOpen) log_.add(record);
-  }
-
- private:
-  watch::RecordLog log_{TraceOptions{}.max_bytes};
 };
 
 // The simulated device of a plan, with the plan's memory and the host's inputs and outputs. No op accesses the bytes.
@@ -232,7 +219,7 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   const double kernel_slowdown = costs.slowdown_of(graph);
   check_costs(costs, kernel_slowdown, here);
   // Keeps the simulated ops out of the program's trace, and the program's ops out of the prediction.
-  PredictedTrace trace;
+  PredictedTrace trace(false);
   const runtime::PrivateScope predicting(&trace);
   SimulatedDevice sim(plan, graph,
                       sim::open_device(description_of(costs, kernel_slowdown, memory_for(plan.device_bytes())),
