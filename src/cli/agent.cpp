@@ -1,10 +1,9 @@
 // `slip agent`: the program that `slip launch --hosts` starts on each host. Hidden: users do not call it.
-#include "transport/job/agent.hpp"
-
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/preload.hpp"
+#include "transport/job/job.hpp"
 
 namespace slip::cli {
 

@@ -16,7 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/preload.hpp"
-#include "transport/job/cluster_job.hpp"
+#include "transport/job/job.hpp"
 
 namespace slip::cli {
 namespace {

@@ -12,8 +12,8 @@
 #include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "comm/api/options.hpp"
+#include "transport/job/job.hpp"
 #include "transport/job/launch_info.hpp"
-#include "transport/job/local_job.hpp"
 
 namespace slip::cli {
 namespace {

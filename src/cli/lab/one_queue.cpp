@@ -14,8 +14,8 @@
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/lab/bench.hpp"
+#include "transport/job/job.hpp"
 #include "transport/job/launch_info.hpp"
-#include "transport/job/local_job.hpp"
 
 namespace slip::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "transport/job/agent.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -20,7 +18,8 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "transport/job/agent_channel.hpp"
-#include "transport/job/job_signals.hpp"
+#include "transport/job/child_process.hpp"
+#include "transport/job/job.hpp"
 #include "transport/job/port_reservation.hpp"
 #include "transport/job/rank_processes.hpp"
 #include "transport/socket/socket.hpp"

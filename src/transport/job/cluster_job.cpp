@@ -1,5 +1,3 @@
-#include "transport/job/cluster_job.hpp"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <list>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,11 +18,14 @@
 #include "base/terminal.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
-#include "transport/job/host_group.hpp"
+#include "transport/job/child_process.hpp"
+#include "transport/job/host_connection.hpp"
+#include "transport/job/host_list.hpp"
+#include "transport/job/job.hpp"
 #include "transport/job/job_output.hpp"
-#include "transport/job/job_signals.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/job/rank_processes.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip::transport {
 namespace {
@@ -40,6 +43,117 @@ std::int64_t ns(std::chrono::milliseconds time) { return std::chrono::nanosecond
 
 // The earlier of two times, where 0 means never.
 std::int64_t earlier(std::int64_t a, std::int64_t b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
+
+// The launcher's data about each host of a job: its connection, its state and its ranks.
+struct Host {
+  enum class State {
+    kConnecting,  // the agent has not answered
+    kGreeted,     // the agent has answered, and was sent the job
+    kAccepted,    // the host can run the job
+    kRunning,     // the agent was sent kStart
+    kDone,        // all ranks of the host have ended
+    kFailed,      // the connection to the host was closed after an error
+  };
+
+  Host(const HostRanks& host, const RemoteShell& shell, const std::string& program)
+      : placed(host), name(without_user(host.name)), connection(host.name, shell, program) {}
+
+  bool is_over() const { return state == State::kDone || state == State::kFailed; }
+
+  const HostRanks& placed;
+  const std::string name;  // without the user
+  HostConnection connection;
+  State state = State::kConnecting;
+  AgentHello hello;
+  std::string failure;  // reason of kFailed, if no rank was started yet; empty: the host itself has not failed
+  std::set<int> running;
+  std::int64_t heard_ns = 0;
+};
+
+class HostGroup {
+ public:
+  // The references must outlive the group.
+  HostGroup(const std::vector<HostRanks>& hosts, const RemoteShell& shell, const std::string& program);
+
+  std::list<Host>& all() { return hosts_; }
+  const std::list<Host>& all() const { return hosts_; }
+  Host& first() { return hosts_.front(); }  // the host of rank 0
+
+  bool have_accepted() const {  // all of them
+    return std::ranges::all_of(hosts_, [](const Host& host) { return host.state == Host::State::kAccepted; });
+  }
+  void send_running(const AgentFrame& frame);  // to all hosts whose ranks run
+  // To all hosts whose agents have answered, also before the start: an agent may wait long for the other hosts.
+  void send_heartbeat();
+  void flush_running(std::int64_t until_ns);  // waits until those hosts have taken all frames, or until that time
+  std::vector<int> running_ranks() const;     // ascending
+  // Addresses of the first host that the launcher or another host uses, separated by commas. They are ends of ssh
+  // connections.
+  std::string preferred_addresses() const;
+  void throw_failures() const;  // kIo with the failures of all hosts; nothing if there is none
+
+ private:
+  std::list<Host> hosts_;
+};
+
+bool has_unsent(const Host& host) { return host.state == Host::State::kRunning && host.connection.has_unsent(); }
+
+HostGroup::HostGroup(const std::vector<HostRanks>& hosts, const RemoteShell& shell, const std::string& program) {
+  for (const HostRanks& host : hosts) hosts_.emplace_back(host, shell, program);
+}
+
+void HostGroup::send_running(const AgentFrame& frame) {
+  for (Host& host : hosts_) {
+    if (host.state == Host::State::kRunning) host.connection.send(frame);
+  }
+}
+
+void HostGroup::send_heartbeat() {
+  for (Host& host : hosts_) {
+    if (host.state != Host::State::kConnecting && !host.is_over())
+      host.connection.send({.kind = AgentFrameKind::kAlive});
+  }
+}
+
+void HostGroup::flush_running(std::int64_t until_ns) {
+  while (std::ranges::any_of(hosts_, has_unsent) && base::now_ns() < until_ns) {
+    std::vector<pollfd> watched;
+    for (const Host& host : hosts_) {
+      if (has_unsent(host)) host.connection.watch(watched, false);
+    }
+    poll_until(watched, until_ns);
+    for (Host& host : hosts_) {
+      if (has_unsent(host)) host.connection.flush();
+    }
+  }
+}
+
+std::vector<int> HostGroup::running_ranks() const {
+  std::vector<int> result;
+  for (const Host& host : hosts_) result.insert(result.end(), host.running.begin(), host.running.end());
+  std::ranges::sort(result);
+  return result;
+}
+
+std::string HostGroup::preferred_addresses() const {
+  if (!hosts_.front().connection.is_local()) return hosts_.front().hello.own_host;
+  std::string list;
+  for (const Host& host : hosts_) {
+    if (!host.connection.is_local()) list += (list.empty() ? "" : ",") + host.hello.from_host;
+  }
+  return list;
+}
+
+void HostGroup::throw_failures() const {
+  std::string text;
+  std::size_t count = 0;
+  for (const Host& host : hosts_) {
+    if (!host.failure.empty()) text += fmt::format("{}host {}: {}", count++ == 0 ? "" : "\n", host.name, host.failure);
+  }
+  if (count == 0) return;
+  if (count == 1) base::fail(Code::kIo, {}, "no rank was started: {}", text);
+  base::fail(Code::kIo, {}, "no rank was started, {} of {} hosts failed:\n{}", count, hosts_.size(), text);
+}
 
 class ClusterRun : base::NoCopy {
  public:

@@ -1,5 +1,3 @@
-#include "transport/job/local_job.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -17,8 +15,9 @@
 #include "base/terminal.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/rendezvous.hpp"
+#include "transport/job/child_process.hpp"
+#include "transport/job/job.hpp"
 #include "transport/job/job_output.hpp"
-#include "transport/job/job_signals.hpp"
 #include "transport/job/rank_processes.hpp"
 
 namespace slip::transport {
