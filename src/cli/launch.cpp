@@ -15,11 +15,31 @@
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
-#include "cli/preload.hpp"
 #include "transport/job/job.hpp"
 
 namespace slip::cli {
 namespace {
+
+// Our libnccl.so.2: beside the program in a build folder, in the library folder of an installation.
+std::string nccl_library() {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  std::string searched;
+  for (const char* const place : {SLIP_NCCL_BUILT, SLIP_NCCL_INSTALLED}) {
+    const fs::path found = (folder / place / "libnccl.so.2").lexically_normal();
+    if (fs::exists(found)) return found.string();
+    searched += fmt::format("{}{}", searched.empty() ? "" : ", ", found.string());
+  }
+  throw Error(Code::kIo, fmt::format("--nccl: there is no libnccl.so.2 of Slipstream; searched: {}", searched), {});
+}
+
+// For --nccl: adds our library of this host to LD_PRELOAD among the changed variables. Throws kIo if it is not there.
+// The first library that is preloaded wins, so ours comes before those of the caller.
+void preload_nccl(std::map<std::string, std::string>& changes) {
+  const auto given = changes.find("LD_PRELOAD");
+  const std::string others = given != changes.end() ? given->second : base::env_text("LD_PRELOAD");
+  changes["LD_PRELOAD"] = nccl_library() + (others.empty() ? "" : ":" + others);
+}
 
 struct LaunchOptions {
   transport::ClusterJob job;
@@ -198,6 +218,13 @@ std::function<int()> add_launch(CLI::App& app) {
   launch->add_option("--workdir", options->job.ranks.directory, "Directory where the program runs (this one)");
   launch->add_option("PROGRAM", options->job.ranks.command, "The program and its arguments, after --")->required();
   return [options] { return run_launch(*options); };
+}
+
+// `slip agent`: the program that `slip launch --hosts` starts on each host. Hidden: users do not call it.
+std::function<int()> add_agent(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("agent", "Run the ranks of one host for slip launch --hosts");
+  command->group("");
+  return [] { return transport::run_agent({.version = version_text(), .preload_nccl = preload_nccl}); };
 }
 
 }  // namespace slip::cli
