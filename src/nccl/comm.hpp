@@ -5,7 +5,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,12 +16,59 @@
 
 #include "base/sync.hpp"
 #include "nccl/api.hpp"
-#include "nccl/config.hpp"
 #include "nccl/gpus.hpp"
-#include "nccl/operators.hpp"
+#include "nccl/nccl.h"
 #include "slip/communicator.hpp"
 
 namespace slip::nccl {
+
+// ncclConfig_t, and the environment variables of NCCL, as options of a communicator.
+
+struct CommConfig {
+  bool blocking = true;
+  CommunicatorOptions options = {};
+};
+
+// Reads the caller's config, which may be null or of an older version. Throws ApiError if it has an impossible value.
+CommConfig read_config(const ncclConfig_t* config);
+// The config of a new communicator that is made from an existing one. It inherits the fields that the caller leaves
+// undefined, but `blocking` only if there is no config at all.
+CommConfig read_config(const ncclConfig_t* config, const CommConfig& parent);
+std::chrono::milliseconds init_timeout();  // SLIP_NCCL_INIT_TIMEOUT
+
+// Other objects that belong to a communicator: operators of ncclRedOpCreatePreMulSum, and registered buffers.
+//
+// Any thread may call any function.
+
+struct PreMulOp {
+  int id = 0;  // the value of the ncclRedOp_t; unique in the process: another communicator refuses it
+  ncclDataType_t type = ncclFloat32;
+  double factor = 1;
+  const void* device_factor = nullptr;  // not null: a collective reads the factor from here when it is called
+};
+
+class PreMulOps {
+ public:
+  int add(PreMulOp op);  // returns the new id
+  bool remove(int id);
+  std::optional<PreMulOp> find(int id) const;
+
+ private:
+  mutable base::SpinLock lock_;
+  std::vector<PreMulOp> ops_ SLIP_GUARDED_BY(lock_);
+};
+
+// The handles of registered buffers. A registration has no effect; a handle is kept so that ncclCommDeregister can
+// refuse an unknown one.
+class Registrations {
+ public:
+  void* add();
+  bool remove(const void* handle);
+
+ private:
+  base::SpinLock lock_;
+  std::list<char> all_ SLIP_GUARDED_BY(lock_);  // the address of an element is the handle
+};
 
 // Reads single values of device memory. It keeps its pinned buffer: freeing one for each call would wait for the
 // device.

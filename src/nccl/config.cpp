@@ -1,5 +1,3 @@
-#include "nccl/config.hpp"
-
 #include <strings.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "base/env.hpp"
 #include "nccl/api.hpp"
+#include "nccl/comm.hpp"
 
 namespace slip::nccl {
 namespace {

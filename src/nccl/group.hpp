@@ -42,7 +42,7 @@ struct CallRequest {
 };
 
 void issue(const CallRequest& call);           // enqueues it (collectives.cpp)
-double estimated_us(const CallRequest& call);  // ncclGroupSimulateEnd (simulate.cpp)
+double estimated_us(const CallRequest& call);  // ncclGroupSimulateEnd (collectives.cpp)
 
 // Issues the call, or adds it to the open group of this thread. In host mode it waits for the result
 // (Comm::finish_calls).

@@ -3,13 +3,26 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/sync.hpp"
-#include "nccl_net/devices.hpp"
 #include "transport/net/net.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip::nccl_net {
+
+// The network devices of our plug-in: one for each network interface that the rules of SLIP_SOCKET_IFNAME accept.
+
+struct NetDevice {
+  std::string name;      // of the interface
+  std::string host;      // the address at which a listener of this device listens, without a port
+  std::string pci_path;  // in /sys; empty: a virtual interface
+  int speed_mbps = 0;
+};
+
+// Throws if the rules accept no interface.
+std::vector<NetDevice> find_devices();
 
 // The options of all connections. The key is derived from SLIP_SECRET or SLIP_SECRET_FILE, if one of them is set.
 // Otherwise all processes use the same key: then only the random salt in the listener's handle keeps processes of other

@@ -9,7 +9,6 @@
 
 #include "base/fail.hpp"
 #include "nccl_net/comm.hpp"
-#include "nccl_net/devices.hpp"
 #include "slip/error.hpp"
 #include "transport/net_plugin/nccl_net.h"
 
