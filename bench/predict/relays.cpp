@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "bars.hpp"
-#include "store/topologies.hpp"
+#include "store/topology_file.hpp"
 
 namespace slip::bench {
 namespace {

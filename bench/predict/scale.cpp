@@ -10,7 +10,7 @@
 
 #include "bars.hpp"
 #include "comm/sim/predict.hpp"
-#include "store/topologies.hpp"
+#include "store/topology_file.hpp"
 
 namespace slip::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "bars.hpp"
-#include "store/topologies.hpp"
+#include "store/topology_file.hpp"
 
 namespace slip::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
-#include "watch/trace/stream_names.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip::cli {
 namespace {

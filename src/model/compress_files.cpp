@@ -12,7 +12,6 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/compressed_files.hpp"
-#include "model/compressed_header.hpp"
 #include "store/partial_file.hpp"
 
 namespace slip::model {

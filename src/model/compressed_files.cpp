@@ -5,7 +5,6 @@
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
-#include "model/compressed_header.hpp"
 
 namespace slip::model {
 namespace {

@@ -10,9 +10,11 @@
 //   others        the metadata of the original file
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "model/codec/tensor.hpp"
@@ -78,5 +80,14 @@ struct FilesResult {
 // tensor and the block. Never replaces a file. The name of a file that is not complete ends with ".partial".
 FilesResult compress_files(const std::string& from, const std::string& to, const FilesOptions& options, Here here);
 FilesResult decompress_files(const std::string& from, const std::string& to, const FilesOptions& options, Here here);
+
+// Constants and the checksum of a compressed file's header, shared by its reader and its writer.
+
+inline constexpr std::string_view kCodecName = "slip weights";
+inline constexpr std::string_view kChecksumPrefix = R"({"__metadata__":{"slip.check":")";
+inline constexpr std::size_t kChecksumDigits = 16;
+
+// The checksum of a header that begins with kChecksumPrefix; its own digits count as 0.
+std::uint64_t header_checksum(std::string text);
 
 }  // namespace slip::model

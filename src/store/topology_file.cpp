@@ -8,9 +8,7 @@
 
 #include "base/env.hpp"
 #include "store/file.hpp"
-#include "store/topologies.hpp"
 #include "topo/document.hpp"
-#include "topo/facts.hpp"
 #include "topo/probe.hpp"
 
 namespace slip::store {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/thread.hpp"
 #include "slip/topology.hpp"
@@ -17,5 +18,17 @@ int numa_node_of(const base::CoreSet& cores, const std::string& root = "/sys/dev
 
 // Parses a set of cores as the kernel writes it, "0-3,8,10-11"; empty if the text is malformed.
 base::CoreSet read_core_list(const std::string& text);
+
+// Topology files that may describe several hosts. read_topology() reads those of one host.
+
+struct TopologyFile {
+  std::vector<TopoSystem> machines;   // one for each host, in the order of the file
+  std::vector<std::string> warnings;  // what the reader ignores, with its lines
+};
+TopologyFile read_topology_file(const std::string& path, Here here);
+
+inline std::vector<TopoSystem> read_topologies(const std::string& path, Here here) {
+  return read_topology_file(path, here).machines;
+}
 
 }  // namespace slip::store

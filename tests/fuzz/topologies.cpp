@@ -13,7 +13,6 @@
 #include "fuzz/fuzz_loop.hpp"
 #include "slip/topology.hpp"
 #include "topo/document.hpp"
-#include "topo/facts.hpp"
 
 namespace slip {
 namespace {

@@ -8,7 +8,6 @@
 #include "support/errors.hpp"
 #include "topo/degrade.hpp"
 #include "topo/document.hpp"
-#include "topo/facts.hpp"
 #include "topo/made_system.hpp"
 #include "topo/rates.hpp"
 

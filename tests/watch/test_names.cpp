@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/stream_text.hpp"
-#include "watch/trace/stream_names.hpp"
+#include "watch/trace/containers.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::test_names {

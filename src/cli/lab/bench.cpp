@@ -8,7 +8,7 @@
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/one_queue.hpp"
 #include "cli/lab/pace.hpp"
-#include "store/topologies.hpp"
+#include "store/topology_file.hpp"
 #include "watch/analysis/engine_use.hpp"
 
 namespace slip::cli {

@@ -7,10 +7,9 @@
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
-#include "store/topologies.hpp"
+#include "store/topology_file.hpp"
 #include "topo/degrade.hpp"
 #include "topo/document.hpp"
-#include "topo/facts.hpp"
 
 namespace slip::cli {
 namespace {

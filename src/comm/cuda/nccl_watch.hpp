@@ -10,7 +10,6 @@
 #include "base/sync.hpp"
 #include "comm/api/gpu_calls.hpp"
 #include "comm/cuda/cuda_streams.hpp"
-#include "comm/delegate/departures.hpp"
 #include "comm/delegate/nccl_connection.hpp"
 #include "comm/diagnose/call_history.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "topo/facts.hpp"
+#include "topo/document.hpp"
 
 namespace slip::comm {
 namespace {

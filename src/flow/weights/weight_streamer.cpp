@@ -8,7 +8,6 @@
 #include "base/sync.hpp"
 #include "flow/weights/group_catalog.hpp"
 #include "flow/weights/loader.hpp"
-#include "flow/weights/pass_history.hpp"
 #include "flow/weights/step.hpp"
 #include "flow/weights/streamed_groups.hpp"
 #include "flow/weights/streamed_pass.hpp"

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,12 +22,65 @@
 #include "transport/job/agent_channel.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/job.hpp"
-#include "transport/job/port_reservation.hpp"
 #include "transport/job/rank_processes.hpp"
+#include "transport/socket/abort_flag.hpp"
+#include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::transport {
 namespace {
+
+// The address of this host that the other hosts use. With a `rule` (SLIP_SOCKET_IFNAME): the address of an interface
+// that it accepts. Without: the first address of `preferred` (separated by commas) that an interface of this host has;
+// otherwise own_address().
+// Throws kInvalidValue if no interface matches the rule.
+SocketAddress rendezvous_address(const std::string& rule, const std::string& preferred) {
+  const InterfaceFilter filter(rule);
+  if (!filter.empty()) return own_address(filter);
+  const std::vector<Interface> interfaces = list_interfaces();
+  for (std::size_t at = 0; at < preferred.size();) {
+    const std::size_t end = std::min(preferred.find(',', at), preferred.size());
+    const std::string wanted = preferred.substr(at, end - at);
+    at = end + 1;
+    const auto found = std::ranges::find_if(interfaces, [&](const Interface& one) {
+      return one.address.host() == wanted && !one.address.is_loopback() && !one.address.is_link_local();
+    });
+    if (found != interfaces.end()) return found->address;
+  }
+  return own_address({});
+}
+
+// Holds a free port without listening at it. Rank 0 can still listen there, because both sockets have SO_REUSEADDR. The
+// kernel gives the port to no other process, and neither does SLIP_PORTS while that range has another free port.
+class PortReservation {
+ public:
+  PortReservation(const SocketAddress& address, const base::PortRange& ports);  // throws kIo
+  const SocketAddress& address() const { return address_; }
+
+ private:
+  OwnedDescriptor socket_;
+  SocketAddress address_;
+};
+
+// bind() without SO_REUSEADDR takes only a port that no other socket has. SO_REUSEADDR is set afterwards, so that rank
+// 0 can listen at the port.
+PortReservation::PortReservation(const SocketAddress& address, const base::PortRange& ports) {
+  const auto reserve = [&](std::uint16_t port) {
+    const SocketAddress wanted = address.with_port(port);
+    socket_.reset(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return socket_.number() >= 0 && ::bind(socket_.number(), wanted.data(), wanted.bytes()) == 0 ? 0 : errno;
+  };
+  const std::string what = "cannot reserve a port at " + address.host();
+  const int error = ports.first == 0 ? reserve(0) : try_ports(ports, reserve);
+  if (error != 0) fail_ports(ports, what, error);
+  const int on = 1;
+  sockaddr_storage chosen{};
+  socklen_t bytes = sizeof(chosen);
+  if (::setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&chosen), &bytes) != 0)
+    base::fail(Code::kIo, {}, "{}: {}", what, std::strerror(errno));
+  address_ = SocketAddress(reinterpret_cast<const sockaddr*>(&chosen), bytes);
+}
 
 constexpr std::int64_t kFirstSilenceNs = 60'000'000'000;  // limit for silence until kJob names the job's own
 constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;  // with more unsent bytes, no output of ranks is read

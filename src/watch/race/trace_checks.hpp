@@ -9,7 +9,7 @@
 
 #include "slip/check.hpp"
 #include "watch/race/needed_edges.hpp"
-#include "watch/trace/stream_names.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip::watch {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/stream_text.hpp"
+
 namespace slip::watch {
 namespace {
 
@@ -38,6 +40,25 @@ std::vector<std::uint32_t> indices_by_time(std::vector<TimeKey> keys) {
   std::vector<std::uint32_t> result(keys.size());
   std::ranges::transform(keys, result.begin(), &TimeKey::index);
   return result;
+}
+
+StreamNames::StreamNames(const TraceData& trace) {
+  for (const TraceRecord& record : trace.records) {
+    if (record.kind == RecordKind::kStreamOpen) open(record.stream, record.name);
+  }
+}
+
+void StreamNames::open(std::uint64_t stream, std::string_view name) {
+  const std::string_view given = base::given_stream_name(name);
+  if (!given.empty()) names_[stream] = given;
+}
+
+void StreamNames::close(std::uint64_t stream) {
+  if (!names_.contains(stream)) return;
+  closed_.push_back(stream);
+  if (closed_.size() <= kMaxClosed) return;
+  names_.erase(closed_.front());
+  closed_.pop_front();
 }
 
 }  // namespace slip::watch
