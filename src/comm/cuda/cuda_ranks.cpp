@@ -302,14 +302,7 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   const Blocks blocks = blocks_of(call, rank_, nranks_);
   launch.input_bytes = blocks.in * call.block_bytes();
   launch.output_bytes = blocks.out * call.block_bytes();
-  const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
-  for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
-    if (reinterpret_cast<std::uint64_t>(data) % size != 0)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
-                              collective_name(call.kind), data_type_name(call.type), size),
-                  here);
-  }
+  require_aligned(asked, here);
   launch.input = launch.input_bytes > 0 ? asked.input : nullptr;
   launch.output = launch.output_bytes > 0 ? asked.output : nullptr;
   // Input and output overlap, and a peer would read bytes that this rank has overwritten.

@@ -37,6 +37,16 @@ int gpu_of(const Device& device) {
   return colon == std::string::npos ? 0 : std::stoi(name.substr(colon + 1));
 }
 
+void require_aligned(const GpuCall& asked, Here here) {
+  const Call& call = asked.call;
+  const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
+  for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
+    if (reinterpret_cast<std::uint64_t>(data) % size != 0)
+      base::fail(Code::kInvalidValue, here, "{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
+                 collective_name(call.kind), data_type_name(call.type), size);
+  }
+}
+
 unsigned long long capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;

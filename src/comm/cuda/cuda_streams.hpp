@@ -19,6 +19,9 @@ namespace slip::comm {
 
 int gpu_of(const Device& device);  // its ordinal
 
+// Kernels that reduce access whole elements. Throws kInvalidValue if a buffer of the call is not aligned to them.
+void require_aligned(const GpuCall& asked, Here here);
+
 // The id of the CUDA capture in which the stream is; 0: none.
 unsigned long long capture_of(cudaStream_t stream);
 

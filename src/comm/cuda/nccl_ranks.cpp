@@ -209,14 +209,7 @@ void NcclRanks::require_call(const GpuCall& asked, Here here) const {
                 here);
   if (reduces(call.kind) && is_float8 && call.op == ReduceOp::kPreMulSum && nranks_ == 1)
     throw Error(Code::kUnsupported, "premulsum of an f8 type and a single rank: NCCL has no such reduction", here);
-  const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
-  for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
-    if (reinterpret_cast<std::uint64_t>(data) % size != 0)
-      throw Error(Code::kInvalidValue,
-                  fmt::format("{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
-                              collective_name(call.kind), data_type_name(call.type), size),
-                  here);
-  }
+  require_aligned(asked, here);
 }
 
 std::uint64_t NcclRanks::start_call(const GpuCall& asked, Op& op, runtime::StreamState& stream, Submit& submit) {

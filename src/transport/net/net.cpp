@@ -80,4 +80,16 @@ void NetConnection::refuse(const NetPart& part) const {
              peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
 }
 
+NetRequest* NetReceiver::flush(std::span<const NetPart> parts) {
+  require_no_error();
+  for (const NetPart& part : parts) check_part(part);
+  NetRequest* const request = take_request(NetRequest::Kind::kFlush);
+  if (request) request->done = true;
+  return request;
+}
+
+void NetReceiver::refuse_count(std::size_t parts) {
+  base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts, kNetMaxParts);
+}
+
 }  // namespace slip::transport

@@ -177,6 +177,17 @@ class NetSender : public NetConnection {
   // send both.
   virtual NetRequest* isend(const NetPart& part, bool more) = 0;
   NetRequest* isend(const NetPart& part) { return isend(part, false); }
+
+ protected:
+  NetRequest* take_send(const NetPart& part) {  // null: all requests are in use
+    require_no_error();
+    check_part(part);
+    NetRequest* const request = take_request(NetRequest::Kind::kSend);
+    if (!request) return nullptr;
+    request->count = 1;
+    request->parts[0] = part;
+    return request;
+  }
 };
 
 class NetReceiver : public NetConnection {
@@ -184,8 +195,23 @@ class NetReceiver : public NetConnection {
   // A message is matched with the oldest part that has its tag and no message yet. Null: all requests are in use.
   virtual NetRequest* irecv(std::span<const NetPart> parts) = 0;
   // The request is done when a device that reads the memory, for example a GPU, sees the received bytes of these parts.
-  // Null: as for irecv.
-  virtual NetRequest* flush(std::span<const NetPart> parts) = 0;
+  // Null: as for irecv. The default serves networks whose bytes the CPU sees when the receive is done.
+  virtual NetRequest* flush(std::span<const NetPart> parts);
+
+ protected:
+  NetRequest* take_receive(std::span<const NetPart> parts) {  // null: all requests are in use
+    require_no_error();
+    if (parts.empty() || parts.size() > kNetMaxParts) refuse_count(parts.size());
+    for (const NetPart& part : parts) check_part(part);
+    NetRequest* const request = take_request(NetRequest::Kind::kReceive);
+    if (!request) return nullptr;
+    request->count = parts.size();
+    std::copy(parts.begin(), parts.end(), request->parts.begin());
+    return request;
+  }
+
+ private:
+  [[noreturn]] static void refuse_count(std::size_t parts);
 };
 
 class NetListener {

@@ -189,7 +189,6 @@ class TcpReceiver final : public NetReceiver {
  public:
   TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
   NetRequest* irecv(std::span<const NetPart> parts) override;
-  NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
   std::int64_t watch(std::vector<pollfd>& all) const override;
 

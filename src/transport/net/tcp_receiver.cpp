@@ -23,14 +23,8 @@ TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t 
 }
 
 NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
-  require_no_error();
-  if (parts.empty() || parts.size() > kNetMaxParts)
-    base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts);
-  for (const NetPart& part : parts) check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kReceive);
+  NetRequest* request = take_receive(parts);
   if (!request) return nullptr;
-  request->count = parts.size();
-  std::copy(parts.begin(), parts.end(), request->parts.begin());
   const std::size_t index = request->index;
   posted_[index] = {request, parts.size(), 0};
   unfinished_ += parts.size();
@@ -43,15 +37,6 @@ NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   if (inbox_bytes() > 0) {
     for (Incoming& in : sockets_) static_cast<void>(pull(in, Reading::kInboxOnly));
   }
-  return request;
-}
-
-// Nothing to do: the CPU itself wrote the bytes, so they are visible.
-NetRequest* TcpReceiver::flush(std::span<const NetPart> parts) {
-  require_no_error();
-  for (const NetPart& part : parts) check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kFlush);
-  if (request) request->done = true;
   return request;
 }
 

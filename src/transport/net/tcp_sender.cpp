@@ -44,12 +44,8 @@ TcpSender::TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_h
 }
 
 NetRequest* TcpSender::isend(const NetPart& part, bool more) {
-  require_no_error();
-  check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kSend);
+  NetRequest* request = take_send(part);
   if (!request) return nullptr;
-  request->count = 1;
-  request->parts[0] = part;
   const std::size_t index = request->index;
   OutMessage& message = messages_[index];
   message = {.header = {.bytes = part.bytes, .tag = part.tag}, .sockets_left = sockets_.size()};

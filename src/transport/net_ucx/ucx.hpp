@@ -121,7 +121,6 @@ class UcxReceiver final : public NetReceiver {
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
   bool keeps_addresses() const override { return true; }
   NetRequest* irecv(std::span<const NetPart> parts) override;
-  NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
   std::int64_t watch(std::vector<pollfd>& all) const override;
 

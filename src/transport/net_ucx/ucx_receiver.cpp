@@ -29,14 +29,8 @@ std::unique_ptr<NetMemory> UcxReceiver::register_memory(std::span<std::byte> byt
 }
 
 NetRequest* UcxReceiver::irecv(std::span<const NetPart> parts) {
-  require_no_error();
-  if (parts.empty() || parts.size() > kNetMaxParts)
-    base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts);
-  for (const NetPart& part : parts) check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kReceive);
+  NetRequest* request = take_receive(parts);
   if (!request) return nullptr;
-  request->count = parts.size();
-  std::copy(parts.begin(), parts.end(), request->parts.begin());
   const std::size_t index = request->index;
   missing_[index] = static_cast<std::uint8_t>(parts.size());
   unfinished_ += parts.size();
@@ -57,15 +51,6 @@ NetRequest* UcxReceiver::irecv(std::span<const NetPart> parts) {
     if (port_.started(operation, result)) finish_part(operation);
   }
   static_cast<void>(settle());
-  return request;
-}
-
-// Nothing to do: a message that UCX has completed is visible to the CPU.
-NetRequest* UcxReceiver::flush(std::span<const NetPart> parts) {
-  require_no_error();
-  for (const NetPart& part : parts) check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kFlush);
-  if (request) request->done = true;
   return request;
 }
 

@@ -40,12 +40,8 @@ std::unique_ptr<NetMemory> UcxSender::register_memory(std::span<std::byte> bytes
 }
 
 NetRequest* UcxSender::isend(const NetPart& part, bool) {
-  require_no_error();
-  check_part(part);
-  NetRequest* request = take_request(NetRequest::Kind::kSend);
+  NetRequest* request = take_send(part);
   if (!request) return nullptr;
-  request->count = 1;
-  request->parts[0] = part;
   ++under_way_;
   const std::size_t index = request->index;
   const base::LockGuard lock(port_.worker().lock());
