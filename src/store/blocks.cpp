@@ -66,8 +66,7 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
   return Step::kFailed;
 }
 
-BlockIo::BlockIo(const ReaderOptions& options, ReadLimit limit, Here here)
-    : options_(options), limit_(std::move(limit)) {
+BlockIo::BlockIo(const ReaderOptions& options, Here here) : options_(options) {
   const std::size_t bytes = options_.in_flight * options_.block_bytes;
   bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
   if (!bounces_) base::fail(Code::kOutOfMemory, here, "no memory for bounce buffers of {} bytes", bytes);
@@ -95,13 +94,6 @@ bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
   took_cached(got);
   block.mark_read(got);
   return block.bytes() == 0;
-}
-
-std::int64_t BlockIo::allowed(const ReadRange& range, const ReadBlock& block) const {
-  const auto max = static_cast<std::int64_t>(block.next_bytes());
-  if (!limit_) return max;
-  const std::int64_t allowed = limit_(block.next_offset(), block.next_bytes());
-  return allowed < 0 ? allowed : std::min(max, allowed - allowed % static_cast<std::int64_t>(range.alignment));
 }
 
 void BlockIo::count(const ReadRange& range, const ReadBlock& block) {

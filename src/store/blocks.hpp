@@ -2,14 +2,13 @@
 //
 // ReadBlock: one block of a range of a file, and the arguments of the system calls that read it. Direct I/O needs
 // aligned offsets, so it reads more than was requested. A system call may return fewer bytes than it was asked for.
-// BlockIo: reads from the page cache, the limit that tests inject, bounce buffers for unaligned blocks, and counters.
+// BlockIo: reads from the page cache, bounce buffers for unaligned blocks, and counters.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 
 #include "store/file.hpp"
@@ -34,10 +33,6 @@ struct ReaderOptions {
   // other threads compete with them for cores.
   bool by_team = false;
 };
-
-// For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the maximum
-// number of bytes of this read, or minus errno. Empty: no limit.
-using ReadLimit = std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)>;
 
 // Bytes read so far, by source.
 struct ReadCounts {
@@ -124,7 +119,7 @@ class ReadBlock {
 class BlockIo {
  public:
   // REQUIRES: BlockReader has checked the options.
-  BlockIo(const ReaderOptions& options, ReadLimit limit, Here here);
+  BlockIo(const ReaderOptions& options, Here here);
 
   const ReaderOptions& options() const { return options_; }
   ReadRange range_of(const ReadRequest& request) const;
@@ -134,8 +129,6 @@ class BlockIo {
   // Copies the part of the block that is in the page cache. True: that was the whole block.
   bool take_cached(const ReadRange& range, ReadBlock& block);
   void took_cached(std::size_t bytes) { cached_.fetch_add(bytes, std::memory_order_relaxed); }
-  // How many bytes the next system call for this block may request, or minus errno.
-  std::int64_t allowed(const ReadRange& range, const ReadBlock& block) const;
   void count(const ReadRange& range, const ReadBlock& block);
   std::byte* bounce(std::size_t slot) const { return bounces_.get() + slot * options_.block_bytes; }
   ReadCounts counts() const {
@@ -148,7 +141,6 @@ class BlockIo {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   const ReaderOptions options_;
-  const ReadLimit limit_;
   std::unique_ptr<std::byte, FreeMemory> bounces_;
   // relaxed accesses: these are statistics and order nothing.
   std::atomic<std::uint64_t> cached_{0}, direct_{0}, buffered_{0}, bounced_{0};

@@ -116,8 +116,7 @@ class BlockReader::ThreadGroup {
   bool stopping_ SLIP_GUARDED_BY(mutex_) = false;
 };
 
-BlockReader::BlockReader(const ReaderOptions& asked, Here here, ReadLimit limit)
-    : io_(checked(asked, here), std::move(limit), here) {
+BlockReader::BlockReader(const ReaderOptions& asked, Here here) : io_(checked(asked, here), here) {
   const Disk disk = io_.options().disk;
   if (disk == Disk::kBest || disk == Disk::kRing) queue_ = DiskQueue::open(io_);
   if (disk == Disk::kRing && !queue_)
@@ -139,10 +138,8 @@ void BlockReader::throw_fault(Here here) const {
 }
 
 std::int64_t BlockReader::read_once(const ReadBlock& block) const {
-  const std::int64_t max = io_.allowed(range_, block);
-  if (max <= 0) return max;  // a test injects the end of the file, or an error
-  const ssize_t got = ::pread(range_.descriptor, block.next_into(), static_cast<std::size_t>(max),
-                              static_cast<off_t>(block.next_offset()));
+  const ssize_t got =
+      ::pread(range_.descriptor, block.next_into(), block.next_bytes(), static_cast<off_t>(block.next_offset()));
   return got < 0 ? -static_cast<std::int64_t>(errno) : got;
 }
 

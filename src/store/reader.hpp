@@ -18,7 +18,7 @@ namespace slip::store {
 
 class BlockReader {
  public:
-  explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at(), ReadLimit limit = {});
+  explicit BlockReader(const ReaderOptions& options = {}, Here here = Here::at());
   ~BlockReader();
 
   // A range is read without a copy if the memory has room for the alignment: the memory is aligned to
@@ -43,7 +43,6 @@ class BlockReader {
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
   ReadCounts counts() const { return io_.counts(); }
-  bool has_ring() const { return queue_ != nullptr; }
 
  private:
   class ThreadGroup;

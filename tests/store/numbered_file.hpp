@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -54,6 +55,36 @@ class NumberedFile {
  private:
   std::string path_;
 };
+
+// The kernel cannot write to the first whole page behind this address: a read that reaches it fails.
+class UnwritablePage {
+ public:
+  explicit UnwritablePage(std::byte* address) : bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+    const auto number = reinterpret_cast<std::uintptr_t>(address);
+    page_ = address + (bytes_ - number % bytes_) % bytes_;
+    protect(PROT_READ);
+  }
+  ~UnwritablePage() { protect(PROT_READ | PROT_WRITE); }
+  UnwritablePage(const UnwritablePage&) = delete;
+  UnwritablePage& operator=(const UnwritablePage&) = delete;
+
+ private:
+  void protect(int access) const { EXPECT_EQ(::mprotect(page_, bytes_, access), 0); }
+
+  std::size_t bytes_;
+  std::byte* page_ = nullptr;
+};
+
+inline bool has_ring() {
+  store::ReaderOptions options;
+  options.disk = store::ReaderOptions::Disk::kRing;
+  try {
+    const store::BlockReader reader(options);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 // The first place that is wrong, or "right".
 inline std::string wrong_place(const std::byte* bytes, std::uint64_t offset, std::size_t count) {

@@ -1,8 +1,12 @@
 // Ranges of a file by every method of reading and at every alignment: the right bytes, and no others are written.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
 #include <random>
 
 #include "store/file.hpp"
@@ -35,7 +39,7 @@ store::ReaderOptions options_of(const Way& way) {
   return options;
 }
 
-bool ring_is_missing(const Way& way) { return way.disk == Disk::kRing && !store::BlockReader().has_ring(); }
+bool ring_is_missing(const Way& way) { return way.disk == Disk::kRing && !test::has_ring(); }
 
 class Ways : public testing::TestWithParam<Way> {
  protected:
@@ -190,79 +194,98 @@ TEST_P(Ways, AFileThatAnotherOneReplacedIsReadOn) {
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 0, 100'000, 0, 0));
 }
 
-// Errors of the disk reach the caller with their place, and the reader serves on.
-TEST_P(Ways, AnErrorOfTheDiskIsReported) {
+// Errors of a read reach the caller with their place, and the reader serves on.
+TEST_P(Ways, AnErrorOfAReadIsReported) {
   const NumberedFile content(kFileBytes);
   const store::File file = store::File::open(content.path());
-  bool broken = true;
   store::ReaderOptions options = options_of(GetParam());
   options.cache = Cache::kNever;
-  const store::ReadLimit limit = [&broken](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
-    return broken && offset <= 7'654'321 && 7'654'321 < offset + bytes ? -EIO : static_cast<std::int64_t>(bytes);
-  };
-  store::BlockReader reader(options, Here::at(), limit);
-  std::vector<std::byte> memory(std::size_t{20} << 20);
+  store::BlockReader reader(options);
+  constexpr std::size_t kBytes = std::size_t{20} << 20;
+  std::vector<std::byte> memory(kBytes + 2 * store::kMaxDirectAlignment);
+  const auto read = [&] { return reader.read(file, 99, kBytes, {memory.data(), memory.size()}); };
   // The failed block is the eighth. Blocks of a direct read begin at the aligned byte before the range.
-  const std::uint64_t first = options.disk == Disk::kBuffered ? 99 : 0;
-  for (int turn = 0; turn < 3; ++turn)
-    EXPECT_TRUE(fails(
-        [&] {
-          reader.read(file, 99, memory.size(), {memory.data(), memory.size()});
-        },
-        Code::kIo, {content.path(), "Input/output error", "got 0", std::to_string(first + (7 << 20)) + " of"}));
-  broken = false;
-  ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 99, memory.size(), 1, 0));
+  const bool direct = options.disk != Disk::kBuffered && file.direct_descriptor() >= 0;
+  const std::uint64_t first = direct ? 0 : 99;
+  for (int turn = 0; turn < 3; ++turn) {
+    const test::UnwritablePage page(memory.data() + (std::size_t{7} << 20) + (std::size_t{512} << 10));
+    EXPECT_TRUE(fails([&] { static_cast<void>(read()); }, Code::kIo,
+                      {content.path(), "Bad address", " at " + std::to_string(first + (7 << 20)) + " of"}));
+  }
+  EXPECT_EQ(wrong_place(read(), 99, kBytes), "right");
 }
 
-TEST_P(Ways, ReadsThatGiveLessAreContinued) {
-  const NumberedFile content(kFileBytes);
+// A range of a file, and memory for it that no direct read can write to.
+struct RangeOfBlocks {
+  static constexpr std::uint64_t kOffset = 12'345;
+  static constexpr std::size_t kBytes = 3'000'001, kBlockBytes = std::size_t{1} << 20;
+
+  RangeOfBlocks(const store::File& file, bool direct)
+      : memory(kBytes),
+        bounce(static_cast<std::byte*>(std::aligned_alloc(store::kMaxDirectAlignment, kBlockBytes)), &std::free) {
+    range.file = &file;
+    range.offset = kOffset;
+    range.bytes = kBytes;
+    range.destination = {memory.data(), memory.size()};
+    range.descriptor = direct ? file.direct_descriptor() : file.descriptor();
+    range.alignment = direct ? file.direct_alignment() : 1;
+    range.target = memory.data();
+  }
+  store::ReadBlock block(std::uint64_t index) const {
+    store::ReadBlock result(range, index, kBlockBytes);
+    result.prepare_disk_read(range, bounce.get());
+    return result;
+  }
+
+  std::vector<std::byte> memory;
+  std::unique_ptr<std::byte, decltype(&std::free)> bounce;
+  store::ReadRange range;
+};
+
+TEST(ReadBlocks, ReadsThatGiveLessAreContinued) {
+  const NumberedFile content(4'000'000);
   const store::File file = store::File::open(content.path());
-  std::atomic<unsigned> calls{0};
-  store::ReaderOptions options = options_of(GetParam());
-  options.cache = Cache::kNever;
-  const store::ReadLimit limit = [&calls](std::uint64_t, std::size_t bytes) -> std::int64_t {
-    // relaxed: only the count matters
-    switch (calls.fetch_add(1, std::memory_order_relaxed) % 4) {
-      case 0: return -EINTR;
-      case 1: return static_cast<std::int64_t>(bytes / 3 + 4096);
-      case 2: return 70'001;
-      default: return static_cast<std::int64_t>(bytes);
+  for (const bool direct : {false, true}) {
+    if (direct && file.direct_descriptor() < 0) continue;
+    SCOPED_TRACE(direct ? "direct" : "buffered");
+    const RangeOfBlocks all(file, direct);
+    const store::ReadRange& range = all.range;
+    unsigned calls = 0;
+    const auto result_of = [&](const store::ReadBlock& block) -> std::int64_t {
+      std::size_t bytes = block.next_bytes();
+      switch (calls++ % 4) {
+        case 0: return -EINTR;
+        case 1: bytes = std::min(bytes, bytes / 3 + 4096); break;
+        case 2: bytes = std::min(bytes, std::size_t{70'001}); break;
+        default: break;
+      }
+      bytes = (bytes + range.alignment - 1) / range.alignment * range.alignment;
+      return ::pread(range.descriptor, block.next_into(), bytes, static_cast<off_t>(block.next_offset()));
+    };
+    ASSERT_EQ(range.blocks(RangeOfBlocks::kBlockBytes), 3U);
+    for (std::uint64_t index = 0; index < 3; ++index) {
+      store::ReadBlock block = all.block(index);
+      store::ReadFault fault;
+      store::ReadBlock::Step step = store::ReadBlock::Step::kAgain;
+      while (step == store::ReadBlock::Step::kAgain) step = block.advance(range, result_of(block), fault);
+      ASSERT_EQ(step, store::ReadBlock::Step::kDone);
     }
-  };
-  store::BlockReader reader(options, Here::at(), limit);
-  ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 12'345, 9'000'001, 5, 77));
-  EXPECT_GE(calls.load(std::memory_order_relaxed), 20U);
+    EXPECT_EQ(calls, 12U);
+    EXPECT_EQ(wrong_place(all.memory.data(), RangeOfBlocks::kOffset, RangeOfBlocks::kBytes), "right");
+  }
 }
 
-TEST_P(Ways, AFileThatEndsEarlyIsCutShort) {
-  const NumberedFile content(kFileBytes);
-  const store::File file = store::File::open(content.path());
-  store::ReaderOptions options = options_of(GetParam());
-  options.cache = Cache::kNever;
-  const store::ReadLimit limit = [](std::uint64_t offset, std::size_t bytes) -> std::int64_t {
-    constexpr std::uint64_t kEnd = std::uint64_t{5} << 20;
-    return offset >= kEnd ? 0 : static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, kEnd - offset));
-  };
-  store::BlockReader reader(options, Here::at(), limit);
-  std::vector<std::byte> memory(std::size_t{8} << 20);
-  EXPECT_TRUE(fails(
-      [&] {
-        reader.read(file, 0, memory.size(), {memory.data(), memory.size()});
-      },
-      Code::kIo, {content.path(), "cut short"}));
-}
-
-TEST(Reader, DirectReadsThatAreRefusedGoThroughTheCache) {
-  const NumberedFile content(3'000'000);
+TEST(ReadBlocks, DirectReadsThatAreRefusedGoThroughTheCache) {
+  const NumberedFile content(4'000'000);
   const store::File file = store::File::open(content.path());
   if (file.direct_descriptor() < 0) GTEST_SKIP() << "no direct I/O here";
-  store::ReaderOptions options;
-  options.cache = Cache::kNever;
-  const store::ReadLimit limit = [](std::uint64_t, std::size_t) -> std::int64_t { return -EINVAL; };
-  store::BlockReader reader(options, Here::at(), limit);
-  std::vector<std::byte> memory(2'900'000);
-  EXPECT_EQ(wrong_place(reader.read(file, 77, memory.size(), {memory.data(), memory.size()}), 77, memory.size()),
-            "right");
+  const RangeOfBlocks all(file, true);
+  for (std::uint64_t index = 0; index < 3; ++index) {
+    store::ReadBlock block = all.block(index);
+    store::ReadFault fault;
+    ASSERT_EQ(block.advance(all.range, -EINVAL, fault), store::ReadBlock::Step::kDone);
+  }
+  EXPECT_EQ(wrong_place(all.memory.data(), RangeOfBlocks::kOffset, RangeOfBlocks::kBytes), "right");
 }
 
 TEST(Reader, WithRoomNothingIsCopied) {
