@@ -19,8 +19,8 @@ struct IntegerElement {
   using Value = Stored;  // unsigned, because unsigned overflow is defined to wrap around
   __device__ static Value open(Stored bits) { return bits; }
   __device__ static Stored close(Value value) { return value; }
-  __device__ static bool is_nan(Stored) { return false; }
-  __device__ static bool less(Stored a, Stored b) { return static_cast<T>(a) < static_cast<T>(b); }
+  __device__ static bool is_nan(Value) { return false; }
+  __device__ static bool less(Value a, Value b) { return static_cast<T>(a) < static_cast<T>(b); }
   __device__ static Stored divide(Stored sum, std::uint64_t divisor) {
     if constexpr (std::is_signed_v<T>) {
       const auto value = static_cast<std::int64_t>(static_cast<T>(sum));
@@ -72,11 +72,8 @@ struct FloatElement {
   using Value = typename Bits::Number;
   __device__ static Value open(Stored bits) { return Bits::open(bits); }
   __device__ static Stored close(Value value) { return Bits::close(value); }
-  __device__ static bool is_nan(Stored bits) {
-    const Value value = open(bits);
-    return value != value;
-  }
-  __device__ static bool less(Stored a, Stored b) { return open(a) < open(b); }
+  __device__ static bool is_nan(Value value) { return value != value; }
+  __device__ static bool less(Value a, Value b) { return a < b; }
   // The inverse of a power of two is exact, so the product has the bits of the quotient. A division takes many times as
   // long.
   __device__ static Stored divide(Stored sum, std::uint64_t divisor) {
@@ -99,24 +96,27 @@ struct ProductOf {
 };
 
 // A NaN loses against any number. Equal numbers have equal bits, except zeros: -0 is less than +0. So `or` keeps the
-// sign bit for the minimum, and `and` drops it for the maximum.
+// sign bit for the minimum, and `and` drops it for the maximum. Each element is opened once: the conversions of 8-bit
+// floats are long where the GPU has no instruction for them, and are inlined for each element of a vector.
 struct MinOf {
   template <class Element>
   __device__ static typename Element::Stored of(typename Element::Stored a, typename Element::Stored b) {
-    if (Element::is_nan(a)) return b;
-    if (Element::is_nan(b)) return a;
-    if (Element::less(b, a)) return b;
-    if (Element::less(a, b)) return a;
+    const typename Element::Value x = Element::open(a), y = Element::open(b);
+    if (Element::is_nan(x)) return b;
+    if (Element::is_nan(y)) return a;
+    if (Element::less(y, x)) return b;
+    if (Element::less(x, y)) return a;
     return a | b;
   }
 };
 struct MaxOf {
   template <class Element>
   __device__ static typename Element::Stored of(typename Element::Stored a, typename Element::Stored b) {
-    if (Element::is_nan(a)) return b;
-    if (Element::is_nan(b)) return a;
-    if (Element::less(a, b)) return b;
-    if (Element::less(b, a)) return a;
+    const typename Element::Value x = Element::open(a), y = Element::open(b);
+    if (Element::is_nan(x)) return b;
+    if (Element::is_nan(y)) return a;
+    if (Element::less(x, y)) return b;
+    if (Element::less(y, x)) return a;
     return a & b;
   }
 };

@@ -43,16 +43,16 @@ class Reducer {
     const std::uint64_t before = (16 - shift) % 16;
     const std::uint64_t head = !same || before > bytes ? bytes : before;
     const std::uint64_t vectors = (bytes - head) / 16, tail = head + vectors * 16;
-    elements(0, head / sizeof(Stored), share);
     loop<Pack<Element>, kVectorsInFlight>(head, vectors, share);
-    elements(tail, (bytes - tail) / sizeof(Stored), share);
+    // The elements before and after the vectors, in one loop: two calls would be inlined and compiled twice.
+#pragma unroll 1
+    for (int end = 0; end < 2; ++end) {
+      const std::uint64_t count = (end == 0 ? head : bytes - tail) / sizeof(Stored);
+      if (count > 0) loop<Single<Stored>, 4>(end == 0 ? 0 : tail, count, share);
+    }
   }
 
  private:
-  __device__ void elements(std::uint64_t offset, std::uint64_t count, BlockShare share) const {
-    if (count > 0) loop<Single<Stored>, 4>(offset, count, share);
-  }
-
   template <class Unit, int kInFlight>
   __device__ void loop(std::uint64_t offset, std::uint64_t count, BlockShare share) const {
     for_each_tile<kInFlight>(
