@@ -73,8 +73,12 @@ Bytes part_of(const Bytes& bytes, std::size_t index, std::size_t size) {
 
 class Algorithms : public testing::TestWithParam<Case> {};
 
+// More than a chunk of 512 KiB. With two and three ranks also more than a chunk of the direct algorithm, which is 1
+// MiB: with many ranks that takes long, and its steps are the same.
+std::uint64_t large(const Case& of) { return test::kShare > 1 || of.nranks > 3 ? 140'003 : 300'003; }
+
 // Odd sizes: one part, several parts, several chunks, and so few elements that some slices are empty.
-constexpr std::uint64_t kElements[] = {0, 1, 17, 1000, test::kShare > 1 ? 140'003 : 300'003};
+std::vector<std::uint64_t> sizes(const Case& of) { return {0, 1, 17, 1000, large(of)}; }
 
 // With a sanitizer large calls of many ranks take minutes, so there only two ranks make them.
 bool takes_minutes(const Case& of, std::uint64_t elements) {
@@ -102,7 +106,7 @@ TEST_P(Algorithms, Reduce) {
   if (GetParam().algorithm == Algorithm::kRelay) GTEST_SKIP() << "does not reduce";
   const auto n = static_cast<std::size_t>(GetParam().nranks);
   std::vector<Sums> sums;
-  for (const std::uint64_t elements : kElements) {
+  for (const std::uint64_t elements : sizes(GetParam())) {
     if (!takes_minutes(GetParam(), elements)) sums.emplace_back(elements, n);
   }
   expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
@@ -136,26 +140,37 @@ TEST_P(Algorithms, Reduce) {
   }));
 }
 
+// The same for a sum in which rank i's elements are multiplied by i + 1.
+struct ScaledSum {
+  ScaledSum(std::uint64_t count, std::size_t n) : elements(count), wanted(count * 4) {
+    std::vector<float> sums(count, 0);
+    for (std::size_t i = 0; i < n; ++i) {
+      all.push_back(numbers(count, static_cast<unsigned>(i)));
+      for (std::uint64_t j = 0; j < count; ++j) {
+        float value = 0;
+        std::memcpy(&value, all.back().data() + j * 4, 4);
+        sums[j] += value * static_cast<float>(i + 1);
+      }
+    }
+    std::memcpy(wanted.data(), sums.data(), wanted.size());
+  }
+  std::uint64_t elements;
+  std::vector<Bytes> all;
+  Bytes wanted;
+};
+
 TEST_P(Algorithms, Scale) {
   if (GetParam().algorithm == Algorithm::kRelay) GTEST_SKIP() << "does not reduce";
   const auto n = static_cast<std::size_t>(GetParam().nranks);
+  std::vector<ScaledSum> sums;
+  for (const std::uint64_t elements : {std::uint64_t{17}, large(GetParam())}) {
+    if (!takes_minutes(GetParam(), elements)) sums.emplace_back(elements, n);
+  }
   expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
     const auto me = static_cast<std::size_t>(rank.comm.rank());
-    for (const std::uint64_t elements : {17U, test::kShare > 1 ? 140'001U : 300'001U}) {
-      if (takes_minutes(GetParam(), elements)) continue;
+    for (const auto& [elements, all, wanted] : sums) {
       for (const bool in_place : {false, true}) {
-        std::vector<float> sums(elements, 0);
-        for (std::size_t i = 0; i < n; ++i) {
-          const Bytes one = numbers(elements, static_cast<unsigned>(i));
-          for (std::uint64_t j = 0; j < elements; ++j) {
-            float value = 0;
-            std::memcpy(&value, one.data() + j * 4, 4);
-            sums[j] += value * static_cast<float>(i + 1);
-          }
-        }
-        Bytes wanted(elements * 4);
-        std::memcpy(wanted.data(), sums.data(), wanted.size());
-        const Buffer in = rank.upload(numbers(elements, static_cast<unsigned>(me)));
+        const Buffer in = rank.upload(all[me]);
         const Buffer other = rank.upload(Bytes(elements * 4));
         const Buffer& out = in_place ? in : other;
         rank.comm.all_reduce_scaled(out.slice(0, elements * 4), in.slice(0, elements * 4), DataType::kF32,
@@ -168,7 +183,7 @@ TEST_P(Algorithms, Scale) {
 
 TEST_P(Algorithms, Copy) {
   const auto n = static_cast<std::size_t>(GetParam().nranks);
-  for (const std::size_t bytes : {0U, 1U, 333U, test::kShare > 1 ? 560'001U : 1'300'001U}) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{333}, large(GetParam()) * 4 + 1}) {
     if (takes_minutes(GetParam(), bytes)) continue;
     SCOPED_TRACE(testing::Message() << bytes << " bytes");
     std::vector<Bytes> sent, come;  // by rank: its blocks for the other ranks, and their blocks for it
