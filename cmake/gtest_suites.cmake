@@ -1,9 +1,11 @@
 # Read by ctest: lists the suites of a GoogleTest program and adds one test for each (see tests.cmake). Variables: program,
 # area, labels, timeout, scratch (the working directory), one_thread (a pattern of suites that do not get the label
-# concurrency), whole (true: one test for the whole program).
+# concurrency), waiting (patterns of suites that mostly wait, see tests.cmake), slots (of ctest, for each other suite),
+# whole (true: one test for the whole program).
 if(whole)
   add_test("${area}.all" "${program}" --gtest_brief=1)
-  set_tests_properties("${area}.all" PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+  set_tests_properties("${area}.all" PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}"
+    PROCESSORS ${slots})
   return()
 endif()
 
@@ -36,7 +38,13 @@ foreach(suite IN LISTS suites)
     list(REMOVE_ITEM of_suite concurrency)
   endif()
   set_tests_properties("${area}.${suite}" PROPERTIES
-    LABELS "${of_suite}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+    LABELS "${of_suite}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}" PROCESSORS ${slots})
+  foreach(pattern IN LISTS waiting)
+    if("${area}.${suite}" MATCHES "${pattern}")
+      # The cost lets ctest start these suites first; it knows no times before it has run them once.
+      set_tests_properties("${area}.${suite}" PROPERTIES PROCESSORS 1 COST 1000 RESOURCE_LOCK "waiting ${pattern}")
+    endif()
+  endforeach()
   # One at a time: some fill the memory of the GPU, and others start MPS, which programs beside them would use.
   if(area STREQUAL "cuda")
     set_tests_properties("${area}.${suite}" PROPERTIES RESOURCE_LOCK gpu)

@@ -21,6 +21,15 @@ string(CONCAT slip_one_thread_suites
   "flow\\.(ClusterCost|BucketPlan|PlanLimits|PlanWeights|RandomGraphs)|"
   "transport\\.(Clusters|ClusterLaunch|SlipLaunch)|"
   "watch\\.(Fixes|TraceReader|TraceReaderFuzz|TraceFile|TimeOrder|Replay))$")
+# ctest has nine slots (CMakePresets.json), and a test takes three of them: so three tests share the two cores of CI. The
+# suites of the following lists mostly wait, for limits of silence, deadlines or other processes. Each takes one slot and
+# starts early. Of each list one suite runs at a time (a lock): so three of them run beside two other tests, and the load
+# of the machine is never higher than that of three other tests.
+set(slip_waiting_suites
+    "^(comm\\.Net/HostsOver|comm\\.Hangs|transport\\.(SilenceInInit|BadNetwork))$"
+    "^(transport\\.(SetupLosses|Plugins/Nets|ClusterLaunch|PluginFaults))$"
+    "^(transport\\.(Clusters|Over/NetFailures|Tcp/Nets|Ucx/Nets|Losses|Cables)|comm\\.(Rails|Hosts))$")
+set(slip_slots 3)
 # Areas that CI does not run with the address sanitizer, to save time; `ctest --preset dev` runs all areas with it.
 set(slip_thread_only_areas backend base cli comm conformance cuda nccl races runtime stress)
 set(slip_special_areas support consumer fuzz scripts page)
@@ -73,7 +82,7 @@ endfunction()
 # Adds one ctest entry for each suite; ctest lists the suites when it starts. With an entry for each case, ctest would start
 # a process for each of thousands of conformance cases, which takes longer than the cases if a sanitizer is on. With an entry
 # for each program, ctest would not show which suite failed and could run less in parallel. Only with the address sanitizer
-# there is one entry for each program: on aarch64 the leak check of g++ 12 takes 4 s at every exit.
+# of g++ there is one entry for each program: on aarch64 the leak check of g++ 12 takes 4 s at every exit.
 function(slip_add_suites target area labels)
   set(file "${PROJECT_BINARY_DIR}/suites/${target}.cmake")
   file(GENERATE OUTPUT "${file}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
@@ -81,7 +90,9 @@ set(area \"${area}\")
 set(labels \"${labels}\")
 set(one_thread [[${slip_one_thread_suites}]])
 set(timeout ${slip_test_timeout})
-set(whole $<STREQUAL:${SLIP_SANITIZE},address>)
+set(waiting [[${slip_waiting_suites}]])
+set(slots ${slip_slots})
+set(whole $<AND:$<STREQUAL:${SLIP_SANITIZE},address>,$<CXX_COMPILER_ID:GNU>>)
 set(scratch \"${slip_test_scratch}\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")
 ")
@@ -224,3 +235,7 @@ if(SLIP_SANITIZE STREQUAL "none")
                    -P "${PROJECT_SOURCE_DIR}/cmake/consumer.cmake")
   set_tests_properties(consumer.find_package PROPERTIES LABELS consumer TIMEOUT 600)
 endif()
+
+# The suites of GoogleTest programs are no tests yet: gtest_suites.cmake gives them their slots.
+get_property(slip_other_tests DIRECTORY PROPERTY TESTS)
+set_tests_properties(${slip_other_tests} PROPERTIES PROCESSORS ${slip_slots})
