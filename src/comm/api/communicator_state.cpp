@@ -254,12 +254,6 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
   return position;
 }
 
-// Whether start_known() can start the call when it comes again: its program depends on nothing but the call.
-bool Communicator::State::is_repeatable(const comm::Call& call) const {
-  return memory && !sim && !gpu && comm::StagedProgramBuilder::is_small(call, bootstrap.nranks()) && is_shared(call) &&
-         !(memory->can_read() && comm::DirectProgramBuilder::can_read(call, bootstrap.nranks()));
-}
-
 // Starts the call if this rank has made it before, with the same ranges.
 bool Communicator::State::start_known(const comm::Call& call, const Range& to, const Range& from,
                                       runtime::StreamState& stream, Here here) {

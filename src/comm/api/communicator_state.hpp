@@ -72,7 +72,6 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   // The caller of start_messages() has put the messages into the run; start_messages() sets their addresses.
   comm::CallRun& take_run() SLIP_REQUIRES(mutex_);
   comm::SimRun& sim_run_of(comm::CallRun& run) SLIP_REQUIRES(mutex_);
-  bool moves_bytes() const { return !sim || device.options().run_functions; }
   void make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) SLIP_REQUIRES(mutex_);
   std::uint64_t start_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit)
       SLIP_REQUIRES(mutex_);
@@ -80,7 +79,6 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
       SLIP_REQUIRES(mutex_);
   std::uint64_t start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit)
       SLIP_REQUIRES(mutex_);
-  bool is_repeatable(const comm::Call& call) const;
   bool start_known(const comm::Call& call, const Range& to, const Range& from, runtime::StreamState& stream, Here here);
   std::uint64_t start_gpu_call(const comm::Call& call, Op& op, runtime::StreamState& stream, Submit& submit)
       SLIP_REQUIRES(mutex_);

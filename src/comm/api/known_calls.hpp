@@ -22,8 +22,8 @@ inline bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
 struct KnownCall {
   Call call;
   Range to, from;
-  bool writes = false, reads = false;              // the call uses `to`, `from` on this rank
-  const runtime::DeviceCore* core = nullptr;       // of its stream; null: no call is kept here
+  bool writes = false, reads = false;         // the call uses `to`, `from` on this rank
+  const runtime::DeviceCore* core = nullptr;  // of its stream; null: no call is kept here
   HostProgramBuilder program{Call{}, 0, 0, 0, 1};
 
   bool is(const Call& other, const Range& other_to, const Range& other_from, const runtime::DeviceCore* on) const {

@@ -120,6 +120,12 @@ bool RankConnections::is_shared(const Call& call) const {
           requested.algorithm == Algorithm::kDirect || find_schedule(requested.algorithm, call.kind) == nullptr);
 }
 
+bool RankConnections::is_repeatable(const Call& call) const {
+  const int nranks = bootstrap.nranks();
+  return memory && !sim && !gpu && StagedProgramBuilder::is_small(call, nranks) && is_shared(call) &&
+         !(memory->can_read() && DirectProgramBuilder::can_read(call, nranks));
+}
+
 MessageProgramBuilder RankConnections::plan_of(const Call& call, bool in_place,
                                                std::set<std::string>& explained) const {
   const bool explain = base::debugs("tune");

@@ -35,6 +35,9 @@ struct RankConnections {
   std::uint64_t world() const { return device.info().world; }
   // Whether the call runs through the memory that all ranks share. All other calls run by messages.
   bool is_shared(const Call& call) const;
+  // Whether the program of the call depends on nothing but the call, so that it can be kept for the next one.
+  bool is_repeatable(const Call& call) const;
+  bool moves_bytes() const { return !sim || device.options().run_functions; }
   // The algorithm of a call that runs by messages.
   ScheduleChoice choice_of(const Call& call, bool explain) const {
     return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
