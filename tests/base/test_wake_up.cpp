@@ -95,7 +95,7 @@ TEST(SleepFlag, OneOfTheTwoSidesSeesTheOther) {
   struct alignas(64) Line {
     std::atomic<int> value{0};
   };
-  const int times = test::rounds(20'000);
+  const int times = test::rounds(5'000);
   alignas(64) base::SleepFlag flag;
   Line condition, arrived, slept;
   const auto meet = [&](int round) {  // returns when both threads are in this round
