@@ -65,6 +65,13 @@ inline constexpr WaitPolicy kLaneWait{
     .spins = 100, .relaxes = 0, .relax_step = 1, .max_relaxes = 32, .yields = WaitPolicy::kUnlimited};
 // For device work: a query takes about a microsecond, and short work is done after a few queries.
 inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
+// For a flag that a kernel writes within a second, read by a thread that watches a communicator.
+inline constexpr WaitPolicy kKernelFlagWait{.sleep_ns = 20'000};
+// For a part of a collective, if no network notifies the thread of the other ranks' messages. The thread is one of a
+// rank on a GPU, so it leaves the cores to the program.
+inline constexpr WaitPolicy kPartWait{.sleep_ns = 20'000, .sleep_step_ns = 2'000, .max_sleep_ns = 100'000};
+// For another library that does something in its own threads, such as NCCL destroying a communicator: milliseconds.
+inline constexpr WaitPolicy kLibraryWait{.sleep_ns = 200'000};
 // For an op of unknown length that another thread runs.
 inline constexpr WaitPolicy kOpWait{.sleep_ns = 50'000};
 // For a condition that the user's program must change: it may do so soon, or in minutes.

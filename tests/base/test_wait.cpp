@@ -55,7 +55,8 @@ TEST(WaitPolicy, LocksAndYieldingWaitsNeverSleep) {
 
 // A sleep longer than a second is no valid argument of nanosleep, which would then return at once.
 TEST(WaitPolicy, EverySleepIsShorterThanASecond) {
-  for (const WaitPolicy& policy : {base::kDeviceQueryWait, base::kOpWait, base::kProgramWait}) {
+  for (const WaitPolicy& policy : {base::kDeviceQueryWait, base::kKernelFlagWait, base::kPartWait, base::kLibraryWait,
+                                   base::kOpWait, base::kProgramWait}) {
     for (const std::int64_t iteration : {std::int64_t{policy.spins + policy.yields}, kHugeIteration}) {
       EXPECT_GT(policy.sleep_at(static_cast<int>(iteration)), 0);
       EXPECT_LT(policy.sleep_at(static_cast<int>(iteration)), 1'000'000'000);

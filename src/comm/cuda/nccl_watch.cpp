@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/wait.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "runtime/core.hpp"
 
@@ -22,7 +23,7 @@ constexpr std::chrono::milliseconds kAnswerTime{50};
 constexpr std::int64_t kDepartedNs = 1'000'000'000;
 // A replayed CUDA graph repeats the states of its calls. So before a call is considered stuck, its state is read again
 // and again for this time.
-constexpr std::int64_t kCloseLookNs = 1'000'000'000, kCloseStepNs = 20'000;
+constexpr std::int64_t kCloseLookNs = 1'000'000'000;
 
 // acquire: pairs with the write of the stream, which the device makes visible to the system.
 std::uint32_t load(const std::uint32_t& flag) { return __atomic_load_n(&flag, __ATOMIC_ACQUIRE); }
@@ -110,9 +111,9 @@ void NcclWatch::check_progress(std::uint32_t state) {
 
 bool NcclWatch::changes_soon(std::uint32_t state) const {
   const std::int64_t until = base::now_ns() + kCloseLookNs;
-  while (base::now_ns() < until && !watch_.error() && !thread_.ends()) {
+  for (base::Backoff backoff(base::kKernelFlagWait); base::now_ns() < until && !watch_.error() && !thread_.ends();
+       backoff.pause()) {
     if (load(setup_.page->state) != state) return true;
-    base::sleep_ns(kCloseStepNs);
   }
   return false;
 }

@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "base/terminal.hpp"
 #include "base/thread.hpp"
+#include "base/wait.hpp"
 
 namespace slip::comm {
 namespace {
@@ -24,7 +25,6 @@ constexpr std::int64_t kDestroyNs = 30'000'000'000;
 constexpr std::int64_t kExitNs = 5'000'000'000;  // the same at the end of the process
 // How long abort() waits for a thread that is inside a call: before it revokes the communicator, and afterwards.
 constexpr std::int64_t kShortCallNs = 50'000'000, kLockNs = 5'000'000'000;
-constexpr std::int64_t kPollNs = 200'000;
 
 std::atomic<int>& unfinished() {
   static auto* const kCount = new std::atomic<int>(0);
@@ -40,8 +40,8 @@ void wait_at_exit() {
 void destroy(const NcclFunctions& nccl, NcclComm* comm) {
   NcclResult state = nccl.comm_finalize(comm);
   const std::int64_t deadline = base::now_ns() + kDestroyNs;
-  while (state == NcclResult::kInProgress && base::now_ns() < deadline) {
-    base::sleep_ns(kPollNs);
+  for (base::Backoff backoff(base::kLibraryWait); state == NcclResult::kInProgress && base::now_ns() < deadline;) {
+    backoff.pause();
     if (nccl.comm_get_async_error(comm, &state) != NcclResult::kSuccess) state = NcclResult::kInternalError;
   }
   static_cast<void>(state == NcclResult::kSuccess ? nccl.comm_destroy(comm) : nccl.comm_abort(comm));
@@ -106,7 +106,9 @@ Code code_of(NcclResult result) {
 void wait_for_destroyed_nccl(std::int64_t max_ns) {
   const std::int64_t deadline = base::now_ns() + max_ns;
   // acquire: the memory writes of the threads are visible.
-  while (unfinished().load(std::memory_order_acquire) > 0 && base::now_ns() < deadline) base::sleep_ns(kPollNs);
+  for (base::Backoff backoff(base::kLibraryWait);
+       unfinished().load(std::memory_order_acquire) > 0 && base::now_ns() < deadline;)
+    backoff.pause();
 }
 
 NcclCallMode best_call_mode(const NcclLibrary& library) {
@@ -222,9 +224,8 @@ std::optional<Error> NcclConnection::error() {
 void NcclConnection::abort() noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {
   const auto lock_within = [this](std::int64_t time_ns) SLIP_NO_THREAD_SAFETY_ANALYSIS {
     const std::int64_t deadline = base::now_ns() + time_ns;
-    while (!mutex_.try_lock()) {
+    for (base::Backoff backoff(base::kLibraryWait); !mutex_.try_lock(); backoff.pause()) {
       if (base::now_ns() > deadline) return false;
-      base::sleep_ns(kPollNs);
     }
     return true;
   };

@@ -1,14 +1,13 @@
 #include "comm/staged/host_calls.hpp"
 
 #include "base/clock.hpp"
+#include "base/wait.hpp"
 
 namespace slip::comm {
 namespace {
 
 // A failure sends no notification, so a waiting thread polls for it.
 constexpr std::int64_t kPollNs = 2'000'000;
-// The policy of a wait that gets no notifications: the same as that of the thread pool of the cpu device.
-constexpr base::WaitPolicy kPartWait{.sleep_ns = 20'000, .sleep_step_ns = 2'000, .max_sleep_ns = 100'000};
 
 }  // namespace
 
@@ -54,7 +53,7 @@ void HostCalls::prepare(const StagedMessages& call, std::uint64_t index, const S
 void HostCalls::wait_until_it_can_advance() {
   const bool is_notified = run_.subscribe(wake_);
   // The first poll comes after the subscription: earlier events sent no notification.
-  for (base::Backoff backoff(kPartWait); !run_.can_advance();) {
+  for (base::Backoff backoff(base::kPartWait); !run_.can_advance();) {
     if (is_notified) static_cast<void>(wake_.parker.park(base::now_ns() + kPollNs));
     else backoff.pause();
   }
