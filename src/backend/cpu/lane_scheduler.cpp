@@ -218,6 +218,7 @@ Lane* LaneScheduler::search(Worker& self) {
   return lane;
 }
 
+// Has no policy of base/wait.hpp: the length of a sleep depends on what the last one found, not on their number.
 Lane* LaneScheduler::sleep_for_work(Worker& self) {
   const int max_sleeps = limits_.one_core ? kSleepsOneCore : kSleeps;
   std::int64_t length = kSleepNs;

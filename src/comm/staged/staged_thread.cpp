@@ -143,7 +143,8 @@ std::uint32_t StagedThread::await_part(std::uint64_t slot) {
   }
 }
 
-// Waits for a part in the slot. Returns 0 after kErrorCheckNs.
+// Waits for a part in the slot. Returns 0 after kErrorCheckNs. Has no policy of base/wait.hpp, because the sleeps grow
+// with the time without work, and work may be announced for later.
 std::uint32_t StagedThread::poll(std::uint64_t slot) {
   const std::int64_t until = base::now_ns() + kErrorCheckNs;
   const std::uint32_t& posted = setup_.memory.flags(slot).posted;
