@@ -1,4 +1,5 @@
 // Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
+#include <cstring>
 #include <thread>
 
 #include "support/errors.hpp"

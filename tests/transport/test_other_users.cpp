@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <sys/un.h>
 
+#include <cstring>
 #include <optional>
 
 #include "base/clock.hpp"
