@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "base/fail.hpp"
-#include "base/json_reader.hpp"
+#include "base/json_fields.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/kernels.hpp"
@@ -17,6 +18,9 @@ namespace {
 
 constexpr const char* kGraphFile = "graph.json";
 constexpr std::uint64_t kMaxGraphBytes = 256'000'000;
+constexpr const char* kFormat = "slip graph";
+constexpr std::uint64_t kVersion = 1;
+using Objects = std::vector<base::JsonFields>;
 
 constexpr const char* kRoles[] = {"input", "weight", "state"};  // by ValueRole; activations are not written
 
@@ -73,164 +77,74 @@ void require_same(const Graph& graph, const Graph& again, Here here) {
   }
 }
 
-using Position = base::JsonReader::Position;
+constexpr std::uint64_t kAny = UINT64_MAX;  // Graph itself checks sizes
+constexpr std::size_t kMaxDimensions = 64;
 
-struct ValueText {
-  Position position;
-  std::string name, role, type;
-  Shape shape;
-};
-
-struct OpText {
-  Position position;
-  std::string op, name;
-  std::vector<std::string> reads;
-  std::optional<double> epsilon;
-};
-
-struct OutputText {
-  Position position;
-  std::string name;
-};
-
-class GraphReader {
- public:
-  GraphReader(std::string_view text, const std::string& name, Here here)
-      : json_(name, base::JsonReader::from_text(text), here) {}
-
-  Graph read() {
-    read_members();
-    Graph graph(options_);
-    for (const ValueText& value : values_) with_position(value.position, [&] { declare(graph, value); });
-    for (const OpText& op : ops_) with_position(op.position, [&] { make(graph, op); });
-    for (const OutputText& output : outputs_)
-      with_position(output.position, [&] { graph.output(value_of(graph, output.name, output.position), {}); });
-    return graph;
+// Calls a function of Graph, as a program would. Its error gets the place in the file.
+template <class Call>
+void with_place(const base::JsonFields& fields, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    if (error.code() == Code::kParse) throw;
+    fields.fail(fmt::format("is refused: {}", base::bare_text(error)));
   }
+}
 
- private:
-  void read_members();
-  ValueText read_value();
-  OpText read_op();
-  std::string read_string() { return std::string(json_.text()); }
-
-  void declare(Graph& graph, const ValueText& value);
-  void make(Graph& graph, const OpText& op);
-  Value value_of(const Graph& graph, const std::string& name, Position position) const;
-
-  // Turns an error of the call into a parse error at this position.
-  template <class Call>
-  void with_position(Position position, const Call& call) const {
-    try {
-      call();
-    } catch (const Error& error) {
-      if (error.code() == Code::kParse) throw;
-      json_.fail_at(position, error.what());
-    }
-  }
-
-  base::JsonReader json_;
-  GraphOptions options_;
-  std::vector<ValueText> values_;
-  std::vector<OpText> ops_;
-  std::vector<OutputText> outputs_;
-};
-
-void GraphReader::read_members() {
-  bool known = false;
-  json_.members([&](std::string_view key) {
-    if (key == "format") {
-      if (json_.text() != "slip graph") json_.fail("the format is not \"slip graph\"");
-      known = true;
-    } else if (key == "version") {
-      const std::uint64_t version = json_.unsigned_number();
-      if (version != 1) json_.fail(fmt::format("version {} of the format, and this program knows 1", version));
-    } else if (key == "part_bytes") {
-      options_.part_bytes = json_.unsigned_number();
-    } else if (key == "join_bytes") {
-      options_.join_bytes = json_.unsigned_number();
-    } else if (key == "values") {
-      json_.items([this] { values_.push_back(read_value()); });
-    } else if (key == "ops") {
-      json_.items([this] { ops_.push_back(read_op()); });
-    } else if (key == "outputs") {
-      json_.items([this] { outputs_.push_back({json_.position(), read_string()}); });
-    } else {
-      json_.fail(
-          fmt::format("no member '{}': there are format, version, part_bytes, join_bytes, values, ops, outputs", key));
-    }
+void read_value(base::JsonFields fields, Graph& graph) {
+  const std::string name = fields.text("name"), role = fields.text("role"), type_name = fields.text("type");
+  const Shape shape = fields.numbers("shape", kMaxDimensions, kAny);
+  fields.finish();
+  const std::optional<DataType> type = data_type_of(type_name);
+  if (!type) fields.refuse("type", type_name, "the name of a data type, such as \"F32\", is expected");
+  with_place(fields, [&] {
+    if (role == "input") graph.input(name, *type, shape, {});
+    else if (role == "weight") graph.weight(name, *type, shape, {});
+    else if (role == "state") graph.state(name, *type, shape, {});
+    else fields.refuse("role", role, "\"input\", \"weight\" or \"state\" is expected");
   });
-  json_.finish();
-  if (!known) json_.fail("no \"format\": \"slip graph\": this is no graph");
 }
 
-ValueText GraphReader::read_value() {
-  ValueText value;
-  value.position = json_.position();
-  json_.members([&](std::string_view key) {
-    if (key == "name") value.name = read_string();
-    else if (key == "role") value.role = read_string();
-    else if (key == "type") value.type = read_string();
-    else if (key == "shape") json_.items([&] { value.shape.push_back(json_.unsigned_number()); });
-    else json_.fail(fmt::format("no member '{}' of a value: there are name, role, type, shape", key));
-  });
-  return value;
-}
-
-OpText GraphReader::read_op() {
-  OpText op;
-  op.position = json_.position();
-  json_.members([&](std::string_view key) {
-    if (key == "op") op.op = read_string();
-    else if (key == "name") op.name = read_string();
-    else if (key == "epsilon") op.epsilon = json_.real();
-    else if (key == "reads") json_.items([&] { op.reads.push_back(read_string()); });
-    else json_.fail(fmt::format("no member '{}' of an op: there are op, name, reads, epsilon", key));
-  });
-  return op;
-}
-
-void GraphReader::declare(Graph& graph, const ValueText& value) {
-  const std::optional<DataType> type = data_type_of(value.type);
-  if (!type) json_.fail_at(value.position, fmt::format("value '{}': no type '{}'", value.name, value.type));
-  if (value.role == "input") graph.input(value.name, *type, value.shape, {});
-  else if (value.role == "weight") graph.weight(value.name, *type, value.shape, {});
-  else if (value.role == "state") graph.state(value.name, *type, value.shape, {});
-  else
-    json_.fail_at(value.position,
-                  fmt::format("value '{}': no role '{}': there are input, weight, state", value.name, value.role));
-}
-
-Value GraphReader::value_of(const Graph& graph, const std::string& name, Position position) const {
-  const std::optional<Value> found = graph.find(name);
-  if (!found) json_.fail_at(position, fmt::format("there is no value '{}' yet", name));
-  return *found;
-}
-
-void GraphReader::make(Graph& graph, const OpText& op) {
-  const std::optional<BuiltIn> kind = built_in_of(op.op);
-  if (!kind) json_.fail_at(op.position, fmt::format("op '{}': there is no op called '{}'", op.name, op.op));
+void read_op(base::JsonFields fields, Graph& graph) {
+  const std::string op = fields.text("op"), name = fields.text("name");
+  const std::optional<BuiltIn> kind = built_in_of(op);
+  if (!kind) fields.refuse("op", op, "the name of a built-in op is expected");
   const bool norm = *kind == BuiltIn::kRmsNorm || *kind == BuiltIn::kLayerNorm;
   const bool unary = *kind == BuiltIn::kRelu || *kind == BuiltIn::kGelu || *kind == BuiltIn::kSilu;
   const std::size_t wanted = *kind == BuiltIn::kLayerNorm ? 3 : unary ? 1 : 2;
-  if (op.reads.size() != wanted)
-    json_.fail_at(op.position,
-                  fmt::format("op '{}' reads {} values, and {} takes {}", op.name, op.reads.size(), op.op, wanted));
-  if (op.epsilon && !norm) json_.fail_at(op.position, fmt::format("op '{}': {} has no epsilon", op.name, op.op));
+  const std::vector<std::string> names = fields.texts("reads");
+  if (names.size() != wanted)
+    fields.refuse("reads", names, fmt::format("the names of {} values are expected, which {} takes", wanted, op));
+  // Only the norms have an epsilon: for other ops it is an unknown field.
+  const double epsilon =
+      norm && fields.has("epsilon") ? fields.real("epsilon", 0, std::numeric_limits<double>::max()) : 1e-5;
+  fields.finish();
   Value reads[3];
-  for (std::size_t i = 0; i < wanted; ++i) reads[i] = value_of(graph, op.reads[i], op.position);
-  const double epsilon = op.epsilon.value_or(1e-5);
-  switch (*kind) {
-    case BuiltIn::kLinear: graph.linear(op.name, reads[0], reads[1], {}); break;
-    case BuiltIn::kBias: graph.bias(op.name, reads[0], reads[1], {}); break;
-    case BuiltIn::kAdd: graph.add(op.name, reads[0], reads[1], {}); break;
-    case BuiltIn::kMultiply: graph.multiply(op.name, reads[0], reads[1], {}); break;
-    case BuiltIn::kRelu: graph.relu(op.name, reads[0], {}); break;
-    case BuiltIn::kGelu: graph.gelu(op.name, reads[0], {}); break;
-    case BuiltIn::kSilu: graph.silu(op.name, reads[0], {}); break;
-    case BuiltIn::kRmsNorm: graph.rms_norm(op.name, reads[0], reads[1], epsilon, {}); break;
-    case BuiltIn::kLayerNorm: graph.layer_norm(op.name, reads[0], reads[1], reads[2], epsilon, {}); break;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    const std::optional<Value> found = graph.find(names[i]);
+    if (!found) fields.refuse("reads", names[i], "the name of a value above, or of an earlier op, is expected");
+    reads[i] = *found;
   }
+  with_place(fields, [&] {
+    switch (*kind) {
+      case BuiltIn::kLinear: graph.linear(name, reads[0], reads[1], {}); break;
+      case BuiltIn::kBias: graph.bias(name, reads[0], reads[1], {}); break;
+      case BuiltIn::kAdd: graph.add(name, reads[0], reads[1], {}); break;
+      case BuiltIn::kMultiply: graph.multiply(name, reads[0], reads[1], {}); break;
+      case BuiltIn::kRelu: graph.relu(name, reads[0], {}); break;
+      case BuiltIn::kGelu: graph.gelu(name, reads[0], {}); break;
+      case BuiltIn::kSilu: graph.silu(name, reads[0], {}); break;
+      case BuiltIn::kRmsNorm: graph.rms_norm(name, reads[0], reads[1], epsilon, {}); break;
+      case BuiltIn::kLayerNorm: graph.layer_norm(name, reads[0], reads[1], reads[2], epsilon, {}); break;
+    }
+  });
+}
+
+GraphOptions read_options(base::JsonFields& fields) {
+  GraphOptions options;
+  if (fields.has("part_bytes")) options.part_bytes = fields.number("part_bytes", kAny);
+  if (fields.has("join_bytes")) options.join_bytes = fields.number("join_bytes", kAny);
+  return options;
 }
 
 struct Shard {
@@ -293,8 +207,8 @@ std::string graph_text(const Graph& graph, Here here) {
                                  base::json_string(value.name), kRoles[static_cast<std::size_t>(value.role)],
                                  data_type_name(value.type), shape_text(value.shape)));
   }
-  std::string text = fmt::format("{{\"format\": \"slip graph\", \"version\": 1, \"part_bytes\": {}, \"join_bytes\": {}",
-                                 graph.options().part_bytes, graph.options().join_bytes);
+  std::string text = fmt::format("{{\"format\": \"{}\", \"version\": {}, \"part_bytes\": {}, \"join_bytes\": {}",
+                                 kFormat, kVersion, graph.options().part_bytes, graph.options().join_bytes);
   const auto add_list = [&](const char* name, const std::vector<std::string>& entries) {  // one entry per line
     text += fmt::format(",\n\"{}\": [{}{}]", name, entries.empty() ? "" : "\n ", fmt::join(entries, ",\n "));
   };
@@ -306,11 +220,25 @@ std::string graph_text(const Graph& graph, Here here) {
   return text;
 }
 
-// The reader collects values and ops first, since members may come in any order. Then it calls the functions of Graph,
-// as a program would. An error of such a call gets the position in the file.
-
 Graph parse_graph(std::string_view text, const std::string& name, Here here) {
-  return GraphReader(text, name, here).read();
+  const base::Json json = base::parse_json(text, name, kMaxGraphBytes, here);
+  base::JsonFields fields(json, name, here);
+  if (const std::string format = fields.text("format"); format != kFormat)
+    fields.refuse("format", format, fmt::format("\"{}\" is expected: this is no graph", kFormat));
+  if (const std::uint64_t version = fields.number("version"); version != kVersion)
+    fields.refuse("version", version, fmt::format("version {} is expected, which this program knows", kVersion));
+  Graph graph(read_options(fields));
+  for (const base::JsonFields& value : fields.has("values") ? fields.objects("values") : Objects())
+    read_value(value, graph);
+  for (const base::JsonFields& op : fields.has("ops") ? fields.objects("ops") : Objects()) read_op(op, graph);
+  const std::vector<std::string> outputs = fields.has("outputs") ? fields.texts("outputs") : std::vector<std::string>();
+  fields.finish();
+  for (const std::string& output : outputs) {
+    const std::optional<Value> found = graph.find(output);
+    if (!found) fields.refuse("outputs", output, "the name of a value of this graph is expected");
+    with_place(fields, [&] { graph.output(*found, {}); });
+  }
+  return graph;
 }
 
 void require_weights(const Graph& graph, const TensorFiles& tensors, Here here) {

@@ -19,7 +19,7 @@ namespace slip::model {
 
 // Throws kInvalidValue if the graph has an op that is not built in.
 std::string graph_text(const Graph& graph, Here here);
-// `name` is the file's, for errors. All errors are kParse, with the name, line and byte.
+// `name` is the file's, for errors. All errors are kParse, with the name and the path of the key.
 Graph parse_graph(std::string_view text, const std::string& name, Here here);
 
 // Throws kInvalidValue unless `tensors` has every weight of the graph with its type and shape.

@@ -256,15 +256,23 @@ TEST(CostModel, WrongTablesAreNamed) {
   refused("8 2 float sum -1 fast 0.00 0.00 0\n", {"line 1", "column 6", "fast"});
   refused("8 2 float sum -1 nan 0.00 0.00 0\n", {"line 1", "nan"});
   refused("[[8, 1]", {"valid JSON"});
-  refused("[[8, \"1\"]]", {"row 1", "us"});
-  refused("[[8, 1], [16]]", {"row 2", "[bytes, us]"});
-  refused("[[8, -1]]", {"row 1", "more than 0"});
-  refused("{\"rows\": 3}", {"array"});
-  refused("{\"results\": 3}", {"array"});
-  refused(R"({"results": [{"size": 8, "out_of_place": {"cpu_time": 3}}]})", {"result 1", "time"});
-  refused(R"({"results": [{"size": 8, "out_of_place": {"time": "3"}}]})", {"row 1", "us"});
+  refused("[[8, \"1\"]]", {"t.txt[0] is \"1\"", "us"});
+  refused("[[8, 1], [16]]", {"t.txt[1] is [16]", "[bytes, us]"});
+  refused("[[8, -1]]", {"t.txt[0] is -1", "more than 0"});
+  refused(R"([{"bytes": 8, "time_us": 1}, {"bytes": 8, "us": 1}])", {"t.txt[1].time_us is missing; present are"});
+  refused(R"([{"bytes": 8, "time_us": 1, "time": 1}])", {"t.txt[0].time is 1", "known are: bytes, time_us"});
+  refused(R"({"rows": [], "rows": []})", {"t.txt.rows is there twice"});
+  refused(R"({"rows": [], "colour": 1})", {"t.txt.colour is 1", "known are"});
+  refused("{\"rows\": 3}", {"t.txt.rows is 3", "a list"});
+  refused("{\"results\": 3}", {"t.txt.results is 3", "a list"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"cpu_time": 3}}]})",
+          {"t.txt.results[0].out_of_place.time", "missing"});
+  refused(R"({"results": [{"size": 8, "out_of_place": {"time": "3"}}]})",
+          {"t.txt.results[0].out_of_place.time is \"3\""});
+  refused(R"({"results": [{"size": 8, "in_place": {"time": 0}}]})",
+          {"t.txt.results[0].in_place.time is 0", "more than 0"});
   refused(R"([{"name": "a", "rows": [[1, 1]]}, {"name": "b", "rows": [[1, 1]]}])", {"--table", "a, b"});
-  refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"--table"});
+  refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"t.txt[0].name is 7", "a text"});
   const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);
   const std::vector<comm::Measurement> few(3, {8, 1});
   EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, Code::kInvalidValue,

@@ -130,7 +130,7 @@ TEST_F(CostsFile, WhatCannotBeMeasuredIsRefused) {
   } cases[] = {
       {"\"device\": \"cpu\",", "", {"device is missing"}},
       {"\"device\"", "\"devices\"", {"device is missing", "devices"}},
-      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {"\"load_slowdown\"", "twice"}},
+      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {".load_slowdown is there twice"}},
       {"\"kernel_slowdown\": 0", "\"kernel_slowdown\": -0.5", {"kernel_slowdown is -0.5"}},
       {"\"latency_ps\": 5", "\"latency_ps\": -5", {"latency_ps is -5"}},
       {"\"latency_ps\": 5", "\"latency_ps\": \"5\"", {".load.latency_ps"}},

@@ -93,36 +93,52 @@ TEST_F(GraphFile, OnlyBuiltInOpsAreWritten) {
   EXPECT_TRUE(fails([&] { model::graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
 }
 
-TEST_F(GraphFile, ErrorsNameTheirPosition) {
+TEST_F(GraphFile, ErrorsNameTheirPlaceAndWhatIsExpected) {
   const std::string head = R"({"format": "slip graph", "version": 1,)";
   const std::string x = R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 4]}],)";
   const struct {
-    std::string text, word;
+    std::string text, place, word;
   } wrong[] = {
-      {"", "object"},
-      {"[]", "object"},
-      {"{}", "no graph"},
-      {R"({"format": "tar"})", "slip graph"},
-      {R"({"format": "slip graph", "version": 2})", "version 2"},
-      {head + R"("colour": 1})", "'colour'"},
-      {head + R"("values": [{"name": "x", "role": "input", "type": "F99", "shape": [2]}]})", "'F99'"},
-      {head + R"("values": [{"name": "x", "role": "king", "type": "F32", "shape": [2]}]})", "'king'"},
-      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [-2]}]})", "line 1"},
-      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 0]}]})", "dimension of 0"},
-      {head + R"("values": [{"role": "input", "type": "F32", "shape": [2]}]})", "name"},
-      {head + x + R"("ops": [{"op": "dance", "name": "y", "reads": ["x"]}]})", "'dance'"},
-      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["z"]}]})", "'z'"},
-      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x", "x"]}]})", "takes 1"},
-      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x"], "epsilon": 1}]})", "epsilon"},
-      {head + x + R"("ops": [{"op": "bias", "name": "y", "reads": ["x", "x"]}]})", "[2, 4]"},
-      {head + x + R"("ops": [{"op": "relu", "name": "x", "reads": ["x"]}]})", "taken"},
-      {head + x + R"("outputs": ["y"]})", "'y'"},
-      {head + x + R"("outputs": ["x"]})", "'x'"},
-      {head + x + R"("ops": [] } trailing)", "end"},
+      {"", "bad.json:", "parse error"},
+      {"[]", "bad.json is []", "object"},
+      {"{}", "bad.json.format", "is missing"},
+      {R"({"format": "tar"})", "bad.json.format is \"tar\"", "\"slip graph\" is expected"},
+      {R"({"format": "slip graph", "version": 2})", "bad.json.version is 2", "version 1 is expected"},
+      {head + R"("colour": 1})", "bad.json.colour is 1", "known are: format, version, part_bytes"},
+      {head + x + R"("values": []})", "bad.json.values is there twice", "expected once"},
+      {head + R"("join_bytes": -1})", "bad.json.join_bytes is -1", "a whole number from 0"},
+      {head + R"("values": {}})", "bad.json.values is {}", "a list"},
+      {head + R"("values": [7]})", "bad.json.values[0] is 7", "object"},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F99", "shape": [2]}]})",
+       "bad.json.values[0].type is \"F99\"", "data type"},
+      {head + R"("values": [{"name": "x", "role": "king", "type": "F32", "shape": [2]}]})",
+       "bad.json.values[0].role is \"king\"", "\"weight\""},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [3, -2]}]})",
+       "bad.json.values[0].shape[1] is -2", "a whole number"},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 0]}]})",
+       "bad.json.values[0] is refused", "dimension of 0"},
+      {head + R"("values": [{"role": "input", "type": "F32", "shape": [2]}]})", "bad.json.values[0].name",
+       "is missing; present are"},
+      {head + R"("values": [{"name": "x", "name": "y", "role": "input", "type": "F32", "shape": [2]}]})",
+       "bad.json.values[0].name is there twice", "once"},
+      {head + x + R"("ops": [{"op": "dance", "name": "y", "reads": ["x"]}]})", "bad.json.ops[0].op is \"dance\"",
+       "built-in"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["z"]}]})", "bad.json.ops[0].reads is \"z\"",
+       "a value above"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x", "x"]}]})",
+       "bad.json.ops[0].reads is [\"x\",\"x\"]", "1 values"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": [1]}]})", "bad.json.ops[0].reads[0] is 1", "a text"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x"], "epsilon": 1}]})",
+       "bad.json.ops[0].epsilon is 1", "known are: op, name, reads"},
+      {head + x + R"("ops": [{"op": "bias", "name": "y", "reads": ["x", "x"]}]})", "bad.json.ops[0] is refused",
+       "[2, 4]"},
+      {head + x + R"("ops": [{"op": "relu", "name": "x", "reads": ["x"]}]})", "bad.json.ops[0] is refused", "taken"},
+      {head + x + R"("outputs": ["y"]})", "bad.json.outputs is \"y\"", "a value of this graph"},
+      {head + x + R"("outputs": ["x"]})", "bad.json is refused", "'x'"},
+      {head + x + R"("ops": [] } trailing)", "bad.json:", "parse error"},
   };
   for (const auto& each : wrong)
-    EXPECT_TRUE(
-        fails([&] { model::parse_graph(each.text, "bad.json", {}); }, Code::kParse, {"'bad.json', line", each.word}))
+    EXPECT_TRUE(fails([&] { model::parse_graph(each.text, "bad.json", {}); }, Code::kParse, {each.place, each.word}))
         << each.text;
 }
 

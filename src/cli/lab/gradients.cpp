@@ -7,7 +7,6 @@
 #include "slip/gradients.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/clock.hpp"
@@ -147,14 +146,16 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
 }
 
 Outcome run_in_processes(const Bench& bench, std::size_t ranks) {
-  const nlohmann::json seen = run_with_one_queue(bench, "gradients", static_cast<int>(ranks));
+  const base::Json json = run_with_one_queue(bench, "gradients", static_cast<int>(ranks));
+  base::JsonFields seen(json, kResultOfCase);
   Outcome outcome;
-  outcome.time = seen.at("time");
-  outcome.report.communication = seen.at("communication");
-  outcome.report.exposed = seen.at("exposed");
-  outcome.report.buckets.resize(seen.at("calls").get<std::size_t>());
-  outcome.verdict = seen.at("verdict").get<Verdict>();
-  outcome.ok = seen.at("ok");
+  outcome.time = seen.integer("time", 0, kMaxCaseTime);
+  outcome.report.communication = seen.integer("communication", 0, kMaxCaseTime);
+  outcome.report.exposed = seen.integer("exposed", 0, kMaxCaseTime);
+  outcome.report.buckets.resize(seen.number("calls", 1 << 20));
+  outcome.verdict = static_cast<Verdict>(seen.number("verdict", static_cast<std::uint64_t>(Verdict::kUnknown)));
+  outcome.ok = seen.boolean("ok");
+  seen.finish();
   return outcome;
 }
 
@@ -282,7 +283,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
 
 }  // namespace
 
-nlohmann::json gradients_with_one_queue(const Bench& bench) {
+base::Json gradients_with_one_queue(const Bench& bench) {
   const Device device = bench.open();
   Communicator comm = Communicator::init(device);
   Outcome seen;

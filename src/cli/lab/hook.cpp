@@ -4,7 +4,6 @@
 // The hook's kernel waits for the communication. In the compute stream all later kernels wait, too. On a separate
 // stream they do not, unless both streams share one hardware queue and the waiting kernel is at its head.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "cli/lab/bench.hpp"
 #include "cli/lab/one_queue.hpp"
@@ -95,17 +94,21 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
 // On a GPU the case with one hardware queue runs in another process.
 Outcome run_anywhere(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
   if (wanted.queues == 0 || !bench.on_gpu()) return run_case(bench, wanted, layers, times);
-  const nlohmann::json seen = run_with_one_queue(bench, "hook", 1);
-  return {.time = seen.at("time"),
-          .backward = seen.at("backward"),
-          .communication = {seen.at("communication"), seen.at("hidden")},
-          .peak_bytes = seen.at("peak_bytes"),
-          .ok = seen.at("ok")};
+  const base::Json json = run_with_one_queue(bench, "hook", 1);
+  base::JsonFields seen(json, kResultOfCase);
+  Outcome outcome;
+  outcome.time = seen.integer("time", 0, kMaxCaseTime);
+  outcome.backward = seen.integer("backward", 0, kMaxCaseTime);
+  outcome.communication = {seen.integer("communication", 0, kMaxCaseTime), seen.integer("hidden", 0, kMaxCaseTime)};
+  outcome.peak_bytes = seen.number("peak_bytes");
+  outcome.ok = seen.boolean("ok");
+  seen.finish();
+  return outcome;
 }
 
 }  // namespace
 
-nlohmann::json hook_with_one_queue(const Bench& bench) {
+base::Json hook_with_one_queue(const Bench& bench) {
   const Outcome seen = run_case(bench, kCases[2], layers_of(bench), times_of(bench));
   return {{"time", seen.time},
           {"backward", seen.backward},

@@ -6,19 +6,20 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/env.hpp"
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/lab/bench.hpp"
+#include "store/file.hpp"
 #include "transport/job/job.hpp"
 #include "transport/job/launch_info.hpp"
 
 namespace slip::cli {
 namespace {
+
+constexpr std::uint64_t kMaxResultBytes = 1 << 16;
 
 // An empty file in /tmp, into which the child process writes its result. The destructor removes it.
 class ResultFile : base::NoCopy {
@@ -47,7 +48,7 @@ struct OneQueueCommand {
 int run_case(const OneQueueCommand& wanted) {
   base::set_cuda_connections(1);
   const Bench bench(wanted.options);
-  const nlohmann::json result = wanted.lab == "hook" ? hook_with_one_queue(bench) : gradients_with_one_queue(bench);
+  const base::Json result = wanted.lab == "hook" ? hook_with_one_queue(bench) : gradients_with_one_queue(bench);
   const std::optional<transport::LaunchInfo> rank = transport::launch_info();
   if (!rank || rank->rank == 0) write_file(wanted.file, result.dump());
   return kSuccess;
@@ -55,7 +56,7 @@ int run_case(const OneQueueCommand& wanted) {
 
 }  // namespace
 
-nlohmann::json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks) {
+base::Json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks) {
   const ResultFile file;
   const LabOptions& options = bench.options();
   transport::LocalJob job;
@@ -69,11 +70,8 @@ nlohmann::json run_with_one_queue(const Bench& bench, std::string_view lab, int 
   if (const int status = transport::run_local_job(job); status != 0)
     throw Error(Code::kLaunchFailed,
                 fmt::format("lab {}: the case with one hardware queue ended with status {}", lab, status), {});
-  std::ifstream in(file.path());
-  nlohmann::json result = nlohmann::json::parse(in, nullptr, false);
-  if (!result.is_object())
-    throw Error(Code::kIo, fmt::format("lab {}: the case with one hardware queue gave no result", lab), {});
-  return result;
+  return base::parse_json(store::read_text(file.path(), kMaxResultBytes, "the result of a lab", {}), kResultOfCase,
+                          kMaxResultBytes);
 }
 
 std::function<int()> add_one_queue(CLI::App& app) {

@@ -6,20 +6,25 @@
 // that waits for a call would be in front of the call of another rank: a deadlock.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
+#include "base/json_fields.hpp"
 #include "cli/lab/lab.hpp"
 
 namespace slip::cli {
 
 inline constexpr int kQueuesOfLabs = 32;  // of all other cases on a GPU: no two streams of a lab share a queue
 
+// The place of such a result in errors.
+inline constexpr const char* kResultOfCase = "the result of the case with one hardware queue";
+
+inline constexpr Picos kMaxCaseTime = Picos{1} << 60;  // of a case
+
 // Runs the case of this lab in `ranks` processes and returns what rank 0 reports. Throws if a process fails.
-nlohmann::json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks);
+base::Json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks);
 
 // The case itself, in such a process. Only rank 0's result counts.
-nlohmann::json hook_with_one_queue(const Bench& bench);
-nlohmann::json gradients_with_one_queue(const Bench& bench);
+base::Json hook_with_one_queue(const Bench& bench);
+base::Json gradients_with_one_queue(const Bench& bench);
 
 }  // namespace slip::cli

@@ -2,17 +2,15 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/fail.hpp"
+#include "base/json_fields.hpp"
 #include "base/quantity_text.hpp"
 #include "comm/sim/fit_costs.hpp"
 
 namespace slip::comm {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::size_t kMaxRows = 10'000;
 
@@ -81,66 +79,89 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
   return rows;
 }
 
-double number_of(const Json& value, const std::string& file, std::size_t row, const char* what, Here here) {
-  const double number = value.is_number() ? value.get<double>() : -1;
-  if (!(number > 0) || !std::isfinite(number))
-    base::fail(Code::kParse, here, "'{}', row {}: the {} must be a number of more than 0, not {}", file, row, what,
-               value.dump().substr(0, 40));
-  return number;
+using base::Json;
+using base::JsonFields;
+
+constexpr double kMaxBytesOfCall = 1e18, kMaxUs = 1e15;
+
+// A row of numbers: the bytes and the time in us.
+Measurement measurement_of(const Json& bytes, const Json& us, const std::string& place, Here here) {
+  const auto positive = [&](const Json& value, const char* what, double max) {
+    const double number = value.is_number() ? value.get<double>() : -1;
+    if (!(number > 0 && number <= max))
+      base::refuse_json(place, value, fmt::format("{} of more than 0 and at most {:g} is expected", what, max), here);
+    return number;
+  };
+  return {positive(bytes, "a size in bytes", kMaxBytesOfCall), positive(us, "a time in us", kMaxUs)};
 }
 
-// The results in the JSON that all_reduce_perf writes itself. It has null out of place if that was not measured.
-std::vector<Measurement> parse_results(const Json& json, const std::string& file, Here here) {
-  if (!json.is_array() || json.size() > kMaxRows)
-    base::fail(Code::kParse, here, "'{}': the results must be an array of at most {}", file, kMaxRows);
+// The results in the JSON that all_reduce_perf writes itself. They have other fields, too, which differ by version. The
+// time out of place is null if it was not measured.
+std::vector<Measurement> parse_results(JsonFields fields) {
   std::vector<Measurement> rows;
-  for (std::size_t number = 1; number <= json.size(); ++number) {
-    const Json& row = json[number - 1];
-    const auto measured = [&](const char* place) {
-      return row.is_object() && row.contains("size") && row.contains(place) && row[place].is_object() &&
-             row[place].contains("time");
-    };
-    const char* const place = measured("out_of_place") ? "out_of_place" : "in_place";
-    if (!measured(place))
-      base::fail(Code::kParse, here, "'{}', result {}: \"size\" and \"out_of_place\" with \"time\" are expected", file,
-                 number);
-    const bool empty = row["size"].is_number() && row["size"].get<double>() == 0;
-    if (!empty)
-      rows.push_back({number_of(row["size"], file, number, "size in bytes", here),
-                      number_of(row[place]["time"], file, number, "time in us", here)});
+  for (JsonFields& row : fields.objects("results", kMaxRows)) {
+    const double bytes = row.real("size", 0, kMaxBytesOfCall);
+    JsonFields times = row.object(row.has("out_of_place") ? "out_of_place" : "in_place");
+    const double us = times.real("time", 0, kMaxUs);
+    if (us <= 0) times.refuse("time", us, "a time in us of more than 0 is expected");
+    if (bytes > 0) rows.push_back({bytes, us});
   }
   return rows;
 }
 
-std::vector<Measurement> parse_rows(const Json& json, const std::string& file, Here here) {
+// Rows of [bytes, us], or of {"bytes": .., "time_us": ..}.
+std::vector<Measurement> parse_rows(const Json& json, const std::string& place, Here here) {
   std::vector<Measurement> rows;
   if (!json.is_array() || json.size() > kMaxRows)
-    base::fail(Code::kParse, here, "'{}': the rows must be an array of at most {}", file, kMaxRows);
+    base::refuse_json(place, json, fmt::format("a list of at most {} rows is expected", kMaxRows), here);
   for (const Json& row : json) {
-    const std::size_t number = rows.size() + 1;
-    const bool pair = row.is_array() && row.size() == 2, named = row.is_object() && row.contains("bytes");
-    if (!pair && !(named && row.contains("time_us")))
-      base::fail(Code::kParse, here, "'{}', row {}: [bytes, us] or {{\"bytes\": .., \"time_us\": ..}} is expected",
-                 file, number);
-    const Json &bytes = pair ? row[0] : row["bytes"], &us = pair ? row[1] : row["time_us"];
-    rows.push_back(
-        {number_of(bytes, file, number, "size in bytes", here), number_of(us, file, number, "time in us", here)});
+    const std::string path_of_row = fmt::format("{}[{}]", place, rows.size());
+    if (row.is_array() && row.size() == 2) {
+      rows.push_back(measurement_of(row[0], row[1], path_of_row, here));
+    } else if (row.is_object()) {
+      JsonFields fields(row, path_of_row, here);
+      const Json &bytes = fields.raw("bytes"), &us = fields.raw("time_us");
+      rows.push_back(measurement_of(bytes, us, path_of_row, here));
+      fields.finish();
+    } else {
+      base::refuse_json(path_of_row, row, "[bytes, us] or {\"bytes\": .., \"time_us\": ..} is expected", here);
+    }
   }
   return rows;
+}
+
+// A table: {"name": .., "rows": ..}, and texts that say where it is from and what was measured.
+struct NamedRows {
+  std::string name;
+  const Json* rows = nullptr;
+};
+NamedRows read_table(JsonFields& fields) {
+  NamedRows result;
+  for (const char* key : {"machine", "source", "file", "network"}) {
+    if (fields.has(key)) fields.text(key);
+  }
+  if (fields.has("nodes")) fields.number("nodes");
+  if (fields.has("name")) result.name = fields.text("name");
+  result.rows = &fields.raw("rows");
+  fields.finish();
+  return result;
 }
 
 bool is_table(const Json& json) { return json.is_object() && json.contains("rows"); }
 
-std::vector<Measurement> parse_json(const Json& json, const std::string& file, std::string_view table, Here here) {
-  if (is_table(json)) return parse_rows(json["rows"], file, here);
-  if (json.is_object() && json.contains("results")) return parse_results(json["results"], file, here);
+std::vector<Measurement> parse_tables(const Json& json, const std::string& file, std::string_view table, Here here) {
+  if (json.is_object() && json.contains("results")) return parse_results(JsonFields(json, file, here));
+  if (json.is_object()) {
+    JsonFields fields(json, file, here);
+    return parse_rows(*read_table(fields).rows, fields.path_of("rows"), here);
+  }
   if (!json.is_array() || json.empty() || !is_table(json[0])) return parse_rows(json, file, here);
   std::string names;
-  for (const Json& one : json) {
-    if (!is_table(one)) continue;
-    const std::string name = one.contains("name") && one["name"].is_string() ? one["name"].get<std::string>() : "";
-    if (name == table || json.size() == 1) return parse_rows(one["rows"], file, here);
-    names += (names.empty() ? "" : ", ") + name;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    JsonFields fields(json[i], fmt::format("{}[{}]", file, i), here);
+    const NamedRows one = read_table(fields);
+    if (one.name == table || json.size() == 1) return parse_rows(*one.rows, fields.path_of("rows"), here);
+    names += (names.empty() ? "" : ", ") + one.name;
   }
   base::fail(Code::kParse, here, "'{}' has several tables: choose one with --table: {}", file, names);
 }
@@ -152,10 +173,11 @@ std::vector<Measurement> parse_measurements(std::string_view text, const std::st
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   const bool may_be_json = first != std::string_view::npos && (text[first] == '[' || text[first] == '{');
   // Text may begin with a bracket, too: launchers write "[1,0]<stdout>:" before each line.
-  const Json json = may_be_json ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
-  std::vector<Measurement> rows =
-      json.is_discarded() ? parse_text(text, file, here) : parse_json(json, file, table, here);
-  if (rows.empty() && may_be_json && json.is_discarded())
+  const bool is_json = may_be_json && Json::accept(text);
+  std::vector<Measurement> rows = is_json
+                                      ? parse_tables(base::parse_json(text, file, text.size(), here), file, table, here)
+                                      : parse_text(text, file, here);
+  if (rows.empty() && may_be_json && !is_json)
     base::fail(Code::kParse, here, "'{}' is neither text of all_reduce_perf nor valid JSON", file);
   if (rows.empty())
     base::fail(Code::kParse, here, "'{}' has no rows of all_reduce_perf: size, count, type, redop, root, time, ...",

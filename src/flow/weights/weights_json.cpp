@@ -36,6 +36,25 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
   return json;
 }
 
+// The parts of a group follow from the graph. So they are not read, but must be the same.
+void check_parts(base::JsonFields& fields, const Graph& graph, const WeightGroup& group) {
+  std::vector<base::JsonFields> parts = fields.objects("parts");
+  bool same = fields.number("bytes") == group.bytes && parts.size() == group.parts.size();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    base::JsonFields& one = parts[i];
+    const std::string name = one.text("weight");
+    const std::uint64_t from = one.number("from"), bytes = one.number("bytes"), at = one.number("at");
+    one.finish();
+    if (!same) continue;
+    const WeightGroup::Part& part = group.parts[i];
+    same = name == graph[part.bytes.value].name && from == part.bytes.offset && bytes == part.bytes.bytes &&
+           at == part.offset;
+  }
+  if (!same)
+    fields.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
+                            group.bytes, graph[group.parts.front().bytes.value].name));
+}
+
 // The graph gives the weight groups; the file says which of them are resident, and where. Files of earlier versions
 // have the keys "units" and "unit" for "groups" and "group".
 void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
@@ -46,16 +65,13 @@ void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     base::JsonFields& one = listed[i];
     WeightGroup& group = plan.groups[i];
-    const std::string& name = graph[group.parts.front().bytes.value].name;
-    std::vector<base::JsonFields> parts = one.objects("parts");
-    if (one.number("bytes") != group.bytes || parts.empty() || parts.front().text("weight") != name)
-      one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
-                           group.bytes, name));
+    check_parts(one, graph, group);
     group.resident = one.boolean("resident", false);
     group.from_disk = one.boolean("from_disk", false);
     if (one.has("room")) group.room = one.number("room");
     if (one.has("compressed_bytes")) group.compressed_bytes = one.number("compressed_bytes");
     if (group.resident) group.offset = one.number("offset");
+    one.finish();
   }
 }
 
@@ -64,20 +80,21 @@ std::uint32_t read_op(base::JsonFields& fields, const char* key, const Graph& gr
   for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
     if (graph.ops()[op].name == name) return op;
   }
-  fields.fail(fmt::format("names op '{}', which this graph does not have", name));
+  fields.refuse(key, name, "the name of an op of this graph is expected");
 }
 
 void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
-  for (base::JsonFields& one : fields.objects("loads")) {
+  std::vector<base::JsonFields> listed = fields.objects("loads");
+  if (plan.groups.empty() && !listed.empty()) fields.fail("has loads, but this graph has no weights");
+  for (base::JsonFields& one : listed) {
     WeightLoad load;
-    load.group = static_cast<std::uint32_t>(one.number(one.has("unit") ? "unit" : "group", UINT32_MAX));
-    if (load.group >= plan.groups.size())
-      one.fail(fmt::format("is of group {}, but this graph has {}", load.group, plan.groups.size()));
+    load.group = static_cast<std::uint32_t>(one.number(one.has("unit") ? "unit" : "group", plan.groups.size() - 1));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.boolean("step_before", false);
+    one.finish();
     if (!plan.groups[load.group].resident) plan.streamed_bytes += plan.groups[load.group].bytes;
     plan.loads.push_back(load);
   }
@@ -89,9 +106,11 @@ void read_values(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan
   for (base::JsonFields& one : fields.objects("values")) {
     const std::string name = one.text("name");
     const std::optional<Value> value = graph.find(name);
-    if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", name));
+    if (!value || !missing[value->index])
+      one.refuse("name", name, "the name of a value of this graph that has a place on the device is expected, once");
     plan.value_offsets[value->index] = one.number("offset");
     missing[value->index] = false;
+    one.finish();
   }
   for (std::size_t i = 0; i < missing.size(); ++i) {
     if (missing[i]) fields.fail(fmt::format("has no place for value '{}'", graph.values()[i].name));
@@ -134,8 +153,8 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
 WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here) {
   const base::Json json = base::parse_json(store::read_text(path, kMaxBytes, "a plan", here), path, kMaxBytes, here);
   base::JsonFields fields(json, path, here);
-  if (fields.text("format") != kFormat)
-    fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
+  if (const std::string format = fields.text("format"); format != kFormat)
+    fields.refuse("format", format, fmt::format("\"{}\" is expected", kFormat));
   WeightsPlan plan;
   plan.resident_bytes = fields.number("resident_bytes");
   plan.ring_bytes = fields.number("ring_bytes");
@@ -153,7 +172,9 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
     plan.compute = static_cast<Picos>(times.number("compute"));
     plan.loading = static_cast<Picos>(times.number("loading"));
     if (times.has("decoding")) plan.decoding = static_cast<Picos>(times.number("decoding"));
+    times.finish();
   }
+  fields.finish();
   flow::check_plan(plan, graph, here);
   return plan;
 }
