@@ -20,7 +20,6 @@ struct LinkCost {
   Picos time_for(std::uint64_t bytes) const;  // throws kInvalidValue if the rate is unknown
   friend bool operator==(const LinkCost&, const LinkCost&) = default;
 };
-using Link [[deprecated("use LinkCost")]] = LinkCost;
 
 // One measured op. The time of an op of another size is interpolated between the samples of its kernel.
 struct CostSample {

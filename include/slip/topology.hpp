@@ -52,7 +52,6 @@ struct TopoSystem {
   std::vector<int> nets;
   std::string xml;  // in NCCL's format, with every attribute that was read
 };
-using System [[deprecated("use TopoSystem")]] = TopoSystem;
 
 // Reads NCCL's topology XML. Throws kParse with the name, line and attribute.
 TopoSystem parse_topology(std::string_view xml, const std::string& name, Here here = Here::at());

@@ -61,7 +61,6 @@ struct WeightGroup {
   std::uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes; }
   bool in_place() const { return resident && compressed_bytes == 0; }  // ops read the resident bytes directly: no loads
 };
-using WeightUnit [[deprecated("use WeightGroup")]] = WeightGroup;
 
 inline constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
 
