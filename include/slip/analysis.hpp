@@ -16,7 +16,7 @@ namespace slip {
 inline constexpr std::uint32_t kNoSpan = ~std::uint32_t{0};
 
 // What an op waited for last before it started.
-enum class Cause : std::uint8_t {
+enum class StartCause : std::uint8_t {
   kUnknown,     // the trace does not explain it
   kHost,        // the host submitted it late, because of the call itself or of earlier work or waits of the host
   kDependency,  // an earlier op of its stream, or an op of another stream that its stream waits for
@@ -24,12 +24,12 @@ enum class Cause : std::uint8_t {
   kEngine,      // it was ready, but its engine was busy
   kPeer,        // another rank had not joined the call
 };
-inline constexpr std::size_t kCauses = 6;
-const char* cause_name(Cause cause);
+inline constexpr std::size_t kStartCauses = 6;
+const char* start_cause_name(StartCause cause);
 
 // Why a span started when it did.
 struct StartReason {
-  Cause cause = Cause::kUnknown;
+  StartCause cause = StartCause::kUnknown;
   // The op that it waited for last. kDependency: the last dependency to end. kQueue: the op ahead in the queue.
   // kEngine: the op on the engine. kHost: the op that the host had waited for. With kUnknown it is the latest of these,
   // although it ended long before.
@@ -45,9 +45,9 @@ struct EngineTime {
   std::uint64_t ops = 0;
   Picos sum = 0;  // the ops' durations added up; ops that overlap count several times
   Picos busy = 0;
-  std::array<Picos, kCauses> idle{};  // idle before an op, by the cause that delayed that op
-  Picos done = 0;                     // idle after the engine's last op
-  Picos idle_for(Cause cause) const { return idle[static_cast<std::size_t>(cause)]; }
+  std::array<Picos, kStartCauses> idle{};  // idle before an op, by the cause that delayed that op
+  Picos done = 0;                          // idle after the engine's last op
+  Picos idle_for(StartCause cause) const { return idle[static_cast<std::size_t>(cause)]; }
 };
 
 // Indices refer to the spans passed to analyse().

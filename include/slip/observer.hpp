@@ -54,9 +54,9 @@ class Observer {
 };
 
 // An attached observer sees all devices of the process, and those that a forked child opens. It must still exist in the
-// child, so it must not lie on the stack of a thread other than the one that forks. detach() waits until no thread is
-// inside `on`.
-void attach(Observer& observer);
-void detach(Observer& observer);
+// child, so it must not lie on the stack of a thread other than the one that forks. detach_observer() waits until no
+// thread is inside `on`.
+void attach_observer(Observer& observer);
+void detach_observer(Observer& observer);
 
 }  // namespace slip

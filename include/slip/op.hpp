@@ -59,7 +59,7 @@ enum class Engine : std::uint8_t {
 inline constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::kExchange) + 1;
 inline constexpr std::size_t kEngines = static_cast<std::size_t>(Engine::kCommunication) + 1;
 
-const char* kind_name(OpKind kind);
+const char* op_kind_name(OpKind kind);
 const char* engine_name(Engine engine);
 
 // A point in a stream: after all ops up to `position`.

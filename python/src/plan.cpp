@@ -141,7 +141,7 @@ py::dict node_of(const Plan& plan, const PlanNode& node) {
   py::dict result;
   result["stream"] = node.stream;
   result["stream_name"] = std::string(plan.stream_name(node.stream).text());
-  result["kind"] = kind_name(node.kind);
+  result["kind"] = op_kind_name(node.kind);
   result["engine"] = engine_name(node.engine);
   result["name"] = std::string(node.name.text());
   result["file"] = node.here.file;

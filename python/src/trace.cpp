@@ -109,7 +109,7 @@ py::list spans_of(const TraceObject& self) {
   for (const TraceSpan& span : spans) {
     py::dict each;
     each["name"] = str(span.name);
-    each["kind"] = kind_name(span.kind);
+    each["kind"] = op_kind_name(span.kind);
     each["engine"] = engine_name(span.engine);
     each["device"] = span.device;
     each["stream"] = span.stream;
@@ -139,7 +139,7 @@ py::dict stats_of(const TraceObject& self) {
   for (std::size_t i = 0; i < kEngines; ++i) busy[engine_name(static_cast<Engine>(i))] = all.busy[i];
   py::list critical;
   for (const std::uint32_t index : why.critical)
-    critical.append(py::make_tuple(str(spans[index].name), cause_name(why.starts[index].cause)));
+    critical.append(py::make_tuple(str(spans[index].name), start_cause_name(why.starts[index].cause)));
   result["ops"] = all.ops;
   result["total_ps"] = all.total;
   result["idle_ps"] = all.idle;

@@ -47,7 +47,7 @@ struct Studied {
 // The critical path in numbers. Durations of its ops and the waits before them add up to the total.
 struct PathTime {
   Picos ops = 0;
-  std::array<Picos, kCauses> waits{};  // by the cause that delayed the op after the gap
+  std::array<Picos, kStartCauses> waits{};  // by the cause that delayed the op after the gap
 };
 double share(Picos part, Picos whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
@@ -70,12 +70,12 @@ Cell device_of(const Studied& studied, std::uint32_t device) {
 
 constexpr std::size_t kMaxName = 26;
 
-std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? kind_name(span.kind) : span.name; }
+std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? op_kind_name(span.kind) : span.name; }
 
 // All ops of one name that waited for ops of one other name, for the same cause.
 struct Waits {
   std::uint32_t op = 0, after = 0;
-  Cause cause = Cause::kUnknown;
+  StartCause cause = StartCause::kUnknown;
   std::int64_t times = 0;
   Picos idle = 0;
 };
@@ -90,7 +90,8 @@ std::vector<Waits> gather_waits(const Studied& studied) {
     const std::uint32_t op = studied.name_of[i];
     const std::uint32_t after = start.after == kNoSpan ? nothing : studied.name_of[start.after];
     // One key of three numbers: there are fewer names than ops, and fewer than 2^30 ops.
-    const std::uint64_t key = ((std::uint64_t{op} << 30) + after) * kCauses + static_cast<std::uint64_t>(start.cause);
+    const std::uint64_t key =
+        ((std::uint64_t{op} << 30) + after) * kStartCauses + static_cast<std::uint64_t>(start.cause);
     const auto [found, fresh] = places.try_emplace(key, result.size());
     if (fresh) result.push_back({op, after, start.cause, 0, 0});
     ++result[found->second].times;
@@ -168,22 +169,24 @@ PathTime path_time(const Studied& studied) {
 
 Table engine_table(const Studied& studied) {
   const std::vector<EngineTime>& engines = studied.analysis.engines;
-  const auto idle = [&](Cause cause, const char* key) {  // a cause that does not occur needs no column
+  const auto idle = [&](StartCause cause, const char* key) {  // a cause that does not occur needs no column
     const bool seen = std::ranges::any_of(engines, [&](const EngineTime& each) { return each.idle_for(cause) > 0; });
-    const std::string title = cause == Cause::kDependency ? "depend." : cause_name(cause);  // all columns fit a line
+    const std::string title =
+        cause == StartCause::kDependency ? "depend." : start_cause_name(cause);  // all columns fit a line
     return fmt::format("{}={}", seen ? title : "", key);
   };
   Table table("engines: busy, and idle by what the next op was waiting for",
-              {"device", "engine", "ops", "sum", "busy", "=busy_percent", idle(Cause::kHost, "idle_host"),
-               idle(Cause::kDependency, "idle_dependency"), idle(Cause::kQueue, "idle_queue"),
-               idle(Cause::kEngine, "idle_engine"), idle(Cause::kPeer, "idle_peer"),
-               idle(Cause::kUnknown, "idle_unknown"), "done"});
+              {"device", "engine", "ops", "sum", "busy", "=busy_percent", idle(StartCause::kHost, "idle_host"),
+               idle(StartCause::kDependency, "idle_dependency"), idle(StartCause::kQueue, "idle_queue"),
+               idle(StartCause::kEngine, "idle_engine"), idle(StartCause::kPeer, "idle_peer"),
+               idle(StartCause::kUnknown, "idle_unknown"), "done"});
   for (const EngineTime& engine : engines) {
     table.row({device_of(studied, engine.device), word(engine_name(engine.engine)), number(engine.ops),
                time(engine.sum), time(engine.busy), percent(share(engine.busy, studied.figures.total)),
-               time(engine.idle_for(Cause::kHost)), time(engine.idle_for(Cause::kDependency)),
-               time(engine.idle_for(Cause::kQueue)), time(engine.idle_for(Cause::kEngine)),
-               time(engine.idle_for(Cause::kPeer)), time(engine.idle_for(Cause::kUnknown)), time(engine.done)});
+               time(engine.idle_for(StartCause::kHost)), time(engine.idle_for(StartCause::kDependency)),
+               time(engine.idle_for(StartCause::kQueue)), time(engine.idle_for(StartCause::kEngine)),
+               time(engine.idle_for(StartCause::kPeer)), time(engine.idle_for(StartCause::kUnknown)),
+               time(engine.done)});
   }
   return table;
 }
@@ -222,9 +225,9 @@ Table path_wait_table(const Studied& studied) {
     table.row({word(std::move(what)), time(spent), percent(share(spent, studied.figures.total))});
   };
   add("ops", path.ops);
-  for (std::size_t i = 0; i < kCauses; ++i) {
-    const auto cause = static_cast<Cause>(i);
-    if (path.waits[i] > 0) add(fmt::format("waiting: {}", cause_name(cause)), path.waits[i]);
+  for (std::size_t i = 0; i < kStartCauses; ++i) {
+    const auto cause = static_cast<StartCause>(i);
+    if (path.waits[i] > 0) add(fmt::format("waiting: {}", start_cause_name(cause)), path.waits[i]);
   }
   return table;
 }
@@ -268,7 +271,8 @@ Table max_table(const Studied& studied, std::size_t top) {
     const TraceSpan& span = studied.spans[op];
     table.row({op_name(name_of(span)), stream_of(studied, span), stream_name_of(studied, span), number(span.position),
                word(engine_name(span.engine)), time(span.started - studied.begin), time(lasts(op)),
-               word(cause_name(studied.analysis.starts[op].cause)), word(std::string(span.file)), number(span.line)});
+               word(start_cause_name(studied.analysis.starts[op].cause)), word(std::string(span.file)),
+               number(span.line)});
   }
   return table;
 }
@@ -317,7 +321,7 @@ Table wait_table(const Studied& studied, std::size_t top) {
   Table table("what ops waited for last, and how long their engines stood idle until then",
               {"op=name", "waited for=cause", "after", "times", "idle"});
   for (const Waits& wait : waits)
-    table.row({op_name(studied.names[wait.op]), word(cause_name(wait.cause)),
+    table.row({op_name(studied.names[wait.op]), word(start_cause_name(wait.cause)),
                wait.after < studied.names.size() ? op_name(studied.names[wait.after]) : none(), number(wait.times),
                time(wait.idle)});
   return table;
@@ -361,8 +365,9 @@ Table op_table(const Studied& studied) {
     table.row({word(std::string(studied.names[studied.name_of[i]])), number(span.device), number(span.stream),
                stream_name_of(studied, span), number(span.position), word(engine_name(span.engine)),
                when(span.submit, span.queued), when(ran, span.started), when(ran, span.ended), when(ran, start.ready),
-               ran ? word(cause_name(start.cause)) : none(), start.after == kNoSpan ? none() : number(start.after),
-               when(ran, studied.analysis.slack[i]), yes_no(critical[i])});
+               ran ? word(start_cause_name(start.cause)) : none(),
+               start.after == kNoSpan ? none() : number(start.after), when(ran, studied.analysis.slack[i]),
+               yes_no(critical[i])});
   }
   return table;
 }
@@ -455,7 +460,8 @@ Json report(const std::string& path, const Studied& studied, const StatsOptions&
   found["engines"] = show(engine_table(studied));
   const PathTime path_times = path_time(studied);
   Json waits = Json::object();
-  for (std::size_t i = 0; i < kCauses; ++i) waits[cause_name(static_cast<Cause>(i))] = path_times.waits[i];
+  for (std::size_t i = 0; i < kStartCauses; ++i)
+    waits[start_cause_name(static_cast<StartCause>(i))] = path_times.waits[i];
   static_cast<void>(show(path_wait_table(studied)));
   found["critical_path"] = {{"ops", studied.analysis.critical.size()}, {"time", path_times.ops}, {"waits", waits}};
   found["critical_path"]["stretches"] = show(stretch_table(studied, options.top));

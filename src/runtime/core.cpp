@@ -161,7 +161,7 @@ Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why
   std::string place;
   if (here.line > 0) place = fmt::format(" issued at {}:{}", here.file, here.line);
   else if (here.file[0] != 0) place = fmt::format(" issued by {}", here.file);
-  return {code, fmt::format("{} '{}'{} failed: {}", kind_name(kind), name.text(), place, why), position, here};
+  return {code, fmt::format("{} '{}'{} failed: {}", op_kind_name(kind), name.text(), place, why), position, here};
 }
 
 void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id, Name name,

@@ -6,7 +6,7 @@
 
 namespace slip {
 
-const char* kind_name(OpKind kind) {
+const char* op_kind_name(OpKind kind) {
   switch (kind) {
     case OpKind::kKernel: return "kernel";
     case OpKind::kCopy: return "copy";

@@ -85,7 +85,7 @@ bool leave_slot(const Observer& observer) {
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed) != &observer) continue;
     detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
-    slot.store(nullptr, std::memory_order_relaxed);  // relaxed: the fence in detach() orders it
+    slot.store(nullptr, std::memory_order_relaxed);  // relaxed: the fence in detach_observer() orders it
     return true;
   }
   return false;
@@ -105,12 +105,12 @@ void notify(const Record& record) {
   Notifier& notifier = t_notifier ? *t_notifier : take_notifier();
   const int depth = notifier.depth.load(std::memory_order_relaxed);
   notifier.depth.store(depth + 1, std::memory_order_relaxed);
-  base::light_fence();  // either detach() sees this call in progress, or this call sees the empty slot
+  base::light_fence();  // either detach_observer() sees this call in progress, or this call sees the empty slot
   for (auto& slot : g_slots) {
-    // acquire: observes the constructed observer that attach() stored.
+    // acquire: observes the constructed observer that attach_observer() stored.
     if (Observer* observer = slot.load(std::memory_order_acquire)) observer->on(record);
   }
-  // release: pairs with the acquire in detach(), after which the caller may destroy the observer.
+  // release: pairs with the acquire in detach_observer(), after which the caller may destroy the observer.
   notifier.depth.store(depth, std::memory_order_release);
 }
 
@@ -148,7 +148,7 @@ namespace slip {
 using namespace runtime;
 
 // The new observer gets a record of each stream that was opened earlier, if it is a legacy stream or has a name.
-void attach(Observer& observer) {
+void attach_observer(Observer& observer) {
   take_slot(observer);
   for (const auto& core : runtime::open_devices()) {
     if (!core->legacy || core->legacy->audience) continue;
@@ -166,7 +166,7 @@ void attach(Observer& observer) {
 
 // Waits for running calls of the observer and holds no lock meanwhile, because such a call may need the lock, for
 // instance to fork.
-void detach(Observer& observer) {
+void detach_observer(Observer& observer) {
   if (!leave_slot(observer)) return;
   base::heavy_fence();  // see notify()
   for (const Notifier* notifier : known_notifiers()) {

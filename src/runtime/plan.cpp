@@ -119,7 +119,7 @@ void require_node(const PlanNode& node) {
                kMaxStreams);
   if (const char* needed = lacks(node))
     base::fail(Code::kInvalidValue, node.here, "plan op '{}': a {} {}; it reads {} and writes {} ranges",
-               node.name.text(), kind_name(node.kind), needed, node.reads.size(), node.writes.size());
+               node.name.text(), op_kind_name(node.kind), needed, node.reads.size(), node.writes.size());
 }
 
 // The ranges of an op, with the buffers of this launch instead of the captured ones.

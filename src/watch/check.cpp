@@ -32,7 +32,7 @@ void add_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans, 
   std::map<std::pair<watch::SourceLine, watch::SourceLine>, std::size_t> index;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const StartReason& start = analysis.starts[i];
-    if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
+    if (start.cause != StartCause::kQueue || start.after == kNoSpan) continue;
     const TraceSpan& held = spans[i];
     const TraceSpan& by = spans[start.after];
     const auto [found, first] = index.try_emplace({watch::source_of(held), watch::source_of(by)}, result.size());

@@ -97,7 +97,7 @@ TEST(Engines, OneCopyPerDirectionAtATime) {
     pinned.push_back(device.alloc(kBytes, MemoryKind::kPinned));
     streams.push_back(device.stream(StreamFlags::kNonBlocking));
   }
-  attach(watch);
+  attach_observer(watch);
   for (int round = 0; round < 4; ++round) {
     for (std::size_t i = 0; i < 4; ++i) {
       if (i % 2 == 0) streams[i].copy(memory[i], pinned[i]);
@@ -105,7 +105,7 @@ TEST(Engines, OneCopyPerDirectionAtATime) {
     }
   }
   device.sync();
-  detach(watch);
+  detach_observer(watch);
   EXPECT_EQ(watch.copies.load(), 16);
   EXPECT_EQ(watch.overlaps.load(), 0);
 }

@@ -236,7 +236,7 @@ TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
           static_cast<void>(device.memory());
           static_cast<void>(device.now());
           if (round % 4 == 0) static_cast<void>(Device::open(name).stream());
-          if (round % 8 == 0) attach(observer), detach(observer);
+          if (round % 8 == 0) attach_observer(observer), detach_observer(observer);
         }
       });
     }
@@ -253,7 +253,7 @@ TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
         Plan plan = mine.end_capture();
         mine.launch(plan);
         Silent observer;
-        attach(observer), detach(observer);
+        attach_observer(observer), detach_observer(observer);
         if (!test::finishes(mine)) return 3;
         inherited.reset();
         if (test::code_of([&] { static_cast<void>(device.per_thread_stream()); }) != Code::kInvalidDevice) return 1;

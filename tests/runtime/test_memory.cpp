@@ -226,9 +226,9 @@ TEST(HostViews, NotifyObserversOfTheirRangeOnly) {
   } observer;
   const Device device = Device::open("cpu");
   const Buffer memory = device.alloc(64, MemoryKind::kPinned);
-  attach(observer);
+  attach_observer(observer);
   static_cast<void>(memory.host_read<char>(24, 8));
-  detach(observer);
+  detach_observer(observer);
   ASSERT_EQ(observer.seen.size(), 2u);
   for (const Range& range : observer.seen) {
     EXPECT_EQ(range.offset, 24u);

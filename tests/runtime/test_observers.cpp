@@ -43,8 +43,8 @@ class Log : public Observer {
 };
 
 struct Attached {
-  explicit Attached(Observer& which) : observer(which) { attach(observer); }
-  ~Attached() { detach(observer); }
+  explicit Attached(Observer& which) : observer(which) { attach_observer(observer); }
+  ~Attached() { detach_observer(observer); }
   Observer& observer;
 };
 
@@ -186,7 +186,7 @@ class Mortal : public Observer {
   std::atomic<bool> alive_{true};
 };
 
-// After detach() the observer may be destroyed: no thread is inside a call of it, and none will call it.
+// After detach_observer() the observer may be destroyed: no thread is inside a call of it, and none will call it.
 TEST(Observers, ComeAndGoUnderLoad) {
   const Device device = Device::open("cpu", {.queue_depth = 256});
   std::atomic<bool> stop{false};
@@ -201,7 +201,7 @@ TEST(Observers, ComeAndGoUnderLoad) {
     });
   }
   Log always;
-  attach(always);  // so that records are reported while the others detach
+  attach_observer(always);  // so that records are reported while the others detach
   for (int i = 0; i < test::rounds(300); ++i) {
     Mortal mortal;
     const Attached attached(mortal);
@@ -210,7 +210,7 @@ TEST(Observers, ComeAndGoUnderLoad) {
   }
   stop.store(true);
   for (std::thread& thread : load) thread.join();
-  detach(always);
+  detach_observer(always);
   EXPECT_EQ(Mortal::dead_calls.load(), 0);
 }
 
@@ -261,12 +261,12 @@ TEST(Observers, ALegacyCommandIsReportedBeforeTheBarriersItMakes) {
 
 TEST(Observers, ThereIsALimit) {
   std::vector<Log> logs(9);
-  for (int i = 0; i < 8; ++i) attach(logs[static_cast<std::size_t>(i)]);
-  EXPECT_EQ(test::code_of([&] { attach(logs[8]); }), Code::kInvalidValue);
-  for (int i = 0; i < 8; ++i) detach(logs[static_cast<std::size_t>(i)]);
-  detach(logs[8]);  // never attached: nothing happens
-  attach(logs[8]);
-  detach(logs[8]);
+  for (int i = 0; i < 8; ++i) attach_observer(logs[static_cast<std::size_t>(i)]);
+  EXPECT_EQ(test::code_of([&] { attach_observer(logs[8]); }), Code::kInvalidValue);
+  for (int i = 0; i < 8; ++i) detach_observer(logs[static_cast<std::size_t>(i)]);
+  detach_observer(logs[8]);  // never attached: nothing happens
+  attach_observer(logs[8]);
+  detach_observer(logs[8]);
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ struct Edge {
 
 class Recorder : public Observer {
  public:
-  Recorder() { attach(*this); }
-  ~Recorder() override { detach(*this); }
+  Recorder() { attach_observer(*this); }
+  ~Recorder() override { detach_observer(*this); }
   void on(const Record& record) override;
 
   // The op of this name, which must have run once.

@@ -30,7 +30,7 @@ class Watched {
   // "engine after b, ready 5 us": in whole nanoseconds.
   std::string why(const std::string& name) const {
     const StartReason& start = result_.starts[index(name)];
-    return fmt::format("{}{}, ready {}", cause_name(start.cause),
+    return fmt::format("{}{}, ready {}", start_cause_name(start.cause),
                        start.after == kNoSpan ? "" : fmt::format(" after {}", spans_[start.after].name),
                        start.ready / kNano);
   }
@@ -39,7 +39,7 @@ class Watched {
     for (const std::uint32_t span : result_.critical) text += fmt::format("{} ", spans_[span].name);
     return text;
   }
-  Picos idle(Engine engine, Cause cause) const {
+  Picos idle(Engine engine, StartCause cause) const {
     for (const EngineTime& each : result_.engines) {
       if (each.engine == engine) return each.idle_for(cause) / kNano;
     }
@@ -68,7 +68,7 @@ TEST(SimAnalysis, TheHostIsLateByTheTimeOfItsCalls) {
   EXPECT_EQ(watched.why("a1"), "host, ready 0");
   EXPECT_EQ(watched.why("b1"), "host, ready 3000");
   EXPECT_EQ(watched.why("a2"), "host, ready 6000");
-  EXPECT_EQ(watched.idle(Engine::kCompute, Cause::kHost), 2000 + 500);
+  EXPECT_EQ(watched.idle(Engine::kCompute, StartCause::kHost), 2000 + 500);
   EXPECT_EQ(watched.path(), "a2 ");
 }
 
@@ -109,7 +109,7 @@ TEST(SimAnalysis, EventsOrderAndBarriersAreDependencies) {
   EXPECT_EQ(watched.why("behind"), "dependency after legacy, ready 2050");
   EXPECT_EQ(watched.path(), "load first waits legacy behind ");
   EXPECT_EQ(watched.result().slack[watched.index("beside")] / kNano, 400);
-  EXPECT_EQ(watched.idle(Engine::kCompute, Cause::kDependency), 1000);
+  EXPECT_EQ(watched.idle(Engine::kCompute, StartCause::kDependency), 1000);
 }
 
 TEST(SimAnalysis, EnginesAreBusy) {
@@ -198,7 +198,7 @@ TEST(SimAnalysis, EveryStartHasAReason) {
     device.sync();
     watched.analyse();
     for (std::size_t i = 0; i < watched.spans().size(); ++i)
-      EXPECT_NE(watched.result().starts[i].cause, Cause::kUnknown) << "span " << i;
+      EXPECT_NE(watched.result().starts[i].cause, StartCause::kUnknown) << "span " << i;
     for (const std::uint32_t span : watched.result().critical) EXPECT_EQ(watched.result().slack[span], 0) << span;
     const watch::RunModel run(watched.data(), watched.spans());
     EXPECT_EQ(watch::replayed_length(run), figures(watched.spans()).total);

@@ -15,9 +15,9 @@ using watch_test::MadeTrace;
 
 constexpr Picos kLong = 1'000'000'000;  // longer than any latency
 
-void expect_start(const Analysed& run, std::size_t span, Cause cause, std::uint32_t after, Picos ready) {
+void expect_start(const Analysed& run, std::size_t span, StartCause cause, std::uint32_t after, Picos ready) {
   SCOPED_TRACE("span " + std::to_string(span));
-  EXPECT_STREQ(cause_name(run.result.starts[span].cause), cause_name(cause));
+  EXPECT_STREQ(start_cause_name(run.result.starts[span].cause), start_cause_name(cause));
   EXPECT_EQ(run.result.starts[span].after, after);
   EXPECT_EQ(run.result.starts[span].ready, ready);
 }
@@ -44,10 +44,10 @@ TEST(Analysis, TheHostWasLate) {
   made.op({.queued = 0, .started = 0, .ended = 10});
   made.op({.queued = 40, .started = 40, .ended = 50});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kHost, kNoSpan, 40);
+  expect_start(run, 1, StartCause::kHost, kNoSpan, 40);
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{30, 0}));
   EXPECT_EQ(run.result.critical, std::vector<std::uint32_t>{1});
-  EXPECT_EQ(run.result.engines.at(0).idle_for(Cause::kHost), 30);
+  EXPECT_EQ(run.result.engines.at(0).idle_for(StartCause::kHost), 30);
 }
 
 // The call takes 4: an op that ended during the call is not the reason.
@@ -56,8 +56,8 @@ TEST(Analysis, TheTimeOfACallIsTheHosts) {
   made.op({.stream = 1, .queued = 0, .started = 4, .ended = 26});
   made.op({.stream = 2, .queued = 24, .started = 28, .ended = 30});
   const Analysed run(made);
-  expect_start(run, 0, Cause::kHost, kNoSpan, 0);
-  expect_start(run, 1, Cause::kHost, kNoSpan, 24);
+  expect_start(run, 0, StartCause::kHost, kNoSpan, 0);
+  expect_start(run, 1, StartCause::kHost, kNoSpan, 24);
 }
 
 TEST(Analysis, TheHostWaitedForAnOp) {
@@ -67,7 +67,7 @@ TEST(Analysis, TheHostWaitedForAnOp) {
   made.sync(1, 1);
   made.op({.stream = 2, .engine = Engine::kCopyIn, .queued = 105, .started = 105, .ended = 125});
   const Analysed run(made);
-  expect_start(run, 2, Cause::kHost, 0, 105);
+  expect_start(run, 2, StartCause::kHost, 0, 105);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 2}));
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 75, 0})) << "the copy's stream would wait for it";
 }
@@ -81,8 +81,8 @@ TEST(Analysis, TheHostWaitedForTheDevice) {
   made.sync_device();
   made.op({.stream = 4, .queued = 125, .started = 125, .ended = 130});
   const Analysed run(made);
-  expect_start(run, 2, Cause::kHost, 1, 110);
-  expect_start(run, 3, Cause::kHost, 2, 125);
+  expect_start(run, 2, StartCause::kHost, 1, 110);
+  expect_start(run, 3, StartCause::kHost, 2, 125);
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{40, 0, 0, 0}));
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{1, 2, 3}));
 }
@@ -92,12 +92,12 @@ TEST(Analysis, AStreamsOrderIsADependency) {
   made.op({.engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 70});
   made.op({.engine = Engine::kCompute, .queued = 10, .started = 70, .ended = 90});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kDependency, 0, 70);
+  expect_start(run, 1, StartCause::kDependency, 0, 70);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 1}));
   const EngineTime& compute = run.result.engines.at(0);
   ASSERT_EQ(compute.engine, Engine::kCompute);
-  EXPECT_EQ(compute.idle_for(Cause::kHost), 10);
-  EXPECT_EQ(compute.idle_for(Cause::kDependency), 60);
+  EXPECT_EQ(compute.idle_for(StartCause::kHost), 10);
+  EXPECT_EQ(compute.idle_for(StartCause::kDependency), 60);
   EXPECT_EQ(compute.done, 0);
   EXPECT_EQ(run.result.engines.at(1).done, 20);
 }
@@ -110,7 +110,7 @@ TEST(Analysis, AWaitIsADependencyFromTheNextOpOn) {
   made.wait(2, 1, 1);
   made.op({.stream = 2, .queued = 3, .started = 50, .ended = 60});  // 3: not behind op 1
   const Analysed run(made);
-  expect_start(run, 3, Cause::kDependency, 0, 50);
+  expect_start(run, 3, StartCause::kDependency, 0, 50);
   EXPECT_EQ(watch::op_graph(run.data, run.spans).predecessors(3), (std::vector<std::uint32_t>{2, 0}));
 }
 
@@ -126,8 +126,8 @@ TEST(Analysis, AWaitIsPassedOnWithoutAnOp) {
   made.wait(4, 2, late);
   made.op({.stream = 4, .queued = 2, .started = 50, .ended = 60});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kHost, kNoSpan, 1);
-  expect_start(run, 2, Cause::kDependency, 0, 50);
+  expect_start(run, 1, StartCause::kHost, kNoSpan, 1);
+  expect_start(run, 2, StartCause::kDependency, 0, 50);
   EXPECT_EQ(watch::op_graph(run.data, run.spans).predecessors(2), std::vector<std::uint32_t>{0});
 }
 
@@ -136,9 +136,9 @@ TEST(Analysis, ASerialEngineWasBusy) {
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 40});
   made.op({.stream = 2, .engine = Engine::kCopyIn, .queued = 5, .started = 41, .ended = 60});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kEngine, 0, 5);
+  expect_start(run, 1, StartCause::kEngine, 0, 5);
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 0}));
-  EXPECT_EQ(run.result.engines.at(0).idle_for(Cause::kEngine), 1);
+  EXPECT_EQ(run.result.engines.at(0).idle_for(StartCause::kEngine), 1);
 }
 
 TEST(Analysis, ACopyEngineForBothDirectionsWasBusy) {
@@ -148,9 +148,9 @@ TEST(Analysis, ACopyEngineForBothDirectionsWasBusy) {
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 60, .ended = 70});
   made.op({.stream = 3, .engine = Engine::kCopyOut, .queued = 80, .started = 80, .ended = 90});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kEngine, 0, 0);
-  expect_start(run, 2, Cause::kEngine, 1, 40);
-  expect_start(run, 3, Cause::kHost, kNoSpan, 80);
+  expect_start(run, 1, StartCause::kEngine, 0, 0);
+  expect_start(run, 2, StartCause::kEngine, 1, 40);
+  expect_start(run, 3, StartCause::kHost, kNoSpan, 80);
 }
 
 TEST(Analysis, AnEngineThatIsSharedByWidthWasFull) {
@@ -160,9 +160,9 @@ TEST(Analysis, AnEngineThatIsSharedByWidthWasFull) {
   made.op({.stream = 3, .queued = 0, .started = 33, .ended = 50, .width = 0.5});   // with a latency of 3
   made.op({.stream = 4, .queued = 44, .started = 47, .ended = 52, .width = 0.1});  // room enough
   const Analysed run(made);
-  expect_start(run, 1, Cause::kHost, kNoSpan, 0);
-  expect_start(run, 2, Cause::kEngine, 0, 0);
-  expect_start(run, 3, Cause::kHost, kNoSpan, 44);
+  expect_start(run, 1, StartCause::kHost, kNoSpan, 0);
+  expect_start(run, 2, StartCause::kEngine, 0, 0);
+  expect_start(run, 3, StartCause::kHost, kNoSpan, 44);
 }
 
 TEST(Analysis, TheQueueHeldItBehindAnotherStreamsOp) {
@@ -173,9 +173,9 @@ TEST(Analysis, TheQueueHeldItBehindAnotherStreamsOp) {
   made.op({.stream = 3, .queued = 2, .started = 100, .ended = 150, .queue = 0, .width = 0.1});
   made.op({.stream = 4, .queued = 3, .started = 3, .ended = 9, .queue = 1, .width = 0.1});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kDependency, 0, 100);
-  expect_start(run, 2, Cause::kQueue, 1, 2);
-  expect_start(run, 3, Cause::kHost, kNoSpan, 3);
+  expect_start(run, 1, StartCause::kDependency, 0, 100);
+  expect_start(run, 2, StartCause::kQueue, 1, 2);
+  expect_start(run, 3, StartCause::kHost, kNoSpan, 3);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 2})) << "op 1 ran beside, it only stood ahead";
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 40, 0, 141}));
 }
@@ -185,8 +185,8 @@ TEST(Analysis, WhatNothingExplainsIsUnknown) {
   made.op({.queued = 0, .started = 0, .ended = 10});
   made.op({.queued = 0, .started = kLong, .ended = kLong + 5});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kUnknown, 0, 10);
-  EXPECT_EQ(run.result.engines.at(0).idle_for(Cause::kUnknown), kLong - 10);
+  expect_start(run, 1, StartCause::kUnknown, 0, 10);
+  EXPECT_EQ(run.result.engines.at(0).idle_for(StartCause::kUnknown), kLong - 10);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 1}));
 }
 
@@ -197,9 +197,9 @@ TEST(Analysis, WithoutSubmissionsOnlyWhatFollowsAtOnceIsExplained) {
   made.run({.stream = 1, .started = 10, .ended = 20}, 0);
   made.run({.stream = 1, .started = kLong, .ended = kLong + 10}, 0);
   const Analysed run(made);
-  expect_start(run, 0, Cause::kUnknown, kNoSpan, 0);
-  expect_start(run, 1, Cause::kDependency, 0, 10);
-  expect_start(run, 2, Cause::kUnknown, 1, 20);
+  expect_start(run, 0, StartCause::kUnknown, kNoSpan, 0);
+  expect_start(run, 1, StartCause::kDependency, 0, 10);
+  expect_start(run, 2, StartCause::kUnknown, 1, 20);
 }
 
 // Two devices with different clocks: a wait of the host for one says nothing about times on the other.
@@ -209,7 +209,7 @@ TEST(Analysis, AnotherClockIsNoReason) {
   made.sync(1, 1);
   made.op({.stream = 2, .queued = 5, .started = 5, .ended = 20, .device = 2});
   const Analysed run(made);
-  expect_start(run, 1, Cause::kHost, kNoSpan, 5);
+  expect_start(run, 1, StartCause::kHost, kNoSpan, 5);
   EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 980}));
 }
 
@@ -220,7 +220,7 @@ TEST(Analysis, AWaitForAFlagFollowsTheOpThatWritesIt) {
   made.flag_op(OpKind::kWaitValue, 2, 2);
   made.op({.stream = 2, .queued = 3, .started = 50, .ended = 60});
   const Analysed run(made);
-  expect_start(run, 3, Cause::kDependency, 0, 50);
+  expect_start(run, 3, StartCause::kDependency, 0, 50);
 }
 
 // A program may submit the waits for a counter before the writes. Each wait follows the first write that ends it.
@@ -235,9 +235,9 @@ TEST(Analysis, AWaitFollowsAWriteThatIsSubmittedLater) {
     made.flag_op(OpKind::kWriteValue, 1, 1, turn);
   }
   const Analysed run(made);
-  expect_start(run, 1, Cause::kDependency, 6, 40);
-  expect_start(run, 3, Cause::kDependency, 8, 80);
-  expect_start(run, 5, Cause::kDependency, 10, 120);
+  expect_start(run, 1, StartCause::kDependency, 6, 40);
+  expect_start(run, 3, StartCause::kDependency, 8, 80);
+  expect_start(run, 5, StartCause::kDependency, 10, 120);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{6, 8, 10, 5}));
   EXPECT_EQ(run.result.slack.at(1), 60) << "the next op of its stream takes 10, and the one behind starts at 120";
   EXPECT_EQ(run.result.slack.at(6), 0);
@@ -254,7 +254,7 @@ TEST(Analysis, AWaitDoesNotFollowAWriteOfAnEarlierCount) {
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 1, .started = 50, .ended = 90});  // 5
   made.flag_op(OpKind::kWriteValue, 1, 1, 3);
   const Analysed run(made);
-  expect_start(run, 4, Cause::kDependency, 5, 90);
+  expect_start(run, 4, StartCause::kDependency, 5, 90);
 }
 
 // Each stream waits for a flag that the other writes behind its wait, and an op of it is said to have run: a damaged
@@ -291,8 +291,8 @@ TEST(Analysis, ASecondRunOfAnOpComesBetweenItAndTheNext) {
   made.op({.queued = 1, .started = 30, .ended = 35});
   const Analysed run(made);
   ASSERT_EQ(run.spans.size(), 3U);
-  expect_start(run, 2, Cause::kDependency, 0, 10);
-  expect_start(run, 1, Cause::kDependency, 2, 30);
+  expect_start(run, 2, StartCause::kDependency, 0, 10);
+  expect_start(run, 1, StartCause::kDependency, 2, 30);
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 2, 1}));
 }
 

@@ -28,7 +28,7 @@ void expect_words(std::size_t count, const char* (*name)(Enum), std::optional<En
   EXPECT_FALSE(find(""));
 }
 
-TEST(TraceWords, OfEveryKindOfOp) { expect_words(kOpKinds, kind_name, watch::op_kind_of); }
+TEST(TraceWords, OfEveryKindOfOp) { expect_words(kOpKinds, op_kind_name, watch::op_kind_of); }
 TEST(TraceWords, OfEveryEngine) { expect_words(kEngines, engine_name, watch::engine_of); }
 TEST(TraceWords, OfEveryKindOfRecord) {
   expect_words(watch::kRecordKinds, watch::record_kind_name, watch::record_kind_of);

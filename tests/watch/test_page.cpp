@@ -168,7 +168,7 @@ TEST(Page, HoldsEveryOpWithItsTimesPlaceCostAndRanges) {
     EXPECT_EQ(duration[i], static_cast<double>(spans[i].ended - spans[i].started));
     EXPECT_EQ(page.column("span.queued")[i], static_cast<double>(spans[i].queued - spans[0].started));
     EXPECT_EQ(page.column("span.slack")[i], static_cast<double>(analysis.slack[i]));
-    EXPECT_EQ(page.text("causes", page.column("span.cause")[i]), cause_name(analysis.starts[i].cause));
+    EXPECT_EQ(page.text("causes", page.column("span.cause")[i]), start_cause_name(analysis.starts[i].cause));
     EXPECT_EQ(page.column("span.after")[i], analysis.starts[i].after == kNoSpan ? 0 : analysis.starts[i].after + 1);
     EXPECT_EQ(page.text("files", page.column("span.file")[i]), spans[i].file);
     EXPECT_EQ(page.column("span.line")[i], spans[i].line);

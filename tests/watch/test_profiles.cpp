@@ -69,8 +69,8 @@ TEST(Profile, LaunchesAreLinkedWithKernelsByCorrelation) {
   const auto start_of = [&](const TraceSpan& span) {
     return analysis.starts[static_cast<std::size_t>(&span - spans.data())];
   };
-  EXPECT_EQ(start_of(gemm).cause, Cause::kHost);
-  EXPECT_EQ(start_of(relu).cause, Cause::kDependency);
+  EXPECT_EQ(start_of(gemm).cause, StartCause::kHost);
+  EXPECT_EQ(start_of(relu).cause, StartCause::kDependency);
   EXPECT_EQ(spans[start_of(relu).after].name, "gemm");
 }
 

@@ -134,7 +134,7 @@ void OpEnqueuer::put(cudaStream_t stream, const Op& op) const {
     }
     case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync", op);
     case OpKind::kExchange: return op.exchange->put(stream);
-    default: base::fail(Code::kUnsupported, op.here, "a {} on a CUDA stream", kind_name(op.kind));
+    default: base::fail(Code::kUnsupported, op.here, "a {} on a CUDA stream", op_kind_name(op.kind));
   }
 }
 

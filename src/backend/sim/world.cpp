@@ -286,12 +286,12 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
   if (code == Code::kOk) [[likely]]
     return;
   SimDevice& device = *stream.device;
-  runtime::Failure failure{
-      .code = code,
-      .text = fmt::format("{} '{}' ({}:{}) in {} of '{}': {}", kind_name(payload.kind), name.text(), payload.here.file,
-                          payload.here.line, runtime::stream_text(stream), device.core->info.label, what),
-      .position = position,
-      .here = payload.here};
+  runtime::Failure failure{.code = code,
+                           .text = fmt::format("{} '{}' ({}:{}) in {} of '{}': {}", op_kind_name(payload.kind),
+                                               name.text(), payload.here.file, payload.here.line,
+                                               runtime::stream_text(stream), device.core->info.label, what),
+                           .position = position,
+                           .here = payload.here};
   if (code == Code::kLaunchFailed) return runtime::fail_stream(stream, std::move(failure));
   if (device.core->fault.put(failure)) machine_.fault(device, failure);
 }

@@ -61,16 +61,16 @@ EngineTime time_of_engine(const watch::EngineUse& use, watch::RunModel& run, con
     StartReason& start = run.starts[interval.first];
     start.idle = interval.begin - free;
     // Splits the idle time before the op among the causes of the delay, one after the other.
-    const auto idle_until = [&](Picos when, Cause cause) {
+    const auto idle_until = [&](Picos when, StartCause cause) {
       when = std::min(when, interval.begin);
       if (when <= free) return;
       result.idle[static_cast<std::size_t>(cause)] += when - free;
       free = when;
     };
-    idle_until(facts.host, Cause::kHost);
-    idle_until(facts.dependency, Cause::kDependency);
-    idle_until(facts.queue, Cause::kQueue);
-    if (start.cause == Cause::kEngine) idle_until(run.spans[start.after].ended, Cause::kEngine);
+    idle_until(facts.host, StartCause::kHost);
+    idle_until(facts.dependency, StartCause::kDependency);
+    idle_until(facts.queue, StartCause::kQueue);
+    if (start.cause == StartCause::kEngine) idle_until(run.spans[start.after].ended, StartCause::kEngine);
     idle_until(interval.begin, start.cause);
     result.busy += interval.end - interval.begin;
     free = interval.end;
@@ -178,13 +178,13 @@ class SlackFinder {
 
 }  // namespace
 
-const char* cause_name(Cause cause) {
+const char* start_cause_name(StartCause cause) {
   switch (cause) {
-    case Cause::kHost: return "host";
-    case Cause::kDependency: return "dependency";
-    case Cause::kQueue: return "queue";
-    case Cause::kEngine: return "engine";
-    case Cause::kPeer: return "peer";
+    case StartCause::kHost: return "host";
+    case StartCause::kDependency: return "dependency";
+    case StartCause::kQueue: return "queue";
+    case StartCause::kEngine: return "engine";
+    case StartCause::kPeer: return "peer";
     default: return "unknown";
   }
 }

@@ -27,7 +27,8 @@ namespace slip::watch {
 
 // Describes the op for reports.
 inline OpPlace place_of(const TraceSpan& span) {
-  return {span.stream, span.position, span.name.empty() ? kind_name(span.kind) : span.name, span.file, span.line, {}};
+  return {span.stream, span.position, span.name.empty() ? op_kind_name(span.kind) : span.name,
+          span.file,   span.line,     {}};
 }
 
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};

@@ -122,34 +122,35 @@ class StartFinder {
     StartFacts& facts = run_.facts[index];
     StartReason& start = run_.starts[index];
     start.ready = std::max(span.submit ? span.queued : kBeforeEverything, facts.dependency);
-    start.cause = Cause::kHost;
+    start.cause = StartCause::kHost;
     start.after = facts.host_after;
     facts.reason = facts.host;
-    const auto later = [&](Picos at, Cause cause, std::uint32_t after) {
+    const auto later = [&](Picos at, StartCause cause, std::uint32_t after) {
       facts.reason = at;
       start.cause = cause;
       start.after = after;
     };
     if (facts.dependency_on != kNoSpan && facts.dependency >= facts.reason)
-      later(facts.dependency, Cause::kDependency, facts.dependency_on);
-    if (facts.queue > facts.reason) later(facts.queue, Cause::kQueue, facts.ahead);
+      later(facts.dependency, StartCause::kDependency, facts.dependency_on);
+    if (facts.queue > facts.reason) later(facts.queue, StartCause::kQueue, facts.ahead);
     if (facts.engine_after != kNoSpan) {
       const Picos room = spans_[facts.engine_after].ended;
-      if (room > facts.reason && room <= span.started) later(room, Cause::kEngine, facts.engine_after);
+      if (room > facts.reason && room <= span.started) later(room, StartCause::kEngine, facts.engine_after);
       else facts.engine_after = kNoSpan;
     }
     if (facts.reason < span.started && !whole_queue_.empty()) {
       const auto [open, last] = whole_queue_[index];
       if (open > facts.reason && open <= span.started) {
-        later(open, Cause::kQueue, last);
+        later(open, StartCause::kQueue, last);
         facts.queue = open;
         facts.ahead = last;
       }
     }
-    if (facts.reason == kBeforeEverything) facts.reason = start.ready = span.started, start.cause = Cause::kUnknown;
+    if (facts.reason == kBeforeEverything)
+      facts.reason = start.ready = span.started, start.cause = StartCause::kUnknown;
     if (start.ready == kBeforeEverything) start.ready = span.started;
     const Picos max_latency = span.submit ? kMaxLatency : kMaxLatencyUnsubmitted;
-    if (span.started - facts.reason > max_latency) start.cause = Cause::kUnknown;
+    if (span.started - facts.reason > max_latency) start.cause = StartCause::kUnknown;
   }
 
   // Returns the op that the host waited for between the thread's previous submission and this one. If that op ended

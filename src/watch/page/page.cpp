@@ -245,8 +245,8 @@ void put_names(PageText& text) {
     text.put_list(key, list, [&](std::string_view name) { text.put("\"{}\"", name); });
   };
   names("engines", kEngines, [](std::size_t i) { return engine_name(static_cast<Engine>(i)); });
-  names("kinds", kOpKinds, [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
-  names("causes", kCauses, [](std::size_t i) { return cause_name(static_cast<Cause>(i)); });
+  names("kinds", kOpKinds, [](std::size_t i) { return op_kind_name(static_cast<OpKind>(i)); });
+  names("causes", kStartCauses, [](std::size_t i) { return start_cause_name(static_cast<StartCause>(i)); });
 }
 
 void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings,
@@ -299,13 +299,13 @@ Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan>
   Analysis result = analyse(trace, spans);
   const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });
   if (!trace.foreign || linked) return result;
-  for (std::size_t i = 0; i < spans.size(); ++i) result.starts[i] = {Cause::kUnknown, kNoSpan, spans[i].started};
+  for (std::size_t i = 0; i < spans.size(); ++i) result.starts[i] = {StartCause::kUnknown, kNoSpan, spans[i].started};
   std::fill(result.slack.begin(), result.slack.end(), Picos{0});
   result.critical.clear();
   for (EngineTime& time : result.engines) {
     const Picos idle = std::accumulate(time.idle.begin(), time.idle.end(), Picos{0});
     time.idle = {};
-    time.idle[static_cast<std::size_t>(Cause::kUnknown)] = idle;
+    time.idle[static_cast<std::size_t>(StartCause::kUnknown)] = idle;
   }
   return result;
 }

@@ -209,7 +209,7 @@ Picos PageSpans::time(const TraceSpan& span, Picos time) const {
 
 std::string_view PageSpans::name(std::size_t place) const {
   const TraceSpan& span = (*this)[place];
-  return span.name.empty() ? std::string_view(kind_name(span.kind)) : span.name;
+  return span.name.empty() ? std::string_view(op_kind_name(span.kind)) : span.name;
 }
 
 void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts) {

@@ -127,14 +127,14 @@ struct RaceChecker::State {
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
-  attach(*this);
+  attach_observer(*this);
   attached_ = true;
 }
 
 RaceChecker::~RaceChecker() { stop(); }
 
 void RaceChecker::stop() {
-  if (attached_) detach(*this);
+  if (attached_) detach_observer(*this);
   attached_ = false;
 }
 

@@ -366,13 +366,13 @@ using namespace watch;
 
 Trace::Trace(const TraceOptions& options)
     : log_(std::make_unique<watch::RecordLog>(options.max_bytes)), attached_(true) {
-  attach(*this);
+  attach_observer(*this);
 }
 
 Trace::~Trace() { stop(); }
 
 void Trace::stop() {
-  if (attached_) detach(*this);
+  if (attached_) detach_observer(*this);
   attached_ = false;
 }
 

@@ -292,7 +292,7 @@ const char* record_kind_name(RecordKind kind) {
 std::optional<RecordKind> record_kind_of(std::string_view name) {
   return find<RecordKind, kRecordKinds, record_kind_name>(name);
 }
-std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, kind_name>(name); }
+std::optional<OpKind> op_kind_of(std::string_view name) { return find<OpKind, kOpKinds, op_kind_name>(name); }
 std::optional<Engine> engine_of(std::string_view name) { return find<Engine, kEngines, engine_name>(name); }
 std::optional<MemoryKind> memory_kind_of(std::string_view name) {
   return find<MemoryKind, kMemoryKinds, memory_kind_name>(name);

@@ -139,7 +139,7 @@ class TraceWriter {
     put("\"dur\":");
     base::append_micros(text_, run.ended - run.started);
     put(",\"cat\":\"{}\",", engine_name(run.engine));
-    put_text("name", run.name.empty() ? kind_name(span.kind) : run.name);
+    put_text("name", run.name.empty() ? op_kind_name(span.kind) : run.name);
     put("\"args\":{{");
     const TraceRecord& base = span.submit ? *span.submit : run;
     if (span.submit) put_operation(*span.submit);
@@ -192,7 +192,7 @@ class TraceWriter {
   }
 
   void put_operation(const TraceRecord& submit) {
-    if (submit.op != OpKind::kKernel) put("\"kind\":\"{}\",", kind_name(submit.op));
+    if (submit.op != OpKind::kKernel) put("\"kind\":\"{}\",", op_kind_name(submit.op));
     if (submit.opaque) put("\"opaque\":true,");
     if (submit.reads > 0) put_ranges("reads", data_.reads(submit));
     if (submit.writes > 0) put_ranges("writes", data_.writes(submit));
