@@ -60,7 +60,7 @@ TopoSystem read_topology(const std::string& path, Here here = Here::at());
 TopoSystem this_topology(Here here = Here::at());
 
 // Distance between two nodes, nearest first, with NCCL's names.
-enum class PathType : unsigned char {
+enum class TopoPathType : unsigned char {
   kLoc,   // the same device
   kNvl,   // over NVLink
   kPix,   // through one PCI switch
@@ -71,10 +71,10 @@ enum class PathType : unsigned char {
   kNet,   // to another machine
   kNone,  // no path
 };
-const char* path_name(PathType type);  // "PIX"
+const char* topo_path_name(TopoPathType type);  // "PIX"
 
 struct TopoPath {
-  PathType type = PathType::kNone;
+  TopoPathType type = TopoPathType::kNone;
   double gbps = 0;         // of its slowest link
   std::vector<int> links;  // indices into TopoSystem::links, in order
   int proxy = -1;          // the GPU that forwards (PXN), or the CPU whose memory a NIC without GPUDirect uses
@@ -86,14 +86,14 @@ class TopoPaths {
   // `relayed`: include PXN paths, where a GPU near a port forwards the data of other GPUs.
   explicit TopoPaths(const TopoSystem& system, bool relayed = true);
   TopoPath between(int from, int to) const;
-  PathType type(int from, int to) const { return at(from, to).type; }
+  TopoPathType type(int from, int to) const { return at(from, to).type; }
   double gbps(int from, int to) const { return at(from, to).gbps; }
 
  private:
   struct Entry {
     double gbps = 0;
     int last_link = -1, proxy = -1;  // last_link: of the path
-    PathType type = PathType::kNone;
+    TopoPathType type = TopoPathType::kNone;
   };
   Entry& at(int from, int to) {
     return entries_[static_cast<std::size_t>(from) * count_ + static_cast<std::size_t>(to)];
@@ -102,7 +102,7 @@ class TopoPaths {
     return entries_[static_cast<std::size_t>(from) * count_ + static_cast<std::size_t>(to)];
   }
   void search_from(const TopoSystem& system, int source, const std::vector<std::vector<int>>& links_of);
-  bool extend(int source, const TopoLink& link, int number, PathType type);
+  bool extend(int source, const TopoLink& link, int number, TopoPathType type);
   void pass_over_nvlink(const TopoSystem& system);
   void choose_proxy(const TopoSystem& system, int gpu, int net);
   void pass_through_memory(const TopoSystem& system);
@@ -124,7 +124,8 @@ struct Cluster {
 Cluster cluster_of(const TopoSystem& system, int nodes);  // one rank per device, node by node
 
 inline constexpr int kNoRank = -1;  // CommTree::parent of a root
-inline constexpr int kSwitch = -2;  // CommTree::parent: a network switch that reduces and multicasts (NCCL's CollNet)
+// CommTree::parent: a network switch that reduces and multicasts (NCCL's CollNet).
+inline constexpr int kSwitchRank = -2;
 
 struct CommTree {
   std::vector<int> parent;  // by rank
@@ -132,7 +133,7 @@ struct CommTree {
 };
 
 // One ring and its trees. Each channel carries one share of a call's data, along its ring or its trees.
-struct Channel {
+struct CommChannel {
   std::vector<int> ring;        // ranks; each sends to the next one, the last to the first
   std::vector<CommTree> trees;  // with equal shares; if there are two, each rank is a leaf in one of them
   CommTree switch_tree;         // empty on one machine
@@ -144,11 +145,12 @@ struct Channel {
 enum class TreeShape : unsigned char { kChain, kBinary };  // of the tree within a machine
 
 struct ChannelPlan {
-  std::vector<Channel> channels;
+  std::vector<CommChannel> channels;
   double ring_gbps = 0;    // rate at which each rank sends along the rings, over all channels
   double tree_gbps = 0;    // rate at which the trees reduce and broadcast, over all channels
   double switch_gbps = 0;  // the same through a reducing switch
-  PathType within = PathType::kLoc, between = PathType::kLoc;  // longest path used within and between machines
+  TopoPathType within = TopoPathType::kLoc,
+               between = TopoPathType::kLoc;  // longest path used within and between machines
   TreeShape shape = TreeShape::kChain;
 };
 
@@ -166,12 +168,12 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits = 
 
 // How the ranks of one node send to a rank of another node with one message. They pass their parts to `relay`, a rank
 // near the net on the receiver's rail, which sends them as one message. If the net cannot access GPU memory, the data
-// goes through CPU memory. Then relay and arrival are GPUs that do not share the net's PCI switch (see Relief).
+// goes through CPU memory. Then relay and arrival are GPUs that do not share the net's PCI switch (see NicRelief).
 struct RailRoute {
   int to = 0;     // the receiving rank
   int relay = 0;  // rank on the sending node
   int out_net = 0, in_net = 0;
-  PathType gather = PathType::kLoc;  // longest path from a sender to the relay
+  TopoPathType gather = TopoPathType::kLoc;  // longest path from a sender to the relay
   double gbps = 0;
   std::vector<int> senders;
   int arrival = 0;                             // rank on the receiving node that receives and forwards, or `to` itself
@@ -182,7 +184,7 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
 
 // Relieves the path between a NIC and CPU memory. GPUs below the NIC's PCI switch send their data for the CPU over
 // NVLink to other GPUs, which forward it.
-struct Relief {
+struct NicRelief {
   struct Move {
     int from = 0, to = 0;  // indices into TopoSystem::devices
   };
@@ -190,6 +192,6 @@ struct Relief {
   std::vector<Move> moves;
   double gbps_before = 0, gbps_after = 0;  // through CPU memory and the net
 };
-std::vector<Relief> relieve_nics(const TopoSystem& system);  // one per net that becomes faster
+std::vector<NicRelief> relieve_nics(const TopoSystem& system);  // one per net that becomes faster
 
 }  // namespace slip

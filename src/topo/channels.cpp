@@ -35,7 +35,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
     base::fail(Code::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
                fabric.ranks());
   // Ranks that all share one device use no link, so more channels are not faster.
-  const bool local = rings.within == PathType::kLoc && !several;
+  const bool local = rings.within == TopoPathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);
   return rings;
 }
@@ -98,9 +98,9 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
   return trees;
 }
 
-double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, double max_gbps) {
+double tree_rate(const Fabric& fabric, const std::vector<CommChannel>& channels, double max_gbps) {
   LinkLoads loads(fabric);
-  for (const Channel& channel : channels) {
+  for (const CommChannel& channel : channels) {
     const double share = 1.0 / static_cast<double>(channels.size() * channel.trees.size());
     for (const CommTree& tree : channel.trees) {
       for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
@@ -113,13 +113,13 @@ double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, dou
   return loads.gbps(max_gbps);
 }
 
-double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, double max_gbps) {
+double switch_rate(const Fabric& fabric, const std::vector<CommChannel>& channels, double max_gbps) {
   LinkLoads loads(fabric);
   const double share = 1.0 / static_cast<double>(channels.size());
-  for (const Channel& channel : channels) {
+  for (const CommChannel& channel : channels) {
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
       const int up = channel.switch_tree.parent[static_cast<std::size_t>(rank)];
-      if (up == kSwitch) {
+      if (up == kSwitchRank) {
         const int net = channel.nets[static_cast<std::size_t>(fabric.node_of(rank))];
         loads.send_out(rank, net, share);
         loads.send_in(rank, net, share);
@@ -134,13 +134,13 @@ double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, d
 
 // Builds the trees of all channels in this shape and returns their rate in GB/s.
 double build_trees(const Fabric& fabric, const std::vector<Orders>& orders, TreeShape shape, double max_gbps,
-                   std::vector<Channel>& channels) {
+                   std::vector<CommChannel>& channels) {
   for (std::size_t c = 0; c < channels.size(); ++c) channels[c].trees = trees_of(fabric, orders[c], shape);
   return tree_rate(fabric, channels, max_gbps);
 }
 
-Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Orders& orders, std::size_t number) {
-  Channel channel;
+CommChannel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Orders& orders, std::size_t number) {
+  CommChannel channel;
   for (const std::vector<int>& order : orders) channel.ring.insert(channel.ring.end(), order.begin(), order.end());
   if (orders.size() == 1) return channel;
   channel.nets.assign(static_cast<std::size_t>(fabric.used_nodes().back()) + 1, -1);
@@ -151,7 +151,7 @@ Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Order
     channel.nets_out[node] = rings.segments[m][number].out;
   }
   std::vector<int> parent = parents_within(fabric, orders, TreeShape::kChain);
-  for (const std::vector<int>& order : orders) parent[static_cast<std::size_t>(order.front())] = kSwitch;
+  for (const std::vector<int>& order : orders) parent[static_cast<std::size_t>(order.front())] = kSwitchRank;
   channel.switch_tree = topo::tree_of(std::move(parent));
   return channel;
 }
@@ -177,7 +177,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
   const double max_gbps = channels * limits.max_gbps;
   plan.ring_gbps = channels * static_cast<double>(rings.rate) / topo::kRatesInGbps;
   const double chain = build_trees(fabric, orders, TreeShape::kChain, max_gbps, plan.channels);
-  std::vector<Channel> other = plan.channels;
+  std::vector<CommChannel> other = plan.channels;
   const double binary = build_trees(fabric, orders, TreeShape::kBinary, max_gbps, other);
   plan.tree_gbps = chain;
   if (binary >= kMinBinaryShare * chain) {

@@ -14,9 +14,9 @@ namespace slip::topo {
 
 // The nodes and links of the graph of one machine. Rates are in GB/s.
 inline const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
-double link_gbps(const TopoSystem& system, int from, int to);        // 0: no link
-PathType type_of(const TopoSystem& system, const TopoLink& link);    // the nearest type of a path that uses the link
-std::vector<std::vector<int>> links_from(const TopoSystem& system);  // the links that begin at each node
+double link_gbps(const TopoSystem& system, int from, int to);          // 0: no link
+TopoPathType type_of(const TopoSystem& system, const TopoLink& link);  // the nearest type of a path that uses the link
+std::vector<std::vector<int>> links_from(const TopoSystem& system);    // the links that begin at each node
 // The net with the nearest path type to a device, then with the highest rate: its index in TopoSystem::nets. `number`
 // chooses among equal nets. REQUIRES: the machine has a net.
 int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, int number);

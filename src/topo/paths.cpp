@@ -25,18 +25,18 @@ double topo::link_gbps(const TopoSystem& system, int from, int to) {
   return found == system.links.end() ? 0 : found->gbps;
 }
 
-PathType topo::type_of(const TopoSystem& system, const TopoLink& link) {
+TopoPathType topo::type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
-    case LinkKind::kNvLink: return PathType::kNvl;
-    case LinkKind::kSys: return PathType::kSys;
-    case LinkKind::kNet: return PathType::kLoc;  // a net (port) is part of its NIC
+    case LinkKind::kNvLink: return TopoPathType::kNvl;
+    case LinkKind::kSys: return TopoPathType::kSys;
+    case LinkKind::kNet: return TopoPathType::kLoc;  // a net (port) is part of its NIC
     case LinkKind::kPci:
     case LinkKind::kMemory: break;
   }
-  if (from == TopoKind::kCpu || to == TopoKind::kCpu) return PathType::kPhb;
+  if (from == TopoKind::kCpu || to == TopoKind::kCpu) return TopoPathType::kPhb;
   const bool switches = from == to && from == TopoKind::kPci;
-  return switches ? PathType::kPxb : PathType::kPix;
+  return switches ? TopoPathType::kPxb : TopoPathType::kPix;
 }
 
 std::vector<std::vector<int>> topo::links_from(const TopoSystem& system) {
@@ -46,7 +46,7 @@ std::vector<std::vector<int>> topo::links_from(const TopoSystem& system) {
   return links_of;
 }
 
-const char* path_name(PathType type) {
+const char* topo_path_name(TopoPathType type) {
   constexpr const char* kNames[] = {"LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "NET", "-"};
   return kNames[static_cast<std::size_t>(type)];
 }
@@ -58,7 +58,7 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
   // If no NVLink connects two GPUs, a third with links to both forwards their data, if that is faster. NCCL calls such
   // a path NVB. Such a path is not extended again, so it passes through one GPU only.
-  const auto direct = [&](int a, int b) { return at(a, b).type <= PathType::kNvl && at(a, b).proxy < 0; };
+  const auto direct = [&](int a, int b) { return at(a, b).type <= TopoPathType::kNvl && at(a, b).proxy < 0; };
   for (const int from : system.devices) {
     if (node_at(system, from).kind != TopoKind::kGpu) continue;
     std::vector<int> apart;  // usually none, so that the time grows with the pairs of GPUs
@@ -70,7 +70,7 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
       for (const int to : apart) {
         if (middle == to || !direct(middle, to)) continue;
         const double gbps = std::min(at(from, middle).gbps, at(middle, to).gbps);
-        if (gbps > at(from, to).gbps) at(from, to) = {gbps, at(middle, to).last_link, middle, PathType::kNvl};
+        if (gbps > at(from, to).gbps) at(from, to) = {gbps, at(middle, to).last_link, middle, TopoPathType::kNvl};
       }
     }
   }
@@ -79,7 +79,7 @@ TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nod
 }
 
 void TopoPaths::search_from(const TopoSystem& system, int source, const std::vector<std::vector<int>>& links_of) {
-  at(source, source) = {topo::kLocalGbps, -1, -1, PathType::kLoc};
+  at(source, source) = {topo::kLocalGbps, -1, -1, TopoPathType::kLoc};
   std::vector<int> frontier{source};
   std::vector<char> settled(count_, 0);
   settled[static_cast<std::size_t>(source)] = 1;
@@ -103,7 +103,7 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
 }
 
 // Keeps the path over this link if it is the first path to the node or a better one. Returns true if it is the first.
-bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType type) {
+bool TopoPaths::extend(int source, const TopoLink& link, int number, TopoPathType type) {
   const Entry& before = at(source, link.from);
   const Entry path{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
   Entry& best = at(source, link.to);
@@ -118,7 +118,7 @@ void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
     for (const int net : system.nets) {
-      if (at(gpu, net).type >= PathType::kPhb && node_at(system, net).gdr) choose_proxy(system, gpu, net);
+      if (at(gpu, net).type >= TopoPathType::kPhb && node_at(system, net).gdr) choose_proxy(system, gpu, net);
     }
   }
 }
@@ -127,10 +127,10 @@ void TopoPaths::choose_proxy(const TopoSystem& system, int gpu, int net) {
   Entry& entry = at(gpu, net);
   for (const int proxy : system.devices) {
     const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
-    if (hop.type != PathType::kNvl || rest.type > PathType::kPxb) continue;
+    if (hop.type != TopoPathType::kNvl || rest.type > TopoPathType::kPxb) continue;
     const double gbps = std::min(hop.gbps, rest.gbps);
-    const bool better = entry.type == PathType::kPxn ? gbps > entry.gbps : gbps >= entry.gbps;
-    if (better) entry = {gbps, rest.last_link, proxy, PathType::kPxn};
+    const bool better = entry.type == TopoPathType::kPxn ? gbps > entry.gbps : gbps >= entry.gbps;
+    if (better) entry = {gbps, rest.last_link, proxy, TopoPathType::kPxn};
   }
 }
 
@@ -141,10 +141,10 @@ void TopoPaths::pass_through_memory(const TopoSystem& system) {
     int cpu = net;
     while (node_at(system, cpu).kind != TopoKind::kCpu) cpu = node_at(system, cpu).parent;
     for (const int gpu : system.devices) {
-      if (node_at(system, gpu).kind != TopoKind::kGpu || at(gpu, net).type >= PathType::kPhb) continue;
+      if (node_at(system, gpu).kind != TopoKind::kGpu || at(gpu, net).type >= TopoPathType::kPhb) continue;
       const Entry up = at(gpu, cpu), down = at(cpu, net), in = at(net, cpu), out = at(cpu, gpu);
-      at(gpu, net) = {std::min(up.gbps, down.gbps), down.last_link, cpu, PathType::kPhb};
-      at(net, gpu) = {std::min(in.gbps, out.gbps), out.last_link, cpu, PathType::kPhb};
+      at(gpu, net) = {std::min(up.gbps, down.gbps), down.last_link, cpu, TopoPathType::kPhb};
+      at(net, gpu) = {std::min(in.gbps, out.gbps), out.last_link, cpu, TopoPathType::kPhb};
     }
   }
 }

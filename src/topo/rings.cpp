@@ -13,7 +13,7 @@ namespace {
 
 // A path between two nodes of a machine's graph, with its rate in kB/s.
 struct RatedPath {
-  PathType type = PathType::kNone;
+  TopoPathType type = TopoPathType::kNone;
   std::int64_t rate = 0;
   std::vector<int> links;
 };
@@ -43,16 +43,16 @@ class MachineRoutes {
     return slowest;
   }
   // Whether paths up to this type connect all members and, if needed, a port.
-  bool joined(PathType limit) const;
+  bool joined(TopoPathType limit) const;
   // An upper bound for the number of channels of this rate; at most `limit_channels`.
-  int max_channels(std::int64_t rate, PathType limit, CrossNic cross, int limit_channels) const;
+  int max_channels(std::int64_t rate, TopoPathType limit, CrossNic cross, int limit_channels) const;
 
  private:
   // Links that lead out of a part of the machine.
   struct Exit {
     std::int64_t capacity = 0;
-    PathType from = PathType::kLoc;  // paths of nearer types do not use these links
-    std::int64_t links = 1;          // how many have this capacity and type
+    TopoPathType from = TopoPathType::kLoc;  // paths of nearer types do not use these links
+    std::int64_t links = 1;                  // how many have this capacity and type
     friend auto operator<=>(const Exit&, const Exit&) = default;
   };
   // All exits of a part that every ring must leave. `one_way`: a ring that enters and leaves the machine through
@@ -79,8 +79,8 @@ class MachineRoutes {
 RatedPath route_between(const RingMembers& members, int from, int to) {
   TopoPath path = members.paths->between(from, to);
   // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
-  const bool through_gpu = path.type == PathType::kNvl && path.proxy >= 0;
-  return {through_gpu ? PathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
+  const bool through_gpu = path.type == TopoPathType::kNvl && path.proxy >= 0;
+  return {through_gpu ? TopoPathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
 }
 
 bool nearer(const RatedPath& a, const RatedPath& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
@@ -160,9 +160,10 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
     if (!inside[node]) continue;
     for (const int link : links_of[node]) {
       const TopoLink& each = system.links[static_cast<std::size_t>(link)];
-      const PathType type = type_of(system, each);
+      const TopoPathType type = type_of(system, each);
       if (!inside[static_cast<std::size_t>(each.to)])
-        all.push_back({capacity_[static_cast<std::size_t>(link)], type == PathType::kPxb ? PathType::kPix : type});
+        all.push_back(
+            {capacity_[static_cast<std::size_t>(link)], type == TopoPathType::kPxb ? TopoPathType::kPix : type});
     }
   }
   std::ranges::sort(all);
@@ -174,7 +175,7 @@ void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vec
   }
 }
 
-bool MachineRoutes::joined(PathType limit) const {
+bool MachineRoutes::joined(TopoPathType limit) const {
   std::vector<char> seen(count_, 0);
   std::vector<int> open{0};
   seen[0] = 1;
@@ -194,7 +195,7 @@ bool MachineRoutes::joined(PathType limit) const {
   return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
 }
 
-int MachineRoutes::max_channels(std::int64_t rate, PathType limit, CrossNic cross, int limit_channels) const {
+int MachineRoutes::max_channels(std::int64_t rate, TopoPathType limit, CrossNic cross, int limit_channels) const {
   for (const Cut& cut : cuts_) {
     std::int64_t sum = 0;
     for (const Exit& exit : cut.exits) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
@@ -217,7 +218,7 @@ constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEac
 // It keeps the largest set of rings that fits.
 class RingPacker {
  public:
-  RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, CrossNic cross, int wanted,
+  RingPacker(const MachineRoutes& routes, std::int64_t rate, TopoPathType limit, CrossNic cross, int wanted,
              std::int64_t effort)
       : routes_(routes),
         free_(routes.capacity()),
@@ -354,7 +355,7 @@ class RingPacker {
   const MachineRoutes& routes_;
   std::vector<std::int64_t> free_;  // by link: the capacity that is left
   std::int64_t rate_;
-  PathType limit_;
+  TopoPathType limit_;
   CrossNic cross_;
   std::size_t wanted_;
   std::int64_t effort_;
@@ -428,8 +429,8 @@ class RingSearch {
 
  private:
   void try_all(const std::vector<std::int64_t>& rates, std::int64_t& rate) {
-    for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
-      const auto limit = static_cast<PathType>(type);
+    for (int type = 0; type < static_cast<int>(TopoPathType::kNet); ++type) {
+      const auto limit = static_cast<TopoPathType>(type);
       if (!std::ranges::all_of(kinds_, [&](const MachineRoutes& routes) { return routes.joined(limit); })) continue;
       for (const std::int64_t each : rates) {
         if (improve(each, limit)) rate = each;
@@ -437,7 +438,7 @@ class RingSearch {
     }
   }
 
-  bool improve(std::int64_t rate, PathType limit) {
+  bool improve(std::int64_t rate, TopoPathType limit) {
     int wanted = limits_.max_channels;
     for (const MachineRoutes& routes : kinds_) wanted = routes.max_channels(rate, limit, cross_, wanted);
     std::vector<std::vector<RingSegment>> found;
@@ -455,10 +456,10 @@ class RingSearch {
 
   // Rings on one kind of machine. If there are several kinds, one may need longer paths than another. So nearer paths
   // are tried first, if they may be enough: they use fewer links, which leaves more links for the other rings.
-  std::vector<RingSegment> pack(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted) {
+  std::vector<RingSegment> pack(const MachineRoutes& routes, std::int64_t rate, TopoPathType limit, int wanted) {
     std::vector<RingSegment> rings;
     for (int type = kinds_.size() > 1 ? 0 : static_cast<int>(limit); type <= static_cast<int>(limit); ++type) {
-      const auto near_limit = static_cast<PathType>(type);
+      const auto near_limit = static_cast<TopoPathType>(type);
       if (!routes.joined(near_limit) || routes.max_channels(rate, near_limit, cross_, wanted) < wanted) continue;
       const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
       const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));

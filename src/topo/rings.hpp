@@ -35,9 +35,9 @@ struct RingSegment {
 };
 
 struct RingSet {
-  std::int64_t rate = 0;                                       // of each channel, in kB/s
-  std::vector<std::vector<RingSegment>> segments;              // by machine and channel; each machine has all channels
-  PathType within = PathType::kLoc, between = PathType::kLoc;  // see ChannelPlan
+  std::int64_t rate = 0;                           // of each channel, in kB/s
+  std::vector<std::vector<RingSegment>> segments;  // by machine and channel; each machine has all channels
+  TopoPathType within = TopoPathType::kLoc, between = TopoPathType::kLoc;  // see ChannelPlan
 };
 
 inline constexpr double kRatesInGbps = 1e6;  // kB/s in one GB/s

@@ -28,9 +28,9 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
 
 // Whether a device hands its data over to a relay if the path between them has this type. GPUs use NVLink only, because
 // the relay exists to avoid slower paths. Cores of one NUMA node share its memory.
-bool hands_over(const TopoSystem& system, int device, PathType type) {
+bool hands_over(const TopoSystem& system, int device, TopoPathType type) {
   const bool gpu = node_at(system, device).kind == TopoKind::kGpu;
-  return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
+  return gpu ? type <= TopoPathType::kNvl : type <= TopoPathType::kPhb;
 }
 
 // The ancestor directly below the CPU: the PCI switch above the node, or the node itself.
@@ -77,7 +77,7 @@ int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, con
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
     const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
-                      paths.type(from, system.devices[other]) == PathType::kNvl;
+                      paths.type(from, system.devices[other]) == TopoPathType::kNvl;
     if (free && (best < 0 || parts[other] < parts[static_cast<std::size_t>(best)])) best = static_cast<int>(other);
   }
   return best;
@@ -100,7 +100,7 @@ class SwitchRelief {
     std::vector<int> ranks;
     for (const int other : fabric_.ranks_of(node)) {
       const int device = fabric_.device_of(other);
-      const bool reached = rank < 0 || fabric_.paths(node).type(fabric_.device_of(rank), device) == PathType::kNvl;
+      const bool reached = rank < 0 || fabric_.paths(node).type(fabric_.device_of(rank), device) == TopoPathType::kNvl;
       if (reached && !holds_net(system, below_cpu(system, device))) ranks.push_back(other);
     }
     return ranks.empty() ? -1 : ranks[static_cast<std::size_t>(number) % ranks.size()];
@@ -114,11 +114,11 @@ class SwitchRelief {
   bool gains(int node, int net) {
     const auto [known, fresh] = reliefs_.try_emplace(fabric_.system(node).xml);
     if (fresh) known->second = relieve_nics(fabric_.system(node));
-    return std::ranges::any_of(known->second, [&](const Relief& one) { return one.net == net; });
+    return std::ranges::any_of(known->second, [&](const NicRelief& one) { return one.net == net; });
   }
 
   const Fabric& fabric_;
-  std::map<std::string_view, std::vector<Relief>> reliefs_;  // by the XML of the machine
+  std::map<std::string_view, std::vector<NicRelief>> reliefs_;  // by the XML of the machine
 };
 
 // Adds the routes from `from_node` to the rank `to`. One joint route goes through a relay. Each sender that does not
@@ -148,11 +148,11 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
   std::vector<RailRoute> alone;
   for (const int sender : fabric.ranks_of(from_node)) {
     const int device = fabric.device_of(sender);
-    const PathType type = near.type(device, relay);
+    const TopoPathType type = near.type(device, relay);
     if (!hands_over(here, device, type)) {
       RailRoute own = joint;
       own.relay = sender;
-      own.gather = PathType::kLoc;
+      own.gather = TopoPathType::kLoc;
       own.gbps = std::min(arriving, near.gbps(device, net));
       own.senders = {sender};
       own.spares_out = false;
@@ -187,12 +187,12 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
   return routes;
 }
 
-std::vector<Relief> relieve_nics(const TopoSystem& system) {
-  std::vector<Relief> result;
+std::vector<NicRelief> relieve_nics(const TopoSystem& system) {
+  std::vector<NicRelief> result;
   if (system.devices.empty() || node_at(system, system.devices[0]).kind != TopoKind::kGpu) return result;
   const TopoPaths paths(system);
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
-    Relief relief{static_cast<int>(n), {}, 0, 0};
+    NicRelief relief{static_cast<int>(n), {}, 0, 0};
     std::vector<int> parts(system.devices.size(), 1);
     relief.gbps_before = host_rate(system, system.nets[n], parts);
     for (std::size_t from = 0; from < system.devices.size(); ++from) {

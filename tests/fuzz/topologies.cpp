@@ -136,7 +136,7 @@ void use(const TopoSystem& system, int nodes) {
   const Cluster cluster = cluster_of(system, nodes);
   require(!cluster.ranks.empty(), "a machine without devices");
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = 4});
-  for (const Channel& channel : plan.channels) {
+  for (const CommChannel& channel : plan.channels) {
     const std::set<int> seen(channel.ring.begin(), channel.ring.end());
     require(seen.size() == cluster.ranks.size() && channel.ring.size() == seen.size(), "a ring leaves ranks out");
   }

@@ -214,7 +214,7 @@ TEST(TopoFiles, ASlotMayHoldTwoGpusAndABusIdMayRepeat) {
       "<gpu dev=\"1\" sm=\"80\"/></pci></cpu></system>",
       "x");
   ASSERT_EQ(slot.devices.size(), 2U);
-  EXPECT_EQ(TopoPaths(slot).type(slot.devices[0], slot.devices[1]), PathType::kPix);
+  EXPECT_EQ(TopoPaths(slot).type(slot.devices[0], slot.devices[1]), TopoPathType::kPix);
   const std::string twice =
       "<system><cpu numaid=\"0\"><pci busid=\"0000:0A:00.0\"><gpu dev=\"0\"/></pci>\n"
       "<pci busid=\"0000:0a:00.0\"><gpu dev=\"1\"/></pci></cpu></system>";
@@ -226,7 +226,7 @@ TEST(TopoFiles, XgmiAndC2cAreLinks) {
   const TopoSystem amd = read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/mi300x8.xml");
   EXPECT_DOUBLE_EQ(link_rate(amd, amd.devices[0], amd.devices[7]), 48);
   const ChannelPlan plan = plan_channels(cluster_of(amd, 1));
-  EXPECT_EQ(plan.within, PathType::kNvl);
+  EXPECT_EQ(plan.within, TopoPathType::kNvl);
   EXPECT_NEAR(plan.ring_gbps, 7 * 48, 1) << "each GPU has seven links";
   const TopoSystem grace = parse_topology(
       "<system><cpu numaid=\"0\" arch=\"arm64\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\">"
@@ -243,7 +243,7 @@ TEST(TopoFiles, NvLinksMayLeadToTheCpu) {
   };
   const TopoSystem system = parse_topology("<system>" + cpu("0") + cpu("1") + "</system>", "x");
   const TopoPaths paths(system);
-  EXPECT_EQ(paths.type(system.devices[0], system.devices[1]), PathType::kSys);
+  EXPECT_EQ(paths.type(system.devices[0], system.devices[1]), TopoPathType::kSys);
   EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.devices[1]), 32) << "between the CPUs";
   EXPECT_DOUBLE_EQ(paths.gbps(system.devices[0], system.nodes[static_cast<std::size_t>(system.devices[0])].parent), 60);
 }
@@ -252,10 +252,10 @@ TEST(TopoFiles, AnNvSwitchCanBeAdded) {
   const TopoSystem bare = data_system("azure_ndv4-topo.xml"), added = topo::with_nvswitch(bare, 18, 90);
   ASSERT_EQ(added.devices.size(), 8U);
   EXPECT_EQ(device(added, 3).sm, 90);
-  EXPECT_EQ(TopoPaths(added).type(added.devices[0], added.devices[7]), PathType::kNvl);
+  EXPECT_EQ(TopoPaths(added).type(added.devices[0], added.devices[7]), TopoPathType::kNvl);
   EXPECT_TRUE(topo::machine_warnings(added).empty());
   const TopoSystem to_itself = topo::with_nvswitch(data_system("azure_ncv4-topo.xml"), 12, 80);
-  EXPECT_EQ(TopoPaths(to_itself).type(to_itself.devices[0], to_itself.devices[3]), PathType::kNvl);
+  EXPECT_EQ(TopoPaths(to_itself).type(to_itself.devices[0], to_itself.devices[3]), TopoPathType::kNvl);
   EXPECT_TRUE(test::fails([&] { topo::with_nvswitch(added, 18, 90); }, Code::kInvalidValue, {"has NVLinks"}));
 }
 
@@ -263,7 +263,7 @@ TEST(TopoFiles, AnNvSwitchCanBeAdded) {
 TEST(TopoFiles, BroadcomSwitchesAreFlattened) {
   const TopoSystem system = read_topology(SLIP_SOURCE_DIR "/bench/predict/machines/a100x8_16x100g.xml");
   EXPECT_EQ(system.nets.size(), 16U);
-  EXPECT_EQ(TopoPaths(system).type(system.devices[0], system.nets[0]), PathType::kPix);
+  EXPECT_EQ(TopoPaths(system).type(system.devices[0], system.nets[0]), TopoPathType::kPix);
   const ChannelPlan plan = plan_channels(cluster_of(system, 2));
   EXPECT_EQ(plan.channels.size(), 16U);
 }
@@ -319,7 +319,7 @@ TEST(TopoFiles, CpusAreBounded) {
   ASSERT_EQ(system.devices.size(), 256U);
   const ChannelPlan plan = plan_channels(cluster_of(system, 1));
   EXPECT_EQ(plan.channels.at(0).ring.size(), 256U);
-  EXPECT_EQ(plan.within, PathType::kSys);
+  EXPECT_EQ(plan.within, TopoPathType::kSys);
 }
 
 TEST(TopoFiles, ACpuOfAThousandCoresIsPlanned) {
@@ -339,7 +339,7 @@ TEST(TopoFiles, HundredsOfGpusOnAnNvSwitchArePlanned) {
   }
   const ChannelPlan plan = plan_channels(cluster_of(parse_topology(xml + "</cpu></system>", "x"), 1));
   EXPECT_EQ(plan.channels.at(0).ring.size(), 400U);
-  EXPECT_EQ(plan.within, PathType::kNvl);
+  EXPECT_EQ(plan.within, TopoPathType::kNvl);
 }
 
 TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {

@@ -18,12 +18,12 @@ TEST(TopoPaths, KnownMachine) {
   const TopoPaths paths(system);
   const auto& g = system.devices;
   const auto& n = system.nets;
-  EXPECT_EQ(paths.type(g[0], g[0]), PathType::kLoc);
-  EXPECT_EQ(paths.type(g[0], g[7]), PathType::kNvl);
+  EXPECT_EQ(paths.type(g[0], g[0]), TopoPathType::kLoc);
+  EXPECT_EQ(paths.type(g[0], g[7]), TopoPathType::kNvl);
   EXPECT_DOUBLE_EQ(paths.gbps(g[0], g[7]), 240);
-  EXPECT_EQ(paths.type(g[0], n[0]), PathType::kPix);
-  EXPECT_EQ(paths.type(g[0], n[3]), PathType::kPxn);
-  EXPECT_EQ(paths.type(n[3], g[0]), PathType::kSys);  // PXN applies to sending only
+  EXPECT_EQ(paths.type(g[0], n[0]), TopoPathType::kPix);
+  EXPECT_EQ(paths.type(g[0], n[3]), TopoPathType::kPxn);
+  EXPECT_EQ(paths.type(n[3], g[0]), TopoPathType::kSys);  // PXN applies to sending only
   const TopoPath over = paths.between(g[0], n[3]);
   EXPECT_TRUE(over.proxy == g[6] || over.proxy == g[7]);
   EXPECT_DOUBLE_EQ(over.gbps, 24);
@@ -43,13 +43,13 @@ TEST(TopoPaths, PciTypes) {
   const TopoPaths paths(system);
   ASSERT_EQ(system.devices.size(), 4U);
   const auto& g = system.devices;
-  EXPECT_EQ(paths.type(g[0], g[1]), PathType::kPxb);
-  EXPECT_EQ(paths.type(g[1], system.nets[0]), PathType::kPix);
-  EXPECT_EQ(paths.type(g[0], system.nets[0]), PathType::kPxb);
-  EXPECT_EQ(paths.type(g[0], g[2]), PathType::kPhb);
-  EXPECT_EQ(paths.type(g[0], g[3]), PathType::kSys);
+  EXPECT_EQ(paths.type(g[0], g[1]), TopoPathType::kPxb);
+  EXPECT_EQ(paths.type(g[1], system.nets[0]), TopoPathType::kPix);
+  EXPECT_EQ(paths.type(g[0], system.nets[0]), TopoPathType::kPxb);
+  EXPECT_EQ(paths.type(g[0], g[2]), TopoPathType::kPhb);
+  EXPECT_EQ(paths.type(g[0], g[3]), TopoPathType::kSys);
   EXPECT_DOUBLE_EQ(paths.gbps(g[0], g[3]), 6);
-  EXPECT_STREQ(path_name(paths.type(g[0], g[1])), "PXB");
+  EXPECT_STREQ(topo_path_name(paths.type(g[0], g[1])), "PXB");
 }
 
 // A NIC that cannot access GPU memory: the path leads up to the CPU and down again, though both are on one switch.
@@ -66,7 +66,7 @@ TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
     const TopoSystem system = machine(gdr);
     const TopoPaths paths(system);
     const int gpu = system.devices[0], net = system.nets[0];
-    EXPECT_EQ(paths.type(gpu, net), gdr == "1" ? PathType::kPix : PathType::kPhb);
+    EXPECT_EQ(paths.type(gpu, net), gdr == "1" ? TopoPathType::kPix : TopoPathType::kPhb);
     EXPECT_EQ(paths.between(gpu, net).links.size(), gdr == "1" ? 3U : 5U);
     EXPECT_EQ(paths.between(net, gpu).links.size(), gdr == "1" ? 3U : 5U);
     EXPECT_DOUBLE_EQ(paths.gbps(gpu, net), 12);
@@ -123,20 +123,20 @@ TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
         const auto a = static_cast<int>(from), b = static_cast<int>(to);
         const TopoPath path = paths.between(a, b);
         if (path.type ==
-            PathType::kNone) {  // an NVSwitch and a CPU: only GPUs connect them, and paths do not pass through GPUs
+            TopoPathType::kNone) {  // an NVSwitch and a CPU: only GPUs connect them, and paths do not pass through GPUs
           ASSERT_EQ(walk(system, a, b).hops, SIZE_MAX) << "seed " << seed;
           continue;
         }
         expect_sound(system, path, a, b);
-        if (path.type == PathType::kPxn) {
-          EXPECT_EQ(paths.type(a, path.proxy), PathType::kNvl);
-          EXPECT_LE(paths.type(path.proxy, b), PathType::kPxb);
+        if (path.type == TopoPathType::kPxn) {
+          EXPECT_EQ(paths.type(a, path.proxy), TopoPathType::kNvl);
+          EXPECT_LE(paths.type(path.proxy, b), TopoPathType::kPxb);
           EXPECT_GE(path.gbps, walk(system, a, b).gbps) << "seed " << seed;
           continue;
         }
-        if (path.type == PathType::kNvl && path.proxy >= 0) {  // a GPU between them forwards (NVB)
-          EXPECT_EQ(paths.type(a, path.proxy), PathType::kNvl);
-          EXPECT_EQ(paths.type(path.proxy, b), PathType::kNvl);
+        if (path.type == TopoPathType::kNvl && path.proxy >= 0) {  // a GPU between them forwards (NVB)
+          EXPECT_EQ(paths.type(a, path.proxy), TopoPathType::kNvl);
+          EXPECT_EQ(paths.type(path.proxy, b), TopoPathType::kNvl);
           EXPECT_GT(path.gbps, walk(system, a, b).gbps) << "seed " << seed;
           continue;
         }

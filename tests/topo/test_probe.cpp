@@ -28,9 +28,9 @@ TEST(TopoProbe, CoresNumaNodesAndCaches) {
   const TopoPaths paths(probe);
   const auto& cores = probe.devices;
   EXPECT_EQ(probe.nodes[static_cast<std::size_t>(cores[0])].kind, TopoKind::kCore);
-  EXPECT_EQ(paths.type(cores[0], cores[2]), PathType::kPix);   // one cache
-  EXPECT_EQ(paths.type(cores[0], cores[3]), PathType::kPhb);   // one NUMA node
-  EXPECT_EQ(paths.type(cores[0], cores[11]), PathType::kSys);  // two
+  EXPECT_EQ(paths.type(cores[0], cores[2]), TopoPathType::kPix);   // one cache
+  EXPECT_EQ(paths.type(cores[0], cores[3]), TopoPathType::kPhb);   // one NUMA node
+  EXPECT_EQ(paths.type(cores[0], cores[11]), TopoPathType::kSys);  // two
   const topo::XmlElement root = topo::parse_xml(probe.xml, "x", {});
   ASSERT_EQ(root.children.size(), 2U);
   EXPECT_EQ(*root.children[0].find("affinity"), "00000fff");

@@ -104,7 +104,7 @@ TEST(TopoRings, CrossingIsAsGoodAsTheBestOfAllAndKeepsToRails) {
     const auto gbps = [&](CrossNic cross, int machines) {
       const ChannelPlan plan =
           plan_channels(cluster_of(system, machines), {.max_channels = kFewChannels, .cross_nic = cross});
-      for (const Channel& channel : plan.channels) {
+      for (const CommChannel& channel : plan.channels) {
         for (std::size_t m = 0; m < channel.nets.size() && cross == CrossNic::kRails; ++m)
           EXPECT_EQ(channel.nets_out[m], channel.nets[(m + 1) % channel.nets.size()]) << "seed " << seed;
       }
@@ -154,7 +154,7 @@ TEST(TopoRings, FoldedAndUnfoldedCrossAlike) {
 }
 
 // Adds the load that a message from rank to rank, along the ring or a tree, puts on the links of both machines.
-void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const Channel& channel, bool ring, int from,
+void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const CommChannel& channel, bool ring, int from,
           int to, std::vector<Load>& loads) {
   const RankPlace a = cluster.ranks[static_cast<std::size_t>(from)], b = cluster.ranks[static_cast<std::size_t>(to)];
   const auto na = static_cast<std::size_t>(a.node), nb = static_cast<std::size_t>(b.node);
@@ -202,7 +202,7 @@ void expect_sound(const Cluster& cluster, const ChannelPlan& plan, std::uint64_t
   }
   ASSERT_FALSE(plan.channels.empty());
   const std::size_t ranks = cluster.ranks.size(), shares = plan.channels.front().trees.size();
-  for (const Channel& channel : plan.channels) {
+  for (const CommChannel& channel : plan.channels) {
     const std::set<int> visited(channel.ring.begin(), channel.ring.end());
     ASSERT_EQ(channel.ring.size(), ranks) << "seed " << seed;
     ASSERT_EQ(visited.size(), ranks) << "not a permutation, seed " << seed;
@@ -249,7 +249,7 @@ TEST(TopoRings, SoundOnRandomClusters) {
 TEST(TopoRings, NvSwitchFillsTheLinks) {
   const ChannelPlan plan = plan_channels(cluster_of(data_system("nvswitch8.xml"), 1));
   EXPECT_DOUBLE_EQ(plan.ring_gbps, 240);
-  EXPECT_EQ(plan.within, PathType::kNvl);
+  EXPECT_EQ(plan.within, TopoPathType::kNvl);
   EXPECT_EQ(plan.channels.size(), 6U);
 }
 
@@ -258,10 +258,10 @@ TEST(TopoRings, MachinesUseEachNetOnItsRail) {
   const ChannelPlan plan = plan_channels(cluster);
   EXPECT_DOUBLE_EQ(plan.ring_gbps, 96);  // four nets, each as fast as its slot
   EXPECT_DOUBLE_EQ(plan.switch_gbps, 96);
-  EXPECT_EQ(plan.between, PathType::kPix);
+  EXPECT_EQ(plan.between, TopoPathType::kPix);
   ASSERT_EQ(plan.channels.size(), 4U);
   for (int c = 0; c < 4; ++c) {
-    const Channel& channel = plan.channels[static_cast<std::size_t>(c)];
+    const CommChannel& channel = plan.channels[static_cast<std::size_t>(c)];
     EXPECT_EQ(channel.nets, std::vector<int>(4, c));
     // The first and the last rank of each machine are beside the net.
     for (std::size_t node = 0; node < 4; ++node) {
@@ -269,7 +269,7 @@ TEST(TopoRings, MachinesUseEachNetOnItsRail) {
       EXPECT_EQ(channel.ring[8 * node + 7] % 8 / 2, c);
     }
     // One rank of each machine has the switch as its parent.
-    EXPECT_EQ(std::count(channel.switch_tree.parent.begin(), channel.switch_tree.parent.end(), kSwitch), 4);
+    EXPECT_EQ(std::count(channel.switch_tree.parent.begin(), channel.switch_tree.parent.end(), kSwitchRank), 4);
   }
 }
 
@@ -279,7 +279,7 @@ TEST(TopoRings, OneRankAndRanksThatShareADevice) {
   ASSERT_EQ(alone.channels.size(), 1U);
   EXPECT_EQ(alone.channels[0].ring, std::vector<int>{0});
   const ChannelPlan shared = plan_channels({{system}, {{0, 3}, {0, 3}, {0, 3}}});
-  EXPECT_EQ(shared.within, PathType::kLoc);
+  EXPECT_EQ(shared.within, TopoPathType::kLoc);
   EXPECT_EQ(shared.channels.size(), 1U);
 }
 

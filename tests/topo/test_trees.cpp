@@ -77,7 +77,7 @@ TEST(TopoRoutes, AllSendersUseTheReceiversRail) {
     EXPECT_EQ(route.out_net, route.in_net);
     EXPECT_EQ(route.relay / 2, route.out_net) << "the relay stands beside the net";
     EXPECT_EQ(route.senders.size(), 8U);
-    EXPECT_EQ(route.gather, PathType::kNvl);
+    EXPECT_EQ(route.gather, TopoPathType::kNvl);
     EXPECT_DOUBLE_EQ(route.gbps, 24);
   }
   EXPECT_NE(routes[0].relay, routes[1].relay) << "both GPUs beside a net take their turn";
@@ -94,13 +94,13 @@ TEST(TopoRoutes, WithoutNvLinkEverySenderGoesAlone) {
 }
 
 TEST(TopoRoutes, GpusBesideTheNicHandOverToTheOthers) {
-  const std::vector<Relief> reliefs = relieve_nics(data_system("host_nic.xml"));
+  const std::vector<NicRelief> reliefs = relieve_nics(data_system("host_nic.xml"));
   ASSERT_EQ(reliefs.size(), 1U);
-  const Relief& relief = reliefs[0];
+  const NicRelief& relief = reliefs[0];
   EXPECT_DOUBLE_EQ(relief.gbps_before, 8);  // NIC and half of the GPUs share 12 GB/s: 12 / 1.5
   EXPECT_DOUBLE_EQ(relief.gbps_after, 12);
   ASSERT_EQ(relief.moves.size(), 2U);
-  for (const Relief::Move& move : relief.moves) {
+  for (const NicRelief::Move& move : relief.moves) {
     EXPECT_LT(move.from, 2);
     EXPECT_GE(move.to, 2);
   }

@@ -44,7 +44,7 @@ Json json_of(const TopoSystem& system) {
   for (const int from : shown ? system.devices : std::vector<int>()) {
     for (const int to : ends)
       paths.push_back(
-          {{"from", from}, {"to", to}, {"type", path_name(all.type(from, to))}, {"gbps", all.gbps(from, to)}});
+          {{"from", from}, {"to", to}, {"type", topo_path_name(all.type(from, to))}, {"gbps", all.gbps(from, to)}});
   }
   return {{"name", system.name},
           {"nodes", nodes},
@@ -80,7 +80,7 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
     }
   }
   for (const RankPlace& place : cluster.ranks) ranks.push_back({{"node", place.node}, {"device", place.device}});
-  for (const Channel& channel : plan.channels) {
+  for (const CommChannel& channel : plan.channels) {
     Json trees = Json::array();
     for (const CommTree& tree : channel.trees) trees.push_back(tree.parent);
     Json item = {{"ring", channel.ring}, {"trees", trees}};
@@ -97,8 +97,8 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
           {"ring_gbps", plan.ring_gbps},
           {"tree_gbps", plan.tree_gbps},
           {"switch_gbps", plan.switch_gbps},
-          {"within", path_name(plan.within)},
-          {"between", path_name(plan.between)},
+          {"within", topo_path_name(plan.within)},
+          {"between", topo_path_name(plan.between)},
           {"channels", channels}};
 }
 

@@ -208,7 +208,7 @@ class Picture : Lines {
     double y = bottom_ + 66;
     const auto here =
         static_cast<std::size_t>(std::ranges::count_if(cluster_.ranks, [](const RankPlace& p) { return p.node == 0; }));
-    for (const Channel& channel : plan_.channels) {
+    for (const CommChannel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
       // The ranks of the ring on the first machine. If the ring spans machines, the first member is the net through
       // which it enters, as -1 - net (see x_of()), and the last member the one through which it leaves, if that is

@@ -100,23 +100,25 @@ std::string channels_text(const std::vector<int>& channels) {
 }
 
 // "net 3"; "nets 3, 0" if the ring leaves the first machine through another net than it enters.
-std::string nets_text(const Channel& channel) {
+std::string nets_text(const CommChannel& channel) {
   const int in = channel.nets.front(), out = channel.nets_out.front();
   return in == out ? fmt::format("net {} ", in) : fmt::format("nets {}, {} ", in, out);
 }
 
 void append_rings(std::string& out, const ChannelPlan& plan) {
-  const auto key_of = [](const Channel& channel) { return std::tuple(channel.ring, channel.nets, channel.nets_out); };
+  const auto key_of = [](const CommChannel& channel) {
+    return std::tuple(channel.ring, channel.nets, channel.nets_out);
+  };
   std::map<std::tuple<std::vector<int>, std::vector<int>, std::vector<int>>, std::vector<int>> same;
-  std::vector<const Channel*> order;
+  std::vector<const CommChannel*> order;
   for (std::size_t c = 0; c < plan.channels.size(); ++c) {
-    const Channel& channel = plan.channels[c];
+    const CommChannel& channel = plan.channels[c];
     std::vector<int>& numbers = same[key_of(channel)];
     if (numbers.empty()) order.push_back(&channel);
     numbers.push_back(static_cast<int>(c));
   }
   for (std::size_t i = 0; i < order.size() && i < kShownRings; ++i) {
-    const Channel& channel = *order[i];
+    const CommChannel& channel = *order[i];
     std::string net;
     if (!channel.nets.empty()) net = fmt::format("{:<7}", nets_text(channel));
     out += fmt::format("  {:<8}{}{}\n", channels_text(same.at(key_of(channel))), net, ring_text(channel.ring));
@@ -126,8 +128,8 @@ void append_rings(std::string& out, const ChannelPlan& plan) {
 
 // The name of the path's type; NVB, if a GPU between the two forwards over NVLink.
 const char* path_text(const TopoPaths& paths, int from, int to) {
-  const PathType type = paths.type(from, to);
-  return type == PathType::kNvl && paths.between(from, to).proxy >= 0 ? "NVB" : path_name(type);
+  const TopoPathType type = paths.type(from, to);
+  return type == TopoPathType::kNvl && paths.between(from, to).proxy >= 0 ? "NVB" : topo_path_name(type);
 }
 
 }  // namespace
@@ -180,21 +182,21 @@ std::string draw_plan(const Cluster& cluster, const ChannelPlan& plan) {
   std::string out;
   const std::size_t channels = plan.channels.size();
   const bool several = !plan.channels.front().nets.empty();
-  const std::string between = several ? fmt::format(", to the net {}", path_name(plan.between)) : "";
+  const std::string between = several ? fmt::format(", to the net {}", topo_path_name(plan.between)) : "";
   out += fmt::format("{} on {}\n\n", counted(cluster.ranks.size(), "rank"), counted(cluster.nodes.size(), "node"));
   out += fmt::format("rings   {} in all, {} of {}; longest path {}{}\n", gbps_text(plan.ring_gbps),
                      counted(channels, "channel"), gbps_text(plan.ring_gbps / static_cast<double>(channels)),
-                     path_name(plan.within), between);
+                     topo_path_name(plan.within), between);
   append_rings(out, plan);
   int depth = 0;
   for (const CommTree& tree : plan.channels.front().trees) depth = std::max(depth, topo::depth_of(tree));
   out += fmt::format("trees   {} in all, {} a channel, {} within a node, {} deep\n", gbps_text(plan.tree_gbps),
                      plan.channels.front().trees.size(), plan.shape == TreeShape::kChain ? "chains" : "binary", depth);
   if (several) out += fmt::format("switch  {} where the network reduces\n", gbps_text(plan.switch_gbps));
-  for (const Relief& relief : relieve_nics(cluster.nodes.front())) {
+  for (const NicRelief& relief : relieve_nics(cluster.nodes.front())) {
     out += fmt::format("relief  net {}: {} instead of {} through host memory, if", relief.net,
                        gbps_text(relief.gbps_after), gbps_text(relief.gbps_before));
-    for (const Relief::Move& move : relief.moves) out += fmt::format(" {} to {},", move.from, move.to);
+    for (const NicRelief::Move& move : relief.moves) out += fmt::format(" {} to {},", move.from, move.to);
     out.back() = ' ';
     out += "first over NVLink\n";
   }

@@ -107,7 +107,7 @@ std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& pl
   return result;
 }
 
-CommGraph comm_graph(const Channel& channel) {
+CommGraph comm_graph(const CommChannel& channel) {
   CommGraph graph = CommGraph::of(channel.ring);
   graph.nets = channel.nets;
   if (channel.trees.empty()) return graph;
@@ -116,7 +116,7 @@ CommGraph comm_graph(const Channel& channel) {
   return graph;
 }
 
-CommGraph switch_comm_graph(const Channel& channel) {
+CommGraph switch_comm_graph(const CommChannel& channel) {
   std::vector<int> order = channel.ring;
   const auto root = static_cast<int>(order.size());
   order.push_back(root);
@@ -124,7 +124,7 @@ CommGraph switch_comm_graph(const Channel& channel) {
   CommTree tree = channel.switch_tree;
   tree.children.emplace_back();
   for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
-    if (tree.parent[rank] != kSwitch) continue;
+    if (tree.parent[rank] != kSwitchRank) continue;
     tree.parent[rank] = root;
     tree.children.back().push_back(static_cast<int>(rank));
   }

@@ -68,7 +68,7 @@ struct CommGraph {
   std::vector<LeveledTree> trees;  // of positions; chunk i uses tree i modulo their number
   LeveledTree rooted;              // for collectives with a root: of positions relative to the root's position
   Relays relays;
-  std::vector<int> nets;  // by node of the cluster: the net of this channel, see Channel; empty: not known
+  std::vector<int> nets;  // by node of the cluster: the net of this channel, see CommChannel; empty: not known
   static CommGraph of(std::vector<int> order);
 };
 
@@ -80,10 +80,10 @@ std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels);
 // The rings and trees of `plan`. If the plan has fewer channels than `channels`, several channels use the same.
 std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels);
 
-// The ring and the trees of one channel. Channel's trees are of ranks, those of CommGraph of positions.
-CommGraph comm_graph(const Channel& channel);
+// The ring and the trees of one channel. CommChannel's trees are of ranks, those of CommGraph of positions.
+CommGraph comm_graph(const CommChannel& channel);
 // The same with the switch in the network as one more rank, the root of the tree.
-CommGraph switch_comm_graph(const Channel& channel);
+CommGraph switch_comm_graph(const CommChannel& channel);
 
 // The relays along the rails that rail_routes() finds.
 Relays relays_of(const Cluster& cluster);

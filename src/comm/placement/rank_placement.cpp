@@ -208,7 +208,7 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
   if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
   else
     text = fmt::format("    to {}: {} through {}, handed over by {}", route.to, fmt::join(route.senders, " "),
-                       route.relay, path_name(route.gather));
+                       route.relay, topo_path_name(route.gather));
   text += fmt::format(", {} to {}", net_name(here, route.out_net), net_name(there, route.in_net));
   text += route.spares_out ? ", not through the switch of that net" : "";
   if (route.spares_in) text += fmt::format(", received by {} to spare the switch there", route.arrival);

@@ -106,7 +106,7 @@ ModelInputs model_inputs(const topo::FoldedCluster& cluster, const ChannelPlan& 
   in.ranks = cluster.ranks;
   in.machines = cluster.machines;
   in.channels = static_cast<int>(plan.channels.size());
-  in.nvlink = plan.within <= PathType::kNvl;
+  in.nvlink = plan.within <= TopoPathType::kNvl;
   in.ring_gbps = plan.ring_gbps;
   in.tree_gbps = plan.tree_gbps;
   in.switch_gbps = plan.switch_gbps;

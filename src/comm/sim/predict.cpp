@@ -86,7 +86,7 @@ class ClusterLinks {
 
   // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net. `ring`: the
   // channel's ring, which may leave a machine through another net than the trees.
-  void add(int from, int to, int track, const Channel* channel, bool ring) {
+  void add(int from, int to, int track, const CommChannel* channel, bool ring) {
     if (!added_.insert({from, to, track}).second) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
@@ -186,7 +186,7 @@ class ClusterLinks {
   RankMachine machine_;
 };
 
-void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel, bool ring) {
+void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const CommChannel* channel, bool ring) {
   for (std::size_t rank = 0; rank < programs.by_rank.size(); ++rank) {
     for (const Primitive& step : programs.by_rank[rank].steps) {
       if (step.kind == Primitive::Kind::kSend)
@@ -276,7 +276,7 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
-    const Channel& channel = plan.channels[track];
+    const CommChannel& channel = plan.channels[track];
     CallSpec spec{schedule, request.call, true, chunk};
     const std::uint64_t elements = request.call.elements;  // each channel carries a share
     spec.call.elements = elements * (track + 1) / tracks - elements * track / tracks;

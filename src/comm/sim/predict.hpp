@@ -20,7 +20,7 @@ struct PredictedCosts {
 struct PredictionRequest {
   Call call;
   Algorithm algorithm = Algorithm::kRing;  // there must be a schedule for the call
-  bool through_switch = false;             // all_reduce: by Channel::switch_tree, whose root is a switch that reduces
+  bool through_switch = false;  // all_reduce: by CommChannel::switch_tree, whose root is a switch that reduces
   // Between machines only nets of the same number reach each other (a rail). A message for a rank on another rail first
   // crosses the sender's machine through the CPU, unless a relay sends it. Rings and trees use the nets of their
   // channel.
