@@ -57,14 +57,14 @@ const std::vector<Case>& cases(bool quick) {
   static std::vector<Case> all;
   if (!all.empty()) return all;
   for_all(quick, [&](const Model& model, int devices, double gigabits) {
-    const GradientProfile profile = step_of(model), at_once = all_at_once(profile);
+    const GradientProfile profile = step_of(model), at_once = needed_at_once(profile);
     const ReduceCost cost = cost_of(devices, gigabits);
     const BucketPlan ddp = ddp_buckets(profile), ours = plan_buckets(profile, cost);
     Case one{.model = model.name, .devices = devices, .gigabits = gigabits};
     one.ddp = exposure_of(at_once, cost, ddp).exposed;
     one.ddp_by_need = exposure_of(profile, cost, ddp).exposed;
     one.at_once = exposure_of(at_once, cost, plan_buckets(at_once, cost)).exposed;
-    const Exposure seen = exposure_of(profile, cost, ours);
+    const BucketExposure seen = exposure_of(profile, cost, ours);
     one.ours = seen.exposed;
     one.communication = seen.communication;
     const Prediction simulated = predict_step(profile, cost, ours);

@@ -53,7 +53,7 @@ struct GradientProfile {
 };
 
 // The same step with all gradients needed at the end of the backward pass, as in PyTorch's DDP.
-GradientProfile all_at_once(GradientProfile profile);
+GradientProfile needed_at_once(GradientProfile profile);
 
 // `first` is the offset from the first byte of the first gradient.
 struct Bucket {
@@ -78,10 +78,10 @@ struct DdpLimits {
   std::uint64_t first_bytes = std::uint64_t{1} << 20, bytes = std::uint64_t{25} << 20;
 };
 BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits = {});
-BucketPlan each_alone(const GradientProfile& profile);
+BucketPlan bucket_per_gradient(const GradientProfile& profile);
 
 // The schedule that a plan leads to, and how much communication it exposes.
-struct Exposure {
+struct BucketExposure {
   struct Times {
     Picos ready = 0, start = 0, end = 0;
     Picos late = 0;  // how much later than needed; at least 0
@@ -92,8 +92,8 @@ struct Exposure {
   std::vector<Times> buckets = {};
 };
 // Throws kInvalidValue unless the buckets cover every byte of the gradients exactly once.
-Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
-                     Here here = Here::at());
+BucketExposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                           Here here = Here::at());
 
 struct PlanLimits {
   std::uint64_t granule = 64;  // slices are multiples of this many bytes

@@ -26,7 +26,7 @@ inline BucketPlan exhaustive_plan(const std::vector<flow::GradientSlice>& slices
     if (!allowed) continue;
     borders.push_back(static_cast<std::uint32_t>(slices.size()));
     BucketPlan plan = flow::ordered(slices, borders, cost, kNodes);
-    const Exposure exposure = exposure_of(profile, cost, plan);
+    const BucketExposure exposure = exposure_of(profile, cost, plan);
     const std::pair score(exposure.exposed, exposure.communication);
     if (best.buckets.empty() || score < best_score) best_score = score, best = std::move(plan);
   }

@@ -100,14 +100,14 @@ TEST(BucketPlan, ExposureFollowsTheRecurrence) {
   profile.gradients = {{1000, 10 * kUs, 100 * kUs, 0}, {1000, 20 * kUs, 60 * kUs, 0}, {1000, 50 * kUs, 50 * kUs, 0}};
   profile.backward_end = 50 * kUs;
   const ReduceCost cost = simple_cost();  // 11 us each
-  const Exposure alone = exposure_of(profile, cost, each_alone(profile));
+  const BucketExposure alone = exposure_of(profile, cost, bucket_per_gradient(profile));
   EXPECT_EQ(alone.exposed, 11 * kUs);  // the last one; the others are long done
   EXPECT_EQ(alone.communication, 33 * kUs);
-  const Exposure together = exposure_of(profile, cost, {{{0, 3000}}});
+  const BucketExposure together = exposure_of(profile, cost, {{{0, 3000}}});
   EXPECT_EQ(together.exposed, 13 * kUs);
   EXPECT_EQ(together.buckets[0].ready, 50 * kUs);
   // The last gradient is reduced before the two others, which arrive together.
-  const Exposure overtaken = exposure_of(profile, cost, {{{2000, 1000}, {0, 2000}}});
+  const BucketExposure overtaken = exposure_of(profile, cost, {{{2000, 1000}, {0, 2000}}});
   EXPECT_EQ(overtaken.buckets[1].start, 61 * kUs);
   EXPECT_EQ(overtaken.exposed, 13 * kUs);
   EXPECT_TRUE(fails(
@@ -128,7 +128,7 @@ TEST(BucketPlan, DynamicProgrammingEndsFirst) {
   const ReduceCost cost = simple_cost();
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20262, round " << round);
-    const GradientProfile profile = all_at_once(random_step(random, 2 + random() % 8));
+    const GradientProfile profile = needed_at_once(random_step(random, 2 + random() % 8));
     const std::vector<flow::GradientSlice> slices = flow::slices_of(profile, 0, 64);
     const BucketPlan found = flow::ordered(slices, flow::earliest_end(slices, cost, profile.bytes()), cost, 1);
     EXPECT_EQ(exposure_of(profile, cost, found).exposed,
@@ -173,7 +173,7 @@ TEST(BucketPlan, IsNeverWorseThanDdp) {
     const BucketPlan plan = plan_buckets(profile, cost, {.effort = 300});
     const Picos ours = exposure_of(profile, cost, plan).exposed;
     EXPECT_LE(ours, exposure_of(profile, cost, ddp_buckets(profile)).exposed);
-    const GradientProfile at_once = all_at_once(profile);
+    const GradientProfile at_once = needed_at_once(profile);
     EXPECT_LE(ours, exposure_of(at_once, cost, ddp_buckets(profile)).exposed);
     std::vector<Bucket> buckets = plan.buckets;  // none has two groups
     std::uint64_t border = 0;
@@ -225,7 +225,7 @@ TEST(BucketPlan, IsWhatTheSimulatorSays) {
     const GradientProfile profile = random_step(random, 2 + random() % 30);
     const ReduceCost cost = simple_cost();
     for (const BucketPlan& plan :
-         {plan_buckets(profile, cost, {.effort = 200}), ddp_buckets(profile), each_alone(profile)}) {
+         {plan_buckets(profile, cost, {.effort = 200}), ddp_buckets(profile), bucket_per_gradient(profile)}) {
       const Prediction seen = predict_step(profile, cost, plan);
       EXPECT_NEAR(static_cast<double>(seen.exposed), static_cast<double>(exposure_of(profile, cost, plan).exposed),
                   1000);
@@ -240,7 +240,7 @@ TEST(BucketPlan, MannersOfAStep) {
   const Device device = Device::open("sim:h200", {.run_functions = false});
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
-  const BucketPlan plan = each_alone(profile);
+  const BucketPlan plan = bucket_per_gradient(profile);
   const Picos blocking = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kInCompute).exposed,
               at_end = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kAtTheEnd).exposed,
               by_need = flow::simulate_step(device, profile, cost, plan, flow::OverlapPolicy::kByNeed).exposed;

@@ -296,7 +296,7 @@ TEST(GradientComparisons, ThePredictionIsThatOfTheStep) {
       {1 << 20, 10 * kUs, 700 * kUs, 0}, {1 << 18, 200 * kUs, 650 * kUs, 0}, {1 << 20, 600 * kUs, 600 * kUs, 0}};
   profile.backward_end = 600 * kUs;
   const ReduceCost cost = ReduceCost::of({.bytes_per_second = 1e10, .latency = 20 * kUs});
-  for (const BucketPlan& plan : {each_alone(profile), ddp_buckets(profile), plan_buckets(profile, cost)}) {
+  for (const BucketPlan& plan : {bucket_per_gradient(profile), ddp_buckets(profile), plan_buckets(profile, cost)}) {
     const GradientReport report = predict_report(profile, cost, plan);
     const Prediction step = predict_step(profile, cost, plan);
     EXPECT_NEAR(static_cast<double>(report.exposed), static_cast<double>(step.exposed), 2000.0);

@@ -238,7 +238,7 @@ GradientProfile profile_of(std::size_t layers, Picos unit) {
 
 BucketPlan plan_by(BucketRule rule, const GradientProfile& profile, const ReduceCost& cost) {
   if (rule == BucketRule::kDdp) return ddp_buckets(profile);
-  return rule == BucketRule::kEach ? each_alone(profile) : plan_buckets(profile, cost);
+  return rule == BucketRule::kEach ? bucket_per_gradient(profile) : plan_buckets(profile, cost);
 }
 
 void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
@@ -275,7 +275,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
     if (each.rule == BucketRule::kPlanned) planned = seen.exposed;
   }
   report.show(table);
-  const Exposure estimate = exposure_of(profile, cost, plan_buckets(profile, cost));
+  const BucketExposure estimate = exposure_of(profile, cost, plan_buckets(profile, cost));
   report.conclude(fmt::format("The plan exposes {} where DDP's rule exposes {}; all calls together take {}.",
                               base::format_time(planned), base::format_time(ddp),
                               base::format_time(estimate.communication)));

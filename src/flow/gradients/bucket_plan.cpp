@@ -156,7 +156,7 @@ std::vector<Candidate> first_plans(std::vector<BorderSearch>& slicings, const Re
   return found;
 }
 
-Score score_of(const Exposure& exposure) { return {exposure.exposed, exposure.communication}; }
+Score score_of(const BucketExposure& exposure) { return {exposure.exposed, exposure.communication}; }
 
 }  // namespace
 
@@ -260,7 +260,7 @@ std::uint64_t GradientProfile::bytes() const {
   return sum;
 }
 
-GradientProfile all_at_once(GradientProfile profile) {
+GradientProfile needed_at_once(GradientProfile profile) {
   for (GradientProfile::Gradient& gradient : profile.gradients) gradient.needed = profile.backward_end;
   return profile;
 }
@@ -293,7 +293,7 @@ BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits) 
   return plan;
 }
 
-BucketPlan each_alone(const GradientProfile& profile) {
+BucketPlan bucket_per_gradient(const GradientProfile& profile) {
   BucketPlan plan;
   std::uint64_t first = 0;
   for (const GradientProfile::Gradient& gradient : profile.gradients) {
@@ -303,7 +303,7 @@ BucketPlan each_alone(const GradientProfile& profile) {
   return plan;
 }
 
-Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
+BucketExposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   require_whole(profile, plan, here);
   std::vector<std::uint64_t> firsts;  // bytes before each gradient
   std::uint64_t sum = 0;
@@ -311,9 +311,9 @@ Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, con
     firsts.push_back(sum);
     sum += gradient.bytes;
   }
-  Exposure result;
+  BucketExposure result;
   for (const Bucket& bucket : plan.buckets) {
-    Exposure::Times times;
+    BucketExposure::Times times;
     Picos needed = 0;
     auto at = std::upper_bound(firsts.begin(), firsts.end(), bucket.first) - firsts.begin() - 1;
     for (bool any = false;

@@ -159,7 +159,7 @@ void Gradients::State::seal(Here here) {
     planner.emplace(comm, device, parameters.size(), std::move(cost), planning, here);
   }
   const GradientProfile sizes = layout.profile();
-  adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
+  adopt(options.buckets == BucketRule::kEach ? bucket_per_gradient(sizes) : ddp_buckets(sizes, options.ddp), here);
   flow::meet_on_gpu(comm, device, here);
 }
 
