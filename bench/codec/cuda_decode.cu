@@ -19,7 +19,7 @@ class Memory {
   ~Memory() { cudaFree(data_); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  Piece piece() const { return {static_cast<std::byte*>(data_), bytes_}; }
+  ArgBytes piece() const { return {static_cast<std::byte*>(data_), bytes_}; }
 
  private:
   void* data_ = nullptr;
@@ -62,7 +62,7 @@ double gpu_decode_rate(const CodecWeights& of, bool verify) {
   const Memory checksums(of.table.blocks() * 8, of.table.checksums().data());
   const Memory ends(of.table.blocks() * 4, of.table.ends().data());
   const Memory into(of.weights.size()), report(8);
-  const Piece reads[] = {blocks.piece(), checksums.piece(), ends.piece()}, writes[] = {into.piece(), report.piece()};
+  const ArgBytes reads[] = {blocks.piece(), checksums.piece(), ends.piece()}, writes[] = {into.piece(), report.piece()};
   model::DecompressSizes sizes = model::DecompressSizes::of(of.table);
   sizes.verify = verify;
   const std::vector<Scalar> scalars = sizes.scalars();

@@ -48,12 +48,12 @@ class Event {
   bool sync_for(std::chrono::nanoseconds limit, Here here = Here::at()) const;  // false: not reached after `limit`
 
   bool recorded() const { return point_.stream != nullptr; }
-  Point point() const { return point_; }
+  StreamPoint point() const { return point_; }
   std::uint32_t device_id() const { return device_; }
 
  protected:
   friend class StreamRef;
-  Point point_;
+  StreamPoint point_;
   std::uint64_t stream_ = 0;   // id of the stream that recorded it, for traces
   std::uint32_t device_ = 0;   // 0: not bound to a device yet
   std::uint64_t capture_ = 0;  // the capture that recorded it; 0: none

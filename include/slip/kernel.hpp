@@ -55,7 +55,7 @@ class Scalar {
 };
 
 // The memory of one range, as a kernel sees it.
-struct Piece {
+struct ArgBytes {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
@@ -63,7 +63,7 @@ struct Piece {
 // The arguments of one launch, valid during the kernel's call only.
 class Args {
  public:
-  Args(std::span<const Piece> reads, std::span<const Piece> writes, std::span<const Scalar> scalars)
+  Args(std::span<const ArgBytes> reads, std::span<const ArgBytes> writes, std::span<const Scalar> scalars)
       : reads_(reads), writes_(writes), scalars_(scalars) {}
 
   std::size_t reads() const { return reads_.size(); }
@@ -72,12 +72,12 @@ class Args {
   // The i-th range read or written, as elements of T. Throws kInvalidValue if there is none.
   template <class T>
   std::span<const T> in(std::size_t i) const {
-    const Piece& piece = at(reads_, i, "in");
+    const ArgBytes& piece = at(reads_, i, "in");
     return {reinterpret_cast<const T*>(piece.data), piece.bytes / sizeof(T)};
   }
   template <class T>
   std::span<T> out(std::size_t i) const {
-    const Piece& piece = at(writes_, i, "out");
+    const ArgBytes& piece = at(writes_, i, "out");
     return {reinterpret_cast<T*>(piece.data), piece.bytes / sizeof(T)};
   }
   template <class T>
@@ -86,10 +86,10 @@ class Args {
   }
 
  private:
-  static const Piece& at(std::span<const Piece> pieces, std::size_t i, const char* which);
+  static const ArgBytes& at(std::span<const ArgBytes> pieces, std::size_t i, const char* which);
   const Scalar& scalar_at(std::size_t i) const;
 
-  std::span<const Piece> reads_, writes_;
+  std::span<const ArgBytes> reads_, writes_;
   std::span<const Scalar> scalars_;
 };
 

@@ -63,7 +63,7 @@ const char* op_kind_name(OpKind kind);
 const char* engine_name(Engine engine);
 
 // A point in a stream: after all ops up to `position`.
-struct Point {
+struct StreamPoint {
   runtime::StreamState* stream = nullptr;
   std::uint64_t position = 0;
 };
@@ -82,7 +82,7 @@ struct Op {
   Scalars scalars = {};
   Cost cost = {};
   std::function<void()>* host = nullptr;  // kHost; moved from when submitted
-  Point point = {};                       // kWait
+  StreamPoint point = {};                 // kWait
   // kWait: the id that the point's stream had at this point; 0: its current id. If the stream was closed since then, a
   // new stream may use the same StreamState with another id.
   std::uint64_t point_stream = 0;

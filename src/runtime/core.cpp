@@ -164,8 +164,8 @@ Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why
   return {code, fmt::format("{} '{}'{} failed: {}", op_kind_name(kind), name.text(), place, why), position, here};
 }
 
-void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id, Name name,
-                    Here here) {
+void notify_barrier(const StreamState& stream, std::uint64_t position, StreamPoint other, std::uint64_t other_id,
+                    Name name, Here here) {
   notify({.kind = RecordKind::kBarrier,
           .device = stream.core->id,
           .stream = stream.last_id,

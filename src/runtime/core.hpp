@@ -148,8 +148,8 @@ class Staging {
  public:
   explicit Staging(Backend& backend) : backend_(backend) {}
   ~Staging();
-  std::byte* take(std::size_t bytes);                           // also frees the pieces whose upload is done
-  void give(std::byte* data, std::size_t bytes, Point until) {  // to be freed once `until` is reached
+  std::byte* take(std::size_t bytes);                                 // also frees the pieces whose upload is done
+  void give(std::byte* data, std::size_t bytes, StreamPoint until) {  // to be freed once `until` is reached
     const base::LockGuard lock(mutex_);
     pieces_.push_back({data, bytes, until});
   }
@@ -158,7 +158,7 @@ class Staging {
   struct Piece {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    Point until;
+    StreamPoint until;
   };
   Backend& backend_;
   base::Mutex mutex_;
@@ -281,7 +281,7 @@ Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why
 
 // Reports to observers that the stream waits for another point from `position` on, without a call of the program.
 // `other_id`: as Op::point_stream.
-void notify_barrier(const StreamState& stream, std::uint64_t position, Point other, std::uint64_t other_id = 0,
+void notify_barrier(const StreamState& stream, std::uint64_t position, StreamPoint other, std::uint64_t other_id = 0,
                     Name name = {}, Here here = {});
 
 // The path of every op from a call to the backend: checks stream and device, captures or submits, notifies observers.
@@ -340,7 +340,7 @@ void drop_block(Block* block);  // its ranges become invalid
 // most of their time. REQUIRES: the stream does not capture.
 std::uint64_t issue_record(StreamState& stream, Here here);  // without a time stamp
 // `point_stream`, `event`: see Op.
-void issue_wait(StreamState& stream, Point point, std::uint64_t point_stream, EventState* event, Here here);
+void issue_wait(StreamState& stream, StreamPoint point, std::uint64_t point_stream, EventState* event, Here here);
 
 // --- Copies and fills: their checks, the engine that runs them, and when they block the host (rules 32-43, 73). ---
 

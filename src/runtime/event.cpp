@@ -20,7 +20,7 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
 
 // The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
 // device may use the state of its stream by now.
-runtime::DeviceCore* core_of(const Point& point, std::uint32_t device) {
+runtime::DeviceCore* core_of(const StreamPoint& point, std::uint32_t device) {
   runtime::DeviceCore* core = point.stream ? point.stream->core : nullptr;
   return core && core->id == device ? core : nullptr;
 }

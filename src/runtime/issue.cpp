@@ -163,7 +163,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
   return stream.core->backend->submit(stream, t_record);
 }
 
-[[gnu::hot]] void issue_wait(StreamState& stream, Point point, std::uint64_t point_stream, EventState* event,
+[[gnu::hot]] void issue_wait(StreamState& stream, StreamPoint point, std::uint64_t point_stream, EventState* event,
                              Here here) {
   expect_exit();
   check_stream(stream, here);

@@ -45,7 +45,7 @@ const char* memory_kind_name(MemoryKind kind) {
   return "unknown";
 }
 
-const Piece& Args::at(std::span<const Piece> pieces, std::size_t i, const char* which) {
+const ArgBytes& Args::at(std::span<const ArgBytes> pieces, std::size_t i, const char* which) {
   if (i >= pieces.size())
     base::fail(Code::kInvalidValue, {}, "the kernel uses {}({}), but the launch passed only {} such ranges", which, i,
                pieces.size());

@@ -23,7 +23,7 @@ struct Plan::Launches {
   std::vector<std::weak_ptr<runtime::DeviceCore>> devices;
   std::vector<Name> names;
   std::vector<ForkedStream> forked SLIP_GUARDED_BY(mutex);  // by number of the stream; entry 0, the origin, stays empty
-  Point last SLIP_GUARDED_BY(mutex);                        // the end of the previous launch
+  StreamPoint last SLIP_GUARDED_BY(mutex);                  // the end of the previous launch
   // The id of its stream, which may be closed by now.
   std::uint64_t last_stream SLIP_GUARDED_BY(mutex) = 0;
 
@@ -315,16 +315,16 @@ void Plan::Launches::wait_for_last(runtime::StreamState& main, Here here) const 
 void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) SLIP_REQUIRES(launches_->mutex) {
   if (nodes_.empty()) return;  // an empty plan is no barrier in the legacy stream (rule 8)
   // A launch behaves as one op of its stream. The waits that ensure this are implicit.
-  const auto wait = [](runtime::StreamState& stream, Point point, bool launch_edge, Here place) {
+  const auto wait = [](runtime::StreamState& stream, StreamPoint point, bool launch_edge, Here place) {
     if (point.stream && point.stream != &stream)
       runtime::enqueue(stream, {.kind = OpKind::kWait, .launch_edge = launch_edge, .here = place, .point = point});
   };
   const auto end_of = [here](runtime::StreamState& stream) {
-    return Point{&stream, runtime::enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
+    return StreamPoint{&stream, runtime::enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches_->forget_failure();
   launches_->wait_for_last(main, here);
-  const Point begin = end_of(main);
+  const StreamPoint begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
   // If points are events of the driver, each edge needs its own event; otherwise it would wait for later ops, too.
@@ -334,7 +334,7 @@ void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) SLIP
       if (main.core->native && nodes_[before].stream != node.stream) marked[before] = true;
     }
   }
-  std::vector<Point> ends(nodes_.size());
+  std::vector<StreamPoint> ends(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
     runtime::StreamState& stream = *bound.streams[node.stream];

@@ -28,7 +28,7 @@ StreamPool::~StreamPool() {
 
 void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   const std::size_t size = rounded(block.bytes);
-  Point wait_for;
+  StreamPoint wait_for;
   FreeBlock memory{nullptr, size, {}};
   {
     const base::LockGuard lock(mutex_);
@@ -65,7 +65,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
 }
 
 // Finds the best allowed block by size. Sets `wait_for` if the stream must wait for its free first.
-bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, Point& wait_for) {
+bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, StreamPoint& wait_for) {
   const PoolOptions& rules = core_.options.pool;
   std::size_t best = free_.size();
   bool best_waits = false;
@@ -103,7 +103,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
   core_.memory.use(-static_cast<std::ptrdiff_t>(block.capacity));
 }
 
-void StreamPool::keep_wait(const StreamState& stream, Point point) {
+void StreamPool::keep_wait(const StreamState& stream, StreamPoint point) {
   const std::uint64_t at = core_.backend->submit(const_cast<StreamState&>(stream), {.kind = OpKind::kRecord});
   const base::LockGuard lock(mutex_);
   std::deque<StreamWait>& waits = waits_[&stream];
@@ -112,7 +112,7 @@ void StreamPool::keep_wait(const StreamState& stream, Point point) {
 }
 
 // Returns whether `stream`, up to `position`, waited for `point`, directly or through other streams.
-bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const {
+bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position, StreamPoint point, int depth) const {
   const auto found = waits_.find(stream);
   if (found == waits_.end()) return false;
   for (const StreamWait& wait : found->second) {

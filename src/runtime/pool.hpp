@@ -26,7 +26,7 @@ class StreamPool {
   // Returns unused memory over `keep` bytes to the system (at a synchronisation, rule 88).
   void trim(std::size_t keep);
   // Records a wait, so that the pool can follow event dependencies. Cheap while the pool has no free memory.
-  void note_wait(const StreamState& stream, Point point) {
+  void note_wait(const StreamState& stream, StreamPoint point) {
     if (watching_.load(std::memory_order_relaxed)) [[unlikely]]
       keep_wait(stream, point);
   }
@@ -35,17 +35,17 @@ class StreamPool {
   struct FreeBlock {
     std::byte* data;
     std::size_t bytes;
-    Point freed;  // once it is reached, the memory is unused
+    StreamPoint freed;  // once it is reached, the memory is unused
   };
   struct StreamWait {
-    std::uint64_t at;  // position in the waiting stream, right after the wait
-    Point point;       // the point that it waits for
+    std::uint64_t at;   // position in the waiting stream, right after the wait
+    StreamPoint point;  // the point that it waits for
   };
 
-  void keep_wait(const StreamState& stream, Point point);
+  void keep_wait(const StreamState& stream, StreamPoint point);
   static std::size_t rounded(std::size_t bytes);
-  bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, Point& wait_for) SLIP_REQUIRES(mutex_);
-  bool ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const
+  bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, StreamPoint& wait_for) SLIP_REQUIRES(mutex_);
+  bool ordered_after(const StreamState* stream, std::uint64_t position, StreamPoint point, int depth) const
       SLIP_REQUIRES(mutex_);
   bool release_reached(std::size_t keep) SLIP_REQUIRES(mutex_);
 

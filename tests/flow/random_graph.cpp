@@ -161,13 +161,13 @@ Reference::Reference(const Graph& graph, const WeightWords& weights) : graph_(gr
 void Reference::step() {
   for (const GraphOp& op : graph_.ops()) {
     const auto pieces = [&](const std::vector<ValueBytes>& list) {
-      std::vector<Piece> result;
+      std::vector<ArgBytes> result;
       for (const ValueBytes& bytes : list)
         result.push_back({std::as_writable_bytes(std::span(values_[bytes.value.index])).data() + bytes.offset,
                           static_cast<std::size_t>(bytes.bytes)});
       return result;
     };
-    const std::vector<Piece> reads = pieces(op.reads), writes = pieces(op.writes);
+    const std::vector<ArgBytes> reads = pieces(op.reads), writes = pieces(op.writes);
     op.kernel->cpu(Args(reads, writes, op.scalars));
   }
 }

@@ -93,7 +93,7 @@ struct Model {
     std::vector<Words> now = values;
     for (int step = 0; step < steps; ++step) {
       for (const GraphOp& op : graph.ops()) {
-        std::vector<Piece> reads, writes;
+        std::vector<ArgBytes> reads, writes;
         for (const ValueBytes& read : op.reads)
           reads.push_back({reinterpret_cast<std::byte*>(now[read.value.index].data()), read.bytes});
         for (const ValueBytes& write : op.writes)

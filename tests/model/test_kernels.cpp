@@ -264,7 +264,8 @@ TEST(CpuLinear, BitsDependOnNothingButTheValues) {
       // Inside for_each_index the team of threads is busy, so that the kernel runs on one thread.
       Bytes alone(whole.size());
       Bytes xs = given.at("x"), ws = given.at("w");
-      const Piece reads[] = {{xs.data(), xs.size()}, {ws.data(), ws.size()}}, writes[] = {{alone.data(), alone.size()}};
+      const ArgBytes reads[] = {{xs.data(), xs.size()}, {ws.data(), ws.size()}},
+                     writes[] = {{alone.data(), alone.size()}};
       const auto scalars = model::LinearSizes{type, tokens, kIn, kOut, 0, kOut}.scalars();
       base::for_each_index(2, [&](std::size_t index) {
         if (index == 0) model::kernel_of(model::BuiltIn::kLinear).cpu(Args(reads, writes, scalars));

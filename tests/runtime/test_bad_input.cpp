@@ -88,7 +88,7 @@ TEST_F(BadInput, FillsOfPageableMemory) {
 TEST_F(BadInput, EventsOfAnotherDevice) {
   const Stream there = devices[1].stream();
   Event event = there.record();
-  const Point point = event.point();
+  const StreamPoint point = event.point();
   const std::string text = test::text_of([&] { stream.record(event); });
   EXPECT_TRUE(test::contains(text, "rule 67")) << text;
   EXPECT_EQ(event.point().stream, point.stream) << "unchanged by a record that failed";

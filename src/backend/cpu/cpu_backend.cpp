@@ -219,12 +219,12 @@ bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std:
     if (base::load_acquire(lane.done) >= position) return true;  // acquire: sees the results
     return executor_->wait(lane, position, deadline_ns);
   }
-  std::vector<Point> ends;
+  std::vector<StreamPoint> ends;
   for (Lane* lane : covered_by(stream)) {
     settle_pending(*lane);
     ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
   }
-  return std::ranges::all_of(ends, [&](const Point& end) {
+  return std::ranges::all_of(ends, [&](const StreamPoint& end) {
     return executor_->wait(static_cast<Lane&>(*end.stream), end.position, deadline_ns);
   });
 }
@@ -511,7 +511,7 @@ void CpuBackend::flush_pending(Lane& lane) {
 }
 
 // Writes a wait for the point, after the pending waits. REQUIRES: room.
-std::uint64_t CpuBackend::write_wait(Lane& lane, const Op& op, Point point) {
+std::uint64_t CpuBackend::write_wait(Lane& lane, const Op& op, StreamPoint point) {
   flush_pending(lane);
   lane.pending.points[lane.pending.count++] = point;
   return write(lane, op);
@@ -529,7 +529,7 @@ void CpuBackend::settle_pending(Lane& lane) {
 
 // Writes the op with the waits that came before it. REQUIRES: room. Returns the position after the op.
 std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
-  const std::span<const Point> waits(lane.pending.points, lane.pending.count);
+  const std::span<const StreamPoint> waits(lane.pending.points, lane.pending.count);
   if (!waits.empty()) {
     lane.pending.count = 0;
     lane.has_pending.store(false, std::memory_order_relaxed);

@@ -38,7 +38,7 @@ class CpuBackend final : public runtime::Backend {
       SLIP_REQUIRES(lane.submit_lock) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::uint64_t push(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock);
   std::uint64_t write(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock);
-  std::uint64_t write_wait(Lane& lane, const Op& op, Point point) SLIP_REQUIRES(lane.submit_lock);
+  std::uint64_t write_wait(Lane& lane, const Op& op, StreamPoint point) SLIP_REQUIRES(lane.submit_lock);
   void flush_pending(Lane& lane) SLIP_REQUIRES(lane.submit_lock);
   void settle_pending(Lane& lane) SLIP_EXCLUDES(lane.submit_lock);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position) SLIP_REQUIRES(lane.submit_lock);

@@ -12,7 +12,7 @@
 namespace slip::backend {
 namespace {
 
-std::span<const Piece> pieces(PackedOp& op, std::size_t first, std::size_t count) {
+std::span<const ArgBytes> pieces(PackedOp& op, std::size_t first, std::size_t count) {
   return {pieces(op) + first, count};
 }
 

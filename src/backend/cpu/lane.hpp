@@ -60,15 +60,15 @@ static_assert(sizeof(PackedOp) == sizeof(Cell), "an op without ranges takes one 
 
 inline Here here(const PackedOp& op) { return {op.file, op.line}; }
 // The lists that follow the first cell.
-inline Piece* pieces(PackedOp& op) { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(&op) + 1); }
+inline ArgBytes* pieces(PackedOp& op) { return reinterpret_cast<ArgBytes*>(reinterpret_cast<Cell*>(&op) + 1); }
 inline Scalar* scalar_list(PackedOp& op) { return reinterpret_cast<Scalar*>(pieces(op) + op.reads + op.writes); }
-inline Point* more_list(PackedOp& op) { return reinterpret_cast<Point*>(scalar_list(op) + op.scalars); }
-static_assert(sizeof(Scalar) % alignof(Point) == 0, "points follow scalars");
+inline StreamPoint* more_list(PackedOp& op) { return reinterpret_cast<StreamPoint*>(scalar_list(op) + op.scalars); }
+static_assert(sizeof(Scalar) % alignof(StreamPoint) == 0, "points follow scalars");
 
 // Waits that the next op of the stream will carry.
 struct PendingWaits {
   std::size_t count = 0;
-  Point points[kMaxWaits];
+  StreamPoint points[kMaxWaits];
 };
 
 // A lane or a thread that waits until another lane has reached a position.

@@ -18,13 +18,13 @@ inline std::atomic<std::uint32_t>& flag(PackedOp& op) {
 
 // The number of cells of an op with that many waits. The first wait needs no extra space.
 inline std::uint64_t cells_of(const Op& op, std::size_t waits = 0) {
-  const std::size_t payload = (op.reads.size() + op.writes.size()) * sizeof(Piece) +
-                              op.scalars.size() * sizeof(Scalar) + (waits > 1 ? waits - 1 : 0) * sizeof(Point);
+  const std::size_t payload = (op.reads.size() + op.writes.size()) * sizeof(ArgBytes) +
+                              op.scalars.size() * sizeof(Scalar) + (waits > 1 ? waits - 1 : 0) * sizeof(StreamPoint);
   return 1 + (payload + sizeof(Cell) - 1) / sizeof(Cell);
 }
 
 // Writes the op at `place`, to run after `waits`. Moves op.host and retains op.event.
-inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits, std::uint64_t number,
+inline void pack(const Op& op, std::uint64_t cells, std::span<const StreamPoint> waits, std::uint64_t number,
                  PackedOp& place) {
   PackedOp& packed = *new (&place) PackedOp;
   packed.kind = op.kind;
@@ -50,22 +50,22 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
     packed.stamp = static_cast<runtime::Stamp*>(op.event);
     packed.stamp->retain();
   }
-  Piece* piece = pieces(packed);
-  for (const Range& range : op.reads) new (piece++) Piece{runtime::address(range), range.bytes};
-  for (const Range& range : op.writes) new (piece++) Piece{runtime::address(range), range.bytes};
+  ArgBytes* piece = pieces(packed);
+  for (const Range& range : op.reads) new (piece++) ArgBytes{runtime::address(range), range.bytes};
+  for (const Range& range : op.writes) new (piece++) ArgBytes{runtime::address(range), range.bytes};
   Scalar* scalar = scalar_list(packed);
   for (const Scalar& value : op.scalars) new (scalar++) Scalar(value);
-  Point* more = more_list(packed);
-  for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
+  StreamPoint* more = more_list(packed);
+  for (std::size_t i = 1; i < waits.size(); ++i) new (more++) StreamPoint(waits[i]);
 }
 
 // Returns the first point that the op waits for and that is not reached. If all are reached, the stream is null. This
 // thread then sees everything done before the points: by the fence, or under ThreadSanitizer by the loads (kAcquire).
-inline Point unreached_point(PackedOp& op) {
+inline StreamPoint unreached_point(PackedOp& op) {
   if (!op.target) return {};
   if (op.target->done.load(base::kAcquire) < op.number) return {op.target, op.number};
   for (std::size_t i = 0; i < op.more_waits; ++i) {
-    const Point& point = more_list(op)[i];
+    const StreamPoint& point = more_list(op)[i];
     if (static_cast<Lane*>(point.stream)->done.load(base::kAcquire) < point.position) return point;
   }
   base::acquire_fence();

@@ -109,7 +109,7 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
     publish(self, lane);
     if (!lane.queue->front_or_park(lane)) return false;
   }
-  for (Point point = unreached_point(op); point.stream; point = unreached_point(op)) {
+  for (StreamPoint point = unreached_point(op); point.stream; point = unreached_point(op)) {
     publish(self, lane);
     if (!park_on_point(lane, point)) return false;
   }
@@ -172,7 +172,7 @@ void Pool::wake_waiters(LaneRunner& self, Lane& lane) {
 
 // Parks the lane until a point that its next op waits for is reached. True: it was reached meanwhile, and this thread
 // still owns the lane.
-bool Pool::park_on_point(Lane& lane, Point point) {
+bool Pool::park_on_point(Lane& lane, StreamPoint point) {
   Lane& target = *static_cast<Lane*>(point.stream);
   const base::LockGuard lock(target.wait_lock);
   lane.waiter = {point.position, &lane, nullptr, target.waiters};

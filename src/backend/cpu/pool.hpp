@@ -38,7 +38,7 @@ class Pool final : public Executor {
   bool linger(LaneRunner& self, Lane& lane);
   void publish(LaneRunner& self, Lane& lane);
   void wake_waiters(LaneRunner& self, Lane& lane);
-  bool park_on_point(Lane& lane, Point point);
+  bool park_on_point(Lane& lane, StreamPoint point);
   bool drive(LaneRunner& self, Lane& lane, std::uint64_t position);
   LaneRunner* take_driver();
 

@@ -72,7 +72,7 @@ std::size_t page() {
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page() - 1) / page() * page(); }
 
 // Sets the protection of the pages that the piece touches, if it is strict device memory.
-void protect(const Piece& piece, int protection) {
+void protect(const ArgBytes& piece, int protection) {
   if (piece.bytes == 0) return;
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
@@ -109,8 +109,8 @@ std::atomic<int> strict_regions{0};
 bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
   const base::LockGuard lock(state.mutex);
-  const std::span<const Piece> touched(pieces(op), std::size_t{op.reads} + op.writes);
-  for (const Piece& piece : touched) {
+  const std::span<const ArgBytes> touched(pieces(op), std::size_t{op.reads} + op.writes);
+  for (const ArgBytes& piece : touched) {
     for (const Region& region : state.regions) {
       if (contains(region, piece.data)) return true;
     }

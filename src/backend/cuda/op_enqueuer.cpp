@@ -142,14 +142,15 @@ void OpEnqueuer::put(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
     base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cuda function", op.name.text());
   constexpr std::size_t kInline = 16;
-  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // raw bytes: an array of Piece would be initialized in full
-  std::vector<Piece> many;
+  alignas(ArgBytes)
+      std::byte few[kInline * sizeof(ArgBytes)];  // raw bytes: an array of ArgBytes would be initialized in full
+  std::vector<ArgBytes> many;
   const std::size_t count = op.reads.size() + op.writes.size();
   if (count > kInline) many.resize(count);
-  Piece* const pieces = count > kInline ? many.data() : reinterpret_cast<Piece*>(few);
-  Piece* piece = pieces;
-  for (const Range& range : op.reads) new (piece++) Piece{runtime::address(range), range.bytes};
-  for (const Range& range : op.writes) new (piece++) Piece{runtime::address(range), range.bytes};
+  ArgBytes* const pieces = count > kInline ? many.data() : reinterpret_cast<ArgBytes*>(few);
+  ArgBytes* piece = pieces;
+  for (const Range& range : op.reads) new (piece++) ArgBytes{runtime::address(range), range.bytes};
+  for (const Range& range : op.writes) new (piece++) ArgBytes{runtime::address(range), range.bytes};
   const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
                   {op.scalars.begin(), op.scalars.size()});
   op.kernel->cuda(args, stream);

@@ -26,7 +26,7 @@ struct Payload {
   std::uint8_t value = 0;  // kFill
   const Kernel* kernel = nullptr;
   Here here = {};
-  std::vector<Piece> reads = {}, writes = {};
+  std::vector<ArgBytes> reads = {}, writes = {};
   std::vector<Scalar> scalars = {};
   std::function<void()> host = {};
   // kExchange: Machine advances it in steps; run() ignores it.

@@ -74,7 +74,7 @@ void describe_compute(Command& command, const Op& op, std::uint64_t bytes, const
 // Copies everything that the payload needs from `op`; moves the host function. The lists keep their capacity, because
 // payloads are reused.
 void fill_payload(Payload& payload, const Op& op) {
-  const auto take = [](std::vector<Piece>& pieces, const Ranges& ranges) {
+  const auto take = [](std::vector<ArgBytes>& pieces, const Ranges& ranges) {
     pieces.clear();
     for (const Range& range : ranges) pieces.push_back({runtime::address(range), range.bytes});
   };
@@ -245,7 +245,7 @@ bool World::poll() {
   bool any = poll_exchanges();
   struct AwaitedPoint {
     SimStream* stream;
-    Point point;
+    StreamPoint point;
     bool reached;
   };
   std::vector<AwaitedPoint> awaited;

@@ -66,7 +66,7 @@ class PipelineLoop {
   PipelineEnds ends_;
   std::vector<Stream> streams_;  // fill, in, compute, out, empty
   std::vector<Slot> slots_;
-  std::vector<Point> before_;  // where the streams were when the last run began
+  std::vector<StreamPoint> before_;  // where the streams were when the last run began
   TimedEvent begin_, end_;
 };
 
