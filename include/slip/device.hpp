@@ -18,7 +18,7 @@
 namespace slip {
 
 // How the cpu device schedules ops that are ready.
-enum class Policy : unsigned char {
+enum class CpuPolicy : unsigned char {
   kConcurrent,  // on several threads
   kSingle,      // one op at a time, in issue order
   kRandom,      // one op at a time, in random order (DeviceOptions::seed): a missing wait becomes a wrong result
@@ -38,16 +38,16 @@ struct PoolOptions {
 };
 
 struct DeviceOptions {
-  Policy policy = Policy::kConcurrent;  // cpu
-  std::uint64_t seed = 1;               // cpu, kRandom
-  int compute_workers = 0;              // cpu: worker threads; 0: one per core, at least 2
-  std::size_t queue_depth = 0;          // capacity of a stream's queue, in ops of minimum size; 0: 4096
-  int max_connections = 0;              // hardware queues; 0: unlimited on cpu, 32 on cuda, by description on sim
-  std::size_t memory_limit = 0;         // bytes of device memory; 0: all of it
-  bool strict = false;                  // cpu: an op that accesses undeclared device memory is an error
-  bool run_functions = true;            // sim: run the kernels' cpu functions, too; false: times only
-  bool launch_blocking = false;         // every launch waits for its work, like CUDA_LAUNCH_BLOCKING
-  bool legacy_implicit_sync = false;    // allocation, fill and copies within the device synchronise implicitly
+  CpuPolicy policy = CpuPolicy::kConcurrent;  // cpu
+  std::uint64_t seed = 1;                     // cpu, kRandom
+  int compute_workers = 0;                    // cpu: worker threads; 0: one per core, at least 2
+  std::size_t queue_depth = 0;                // capacity of a stream's queue, in ops of minimum size; 0: 4096
+  int max_connections = 0;                    // hardware queues; 0: unlimited on cpu, 32 on cuda, by description on sim
+  std::size_t memory_limit = 0;               // bytes of device memory; 0: all of it
+  bool strict = false;                        // cpu: an op that accesses undeclared device memory is an error
+  bool run_functions = true;                  // sim: run the kernels' cpu functions, too; false: times only
+  bool launch_blocking = false;               // every launch waits for its work, like CUDA_LAUNCH_BLOCKING
+  bool legacy_implicit_sync = false;          // allocation, fill and copies within the device synchronise implicitly
   PageableCopy pageable = PageableCopy::kAuto;
   DefaultStream default_stream = DefaultStream::kLegacy;
   PoolOptions pool = {};

@@ -48,9 +48,9 @@ DeviceOptions options_of(const py::kwargs& given) {
   for (const auto& [key, value] : given) {
     const std::string name = key.cast<std::string>();
     if (name == "policy")
-      options.policy = one_of<Policy>(
+      options.policy = one_of<CpuPolicy>(
           option<std::string>(name, value, "a str"), "policy",
-          {{"concurrent", Policy::kConcurrent}, {"single", Policy::kSingle}, {"random", Policy::kRandom}});
+          {{"concurrent", CpuPolicy::kConcurrent}, {"single", CpuPolicy::kSingle}, {"random", CpuPolicy::kRandom}});
     else if (name == "seed") options.seed = option<std::uint64_t>(name, value, "an int of at least 0");
     else if (name == "workers") options.compute_workers = option<int>(name, value, "an int");
     else if (name == "queue_depth") options.queue_depth = option<std::size_t>(name, value, "an int of at least 0");

@@ -31,11 +31,11 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
                options.compute_workers, kMaxWorkers);
   if (from.policy.empty()) return options;
   if (from.policy == "concurrent") {
-    options.policy = Policy::kConcurrent;
+    options.policy = CpuPolicy::kConcurrent;
   } else if (from.policy == "single") {
-    options.policy = Policy::kSingle;
+    options.policy = CpuPolicy::kSingle;
   } else if (from.policy.rfind("random", 0) == 0) {
-    options.policy = Policy::kRandom;
+    options.policy = CpuPolicy::kRandom;
     const std::string seed = from.policy.size() > 7 && from.policy[6] == ':' ? from.policy.substr(7) : "";
     const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.seed);
     if (from.policy != "random" && (error != std::errc() || end != seed.data() + seed.size()))

@@ -11,11 +11,11 @@ namespace {
 using test::Bodies;
 using test::Gate;
 
-constexpr Policy kPolicies[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+constexpr CpuPolicy kPolicies[] = {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom};
 
 TEST(Devices, AWaitCrossesBetweenAnyTwoPolicies) {
-  for (const Policy from : kPolicies) {
-    for (const Policy to : kPolicies) {
+  for (const CpuPolicy from : kPolicies) {
+    for (const CpuPolicy to : kPolicies) {
       std::atomic<int> order{0};
       std::atomic<int> first{0};
       std::atomic<int> second{0};
@@ -41,7 +41,7 @@ TEST(Devices, AWaitCrossesBetweenAnyTwoPolicies) {
 }
 
 TEST(Devices, PingPongAcross) {
-  for (const Policy from : kPolicies) {
+  for (const CpuPolicy from : kPolicies) {
     const Device one = Device::open("cpu", {.policy = from});
     const Device two = Device::open("cpu");
     const Stream a = one.stream();
@@ -54,7 +54,7 @@ TEST(Devices, PingPongAcross) {
                                if (count->load() == args.scalar<std::uint64_t>(1)) count->fetch_add(1);
                              },
                              nullptr};
-    for (int i = 0; i < test::rounds(from == Policy::kConcurrent ? 2'000 : 200); ++i) {
+    for (int i = 0; i < test::rounds(from == CpuPolicy::kConcurrent ? 2'000 : 200); ++i) {
       a.launch(kHop, {.scalars = {&ran, hops++}});
       b.wait(a.record());
       b.launch(kHop, {.scalars = {&ran, hops++}});
@@ -209,7 +209,7 @@ TEST(Devices, FreedInsideAHostFunctionIsALeakNotAHang) {
 
 // The device's thread destroys the function, and with it the last handles of the buffer and of the device.
 TEST(Devices, HandlesThatAHostFunctionOwnsAreLeakedWithoutAHang) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle}) {
     std::atomic<bool> open{false}, ended{false};
     testing::internal::CaptureStderr();
     {

@@ -12,10 +12,10 @@ namespace {
 using test::Bodies;
 using test::Gate;
 
-constexpr Policy kAll[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+constexpr CpuPolicy kAll[] = {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom};
 
 TEST(Poison, TheErrorNamesTheOpAndItsPlace) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
     const Stream stream = device.stream();
@@ -54,7 +54,7 @@ TEST(Poison, EveryLaterCallThrowsTheFirstError) {
 }
 
 TEST(Poison, WorkIssuedBeforeTheFailureShowedIsSkipped) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
@@ -103,7 +103,7 @@ TEST(Poison, ClosingTheStreamFreesTheDevice) {
 }
 
 TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
@@ -135,7 +135,7 @@ TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {
 }
 
 TEST(Poison, ErrorsNameAStreamByItsIdAndItsName) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
     for (const char* name : {"loads", ""}) {
@@ -234,7 +234,7 @@ TEST(Poison, FailuresFromManyStreamsAtOnce) {
 }
 
 TEST(Fault, LosesTheWholeDevice) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});

@@ -37,7 +37,7 @@ struct OneCore : testing::Test {
 };
 
 TEST_F(OneCore, ChainsCopiesAndEvents) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     EXPECT_EQ(0, on_one_core([&] {
                 const Device device = Device::open("cpu", {.policy = policy});
                 Buffer memory = device.alloc(1 << 16);
@@ -130,7 +130,7 @@ TEST_F(OneCore, AFullQueueAndManyThreads) {
 }
 
 TEST_F(OneCore, WorkRunsThoughNobodyAsks) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     EXPECT_EQ(0, on_one_core([&] {
                 std::atomic<int> ran{0};
                 Bodies bodies;

@@ -11,11 +11,11 @@ namespace {
 using test::Bodies;
 using test::Gate;
 
-constexpr Policy kSerial[] = {Policy::kSingle, Policy::kRandom};
-constexpr Policy kAll[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+constexpr CpuPolicy kSerial[] = {CpuPolicy::kSingle, CpuPolicy::kRandom};
+constexpr CpuPolicy kAll[] = {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom};
 
 // The order in which independent kernels of several streams run.
-std::vector<int> order_of(Policy policy, std::uint64_t seed) {
+std::vector<int> order_of(CpuPolicy policy, std::uint64_t seed) {
   std::vector<int> order;
   Bodies bodies;
   const Device device = Device::open("cpu", {.policy = policy, .seed = seed});
@@ -31,26 +31,26 @@ std::vector<int> order_of(Policy policy, std::uint64_t seed) {
 }
 
 TEST(Policies, SingleRunsInIssueOrder) {
-  const std::vector<int> order = order_of(Policy::kSingle, 1);
+  const std::vector<int> order = order_of(CpuPolicy::kSingle, 1);
   ASSERT_EQ(order.size(), 40U);
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
 TEST(Policies, RandomRepeatsItsOrderForASeed) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed)
-    EXPECT_EQ(order_of(Policy::kRandom, seed), order_of(Policy::kRandom, seed));
+    EXPECT_EQ(order_of(CpuPolicy::kRandom, seed), order_of(CpuPolicy::kRandom, seed));
 }
 
 TEST(Policies, RandomTriesOtherOrdersForOtherSeeds) {
   std::vector<std::vector<int>> orders;
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) orders.push_back(order_of(Policy::kRandom, seed));
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) orders.push_back(order_of(CpuPolicy::kRandom, seed));
   std::sort(orders.begin(), orders.end());
   EXPECT_GE(std::unique(orders.begin(), orders.end()) - orders.begin(), 7);
 }
 
 TEST(Policies, RandomKeepsTheOrderWithinAStream) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    const std::vector<int> order = order_of(Policy::kRandom, seed);
+    const std::vector<int> order = order_of(CpuPolicy::kRandom, seed);
     std::vector<int> last(5, -1);
     for (const int op : order) {
       EXPECT_LT(last[static_cast<std::size_t>(op % 5)], op);
@@ -61,7 +61,7 @@ TEST(Policies, RandomKeepsTheOrderWithinAStream) {
 
 // Result of a producer and a consumer in two streams, with or without the event between them.
 int consumed(std::uint64_t seed, bool edge) {
-  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
   Buffer memory = device.alloc(sizeof(int));
   Buffer result = device.alloc(sizeof(int), MemoryKind::kPinned);
   device.fill(memory, 0);
@@ -85,7 +85,7 @@ TEST(Policies, RandomFindsAMissingEdgeWithinAFewSeeds) {
 }
 
 TEST(Policies, OneKernelAtATime) {
-  for (const Policy policy : kSerial) {
+  for (const CpuPolicy policy : kSerial) {
     test::ConcurrencyCounter counter;
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy, .compute_workers = 4});
@@ -106,7 +106,7 @@ TEST(Policies, OneKernelAtATime) {
 }
 
 TEST(Policies, AGateHoldsItsStreamOnly) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
@@ -127,7 +127,7 @@ TEST(Policies, AGateHoldsItsStreamOnly) {
 }
 
 TEST(Policies, AStreamOpensTheGateOfAnother) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> order{0};
     int first = 0;
     int second = 0;
@@ -149,7 +149,7 @@ TEST(Policies, AStreamOpensTheGateOfAnother) {
 
 // A host that polls memory instead of querying the device: a thread must still run the work, every time.
 TEST(Policies, WorkRunsThoughNobodyAsks) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
@@ -163,7 +163,7 @@ TEST(Policies, WorkRunsThoughNobodyAsks) {
 }
 
 TEST(Policies, QueryingBringsWorkForward) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     const Device device = Device::open("cpu", {.policy = policy});
     const Stream stream = device.stream();
     for (int i = 0; i < 20; ++i) stream.launch(test::nothing());
@@ -172,8 +172,8 @@ TEST(Policies, QueryingBringsWorkForward) {
 }
 
 TEST(Policies, SyncForComesBackWhileAKernelRuns) {
-  for (const Policy policy : kAll) {
-    for (int round = 0; round < test::rounds(policy == Policy::kConcurrent ? 100 : 10); ++round) {
+  for (const CpuPolicy policy : kAll) {
+    for (int round = 0; round < test::rounds(policy == CpuPolicy::kConcurrent ? 100 : 10); ++round) {
       std::atomic<bool> release{false};
       std::atomic<bool> in_time{true};
       Bodies bodies;
@@ -189,7 +189,7 @@ TEST(Policies, SyncForComesBackWhileAKernelRuns) {
 }
 
 TEST(Policies, SyncForTakesAnyLimit) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     const Device device = Device::open("cpu", {.policy = policy});
     Gate gate(device);
     const Stream stream = device.stream();
@@ -207,7 +207,7 @@ TEST(Policies, SyncForTakesAnyLimit) {
 }
 
 TEST(Policies, LegacyBarriersHoldUnderEach) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     const Device device = Device::open("cpu", {.policy = policy});
     Buffer memory = device.alloc(sizeof(unsigned));
     Buffer result = device.alloc(sizeof(unsigned), MemoryKind::kPinned);
@@ -230,7 +230,7 @@ TEST(Policies, LegacyBarriersHoldUnderEach) {
 
 // A wait in the legacy stream is an action there: later work of blocking streams comes after it (rule 9).
 TEST(Policies, AWaitInTheLegacyStreamHoldsBlockingStreams) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});

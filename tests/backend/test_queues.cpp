@@ -147,7 +147,7 @@ void run_random_program(const DeviceOptions& options, std::uint64_t seed) {
 }
 
 TEST(Queues, RandomProgramsEndWithTheRightResult) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     for (const int queues : {1, 2, 8}) {
       for (int seed = 1; seed <= test::rounds(20); ++seed) {
         run_random_program({.policy = policy, .queue_depth = 32, .max_connections = queues},

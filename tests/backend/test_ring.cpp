@@ -75,7 +75,7 @@ TEST(Ring, OpsOfManySizesWrapAround) {
 }
 
 TEST(Ring, SizesWrapAroundUnderEveryPolicy) {
-  for (const Policy policy : {Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     Seen seen;
     const Device device = Device::open("cpu", {.policy = policy, .queue_depth = 64});
     Launcher launcher(device, seen);
@@ -183,13 +183,13 @@ TEST(Bound, QueueDepthSetsIt) {
 TEST(Bound, TheDefaultIs4096) { expect_held_between(4'000, 4'096, {}); }
 
 TEST(Bound, HoldsUnderEveryPolicy) {
-  for (const Policy policy : {Policy::kSingle, Policy::kRandom})
+  for (const CpuPolicy policy : {CpuPolicy::kSingle, CpuPolicy::kRandom})
     expect_held_between(40, 64, {.policy = policy, .queue_depth = 64});
 }
 
 // A legacy op waits for each blocking stream, more waits than its queue can take at once.
 TEST(Bound, ALegacyOpBehindMoreStreamsThanItsQueueHolds) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     const Device device = Device::open("cpu", {.policy = policy, .queue_depth = 16});
     Buffer cell = device.alloc(sizeof(int) * 64);
     Buffer result = device.alloc(sizeof(int) * 64, MemoryKind::kPinned);

@@ -13,9 +13,9 @@ namespace {
 using test::Gate;
 
 // Streams that have run something, waited for another device and been waited for, of a device that is closed then.
-void use_and_close(const std::string& name, Policy policy) {
+void use_and_close(const std::string& name, CpuPolicy policy) {
   const Device other = Device::open(name);
-  const Device device = Device::open(name, {.policy = policy, .max_connections = policy == Policy::kRandom ? 2 : 0});
+  const Device device = Device::open(name, {.policy = policy, .max_connections = policy == CpuPolicy::kRandom ? 2 : 0});
   Gate gate(other);
   const Stream held = other.stream();
   std::vector<Stream> streams;
@@ -42,7 +42,7 @@ void each_idle(const Check& check) {
 }
 
 TEST(Slabs, ALaneComesBackAsNew) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     use_and_close("cpu", policy);
     each_idle<backend::Lane>([&](const backend::Lane& lane) {
       SCOPED_TRACE("policy " + std::to_string(int(policy)));
@@ -76,7 +76,7 @@ TEST(Slabs, ALaneComesBackAsNew) {
 }
 
 TEST(Slabs, ASimulatedStreamComesBackAsNew) {
-  use_and_close("sim:h200", Policy::kConcurrent);
+  use_and_close("sim:h200", CpuPolicy::kConcurrent);
   each_idle<sim::SimStream>([](const sim::SimStream& stream) {
     EXPECT_EQ(stream.id.load(), 0u);
     EXPECT_EQ(stream.core, nullptr);

@@ -45,7 +45,7 @@ void some_work(const Device& device, const std::vector<Stream>& streams, Buffer&
 }
 
 TEST(Soak, MemoryDoesNotGrowWithTheNumberOfOps) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle}) {
     const Device device = Device::open("cpu", {.policy = policy, .queue_depth = 256});
     Buffer memory = device.alloc(4096);
     Buffer pinned = device.alloc(4096, MemoryKind::kPinned);

@@ -27,7 +27,7 @@ TEST(Streams, AThousandClosedWhilePendingAllRun) {
 }
 
 TEST(Streams, OpenedAndClosedInALoopReuseTheirState) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     const Device device = Device::open("cpu", {.policy = policy});
     std::vector<runtime::StreamState*> states;
     for (int i = 0; i < 200; ++i) {

@@ -123,9 +123,9 @@ TEST_F(Strict, AWordInDeviceMemoryCanBeWaitedFor) {
 }
 
 TEST_F(Strict, RunsOneOpAtATime) {
-  EXPECT_EQ(device.options().policy, Policy::kSingle);
-  const Device random = Device::open("cpu", {.policy = Policy::kRandom, .strict = true});
-  EXPECT_EQ(random.options().policy, Policy::kRandom);
+  EXPECT_EQ(device.options().policy, CpuPolicy::kSingle);
+  const Device random = Device::open("cpu", {.policy = CpuPolicy::kRandom, .strict = true});
+  EXPECT_EQ(random.options().policy, CpuPolicy::kRandom);
 }
 
 TEST_F(Strict, AnotherDeviceCopiesItsMemory) {

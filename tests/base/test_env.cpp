@@ -85,16 +85,16 @@ TEST(Env, EmptyIsLikeUnset) {
 }
 
 TEST(Env, ADeviceFollowsThePolicy) {
-  const auto opened = [](const char* value, Policy policy, std::uint64_t seed) {
+  const auto opened = [](const char* value, CpuPolicy policy, std::uint64_t seed) {
     return with({{"SLIP_POLICY", value}}, [&] {
       const Device device = Device::open("cpu");
       return device.options().policy == policy && device.options().seed == seed ? 0 : 1;
     });
   };
-  EXPECT_EQ(0, opened("single", Policy::kSingle, 1));
-  EXPECT_EQ(0, opened("concurrent", Policy::kConcurrent, 1));
-  EXPECT_EQ(0, opened("random", Policy::kRandom, 1));
-  EXPECT_EQ(0, opened("random:42", Policy::kRandom, 42));
+  EXPECT_EQ(0, opened("single", CpuPolicy::kSingle, 1));
+  EXPECT_EQ(0, opened("concurrent", CpuPolicy::kConcurrent, 1));
+  EXPECT_EQ(0, opened("random", CpuPolicy::kRandom, 1));
+  EXPECT_EQ(0, opened("random:42", CpuPolicy::kRandom, 42));
 }
 
 TEST(Env, ADeviceRefusesAnUnknownPolicy) {

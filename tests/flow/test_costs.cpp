@@ -268,7 +268,7 @@ TEST(MeasureCosts, RunsOpsOnValuesThatTheyCanTake) {
                 .kernel = &kLook,
                 .reads = {graph.all_of(places), {.value = table, .offset = 1024, .bytes = 512}},
                 .writes = {graph.all_of(y)}});
-  static_cast<void>(measure_costs(graph, Device::open("cpu", {.policy = Policy::kSingle}), {.piece_bytes = 256}));
+  static_cast<void>(measure_costs(graph, Device::open("cpu", {.policy = CpuPolicy::kSingle}), {.piece_bytes = 256}));
   EXPECT_GT(runs, 2);
   EXPECT_TRUE(good);
 }

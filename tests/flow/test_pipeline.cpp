@@ -113,7 +113,7 @@ void expect_right_results(const Device& device, unsigned seed) {
 
 TEST(Pipeline, GivesTheResultsOfADirectComputation) {
   for (unsigned seed = 1; seed <= 5; ++seed) expect_right_results(Device::open("cpu"), seed);
-  expect_right_results(Device::open("cpu", {.policy = Policy::kSingle}), 6);
+  expect_right_results(Device::open("cpu", {.policy = CpuPolicy::kSingle}), 6);
   expect_right_results(Device::open("cpu", {.strict = true}), 7);
   expect_right_results(Device::open("sim:h200"), 8);
   expect_right_results(Device::open("sim:laptop"), 9);
@@ -122,7 +122,7 @@ TEST(Pipeline, GivesTheResultsOfADirectComputation) {
 // Ready ops run in random order: a missing wait would give wrong results.
 TEST(Pipeline, HoldsInEveryOrderOfReadyWork) {
   for (unsigned seed = 1; seed <= 40; ++seed)
-    expect_right_results(Device::open("cpu", {.policy = Policy::kRandom, .seed = seed}), seed);
+    expect_right_results(Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed}), seed);
 }
 
 TEST(Pipeline, PlansByItself) {
@@ -192,7 +192,7 @@ TEST(Pipeline, ItsPlanCanBeLaunched) {
 }
 
 TEST(Pipeline, WorksInPlace) {
-  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = 3});
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 3});
   static const Kernel kAdd{"add", [](const Args& args) {
                              for (std::size_t i = 0; i < args.out<float>(0).size(); ++i)
                                args.out<float>(0)[i] = args.in<float>(0)[i] + 1;

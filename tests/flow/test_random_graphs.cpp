@@ -86,7 +86,7 @@ TEST(RandomGraphs, AreRightUnderDisturbance) {
 TEST(RandomGraphs, AreRightInAnyOrder) {
   for (std::uint64_t seed = 1; seed <= 100 / test::kShare; ++seed) {
     auto [random, model, weights, plan] = Case(seed);
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
     Runner runner(device, model.graph, plan, test::memory_source(weights));
     expect_right(runner, model, weights, random, 4, fmt::format("seed {}", seed));
     if (HasFatalFailure()) return;
@@ -269,7 +269,7 @@ TEST(RandomGraphs, AChangedPlanIsRefusedUnprovenOrRight) {
     }
     ++right;
     const WeightWords weights = weight_words(model);
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
     Runner runner(device, model.graph, plan, test::memory_source(weights));
     expect_right(runner, model, weights, random, 4, fmt::format("seed {}", seed));
     if (HasFatalFailure()) return;

@@ -112,7 +112,7 @@ TEST(Runner, AnyOrderOfReadyOpsGivesTheSameBits) {
     const Weights weights = test::random_weights(chain, seed);
     const WeightsPlan plan = plan_with(chain, 0.1);
     ASSERT_FALSE(plan.loads.empty());
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
     Runner runner(device, chain.graph, plan, from_memory(weights));
     expect_right(runner, chain, weights, fmt::format("seed {}", seed), 3);
   }
@@ -126,7 +126,7 @@ TEST(Runner, AWaitThatIsMissingShows) {
     WeightsPlan plan = plan_with(chain, 0.1);
     for (WeightLoad& load : plan.loads) load.after_op = kNoOp;  // loads overwrite what ops still read
     EXPECT_FALSE(verify_weights(plan, chain.graph).proven());
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
     Runner runner(device, chain.graph, plan, from_memory(weights));
     const Value x = *chain.graph.find("x"), y = *chain.graph.find("y29");
     const std::vector<std::uint32_t> input(64, 5);
@@ -177,7 +177,7 @@ TEST(Runner, AStepAllocatesNothing) {
   const Weights weights = test::random_weights(chain, 3);
   const WeightsPlan plan = plan_with(chain, 0.2);
   ASSERT_FALSE(plan.loads.empty());
-  const Device device = Device::open("cpu", {.policy = Policy::kSingle});  // starts no worker in the step
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kSingle});  // starts no worker in the step
   Runner runner(device, chain.graph, plan, from_memory(weights));
   runner.step();
   runner.sync();

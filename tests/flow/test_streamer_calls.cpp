@@ -327,7 +327,7 @@ TEST(StreamerCalls, ASecondThreadIsRefused) {
 TEST(StreamerCalls, AStepThatIsBrokenOffDoesNoHarm) {
   const Weights weights = test::random_groups(9, 10, 20'000);
   for (const std::uint64_t seed : {1, 2, 3}) {
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed});
     WeightStreamer streamer(device, test::from_callback(weights), with_budget(3 * test::largest_of(weights)));
     const WeightPass pass = streamer.add_pass("all", test::uses_of(test::in_order(10), 1'000));
     StreamedProgram program(device, weights, 2);
@@ -364,7 +364,7 @@ TEST(StreamerCalls, AStreamThatFailedOrIsGoneDoesNoHarm) {
 
 TEST(StreamerCalls, MoreStreamsThanAnEntryRemembers) {
   const Weights weights = test::random_groups(11, 6, 10'000);
-  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = 5});
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 5});
   WeightStreamer streamer(device, test::from_callback(weights), with_budget(2 * test::largest_of(weights)));
   const WeightPass pass = streamer.add_pass("all");
   StreamedProgram program(device, weights, 20);

@@ -33,7 +33,7 @@ StreamerOptions part_of(const Weights& weights, double share) {
 }
 
 std::vector<Device> devices(std::uint64_t seed) {
-  return {Device::open("cpu"), Device::open("cpu", {.policy = Policy::kRandom, .seed = seed}),
+  return {Device::open("cpu"), Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = seed}),
           Device::open("sim:h200")};
 }
 
@@ -239,7 +239,7 @@ TEST(WeightStreamer, AnOrderThatComesOnceIsNotLearned) {
 TEST(WeightStreamer, OneDifferentUseCostsOneLoad) {
   const Weights weights(8, std::vector<std::uint32_t>(1024, 3));
   for (const std::uint64_t places : {1, 3}) {
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = places});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = places});
     StreamerOptions options = with_budget(places * 4096);
     options.ring = places * 4096;
     options.stream_all = true;
@@ -273,7 +273,7 @@ void use_in_pairs(WeightStreamer& streamer, StreamedProgram& program) {
 // A program that holds two groups at a time: once this is known, no load is on demand.
 TEST(WeightStreamer, UsesThatOverlapAreLearned) {
   const Weights weights = test::random_groups(6, 10, 10'000);
-  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = 6});
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 6});
   StreamerOptions options = with_budget(4 * test::largest_of(weights));
   options.ring = 3 * test::largest_of(weights);
   WeightStreamer streamer(device, test::from_callback(weights), options);
@@ -294,7 +294,7 @@ TEST(WeightStreamer, UsesThatOverlapAreLearned) {
 // If the pass says which uses are held, no load is on demand from the first step on.
 TEST(WeightStreamer, UsesThatOverlapArePlanned) {
   const Weights weights = test::random_groups(6, 10, 10'000);
-  const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = 6});
+  const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 6});
   StreamerOptions options = with_budget(4 * test::largest_of(weights));
   options.ring = 3 * test::largest_of(weights);
   WeightStreamer streamer(device, test::from_callback(weights), options);
@@ -367,7 +367,7 @@ TEST(WeightStreamer, StepsAllocateNothing) {
   const Weights weights = test::random_groups(9, 12, 3'000);
   const Order skips{0, 1, 4, 2, 2, 11, 7, 0};
   for (const bool learn : {false, true}) {
-    const Device device = Device::open("cpu", {.policy = Policy::kSingle});  // starts no worker in a step
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kSingle});  // starts no worker in a step
     StreamerOptions options = part_of(weights, 0.2);
     options.learn = learn;
     WeightStreamer streamer(device, test::from_callback(weights), options);

@@ -107,7 +107,7 @@ struct Model {
 
 class Fuzzer {
  public:
-  Fuzzer() : device_(Device::open("cpu", {.policy = Policy::kRandom, .seed = 7})) {
+  Fuzzer() : device_(Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 7})) {
     graphs_.originals = {graph_text()};
     write_costs(model_.costs, path_);
     costs_.originals = {text_of(path_)};

@@ -50,7 +50,7 @@ class Program {
  public:
   explicit Program(std::uint64_t seed) : random_(seed) {
     const int count = 1 + pick(2);
-    DeviceOptions options{.policy = static_cast<Policy>(pick(3)),
+    DeviceOptions options{.policy = static_cast<CpuPolicy>(pick(3)),
                           .seed = seed,
                           .compute_workers = pick(3),
                           .queue_depth = std::size_t{16} << pick(5),

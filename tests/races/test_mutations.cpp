@@ -162,9 +162,9 @@ std::vector<Mutant> mutants(const Shape& shape) {
 
 // Whether some order that the random policy takes gives another result than the order in which the ops were issued.
 bool goes_wrong(const Shape& shape, std::uint64_t seeds) {
-  const auto right = Bench({.policy = Policy::kSingle}, shape).run(shape);
+  const auto right = Bench({.policy = CpuPolicy::kSingle}, shape).run(shape);
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    if (Bench({.policy = Policy::kRandom, .seed = seed}, shape).run(shape) != right) return true;
+    if (Bench({.policy = CpuPolicy::kRandom, .seed = seed}, shape).run(shape) != right) return true;
   }
   return false;
 }

@@ -18,7 +18,7 @@ using test::Gate;
 
 [[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
-constexpr Policy kAll[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+constexpr CpuPolicy kAll[] = {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom};
 
 // Children start threads; a sanitizer that forbids that leaves nothing to test here.
 struct Exit : testing::Test {
@@ -38,7 +38,7 @@ using Fork = Exit;
 }
 
 TEST_F(Exit, PendingWorkIsDroppedAndTheCodeKept) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     EXPECT_EQ(41, test::child_exit([&]() -> int {
                 auto* device = new Device(Device::open("cpu", {.policy = policy}));
                 auto* gate = new Gate(*device);
@@ -96,7 +96,7 @@ TEST_F(Exit, AStaticDeviceOpenedAfterAnotherWasUsedEnds) {
 }
 
 TEST_F(Exit, AStaticDeviceWithFinishedWorkEnds) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     EXPECT_EQ(45, test::child_exit([&]() -> int {
                 static Device device = Device::open("cpu", {.policy = policy});
                 static Stream stream = device.stream();
@@ -116,7 +116,7 @@ TEST_F(Exit, ThePerThreadStreamOfTheMainThread) {
 }
 
 TEST_F(Fork, TheChildGetsAnErrorAndTheParentGoesOn) {
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     std::atomic<int> ran{0};
     Bodies bodies;
     const Device device = Device::open("cpu", {.policy = policy});
@@ -156,7 +156,7 @@ TEST_F(Fork, TheChildMayOpenItsOwn) {
   const Stream stream = device.stream();
   gate.hold(stream);
   stream.launch(test::nothing());
-  for (const Policy policy : kAll) {
+  for (const CpuPolicy policy : kAll) {
     EXPECT_EQ(0, test::child_exit([&] {
                 const Device own = Device::open("cpu", {.policy = policy});
                 Buffer memory = own.alloc(64);

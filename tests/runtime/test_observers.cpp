@@ -68,7 +68,7 @@ void expect_complete(Log& log, std::size_t engine_ops) {
 }
 
 TEST(Observers, EverySubmittedOpRunsOnce) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     Log log;
     const Device device = Device::open("cpu", {.policy = policy, .queue_depth = 64});
     Buffer memory = device.alloc(256);

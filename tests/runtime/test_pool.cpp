@@ -14,7 +14,7 @@ constexpr PoolOptions kNothing{
 
 // A device whose first stream is held, with memory freed in it but the free not reached.
 struct Freed {
-  explicit Freed(const PoolOptions& options, Policy policy = Policy::kConcurrent)
+  explicit Freed(const PoolOptions& options, CpuPolicy policy = CpuPolicy::kConcurrent)
       : device(Device::open("cpu", {.policy = policy, .pool = options})) {
     gate.hold(first);
     Buffer memory = first.alloc(kBytes);
@@ -126,7 +126,7 @@ TEST(Pool, PrefersABlockThatNeedsNoWait) {
 }
 
 TEST(Pool, GivesBackAtASynchronisation) {
-  for (const Policy policy : {Policy::kConcurrent, Policy::kSingle, Policy::kRandom}) {
+  for (const CpuPolicy policy : {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom}) {
     const Device device = Device::open("cpu", {.policy = policy});
     const Stream stream = device.stream();
     stream.free(stream.alloc(kBytes));

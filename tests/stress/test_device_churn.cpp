@@ -18,7 +18,7 @@
 namespace slip::stress::test_device_churn {
 namespace {
 
-constexpr Policy kPolicies[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+constexpr CpuPolicy kPolicies[] = {CpuPolicy::kConcurrent, CpuPolicy::kSingle, CpuPolicy::kRandom};
 constexpr int kStreams = 4;
 
 // Opens two devices, passes a word through their streams and back, and closes them. True: the word is right.
@@ -125,7 +125,7 @@ TEST(DeviceChurn, FirstOpsWhileAnotherThreadSynchronises) {
     threads.emplace_back([thread, &ran] {
       Synchroniser other;
       for (std::uint64_t round = 0; round < kRounds; ++round) {
-        const Policy policy = round % 2 == 0 ? kPolicies[1 + (round / 2 + thread) % 2] : Policy::kConcurrent;
+        const CpuPolicy policy = round % 2 == 0 ? kPolicies[1 + (round / 2 + thread) % 2] : CpuPolicy::kConcurrent;
         const Device device = Device::open("cpu", {.policy = policy, .seed = round, .compute_workers = 2});
         std::vector<Stream> streams;
         for (std::uint64_t i = 0; i < kOps; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));

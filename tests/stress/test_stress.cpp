@@ -33,7 +33,7 @@ using test::kShare;
 struct Target {
   std::string label;
   const char* device;
-  Policy policy = Policy::kConcurrent;
+  CpuPolicy policy = CpuPolicy::kConcurrent;
   std::uint64_t programs = 2000;
   Shape shape = {};
   bool host_queues = true;  // its queues and workers are ours to choose
@@ -76,9 +76,9 @@ TEST_P(Stress, RandomProgramsMatchTheReference) {
 }
 
 std::vector<Target> targets() {
-  std::vector<Target> all = {{"cpu_concurrent", "cpu", Policy::kConcurrent},
-                             {"cpu_single", "cpu", Policy::kSingle},
-                             {"cpu_random", "cpu", Policy::kRandom, 1000},
+  std::vector<Target> all = {{"cpu_concurrent", "cpu", CpuPolicy::kConcurrent},
+                             {"cpu_single", "cpu", CpuPolicy::kSingle},
+                             {"cpu_random", "cpu", CpuPolicy::kRandom, 1000},
                              {"sim_h200", "sim:h200"}};
   // Opening a GPU and a launch on it take longer; and there may be one only.
   if (test::has_cuda()) {
@@ -131,7 +131,7 @@ TEST(StressGenerator, AMissingEdgeIsFoundByPolicyRandom) {
     if (program.steps.empty()) continue;
     ++sample;
     for (std::uint64_t policy_seed = 1; policy_seed <= kSeeds; ++policy_seed) {
-      const Result actual = run(program, "cpu", {.policy = Policy::kRandom, .seed = policy_seed});
+      const Result actual = run(program, "cpu", {.policy = CpuPolicy::kRandom, .seed = policy_seed});
       if (difference(program, expected, actual).empty()) continue;
       ++found;
       break;
@@ -154,7 +154,7 @@ TEST(StressGenerator, TheRaceCheckerIsSilentOnCorrectPrograms) {
     RaceChecker checker;
     const bool simulated = seed % 4 == 0;
     run(program, simulated ? "sim:h200" : "cpu",
-        simulated ? DeviceOptions() : DeviceOptions{.policy = Policy::kSingle});
+        simulated ? DeviceOptions() : DeviceOptions{.policy = CpuPolicy::kSingle});
     checker.stop();
     const RaceReport report = checker.report();
     ops += report.ops;

@@ -37,11 +37,11 @@ bool ready_cuda() {
 std::vector<DeviceCase> make_cases() {
   std::vector<DeviceCase> cases;
   cases.push_back({.label = "cpu_concurrent", .name = "cpu", .options = {.compute_workers = 4}, .concurrent = true});
-  cases.push_back({.label = "cpu_single", .name = "cpu", .options = {.policy = Policy::kSingle}});
+  cases.push_back({.label = "cpu_single", .name = "cpu", .options = {.policy = CpuPolicy::kSingle}});
   for (const std::uint64_t seed : {1, 2, 3})
     cases.push_back({.label = "cpu_random" + std::to_string(seed),
                      .name = "cpu",
-                     .options = {.policy = Policy::kRandom, .seed = seed}});
+                     .options = {.policy = CpuPolicy::kRandom, .seed = seed}});
   // One queue for each stream of a test; only the tests of queues need fewer.
   cases.push_back({.label = "sim_h200", .name = "sim:h200", .options = {.max_connections = 32}, .simulated = true});
   if (has_cuda())

@@ -78,7 +78,7 @@ void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
 
 CpuBackend::CpuBackend(runtime::DeviceCore& core)
     : core_(core),
-      merge_waits_(core.options.policy == Policy::kConcurrent && !core.options.strict &&
+      merge_waits_(core.options.policy == CpuPolicy::kConcurrent && !core.options.strict &&
                    core.options.max_connections == 0),
       depth_(std::bit_ceil(std::clamp<std::uint64_t>(
           core.options.queue_depth ? core.options.queue_depth : kDefaultDepth, 16, std::uint64_t{1} << 24))) {
@@ -89,8 +89,8 @@ CpuBackend::CpuBackend(runtime::DeviceCore& core)
   core.info.memory_bytes = physical_memory();
   core.info.compute_workers = workers;
   core.info.queues = core.options.max_connections;
-  if (core.options.strict && core.options.policy == Policy::kConcurrent) core.options.policy = Policy::kSingle;
-  if (core.options.policy == Policy::kConcurrent) executor_ = std::make_unique<Pool>(workers, cores);
+  if (core.options.strict && core.options.policy == CpuPolicy::kConcurrent) core.options.policy = CpuPolicy::kSingle;
+  if (core.options.policy == CpuPolicy::kConcurrent) executor_ = std::make_unique<Pool>(workers, cores);
   else executor_ = std::make_unique<Serial>(core.options.policy, core.options.seed, mutex_, lanes_);
 }
 
@@ -535,7 +535,7 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
     lane.has_pending.store(false, std::memory_order_relaxed);
   }
   const std::uint64_t cells = cells_of(op, waits.size());
-  const bool numbered = core_.options.policy != Policy::kConcurrent;
+  const bool numbered = core_.options.policy != CpuPolicy::kConcurrent;
   pack(op, cells, waits, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
   lane.tail += cells;
   // Another core read the next cells last: prefetch them for writing.

@@ -56,7 +56,7 @@ class CpuBackend final : public runtime::Backend {
   const bool merge_waits_;
   const std::uint64_t depth_;
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
-  std::atomic<std::uint64_t> issued_{0};      // order of issue, for Policy::kSingle
+  std::atomic<std::uint64_t> issued_{0};      // order of issue, for CpuPolicy::kSingle
   Lane* legacy_ = nullptr;                    // constant after the device is opened
   std::uint64_t legacy_begin_ = 0;            // position of `legacy_` when the device was opened
   std::atomic<std::uint64_t> legacy_end_{0};  // position of the last legacy op that blocking streams wait for

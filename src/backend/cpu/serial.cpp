@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kRandomDelayNs = 20'000'000;
 }  // namespace
 
-Serial::Serial(Policy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes)
+Serial::Serial(CpuPolicy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes)
     : policy_(policy), lanes_mutex_(lanes_mutex), lanes_(lanes), random_(seed) {}
 
 Serial::~Serial() {
@@ -41,7 +41,7 @@ void Serial::work() {
       const base::LockGuard lock(work_mutex_);
       while (!pending_ && !stopping_) work_changed_.wait(work_mutex_);
       if (stopping_) return;
-      if (policy_ == Policy::kRandom) sleep(kRandomDelayNs, true);
+      if (policy_ == CpuPolicy::kRandom) sleep(kRandomDelayNs, true);
       pending_ = hurried_ = false;
     }
     while (!runtime::exiting() && run_ready()) {
@@ -99,7 +99,7 @@ Lane* Serial::choose() {
     }
   }
   if (ready_.empty()) return nullptr;
-  if (policy_ == Policy::kSingle) {
+  if (policy_ == CpuPolicy::kSingle) {
     // Waits have no issue number. They take no time and let other streams continue, so they go first.
     const auto order = [](Lane& lane) {
       PackedOp& op = op_at(lane, lane.head);

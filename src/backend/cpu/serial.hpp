@@ -1,4 +1,4 @@
-// Serial: the executor that runs one op at a time. Policy kSingle runs the ready op that was issued first. Policy
+// Serial: the executor that runs one op at a time. CpuPolicy kSingle runs the ready op that was issued first. CpuPolicy
 // kRandom chooses a ready op at random; the seed determines the choices. Sooner or later kRandom tries an order that
 // the program does not enforce, so a missing dependency becomes a wrong result.
 //
@@ -18,7 +18,7 @@ namespace slip::backend {
 class Serial final : public Executor {
  public:
   // `lanes` is the device's list, guarded by `lanes_mutex`. It only grows.
-  Serial(Policy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
+  Serial(CpuPolicy policy, std::uint64_t seed, base::Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
@@ -37,7 +37,7 @@ class Serial final : public Executor {
   bool ready(Lane& lane);
   Lane* choose() SLIP_REQUIRES(drive_);
 
-  const Policy policy_;
+  const CpuPolicy policy_;
   base::Mutex& lanes_mutex_;
   const std::vector<Lane*>& lanes_;
   base::Mutex drive_;  // held by the thread that runs ops

@@ -168,7 +168,7 @@ double ratio(Picos a, Picos b) { return b == 0 ? 0.0 : static_cast<double>(a) / 
 int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program) {
   int wrong = 0;
   for (int seed = 1; seed <= seeds; ++seed) {
-    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = static_cast<std::uint64_t>(seed)});
+    const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = static_cast<std::uint64_t>(seed)});
     if (!program(device)) ++wrong;
   }
   return wrong;

@@ -128,8 +128,8 @@ SpanFilter named(std::string_view prefix);
 double ratio(Picos a, Picos b);  // a / b; 0 if b is 0
 
 // Runs the program in `seeds` random orders and returns the number of wrong results. `program` issues work,
-// synchronises and returns whether the result is right. It always uses the cpu device with Policy::kRandom, which runs
-// ops in any order that their events allow: a missing wait shows as a wrong result.
+// synchronises and returns whether the result is right. It always uses the cpu device with CpuPolicy::kRandom, which
+// runs ops in any order that their events allow: a missing wait shows as a wrong result.
 int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program);
 
 }  // namespace slip::cli
