@@ -5,11 +5,14 @@
 option(SLIP_UNITY "Compile the sources of a folder together" OFF)
 if(SLIP_UNITY)
   set(folders backend/cpu backend/cuda backend/sim base comm/api comm/cuda comm/delegate comm/diagnose comm/host comm/link
-      comm/placement comm/sim comm/staged flow/costs flow/gradients flow/pipeline flow/weights model runtime store topo
-      transport/bootstrap transport/job transport/ledger transport/memory transport/socket watch/analysis watch/page
-      watch/race watch/trace)
-  # Not transport/net and transport/net_plugin: compiled together without optimisation, g++ 12 writes tables of virtual
-  # functions for their abstract classes that `make odr` takes for different ones.
+      comm/placement comm/plan comm/sim comm/staged flow/costs flow/gradients flow/pipeline flow/weights model runtime store
+      topo transport/bootstrap transport/job transport/ledger transport/memory transport/socket watch watch/analysis
+      watch/page watch/race watch/trace)
+  if(NOT CMAKE_INTERPROCEDURAL_OPTIMIZATION)
+    # Not for `make odr`: compiled together without optimisation, g++ 12 writes tables of virtual functions for their
+    # abstract classes that the linker takes for different ones.
+    list(APPEND folders transport/net transport/net_plugin)
+  endif()
   set_target_properties(slip PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With more inlining, g++ gives more false warnings of accesses out of bounds: they are not errors.
@@ -21,6 +24,20 @@ if(SLIP_UNITY)
     string(MAKE_C_IDENTIFIER "${folder}" group)
     set_property(SOURCE ${sources} PROPERTY UNITY_GROUP ${group})
   endforeach()
+  if(TARGET slip_cli)
+    # The labs, and the rest of the program. Sources with CLI11 have groups already (library.cmake). The local names of
+    # lab/questions collide.
+    foreach(source IN LISTS slip_cli_sources)
+      get_source_file_property(group "${source}" UNITY_GROUP)
+      if(group STREQUAL "NOTFOUND" AND source MATCHES "\\.cpp$" AND NOT source MATCHES "/src/cli/lab/questions/")
+        set(group rest)
+        if(source MATCHES "/src/cli/lab/")
+          set(group labs)
+        endif()
+        set_property(SOURCE "${source}" PROPERTY UNITY_GROUP ${group})
+      endif()
+    endforeach()
+  endif()
   # Its RaceChecker::State has a member of a local type, which g++ refuses in an included file.
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/race/race.cpp" PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(slip_nccl PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)

@@ -25,29 +25,29 @@ namespace {
 
 constexpr std::size_t kRanks = 2, kBytes = 64;
 
-struct Case {
+struct DeadlockCase {
   const char* name;
   bool swapped;      // rank 1 makes its two calls in the other order
   bool own_streams;  // one stream per communicator
 };
 
-constexpr Case kCases[] = {
+constexpr DeadlockCase kDeadlockCases[] = {
     {"the same order", false, false},
     {"another order on rank 1", true, false},
     {"another order, a stream for each", true, true},
 };
 
 // The communicator, 0 or 1, of a rank's call number `call`; and the stream that a rank uses for a communicator.
-std::size_t communicator_of(const Case& wanted, std::size_t rank, std::size_t call) {
+std::size_t communicator_of(const DeadlockCase& wanted, std::size_t rank, std::size_t call) {
   return wanted.swapped && rank == 1 ? 1 - call : call;
 }
-std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communicator) {
+std::size_t stream_of(const DeadlockCase& wanted, std::size_t rank, std::size_t communicator) {
   return 2 * rank + (wanted.own_streams ? communicator : 0);
 }
 
 // Verifies a plan in which flags model the calls: for each call a rank sets its own flag and waits for the other
 // rank's. `text` becomes the checker's report if it finds a deadlock.
-Verification verify_calls(const Bench& bench, const Case& wanted, std::string& text) {
+Verification verify_calls(const Bench& bench, const DeadlockCase& wanted, std::string& text) {
   const Device device = bench.open();
   std::array<Stream, 2 * kRanks> streams{device.stream(kNonBlocking), device.stream(kNonBlocking),
                                          device.stream(kNonBlocking), device.stream(kNonBlocking)};
@@ -116,7 +116,7 @@ std::vector<Device> devices_of_ranks(const Bench& bench) {
   return std::vector<Device>(kRanks, bench.open({.compute_workers = 2}));
 }
 
-Seen run_case(const Bench& bench, const Case& wanted) {
+Seen run_case(const Bench& bench, const DeadlockCase& wanted) {
   const std::vector<Device> devices = devices_of_ranks(bench);
   // Rank 0 has the shorter deadline: it gives up while the call that it waits for is still active and can be named.
   CommunicatorOptions later = deadline(bench);
@@ -225,7 +225,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
   bool as_expected = true;  // true: only the swapped order in one stream hung
   bool predicted = true;    // true: the checker predicted it
   bool named = true;        // true: the ledger named it while the ranks hung
-  for (const Case& each : kCases) {
+  for (const DeadlockCase& each : kDeadlockCases) {
     std::string cycle;
     const Verification proof = verify_calls(bench, each, cycle);
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));

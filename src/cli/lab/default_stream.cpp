@@ -9,14 +9,14 @@ constexpr auto kBlocking = StreamFlags::kBlocking;
 
 enum class Middle { kLegacy, kPerThread, kNothing, kRecord };
 
-struct Case {
+struct StreamCase {
   const char* name;
   StreamFlags first, third;
   Middle middle;
   const char* rule;
 };
 
-constexpr Case kCases[] = {
+constexpr StreamCase kStreamCases[] = {
     {"blocking streams", kBlocking, kBlocking, Middle::kLegacy, "3, 4, 8"},
     {"non-blocking streams", kNonBlocking, kNonBlocking, Middle::kLegacy, "6, 7"},
     {"one blocking, one not", kBlocking, kNonBlocking, Middle::kLegacy, "3, 6"},
@@ -25,19 +25,19 @@ constexpr Case kCases[] = {
     {"blocking, only an event between", kBlocking, kBlocking, Middle::kRecord, "9"},
 };
 
-struct Outcome {
+struct StreamOutcome {
   Run run;
   std::string order;
   int pairs = 0;  // of kernels that overlapped
 };
 
-Outcome run_case(const Bench& bench, const Case& wanted, const Work& work) {
+StreamOutcome run_case(const Bench& bench, const StreamCase& wanted, const Work& work) {
   const Device device = bench.open({.compute_workers = 4});
   const Stream first = device.stream(wanted.first), third = device.stream(wanted.third);
   const auto launch = [&](StreamRef stream, const char* name) {
     stream.launch(kBusy, {{}, {}, {work.pace}, name}, work.cost);
   };
-  Outcome outcome;
+  StreamOutcome outcome;
   outcome.run = bench.measure(device, {device.legacy_stream(), first, third}, [&] {
     launch(first, "k1");
     if (wanted.middle == Middle::kLegacy) launch(device.legacy_stream(), "k2");
@@ -63,10 +63,10 @@ void lab_default_stream(const Bench& bench, Report& report) {
       "takes {} and a quarter of the device. Look at `seen`: -> means after, || means side by side.",
       base::format_time(kernel)));
   Table table("", {"case", "time=time_ps", "in kernels=kernels", "seen=order", "pairs ||=pairs", "rule"});
-  std::vector<Outcome> seen;
-  for (const Case& each : kCases) {
+  std::vector<StreamOutcome> seen;
+  for (const StreamCase& each : kStreamCases) {
     seen.push_back(run_case(bench, each, work));
-    const Outcome& outcome = seen.back();
+    const StreamOutcome& outcome = seen.back();
     const Picos total = outcome.run.figures.total;
     table.row({word(each.name), time(total), times(ratio(total, kernel)), word(outcome.order), number(outcome.pairs),
                word(each.rule)});

@@ -7,13 +7,13 @@
 namespace slip::cli {
 namespace {
 
-struct Case {
+struct EventCase {
   const char* name;
   EventScheme use;
   int events;
 };
 
-constexpr Case kCases[] = {
+constexpr EventCase kEventCases[] = {
     {"wait just before its op", EventScheme::kThree, 3},
     {"same, layers share an event", EventScheme::kTwo, 2},
     {"wait just after its record", EventScheme::kTwoWaitAtOnce, 2},
@@ -22,7 +22,7 @@ constexpr Case kCases[] = {
 
 constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};
 
-struct Outcome : SlotsRun {
+struct EventOutcome : SlotsRun {
   int edges = 0;  // of the five, how many held in the run
 };
 
@@ -60,9 +60,9 @@ void lab_events(const Bench& bench, Report& report) {
       "overlaps layer A1.");
   Table table("", {"case", "events", "edges", "L1 || A1=together", "time=time_ps", "overlap=overlap_percent",
                    "exposed=exposed_ps", "memory=peak_bytes", "result=ok"});
-  std::vector<Outcome> seen;
-  for (const Case& each : kCases) {
-    Outcome& outcome = seen.emplace_back(Outcome{run_two_slots(bench, each.use, size, add)});
+  std::vector<EventOutcome> seen;
+  for (const EventCase& each : kEventCases) {
+    EventOutcome& outcome = seen.emplace_back(EventOutcome{run_two_slots(bench, each.use, size, add)});
     outcome.edges = edges_kept(outcome.run);
     const Figures& figures = outcome.run.figures;
     table.row({word(each.name), number(each.events), number(outcome.edges),
@@ -78,7 +78,7 @@ void lab_events(const Bench& bench, Report& report) {
   const auto longer = [&](std::size_t i) {
     return base::format_times(ratio(seen[i].run.figures.total, seen[0].run.figures.total));
   };
-  const int edges = std::ranges::min(seen, {}, &Outcome::edges).edges;  // the minimum of all cases
+  const int edges = std::ranges::min(seen, {}, &EventOutcome::edges).edges;  // the minimum of all cases
   report.conclude(
       fmt::format("{}: {} of {} edges held. With each wait just before its op, two events took {} of the time of "
                   "three. With each wait just after its record, two events took {} and one event took {}. Leaving out "

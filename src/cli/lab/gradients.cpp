@@ -108,7 +108,7 @@ class Rank {
   std::vector<Buffer> parameters_;
 };
 
-struct Outcome {
+struct StepOutcome {
   Picos time = 0;         // of the shortest run
   GradientReport report;  // of the run with the least exposed time under the last plan
   std::optional<GradientReport> predicted;
@@ -118,7 +118,7 @@ struct Outcome {
 
 // `seen.time` is that of the shortest run, because other programs can only make a run longer.
 void train(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers,
-           Outcome& seen) {
+           StepOutcome& seen) {
   constexpr int kWarm = 13, kRuns = 6;  // from step 13 on the plan no longer changes
   Rank rank(bench, comm, device, wanted, layers);
   for (int step = 0; step < kWarm; ++step) rank.step();
@@ -145,10 +145,10 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
   seen.verdict = rank.prove();
 }
 
-Outcome run_in_processes(const Bench& bench, std::size_t ranks) {
+StepOutcome run_in_processes(const Bench& bench, std::size_t ranks) {
   const base::Json json = run_with_one_queue(bench, "gradients", static_cast<int>(ranks));
   base::JsonFields seen(json, kResultOfCase);
-  Outcome outcome;
+  StepOutcome outcome;
   outcome.time = seen.integer("time", 0, kMaxCaseTime);
   outcome.report.communication = seen.integer("communication", 0, kMaxCaseTime);
   outcome.report.exposed = seen.integer("exposed", 0, kMaxCaseTime);
@@ -159,15 +159,16 @@ Outcome run_in_processes(const Bench& bench, std::size_t ranks) {
   return outcome;
 }
 
-Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers, std::size_t ranks) {
+StepOutcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers, std::size_t ranks) {
   if (bench.on_gpu() && wanted.queues != 0) return run_in_processes(bench, ranks);
   std::vector<Device> devices;
   for (std::size_t i = 0; i < ranks; ++i)
     devices.push_back(bench.open({.compute_workers = 2, .max_connections = wanted.queues}));
   std::vector<Communicator> comms = Communicator::init_all(devices);
-  std::vector<Outcome> seen(ranks);
+  std::vector<StepOutcome> seen(ranks);
   base::run_threads("rank", ranks, [&](std::size_t i) { train(bench, comms[i], devices[i], wanted, layers, seen[i]); });
-  for (const Outcome& one : seen) seen[0].ok = seen[0].ok && one.ok, seen[0].time = std::max(seen[0].time, one.time);
+  for (const StepOutcome& one : seen)
+    seen[0].ok = seen[0].ok && one.ok, seen[0].time = std::max(seen[0].time, one.time);
   return seen[0];
 }
 
@@ -206,16 +207,16 @@ void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t rank
       base::format_time(compute)));
   Table table("", {"case", "step=time_ps", "exposed=exposed_ps", "calls", "their time=communication_ps",
                    "waited=waited_ps", "proven", "result=ok"});
-  std::vector<Outcome> seen;
+  std::vector<StepOutcome> seen;
   for (const StepCase& each : kStepCases) {
     seen.push_back(run_case(bench, each, layers, ranks));
-    const Outcome& one = seen.back();
+    const StepOutcome& one = seen.back();
     table.row({word(each.name), time(one.time), time(std::max<Picos>(0, one.time - compute)),
                number(one.report.buckets.size()), time(one.report.communication), time(one.report.exposed),
                word(verdict_name(one.verdict)), result(one.ok)});
   }
   report.show(table);
-  const Outcome& planned = seen.back();
+  const StepOutcome& planned = seen.back();
   if (planned.predicted) show_comparison(*planned.predicted, planned.report, report);
   report.conclude(fmt::format(
       "The step took {} of its compute with the reduction in its stream, {} with DDP's buckets, {} planned.",
@@ -286,7 +287,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
 base::Json gradients_with_one_queue(const Bench& bench) {
   const Device device = bench.open();
   Communicator comm = Communicator::init(device);
-  Outcome seen;
+  StepOutcome seen;
   train(bench, comm, device, kStepCases[2], layers_of(bench), seen);
   return {{"time", seen.time},
           {"communication", seen.report.communication},

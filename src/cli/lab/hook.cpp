@@ -11,13 +11,13 @@
 namespace slip::cli {
 namespace {
 
-struct Case {
+struct HookCase {
   const char* name;
   bool own_stream;
   int queues;  // hardware queues; 0: the device's own number
 };
 
-constexpr Case kCases[] = {
+constexpr HookCase kHookCases[] = {
     {"hook in the compute stream", false, 0},
     {"hook in a stream of its own", true, 0},
     {"own stream, one hardware queue", true, 1},
@@ -27,7 +27,7 @@ struct Times {
   Picos backward, reduce, hook;
 };
 
-struct Outcome {
+struct HookOutcome {
   Picos time = 0;
   Picos backward = 0;  // from the start of the first layer to the end of the last
   Cover communication;
@@ -39,14 +39,14 @@ Times times_of(const Bench& bench) {
   const Picos unit = bench.kernel_time();
   return {unit, unit * 3 / 4, unit / 8};
 }
-std::size_t layers_of(const Bench& bench) { return static_cast<std::size_t>(bench.options().layers.value_or(4)); }
+std::size_t hook_layers(const Bench& bench) { return static_cast<std::size_t>(bench.options().layers.value_or(4)); }
 
 // Gradients start as 1; backward adds 1, the reduction doubles (the sum over two equal ranks), the hook halves and
 // adds 1.
 constexpr float kReduced = (1.0F + 1.0F) * 2.0F / 2.0F + 1.0F;
 constexpr std::size_t kGradientBytes = 64 << 10;
 
-Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
+HookOutcome run_case(const Bench& bench, const HookCase& wanted, std::size_t layers, const Times& times) {
   const Device device = bench.open({.compute_workers = 4, .max_connections = wanted.queues});
   const Stream compute = device.stream(kNonBlocking);
   const Stream network = device.stream(kNonBlocking);
@@ -68,7 +68,7 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
     for (const Buffer& gradient : gradients) device.copy(gradient, host);
     device.sync();
   };
-  Outcome outcome;
+  HookOutcome outcome;
   const auto step = [&] {
     for (std::size_t k = 0; k < layers; ++k) {
       launch(compute, gradients[k], backward, 1.0F, 1.0F, fmt::format("backward {}", k));
@@ -92,11 +92,11 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
 }
 
 // On a GPU the case with one hardware queue runs in another process.
-Outcome run_anywhere(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
+HookOutcome run_anywhere(const Bench& bench, const HookCase& wanted, std::size_t layers, const Times& times) {
   if (wanted.queues == 0 || !bench.on_gpu()) return run_case(bench, wanted, layers, times);
   const base::Json json = run_with_one_queue(bench, "hook", 1);
   base::JsonFields seen(json, kResultOfCase);
-  Outcome outcome;
+  HookOutcome outcome;
   outcome.time = seen.integer("time", 0, kMaxCaseTime);
   outcome.backward = seen.integer("backward", 0, kMaxCaseTime);
   outcome.communication = {seen.integer("communication", 0, kMaxCaseTime), seen.integer("hidden", 0, kMaxCaseTime)};
@@ -109,7 +109,7 @@ Outcome run_anywhere(const Bench& bench, const Case& wanted, std::size_t layers,
 }  // namespace
 
 base::Json hook_with_one_queue(const Bench& bench) {
-  const Outcome seen = run_case(bench, kCases[2], layers_of(bench), times_of(bench));
+  const HookOutcome seen = run_case(bench, kHookCases[2], hook_layers(bench), times_of(bench));
   return {{"time", seen.time},
           {"backward", seen.backward},
           {"communication", seen.communication.busy},
@@ -119,7 +119,7 @@ base::Json hook_with_one_queue(const Bench& bench) {
 }
 
 void lab_hook(const Bench& bench, Report& report) {
-  const std::size_t layers = layers_of(bench);
+  const std::size_t layers = hook_layers(bench);
   const Times times = times_of(bench);
   report.ask(fmt::format(
       "Does a gradient hook hold up the backward pass? {} layers of {}; after each one its gradient is reduced over "
@@ -128,10 +128,10 @@ void lab_hook(const Bench& bench, Report& report) {
       base::format_time(times.backward * static_cast<Picos>(layers))));
   Table table("", {"case", "time=time_ps", "backward=backward_ps", "reduce hidden=hidden_percent", "exposed=exposed_ps",
                    "memory=peak_bytes", "result=ok"});
-  std::vector<Outcome> seen;
-  for (const Case& each : kCases) {
+  std::vector<HookOutcome> seen;
+  for (const HookCase& each : kHookCases) {
     seen.push_back(run_anywhere(bench, each, layers, times));
-    const Outcome& outcome = seen.back();
+    const HookOutcome& outcome = seen.back();
     const Cover& cover = outcome.communication;
     table.row({word(each.name), time(outcome.time), time(outcome.backward),
                percent(100.0 * ratio(cover.covered, cover.busy)), time(cover.busy - cover.covered),

@@ -8,7 +8,7 @@ namespace slip::cli {
 namespace {
 
 // One call, measured on the host.
-struct Seen {
+struct CallTime {
   std::string call;
   Picos took = 0;
   bool pending = false;  // the default stream still had work when the call returned
@@ -16,7 +16,7 @@ struct Seen {
 
 struct Program {
   std::string title;
-  std::vector<Seen> calls;
+  std::vector<CallTime> calls;
   Picos kernel = 0;
   bool ok = false;
 
@@ -74,7 +74,7 @@ Program saxpy(const Bench& bench, std::size_t size, Picos kernel) {
 Table program_table(const Program& program) {
   Table table(fmt::format("{}, a kernel of {}", program.title, base::format_time(program.kernel)),
               {"call", "held the host=took_ps", "work left in the stream=pending", "result=ok"});
-  for (const Seen& seen : program.calls)
+  for (const CallTime& seen : program.calls)
     table.row({word(seen.call), time(seen.took), yes_no(seen.pending),
                &seen == &program.calls.back() ? result(program.ok) : none()});
   return table;
@@ -151,7 +151,7 @@ Table calls_table(const Bench& bench, std::size_t size, Picos kernel, std::vecto
 
 Picos longest(const Program& program, bool launches) {
   Picos max = 0;
-  for (const Seen& seen : program.calls) {
+  for (const CallTime& seen : program.calls) {
     if (seen.call.starts_with("launch") == launches) max = std::max(max, seen.took);
   }
   return max;

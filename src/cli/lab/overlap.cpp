@@ -8,7 +8,7 @@ namespace {
 
 enum class Order { kDepthFirst, kBreadthFirst };
 
-struct Case {
+struct PipelineCase {
   const char* name;
   int streams;
   bool chunked;
@@ -24,7 +24,7 @@ struct Problem {
   Picos kernel;  // for all of the data
 };
 
-struct Outcome {
+struct PipelineOutcome {
   Run run;
   bool ok;
 };
@@ -32,7 +32,7 @@ struct Outcome {
 // The three stages of one chunk; `issue` calls them in depth-first or breadth-first order.
 class Pipeline {
  public:
-  Pipeline(const Problem& problem, const Case& wanted, const Device& device)
+  Pipeline(const Problem& problem, const PipelineCase& wanted, const Device& device)
       : pieces_(wanted.chunked ? problem.chunks : 1),
         piece_bytes_(problem.bytes / pieces_),
         order_(wanted.order),
@@ -77,7 +77,7 @@ class Pipeline {
   std::vector<Stream> streams_;
 };
 
-Outcome run_case(const Problem& problem, const Case& wanted) {
+PipelineOutcome run_case(const Problem& problem, const PipelineCase& wanted) {
   const Device device = problem.bench.open({.compute_workers = 1});  // a kernel fills the device
   const Pipeline pipeline(problem, wanted, device);
   const bool asynchronous = wanted.memory == MemoryKind::kPinned;
@@ -86,12 +86,13 @@ Outcome run_case(const Problem& problem, const Case& wanted) {
   return {std::move(run), pipeline.ok()};
 }
 
-Table pipeline_table(const Problem& problem, std::span<const Case> cases, std::vector<Outcome>& outcomes) {
+Table pipeline_table(const Problem& problem, std::span<const PipelineCase> cases,
+                     std::vector<PipelineOutcome>& outcomes) {
   Table table(
       fmt::format("{} up, kernels, {} down", base::format_bytes(problem.bytes), base::format_bytes(problem.bytes)),
       {"case", "time=time_ps", "faster", "overlap=overlap_percent", "exposed copy=exposed_ps",
        "device memory=peak_bytes", "result=ok", "=copy_ps", "=kernel_ps"});
-  for (const Case& each : cases) {
+  for (const PipelineCase& each : cases) {
     outcomes.push_back(run_case(problem, each));
     const auto& [run, ok] = outcomes.back();
     const Figures& figures = run.figures;
@@ -109,16 +110,16 @@ struct CopyCase {
 };
 
 Table copy_table(const Problem& problem, std::vector<Picos>& total) {
-  static constexpr CopyCase kCases[] = {{"one copy up", true, false, false},
-                                        {"one copy down", false, false, false},
-                                        {"two up, in two streams", true, true, true},
-                                        {"one up beside one down", true, true, false}};
+  static constexpr CopyCase kPipelineCases[] = {{"one copy up", true, false, false},
+                                                {"one copy down", false, false, false},
+                                                {"two up, in two streams", true, true, true},
+                                                {"one up beside one down", true, true, false}};
   Table table(fmt::format("two copies of {}", base::format_bytes(problem.bytes)),
               {"case", "time=time_ps", "first done=first_ps", "second done=second_ps", "side by side=together"});
   const Device device = problem.bench.open();
   const Stream streams[] = {device.stream(kNonBlocking), device.stream(kNonBlocking)};
   const CopyMemory memory(device, problem.bytes);
-  for (const CopyCase& each : kCases) {
+  for (const CopyCase& each : kPipelineCases) {
     const auto issue = [&](int i, bool up, const char* name) {
       if (up) streams[i].copy(memory.device[i], memory.host[i], name);
       else streams[i].copy(memory.host[i], memory.device[i], name);
@@ -153,7 +154,7 @@ void lab_overlap(const Bench& bench, Report& report) {
   const std::string chunked = fmt::format("one stream, {} chunks", chunks), many = fmt::format("{} streams", chunks);
   const std::string depth = fmt::format("{}, depth first", many), breadth = fmt::format("{}, breadth first", many);
   const int n = static_cast<int>(chunks);
-  const Case cases[] = {
+  const PipelineCase cases[] = {
       {"one stream, one piece", 1, false, Order::kDepthFirst, MemoryKind::kPinned},
       {chunked.c_str(), 1, true, Order::kDepthFirst, MemoryKind::kPinned},
       {"two streams", 2, true, Order::kDepthFirst, MemoryKind::kPinned},
@@ -161,7 +162,7 @@ void lab_overlap(const Bench& bench, Report& report) {
       {breadth.c_str(), n, true, Order::kBreadthFirst, MemoryKind::kPinned},
       {"two streams, pageable", 2, true, Order::kDepthFirst, MemoryKind::kPageable},
   };
-  std::vector<Outcome> seen;
+  std::vector<PipelineOutcome> seen;
   std::vector<Picos> copies;
   report.show(pipeline_table(problem, cases, seen));
   report.show(copy_table(problem, copies));

@@ -62,7 +62,7 @@ class HostWeights {
   std::vector<Buffer> buffers_;
 };
 
-struct Outcome {
+struct WeightsOutcome {
   flow::StepTimes times;
   Picos predicted = 0;
   Picos compute = 0;  // of the last step: from the start of the first layer to the end of the last
@@ -91,7 +91,7 @@ Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::s
                [&](const TraceSpan& span) { return span.stream == compute_stream && span.kind == OpKind::kKernel; });
 }
 
-void read_times(const Model& model, const Run& run, std::uint64_t compute_stream, Outcome& outcome) {
+void read_times(const Model& model, const Run& run, std::uint64_t compute_stream, WeightsOutcome& outcome) {
   outcome.times = flow::step_times(run.data, compute_stream, model.layers);
   const std::vector<TraceSpan> adds = flow::kernel_spans(run.data, compute_stream);
   outcome.compute = adds.back().ended - adds[adds.size() - model.layers].started;
@@ -107,9 +107,9 @@ Costs costs_of(const Bench& bench, const Model& model) {
                        LoadProbe{.piece_bytes = model.graph[model.x].bytes});
 }
 
-Outcome run(const Bench& bench, const Model& model, const Costs& costs, const WeightsOptions& options) {
+WeightsOutcome run(const Bench& bench, const Model& model, const Costs& costs, const WeightsOptions& options) {
   const WeightsPlan plan = plan_weights(model.graph, costs, options);
-  Outcome outcome;
+  WeightsOutcome outcome;
   outcome.predicted = predict_weights(plan, model.graph, costs).step;
   const Device device = bench.open({.compute_workers = 1, .memory_limit = plan.device_bytes()});
   const HostWeights weights(device, model);
@@ -129,7 +129,7 @@ Outcome run(const Bench& bench, const Model& model, const Costs& costs, const We
   return outcome;
 }
 
-void add_row(Table& table, const char* speed, const char* weights, const Outcome& outcome) {
+void add_row(Table& table, const char* speed, const char* weights, const WeightsOutcome& outcome) {
   const bool loads = outcome.loads.busy > 0;
   table.row({word(speed), time(outcome.add), word(weights), time(outcome.times.steady), time(outcome.predicted),
              time(outcome.compute), loads ? percent(100 * ratio(outcome.loads.covered, outcome.loads.busy)) : none(),
@@ -158,7 +158,7 @@ void lab_weights(const Bench& bench, Report& report) {
                               {"two slots", {.ring = 2 * size, .stream_all = true}}};
   Table table("", {"kernel", "one add=add_ps", "weights=case", "a step=step_ps", "predicted=predicted_ps",
                    "compute=compute_ps", "overlap=overlap_percent", "idle=idle_ps", "memory=peak_bytes", "result=ok"});
-  std::vector<Outcome> seen;
+  std::vector<WeightsOutcome> seen;
   for (const auto& [speed, add] : {std::pair("slow", 3 * load), std::pair("fast", load / 4)}) {
     const Model model(size, layers, bench.work(add));
     const Costs costs = costs_of(bench, model);
@@ -174,9 +174,9 @@ void lab_weights(const Bench& bench, Report& report) {
       "Two slots need {} of device memory instead of {} and give {} results; {}. With slow kernels a step took {} of "
       "the resident time, and {} of the loading ran while a layer did; with fast ones {} and {}. {}; {}.",
       base::format_bytes(seen[2].peak_bytes), base::format_bytes(seen[0].peak_bytes),
-      std::ranges::all_of(seen, &Outcome::ok) ? "the same" : "WRONG",
-      std::ranges::all_of(seen, &Outcome::proven) ? "all plans were proven free of races before they ran"
-                                                  : "NOT ALL plans could be proven free of races",
+      std::ranges::all_of(seen, &WeightsOutcome::ok) ? "the same" : "WRONG",
+      std::ranges::all_of(seen, &WeightsOutcome::proven) ? "all plans were proven free of races before they ran"
+                                                         : "NOT ALL plans could be proven free of races",
       base::format_times(slower(0)), base::format_percent(100 * hidden(0)), base::format_times(slower(3)),
       base::format_percent(100 * hidden(3)),
       borne_out("Kernels that are slower than the loads hide them", hidden(0) >= 0.5 && slower(0) <= 1.25),

@@ -13,8 +13,8 @@ namespace slip::cli {
 namespace {
 
 // In pixels. kLeaf: horizontal distance of leaves. kBox, kTall: width and height of a box. kLevel: vertical distance of
-// the levels of the tree. kTop: y of the first level.
-constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTop = 134;
+// the levels of the tree. kTreeTop: y of the first level.
+constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTreeTop = 134;
 constexpr std::size_t kShownRings = 6, kShownMachines = 32;
 constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
 
@@ -84,10 +84,10 @@ class Picture : Lines {
       next += 26;
     }
     for (std::size_t i = 0; i < system_.nodes.size(); ++i) {
-      if (is_leaf(system_.nodes[i].kind)) positions_[i].y = kTop + deepest_ * kLevel;
+      if (is_leaf(system_.nodes[i].kind)) positions_[i].y = kTreeTop + deepest_ * kLevel;
     }
     width_ = std::max(next - 26 + kMargin, 680.0);
-    leaves_ = kTop + deepest_ * kLevel;
+    leaves_ = kTreeTop + deepest_ * kLevel;
     bottom_ = leaves_ + kTall / 2;
   }
 
@@ -98,7 +98,7 @@ class Picture : Lines {
     for (const int child : below_[static_cast<std::size_t>(id)]) put_node(child, depth + 1, next);
     if (below_[static_cast<std::size_t>(id)].empty()) next += kLeaf;
     position(id).x = (from + next) / 2;
-    position(id).y = kTop + depth * kLevel;
+    position(id).y = kTreeTop + depth * kLevel;
   }
 
   // Links i and i + 1 are the two directions of one link, so only every second one is drawn.

@@ -12,7 +12,7 @@ namespace slip::cli {
 namespace {
 
 constexpr std::size_t kMatrixColumns = 22;  // columns of the matrix that fit 100 characters
-constexpr std::size_t kShownRings = 8;
+constexpr std::size_t kListedRings = 8;
 constexpr int kShownBranches = 12;  // maximum number of children shown of each node
 
 using topo::node_at;
@@ -117,13 +117,13 @@ void append_rings(std::string& out, const ChannelPlan& plan) {
     if (numbers.empty()) order.push_back(&channel);
     numbers.push_back(static_cast<int>(c));
   }
-  for (std::size_t i = 0; i < order.size() && i < kShownRings; ++i) {
+  for (std::size_t i = 0; i < order.size() && i < kListedRings; ++i) {
     const CommChannel& channel = *order[i];
     std::string net;
     if (!channel.nets.empty()) net = fmt::format("{:<7}", nets_text(channel));
     out += fmt::format("  {:<8}{}{}\n", channels_text(same.at(key_of(channel))), net, ring_text(channel.ring));
   }
-  if (order.size() > kShownRings) out += fmt::format("  and {} more\n", order.size() - kShownRings);
+  if (order.size() > kListedRings) out += fmt::format("  and {} more\n", order.size() - kListedRings);
 }
 
 // The name of the path's type; NVB, if a GPU between the two forwards over NVLink.

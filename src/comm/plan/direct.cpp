@@ -64,7 +64,7 @@ BufferLocation scaled(const Task& task, int rank, const Span& part, Program& pro
   return there;
 }
 
-std::uint64_t scratch(const Task& task) {
+std::uint64_t direct_scratch(const Task& task) {
   const auto n = static_cast<std::uint64_t>(task.nranks);
   if (task.call.kind == Collective::kAllToAll) return task.in_place ? n * task.chunk_bytes : 0;
   return reduces(task.call.kind) ? (task.scales() ? 2 * n : n) * task.chunk_bytes : 0;
@@ -133,7 +133,7 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
 
 }  // namespace
 
-const ProgramWriter kDirectCopies{write_copies, scratch};
-const ProgramWriter kDirectReductions{write_reductions, scratch};
+const ProgramWriter kDirectCopies{write_copies, direct_scratch};
+const ProgramWriter kDirectReductions{write_reductions, direct_scratch};
 
 }  // namespace slip::comm

@@ -17,7 +17,9 @@ std::uint64_t one_piece(const Task&) { return 1; }
 
 // Slot 0: the value before the rounds, if it is scaled or includes a remaining rank's value. Slot 1: that rank's value.
 // Round i uses slot 2i + 2 for the sum and slot 2i + 3 for the value that it receives; the last sum goes to the output.
-std::uint64_t scratch(const Task& task) { return 2 * (static_cast<std::uint64_t>(rounds(task)) + 1) * task.block(); }
+std::uint64_t doubling_scratch(const Task& task) {
+  return 2 * (static_cast<std::uint64_t>(rounds(task)) + 1) * task.block();
+}
 
 void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
   const std::uint64_t bytes = task.block();
@@ -71,7 +73,7 @@ void write_barrier(const Task& task, std::uint64_t, Program& program) {
 
 }  // namespace
 
-const ProgramWriter kDoublingAllReduce{write_all_reduce, scratch, one_piece};
-const ProgramWriter kDoublingBarrier{write_barrier, scratch, one_piece};
+const ProgramWriter kDoublingAllReduce{write_all_reduce, doubling_scratch, one_piece};
+const ProgramWriter kDoublingBarrier{write_barrier, doubling_scratch, one_piece};
 
 }  // namespace slip::comm

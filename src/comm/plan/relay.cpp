@@ -256,12 +256,12 @@ class RelayProgram {
   std::uint64_t scratch_ = 0;
 };
 
-void write(const Task& task, std::uint64_t piece, Program& program) {
+void write_relay(const Task& task, std::uint64_t piece, Program& program) {
   RelayProgram(task).write(task.chunk(piece), program);
 }
 
 }  // namespace
 
-const ProgramWriter kRelayAllToAll{write, [](const Task& task) { return RelayProgram(task).scratch(); }};
+const ProgramWriter kRelayAllToAll{write_relay, [](const Task& task) { return RelayProgram(task).scratch(); }};
 
 }  // namespace slip::comm

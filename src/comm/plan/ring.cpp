@@ -10,8 +10,8 @@
 namespace slip::comm {
 namespace {
 
-// A slice has at most kParts parts. The cache line and the smallest part are in bytes.
-constexpr std::uint64_t kLine = 64, kParts = 4, kMinPart = 16 << 10;
+// A slice has at most kMaxParts parts. The cache line and the smallest part are in bytes.
+constexpr std::uint64_t kCacheLine = 64, kMaxParts = 4, kMinPart = 16 << 10;
 
 using Span = Task::Span;
 
@@ -28,13 +28,13 @@ Span slice_of(const Task& task, std::uint64_t loop, int position) {
   }
   const std::uint64_t begin = task.share().begin + loop * n * task.chunk_bytes;
   const std::uint64_t end = std::min(begin + n * task.chunk_bytes, task.share().end());
-  const std::uint64_t share = round_up((end - begin + n - 1) / n, kLine);
+  const std::uint64_t share = round_up((end - begin + n - 1) / n, kCacheLine);
   const std::uint64_t from = std::min(begin + share * task.wrapped(position), end);
   return {from, std::min(share, end - from)};
 }
 
 void each_part(std::uint64_t bytes, auto&& body) {
-  const std::uint64_t part = std::max(round_up((bytes + kParts - 1) / kParts, kLine), kMinPart);
+  const std::uint64_t part = std::max(round_up((bytes + kMaxParts - 1) / kMaxParts, kCacheLine), kMinPart);
   for (std::uint64_t offset = 0; offset < bytes; offset += part) body(offset, std::min(part, bytes - offset));
 }
 

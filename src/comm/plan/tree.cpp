@@ -176,14 +176,14 @@ std::uint64_t pieces(const Task& task) {
   return task.chunks() + more;
 }
 
-std::uint64_t scratch(const Task& task) {
+std::uint64_t tree_scratch(const Task& task) {
   if (!goes_up(task)) return 0;
   std::uint64_t slots = 2;
   for (std::uint64_t tree = 0; tree < trees_of(task); ++tree) slots += Node(task, tree).children() * slots_of(task);
   return slots * task.chunk_bytes;
 }
 
-void write(const Task& task, std::uint64_t step, Program& program) {
+void write_tree(const Task& task, std::uint64_t step, Program& program) {
   for_each_move(task, step, kHop,
                 [&](const Move& move, const Node& node) { begin_to_receive(task, step, move, node, program); });
   for_each_move(task, step, 0, [&](const Move& move, const Node& node) {
@@ -202,6 +202,6 @@ void write(const Task& task, std::uint64_t step, Program& program) {
 
 }  // namespace
 
-const ProgramWriter kTrees{write, scratch, pieces};
+const ProgramWriter kTrees{write_tree, tree_scratch, pieces};
 
 }  // namespace slip::comm
