@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <future>
 #include <random>
 #include <thread>
 
 #include "base/clock.hpp"
 #include "slip/communicator.hpp"
+#include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/ledger/ledger.hpp"
@@ -106,6 +108,64 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
   EXPECT_NE(lost.find("rank 1 gives no sign of life"), std::string::npos) << lost;
   job[1].send('x');
   for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
+}
+
+CommunicatorOptions short_timeout() {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(2);
+  return options;
+}
+
+// Rank 1 joins the second call when the test sends it a byte.
+SLIP_CHILD(Hangs, WaitForTheOther) {
+  play([](const transport::LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device, short_timeout());
+    const Stream stream = device.stream();
+    comm.barrier(stream);
+    stream.sync();
+    if (info.rank == 0) comm.barrier(stream);
+    static_cast<void>(!::write(kLine, "x", 1));
+    char byte = 0;
+    if (info.rank == 1) {
+      static_cast<void>(!::read(kLine, &byte, 1));
+      comm.barrier(stream);
+    }
+    stream.sync();
+    return "went on";
+  });
+}
+
+// As by Ctrl-Z and fg of a launcher. A call of this process with the same timeout shows that the stop was long enough.
+TEST(Hangs, TheTimeOfAStopOfTheWholeJobDoesNotCount) {
+  for (const bool over_net : {false, true}) {
+    SCOPED_TRACE(over_net);
+    const UniqueId id = test::local_id();
+    std::vector<RankProcess> job;
+    for (int rank = 0; rank < 2; ++rank)
+      job.emplace_back("Hangs.WaitForTheOther", id, 2, rank,
+                       std::map<std::string, std::string>{{"SLIP_TRANSPORT", over_net ? "net" : "auto"}});
+    for (const RankProcess& rank : job) ASSERT_EQ(rank.hear(1), "x");
+    for (const RankProcess& rank : job) rank.signal(SIGSTOP);
+    const UniqueId own = test::local_id();
+    std::promise<void> timed_out;
+    test::expect_no_errors(test::as_ranks(2, [&](int rank) {
+      const Device device = Device::open("cpu", {.compute_workers = 2});
+      Communicator comm = Communicator::init(own, 2, rank, device, short_timeout());
+      const Stream stream = device.stream();
+      if (rank == 0) {
+        comm.barrier(stream);
+        EXPECT_TRUE(test::fails([&] { stream.sync(); }, Code::kTimeout, {"rank 1"}));
+        timed_out.set_value();
+      } else {
+        timed_out.get_future().wait();
+      }
+      comm.abort();
+    }));
+    for (const RankProcess& rank : job) rank.signal(SIGCONT);
+    job[1].send('x');
+    for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
+  }
 }
 
 // Rank 0 aborts in the middle of a call that rank 2 never joins.

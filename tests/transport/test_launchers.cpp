@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -190,17 +192,17 @@ class HeldPipe {
       ::close(ends[1]);
       // A shell that runs the tests in the background ignores the signal, and all of these would inherit that.
       ::signal(SIGINT, SIG_DFL);
+      ::signal(SIGTSTP, SIG_DFL);
       ::execl(SLIP_PROGRAM, SLIP_PROGRAM, "launch", "-n", "3", option, "--", "sh", "-c", command, nullptr);
       ::_exit(99);
     }
     ::close(ends[1]);
-    std::string said;
-    while (std::ranges::count(said, 'x') < 3) {
+    while (std::ranges::count(said_, 'x') < 3 || !said_.ends_with('\n')) {
       const std::string more = next();
       if (more.empty() || more == kNothing) break;
-      said += more;
+      said_ += more;
     }
-    EXPECT_EQ(std::ranges::count(said, 'x'), 3) << said;
+    EXPECT_EQ(std::ranges::count(said_, 'x'), 3) << said_;
   }
   ~HeldPipe() {
     if (launcher_ > 0) ::kill(launcher_, SIGKILL);
@@ -210,7 +212,12 @@ class HeldPipe {
   HeldPipe(const HeldPipe&) = delete;
   HeldPipe& operator=(const HeldPipe&) = delete;
 
+  const std::string& said() const { return said_; }  // at the start
   void signal(int number) const { ::kill(launcher_, number); }
+  bool stops() const {  // waits until the launcher stops or ends
+    int status = 0;
+    return ::waitpid(launcher_, &status, WUNTRACED) == launcher_ && WIFSTOPPED(status);
+  }
   // The next output; "" when all processes that held the pipe have ended.
   std::string next() const {
     if (transport::wait_for(read_, POLLIN, {base::deadline_after(20'000'000'000), nullptr}) !=
@@ -235,9 +242,46 @@ class HeldPipe {
  private:
   static constexpr const char* kNothing = "nothing in time";
 
+  std::string said_;
   int read_ = -1;
   pid_t launcher_ = -1;
 };
+
+// As in proc(5): 'T': stopped.
+char state_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(") ");
+  return name_end == std::string::npos ? '?' : line[name_end + 2];
+}
+
+// The kernel stops a process that runs on another core a moment after the signal.
+bool becomes_stopped(pid_t process) {
+  const std::int64_t deadline = base::deadline_after(20'000'000'000);
+  while (state_of(process) != 'T' && base::now_ns() < deadline) std::this_thread::yield();
+  return state_of(process) == 'T';
+}
+
+// Ctrl-Z. Another job with the same limit, which begins later, shows that the stop was longer than the limit.
+TEST(SlipLaunch, StopsAndContinuesWithItsRanks) {
+  HeldPipe held("echo x $$; exec sleep 600", "--timeout=4");
+  std::istringstream words(held.said());
+  std::vector<pid_t> ranks;
+  for (std::string x, pid; words >> x >> pid;) ranks.push_back(static_cast<pid_t>(std::stol(pid)));
+  ASSERT_EQ(ranks.size(), 3U) << held.said();
+  held.signal(SIGTSTP);
+  ASSERT_TRUE(held.stops());
+  for (const pid_t rank : ranks) EXPECT_TRUE(becomes_stopped(rank));
+  HeldPipe other("echo x; exec sleep 600", "--timeout=4");
+  EXPECT_EQ(other.next(), "");
+  EXPECT_EQ(other.status(), 124);
+  for (const pid_t rank : ranks) EXPECT_EQ(state_of(rank), 'T');
+  held.signal(SIGCONT);
+  held.signal(SIGTERM);
+  EXPECT_EQ(held.next(), "");
+  EXPECT_EQ(held.status(), 128 + SIGTERM);  // not 124
+}
 
 // The reader of the output has stopped: the launcher still handles signals, and ends with its ranks.
 TEST(SlipLaunch, AnInterruptEndsAJobWhoseOutputNobodyReads) {

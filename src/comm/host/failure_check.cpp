@@ -1,6 +1,7 @@
 #include "comm/host/failure_check.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -22,6 +23,10 @@ constexpr std::chrono::milliseconds kAnswerTime{50}, kMismatchAnswerTime{1000};
 // A connection may close before the notification of the reason arrives. with_cause() waits for the notification for
 // kReasonNs at most, and polls every kLookNs.
 constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
+
+// A waiting thread looks at least every few milliseconds. After a pause of kLongPauseNs its process may have been
+// stopped. kMeasureNs is how long this may take to be measured.
+constexpr std::int64_t kLongPauseNs = 300'000'000, kMeasureNs = 500'000'000;
 
 }  // namespace
 
@@ -49,8 +54,21 @@ bool FailureCheck::has_failed() {
     deadline_ns_ = now + context_.timeout_ns;
     ask_pause_ns_ = kAskAfterNs;
     ask_ns_ = now + kAskAfterNs;
+    suspended_ns_ = context_.bootstrap.suspended_ns();
+    may_extend_ = true;
   }
+  exclude_suspension(now);
+  checked_ns_ = now;
   return now > deadline_ns_ || (now > ask_ns_ && condition_.on_link() && !context_.one_thread);
+}
+
+// A job that is stopped and continued as a whole, for example by Ctrl-Z, must not time out. If this thread looks for
+// the first time after a long pause, the thread that measures the stop may not have run yet: it gets some time, once.
+void FailureCheck::exclude_suspension(std::int64_t now) {
+  const std::int64_t suspended_ns = context_.bootstrap.suspended_ns();
+  deadline_ns_ += suspended_ns - std::exchange(suspended_ns_, suspended_ns);
+  if (now <= deadline_ns_ || now - checked_ns_ < kLongPauseNs || !std::exchange(may_extend_, false)) return;
+  deadline_ns_ = now + kMeasureNs;
 }
 
 void FailureCheck::throw_if_failed() {

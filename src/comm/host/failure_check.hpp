@@ -33,6 +33,7 @@ class FailureCheck {
 
  private:
   void compare_with_posted();
+  void exclude_suspension(std::int64_t now);
   bool waits_for_departed();
   bool link_waits_for_departed();
   void ask_for_history();
@@ -45,8 +46,11 @@ class FailureCheck {
   CallContext& context_;
   const ActiveCall& call_;
   WaitCondition& condition_;
-  std::int64_t deadline_ns_ = 0;  // of the current wait; 0: not set yet
-  std::int64_t ask_ns_ = 0;       // when this rank next asks the awaited rank for its history
+  std::int64_t deadline_ns_ = 0;   // of the current wait; 0: not set yet
+  std::int64_t checked_ns_ = 0;    // when the last has_failed() looked at it
+  std::int64_t suspended_ns_ = 0;  // the part of Bootstrap::suspended_ns() that the deadline excludes already
+  bool may_extend_ = false;        // the deadline of this wait was not extended because of a long pause
+  std::int64_t ask_ns_ = 0;        // when this rank next asks the awaited rank for its history
   std::int64_t ask_pause_ns_ = 0;
 };
 

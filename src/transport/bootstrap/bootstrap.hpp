@@ -97,6 +97,9 @@ class Bootstrap : base::NoCopy {
   // stuck. The result omits ranks that do not answer in time. Throws nothing.
   std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
 
+  // The time for which this process was stopped: waits for other ranks do not count it, see FailureDetector.
+  std::int64_t suspended_ns() const { return server_->detector().suspended_ns(); }
+
   // Ends every present and later wait of this rank at once with kAborted, and notifies the other ranks.
   void abort() noexcept { abort_->set(); }
   bool broken() const noexcept { return broken_flag().is_set(); }  // costs one load, so polling loops may call it

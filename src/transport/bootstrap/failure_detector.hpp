@@ -9,6 +9,7 @@
 // Functions are thread-safe unless they require the mutex of the context; the server's thread calls those.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <set>
@@ -47,6 +48,8 @@ class FailureDetector {
     const base::LockGuard lock(context_.mutex());
     for (ControlConnection& one : connections_.all()) one.watched = false;
   }
+  // The time for which this process was stopped, in all its stops. A stop counts a moment after its end.
+  std::int64_t suspended_ns() const { return suspended_ns_.load(std::memory_order_relaxed); }
   std::int64_t interval_ns() const { return interval_ns_; }
   std::int64_t silence_ns() const { return silence_ns_; }
 
@@ -69,6 +72,8 @@ class FailureDetector {
   // all others. So it must not blame the others for the silence of that time.
   void note_suspension(std::int64_t now, std::int64_t planned_ns) SLIP_REQUIRES(control_mutex) {
     if (planned_ns == 0 || now - planned_ns < interval_ns_) return;
+    // relaxed: only a number; its readers tolerate that it comes late.
+    suspended_ns_.fetch_add(now - planned_ns, std::memory_order_relaxed);
     for (ControlConnection& one : connections_.all()) one.heard_ns = now;
   }
   // If this rank sent nothing for too long by its own clock, the others have declared it lost. So it notices that even
@@ -94,6 +99,7 @@ class FailureDetector {
   // Ranks on which init is over, including this one.
   std::set<int> init_over_ SLIP_GUARDED_BY(control_mutex);
   std::int64_t next_beat_ns_ SLIP_GUARDED_BY(control_mutex) = 0;
+  std::atomic<std::int64_t> suspended_ns_{0};
   std::int64_t own_silence_ns_ SLIP_GUARDED_BY(control_mutex) = 0;
 };
 

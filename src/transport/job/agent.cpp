@@ -173,7 +173,8 @@ class Agent : base::NoCopy {
       case AgentFrameKind::kPause:
       case AgentFrameKind::kResume:
         paused_ = frame.kind == AgentFrameKind::kPause;
-        if (ranks_) ranks_->signal_all(paused_ ? SIGSTOP : SIGCONT);
+        if (ranks_ && paused_) ranks_->pause();
+        if (ranks_ && !paused_) ranks_->resume();
         return;
       default: return;
     }

@@ -365,12 +365,17 @@ class ClusterRun : base::NoCopy {
     interrupted_ = number;
   }
 
-  // Ctrl-Z: the ranks stop before this process does, and continue with it.
+  // Ctrl-Z: the ranks stop before this process does, and continue with it. The time in between counts for no limit.
   void pause() {
+    const std::int64_t begun = base::now_ns();
     hosts_.send_running({.kind = AgentFrameKind::kPause});
     hosts_.flush_running(base::now_ns() + kPauseLimitNs);
     ::raise(SIGSTOP);
-    for (Host& host : hosts_.all()) host.heard_ns = base::now_ns();
+    const std::int64_t now = base::now_ns();
+    for (std::int64_t* time : {&start_by_ns_, &timeout_at_ns_, &give_up_at_ns_, &failed_at_ns_}) {
+      if (*time != 0) *time += now - begun;
+    }
+    for (Host& host : hosts_.all()) host.heard_ns = now;
     hosts_.send_running({.kind = AgentFrameKind::kResume});
   }
 

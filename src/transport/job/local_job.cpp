@@ -122,14 +122,18 @@ class Job : base::NoCopy {
 
   void handle_signal(int number) {
     if (number == SIGCHLD) return;
-    if (number == SIGTSTP) {
-      ranks_.signal_all(SIGSTOP);
-      ::raise(SIGSTOP);
-      ranks_.signal_all(SIGCONT);
-      return;
-    }
+    if (number == SIGTSTP) return pause();
     ranks_.end_all(interrupted_ == 0 ? number : SIGKILL);  // a second signal kills at once
     interrupted_ = number;
+  }
+
+  // Ctrl-Z: the ranks stop before this process does, and continue with it. The time in between counts for no limit.
+  void pause() {
+    const std::int64_t begun = base::now_ns();
+    ranks_.pause();
+    ::raise(SIGSTOP);
+    if (timeout_at_ != 0) timeout_at_ += base::now_ns() - begun;
+    ranks_.resume();
   }
 
   void first_failure(const RankExit& exit) {

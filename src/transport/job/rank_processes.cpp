@@ -74,6 +74,17 @@ void RankProcesses::signal_all(int number) const {
   }
 }
 
+void RankProcesses::pause() {
+  signal_all(SIGSTOP);
+  if (paused_at_ns_ == 0) paused_at_ns_ = base::now_ns();
+}
+
+void RankProcesses::resume() {
+  if (kill_at_ns_ != 0 && paused_at_ns_ != 0) kill_at_ns_ += base::now_ns() - paused_at_ns_;
+  paused_at_ns_ = 0;
+  signal_all(SIGCONT);
+}
+
 void RankProcesses::end_all(int number) {
   signal_all(number);
   signal_all(SIGCONT);  // otherwise a stopped process would not handle the signal

@@ -58,6 +58,9 @@ class RankProcesses : base::NoCopy {
   int start(int rank, const RankProgram& program);
 
   void signal_all(int number) const;
+  // Stops the ranks until resume(). The time in between does not count for the grace period.
+  void pause();
+  void resume();
   // Sends the signal to all ranks, and sets the time to kill them.
   void end_all(int number);
   // Kills the ranks that still run when the grace period is over, and returns them.
@@ -85,7 +88,8 @@ class RankProcesses : base::NoCopy {
   const std::string marker_;
   JobGuard guard_;  // destroyed after ~RankProcesses() has ended the ranks
   std::vector<Process> processes_;
-  std::int64_t kill_at_ns_ = 0;  // 0: never
+  std::int64_t kill_at_ns_ = 0;    // 0: never
+  std::int64_t paused_at_ns_ = 0;  // 0: the ranks are not paused
 };
 
 }  // namespace slip::transport
