@@ -5,14 +5,13 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
-#include "base/fail.hpp"
+#include "base/open_files.hpp"
 
 namespace slip::base {
 
 WakeUp::WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (descriptor_ < 0) fail(Code::kIo, {}, "cannot make an event descriptor: {}", std::strerror(errno));
+  if (descriptor_ < 0) fail_errno("cannot make an event descriptor", errno);
 }
 
 WakeUp::~WakeUp() { ::close(descriptor_); }

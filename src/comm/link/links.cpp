@@ -9,6 +9,7 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/memory_end.hpp"
+#include "base/open_files.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "comm/link/net_link.hpp"
@@ -178,7 +179,18 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int number, bool out) {
   return std::make_unique<NetInlet>([this, rank, number] { return accept(rank, number); }, own, rank);
 }
 
-std::unique_ptr<transport::NetSender> Links::connect(int rank, int number) {
+// A connection needs its sockets and an event descriptor. Both ranks of a pair send to each other.
+void Links::fail_descriptors(const base::TooManyFiles& error) const {
+  int others = 0;
+  for (int rank = 0; rank < bootstrap_.nranks(); ++rank) others += rank != bootstrap_.rank() && !through_memory(rank);
+  base::fail(error.code(), {},
+             "{}. Rank {} needs up to {} descriptors for its connections: to and from {} ranks, over {} channels of {} "
+             "sockets and an event descriptor. SLIP_MAX_CHANNELS and SLIP_SOCKETS make them fewer",
+             base::bare_text(error), bootstrap_.rank(), 2 * others * numbers() * (net_options_.sockets + 1), others,
+             numbers(), net_options_.sockets);
+}
+
+std::unique_ptr<transport::ProxyConnection> Links::connect(int rank, int number) {
   transport::NetOptions options = net_options_;
   options.channel = number;
   const RailUse use = number < channels_ ? RailUse::kBound : RailUse::kStriped;
@@ -191,8 +203,12 @@ std::unique_ptr<transport::NetSender> Links::connect(int rank, int number) {
   if (base::debugs("net") && !options.paths.empty())
     base::log_line(paths_text(bootstrap_.rank(), rank, number % channels_, options.paths));
   try {
-    return net_->connect(handles_[static_cast<std::size_t>(rank)], options,
-                         {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
+    return std::make_unique<transport::ProxyConnection>(
+        transport::Proxy::of_process(), net_->connect(handles_[static_cast<std::size_t>(rank)], options,
+                                                      {base::now_ns() + timeout_ns_, &bootstrap_.broken_flag()}));
+  } catch (const base::TooManyFiles& error) {
+    failed_rank_ = rank;
+    fail_descriptors(error);
   } catch (const Error& error) {
     failed_rank_ = rank;
     if (error.code() == Code::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
@@ -200,13 +216,17 @@ std::unique_ptr<transport::NetSender> Links::connect(int rank, int number) {
   }
 }
 
-std::unique_ptr<transport::NetReceiver> Links::accept(int rank, int number) {
+std::unique_ptr<transport::ProxyConnection> Links::accept(int rank, int number) try {
   while (std::unique_ptr<transport::NetReceiver> receiver = listener_->accept(nullptr)) {
     const transport::NetPeer& from = receiver->peer();
     if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= numbers()) continue;
     arrived_[index(from.rank, from.channel)] = std::move(receiver);
   }
-  return std::move(arrived_[index(rank, number)]);
+  std::unique_ptr<transport::NetReceiver>& own = arrived_[index(rank, number)];
+  if (!own) return nullptr;
+  return std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(own));
+} catch (const base::TooManyFiles& error) {
+  fail_descriptors(error);
 }
 
 bool Links::drive() {

@@ -7,11 +7,13 @@
 #include <memory>
 #include <vector>
 
+#include "base/open_files.hpp"
 #include "comm/host/shared_host.hpp"
 #include "comm/link/link.hpp"
 #include "comm/link/link_rails.hpp"
 #include "comm/plan/tuning.hpp"
 #include "transport/net/net.hpp"
+#include "transport/net/proxy.hpp"
 
 namespace slip::comm {
 
@@ -54,8 +56,9 @@ class Links {
   LinkEnd& end(Ends& ends, int rank, int number, bool out);
   void listen();
   std::unique_ptr<LinkEnd> make(int rank, int number, bool out);
-  std::unique_ptr<transport::NetSender> connect(int rank, int number);
-  std::unique_ptr<transport::NetReceiver> accept(int rank, int number);
+  std::unique_ptr<transport::ProxyConnection> connect(int rank, int number);
+  std::unique_ptr<transport::ProxyConnection> accept(int rank, int number);  // null: it has not arrived
+  [[noreturn]] void fail_descriptors(const base::TooManyFiles& error) const;
   std::size_t index(int rank, int number) const {
     return static_cast<std::size_t>(number) * static_cast<std::size_t>(bootstrap_.nranks()) +
            static_cast<std::size_t>(rank);

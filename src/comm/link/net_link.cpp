@@ -29,8 +29,7 @@ bool NetEnd::notify(base::Subscriber* subscriber) {
 }
 
 void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
-  if (!connection_)
-    connection_ = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), connect_());
+  if (!connection_) connection_ = connect_();
   connection_->begin_drive();
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
@@ -91,9 +90,8 @@ bool NetInlet::post_receive(Message& message) {
 bool NetInlet::drive() {
   if (done_ == begun_) return false;
   if (!connection_) {
-    std::unique_ptr<transport::NetReceiver> receiver = accept_();
-    if (!receiver) return false;
-    connection_ = std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(receiver));
+    connection_ = accept_();
+    if (!connection_) return false;
     connection_->begin_drive();
   }
   bool moved = connection_->drive();

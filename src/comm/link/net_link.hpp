@@ -26,12 +26,13 @@ class NetEnd : public LinkEnd {
 
 class NetOutlet final : public NetEnd {
  public:
-  explicit NetOutlet(std::function<std::unique_ptr<transport::NetSender>()> connect) : connect_(std::move(connect)) {}
+  using Connect = std::function<std::unique_ptr<transport::ProxyConnection>()>;
+  explicit NetOutlet(Connect connect) : connect_(std::move(connect)) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
 
  private:
-  const std::function<std::unique_ptr<transport::NetSender>()> connect_;
+  const Connect connect_;
   std::array<Signature, kDepth> signatures_;
   std::array<std::uint64_t, kDepth> ends_{};  // by message: it is done when ProxyConnection::done() reaches this count
 };
@@ -39,8 +40,8 @@ class NetOutlet final : public NetEnd {
 class NetInlet final : public NetEnd {
  public:
   // `accept` returns null while the other rank has not connected.
-  NetInlet(std::function<std::unique_ptr<transport::NetReceiver>()> accept, int rank, int from)
-      : accept_(std::move(accept)), rank_(rank), from_(from) {}
+  using Accept = std::function<std::unique_ptr<transport::ProxyConnection>()>;
+  NetInlet(Accept accept, int rank, int from) : accept_(std::move(accept)), rank_(rank), from_(from) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
 
@@ -55,7 +56,7 @@ class NetInlet final : public NetEnd {
   };
   bool post_receive(Message& message);
 
-  const std::function<std::unique_ptr<transport::NetReceiver>()> accept_;
+  const Accept accept_;
   const int rank_, from_;
   std::array<Message, kDepth> messages_;
   std::uint64_t posted_ = 0;  // messages whose receive is posted to the connection

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 #include "transport/job/job_guard.hpp"
 
 namespace slip::transport {
@@ -132,7 +133,7 @@ JobSignals::JobSignals() {
   }
   ::sigprocmask(SIG_BLOCK, &wanted, &before_);
   descriptor_.reset(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (descriptor() < 0) base::fail(Code::kIo, {}, "cannot make a signalfd: {}", std::strerror(errno));
+  if (descriptor() < 0) base::fail_errno("cannot make a signalfd", errno);
 }
 
 JobSignals::~JobSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }

@@ -14,6 +14,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 #include "base/terminal.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/host_list.hpp"
@@ -37,7 +38,7 @@ std::string own_program() {
 std::pair<OwnedDescriptor, OwnedDescriptor> make_sockets() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    base::fail(Code::kIo, {}, "cannot make a socket pair: {}", std::strerror(errno));
+    base::fail_errno("cannot make a socket pair", errno);
   return {OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
 }
 

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 
 namespace slip::transport {
 namespace {
@@ -138,7 +139,7 @@ class GuardProcess {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) base::fail(Code::kIo, {}, "cannot make a pipe: {}", std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) base::fail_errno("cannot make a pipe", errno);
   return {OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
 }
 

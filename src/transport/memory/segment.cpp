@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 #include "base/thread.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"
@@ -23,8 +24,10 @@ namespace {
 constexpr std::uint64_t kTag = 0x5e93e17;
 
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
-  base::fail(errno == ENOMEM ? Code::kOutOfMemory : Code::kIo, {}, "cannot {} {} bytes of shared memory: {}", what,
-             bytes, std::strerror(errno));
+  const int error = errno;
+  const std::string text = fmt::format("cannot {} {} bytes of shared memory", what, bytes);
+  if (error != ENOMEM) base::fail_errno(text, error);
+  base::fail(Code::kOutOfMemory, {}, "{}: {}", text, std::strerror(error));
 }
 
 // A message of one byte that carries a descriptor.
@@ -75,8 +78,8 @@ int recv_descriptor(const Socket& socket, const Deadline& deadline) {
   const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) {
     // MSG_CTRUNC: the kernel could not make a descriptor in this process.
-    base::fail(Code::kIo, {}, "its message has no descriptor{}",
-               (carrier.message.msg_flags & MSG_CTRUNC) != 0 ? ": this process has too many open files" : "");
+    if ((carrier.message.msg_flags & MSG_CTRUNC) != 0) base::fail_errno("cannot receive a descriptor", EMFILE);
+    base::fail(Code::kIo, {}, "its message has no descriptor");
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));

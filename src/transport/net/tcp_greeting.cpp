@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 #include "base/sha256.hpp"
 
 namespace slip::transport {
@@ -20,6 +21,8 @@ namespace {
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 // Delay before the next accept when the process has no descriptors left.
 constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+// After this time it gives up: the program keeps the descriptors, and the other ranks would wait until their timeout.
+constexpr std::int64_t kNoDescriptorsLimitNs = 5'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
 // A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
@@ -40,6 +43,8 @@ std::optional<Socket> connect_path(const RailPath& path, const NetOptions& optio
   const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
   try {
     return Socket::connect(SocketAddress(path.remote.address), deadline.within(kPathLimitNs), &from);
+  } catch (const base::TooManyFiles&) {
+    throw;  // no other path could do better
   } catch (const Error& error) {
     if (error.code() == Code::kAborted) throw;
     if (options.lost_path) options.lost_path(path, base::bare_text(error));
@@ -111,6 +116,7 @@ std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline
     accept_all();
     read_greetings();
     if (std::optional<Arrived> arrived = complete_connection()) return arrived;
+    require_descriptors();
     if (!deadline) return std::nullopt;
     wait(*deadline);
   }
@@ -119,7 +125,7 @@ std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline
 // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
 // again.
 void GreetingListener::accept_all() {
-  out_of_descriptors_ = false;
+  int accept_error = 0;
   for (const Socket& listener : listeners_) {
     int error = 0;
     while (std::optional<Socket> socket = listener.try_accept(error)) {
@@ -128,9 +134,19 @@ void GreetingListener::accept_all() {
       read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
       if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
     }
-    out_of_descriptors_ = out_of_descriptors_ || error != 0;
+    if (error != 0) accept_error = error;
   }
+  out_of_descriptors_ = accept_error != 0;
+  if (!base::is_out_of_descriptors(accept_error)) out_since_ns_ = 0;
+  else if (out_since_ns_ == 0) out_since_ns_ = base::now_ns();
   if (out_of_descriptors_) drop_one_unproven(pending_);
+}
+
+void GreetingListener::require_descriptors() const {
+  if (out_since_ns_ == 0 || base::now_ns() - out_since_ns_ < kNoDescriptorsLimitNs) return;
+  base::fail_errno(
+      fmt::format("cannot accept the connections of other ranks at {}", SocketAddress(contact_.address).text()),
+      EMFILE);
 }
 
 // False: the peer is not a rank of this job.

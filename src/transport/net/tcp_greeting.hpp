@@ -85,6 +85,7 @@ class GreetingListener : base::NoCopy {
   };
 
   void accept_all();
+  void require_descriptors() const;  // throws if there have been none for long
   bool read_greeting(Pending& one);
   void read_greetings();
   std::optional<Arrived> complete_connection();
@@ -96,6 +97,7 @@ class GreetingListener : base::NoCopy {
   std::list<Pending> pending_;
   std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and socket index of all accepted greetings
   bool out_of_descriptors_ = false;
+  std::int64_t out_since_ns_ = 0;  // when accept() first found no descriptor left; 0: it succeeds
 };
 
 // The sender's side: opens all sockets, on the paths of the options if there are any, and writes a greeting on each.

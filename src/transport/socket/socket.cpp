@@ -12,6 +12,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 
 namespace slip::transport {
 namespace {
@@ -33,10 +34,6 @@ int poll_timeout_ms(std::int64_t deadline_ns) {
   throw Error(Code::kTimeout, what + " took longer than its deadline allows", {});
 }
 
-[[noreturn]] void fail(const std::string& what, int error) {
-  base::fail(Code::kIo, {}, "{}: {}", what, std::strerror(error));
-}
-
 void set_option(int descriptor, int level, int option, int value = 1) {
   static_cast<void>(::setsockopt(descriptor, level, option, &value, sizeof(value)));
 }
@@ -49,7 +46,7 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
 }
 
 // The process or the system has no descriptors or memory left right now. The connection stays in the kernel's queue.
-bool is_temporary(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+bool is_temporary(int error) { return base::is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM; }
 
 bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -66,7 +63,7 @@ Socket::Moved received(ssize_t count) {
 
 int open_descriptor(int family) {
   const int descriptor = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) fail("cannot make a socket", errno);
+  if (descriptor < 0) base::fail_errno("cannot make a socket", errno);
   return descriptor;
 }
 
@@ -121,7 +118,7 @@ Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   for (;;) {
     pollfd watched[2] = {{descriptor, events, 0}, {deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
     const int count = ::poll(watched, 2, poll_timeout_ms(deadline.at_ns));
-    if (count < 0 && errno != EINTR) fail("cannot wait for a socket", errno);
+    if (count < 0 && errno != EINTR) base::fail_errno("cannot wait for a socket", errno);
     if (deadline.abort && deadline.abort->is_set()) return Waited::kAborted;
     if (count > 0 && watched[0].revents != 0) return Waited::kReady;
     if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns) return Waited::kTimeout;
@@ -135,13 +132,13 @@ void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
   const std::int64_t rest = std::max<std::int64_t>(deadline.at_ns - base::now_ns(), 0);
   const timespec limit{rest / 1'000'000'000, rest % 1'000'000'000};
   const int count = ::ppoll(all.data(), all.size(), deadline.at_ns == 0 ? nullptr : &limit, nullptr);
-  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+  if (count < 0 && errno != EINTR) base::fail_errno("cannot wait for sockets", errno);
 }
 
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
   const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
   const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
-  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+  if (count < 0 && errno != EINTR) base::fail_errno("cannot wait for sockets", errno);
 }
 
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline) {
@@ -166,7 +163,7 @@ int try_ports(const base::PortRange& ports, const std::function<int(std::uint16_
 }
 
 void fail_ports(const base::PortRange& ports, const std::string& what, int error) {
-  if (error != EADDRINUSE || ports.first == 0) fail(what, error);
+  if (error != EADDRINUSE || ports.first == 0) base::fail_errno(what, error);
   base::fail(Code::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, ports.first,
              ports.last);
 }
@@ -232,7 +229,7 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
     if (error == 0) return socket;
     socket.close();
     const std::string what = "cannot connect to " + peer.text();
-    if (error != EAGAIN && error != EADDRNOTAVAIL) fail(what, error);
+    if (error != EAGAIN && error != EADDRNOTAVAIL) base::fail_errno(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
@@ -259,7 +256,7 @@ Socket Socket::accept(const Deadline& deadline) const {
   for (;;) {
     int error = 0;
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
-    if (error != 0 && !is_temporary(error)) fail("cannot accept at " + local().text(), error);
+    if (error != 0 && !is_temporary(error)) base::fail_errno("cannot accept at " + local().text(), error);
     const Waited waited =
         error != 0 ? wait_a_moment(kNoDescriptorsPauseNs, deadline) : wait_for(descriptor(), POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "waiting for a connection to " + local().text());
@@ -288,7 +285,7 @@ Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
 void Socket::send(std::span<const std::byte> bytes, const Deadline& deadline) const {
   while (!bytes.empty()) {
     const Moved moved = try_send(bytes);
-    if (moved.ended) fail("sending from " + text(), moved.error);
+    if (moved.ended) base::fail_errno("sending from " + text(), moved.error);
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
     const Waited waited = wait_for(descriptor(), POLLOUT, deadline);
