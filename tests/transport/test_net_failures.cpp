@@ -1,4 +1,7 @@
 // Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <thread>
 
@@ -195,6 +198,33 @@ TEST_P(NetFailures, SendersFindTheirReceiverOrNameIt) {
                     {"rank 5", "127.0.0.1:"}));
   EXPECT_TRUE(
       fails([&] { net().connect(transport::NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
+}
+
+// The proxy's thread prepares to sleep, too, and must not throw.
+TEST_P(NetFailures, WithoutADescriptorLeftAThreadMaySleepAllTheSame) {
+  Ends ends(net());
+  Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::vector<pollfd> watched;
+  std::int64_t sleep_ns = 0;
+  std::string error;
+  try {
+    sleep_ns = ends.receiver->watch(watched);
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(error, "");
+  EXPECT_GT(sleep_ns, 0);
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, receive);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);

@@ -17,6 +17,9 @@ constexpr double kCheckPauseUs = 900'000;  // between two checks of all connecti
 // How long the proxy sleeps if another thread holds the lock of a connection, which it holds for one attempt only.
 constexpr std::int64_t kLockedPauseNs = 50'000;
 
+// The time between two attempts if the kernel refuses to poll.
+constexpr std::int64_t kNoPollPauseNs = 500'000;
+
 // The connections of this process whose network keeps the addresses of registered memory. A forked child has a new
 // list, because another thread of the parent may hold the lock of the old one for ever.
 struct KeepingConnections {
@@ -341,7 +344,12 @@ void Proxy::sleep() {
     }
   }
   const std::int64_t next_ns = tend_all(watched);
-  if (limit_ns > 0) wait_for_any(watched, Deadline{next_ns, nullptr}.within(limit_ns));
+  try {
+    if (limit_ns > 0) wait_for_any(watched, Deadline{next_ns, nullptr}.within(limit_ns));
+  } catch (const Error&) {
+    // For example, the program has lowered its limit of descriptors: poll takes no more than that.
+    base::sleep_ns(kNoPollPauseNs);
+  }
   asleep_.clear();
   wake_up_.drain();
 }

@@ -184,7 +184,7 @@ Error PluginEnd<Self, Base>::with_cause(const Error& error) {
 template <class Self, class Base>
 std::int64_t PluginEnd<Self, Base>::watch(std::vector<pollfd>& all) const {
   if (!control_.ended()) all.push_back({control_.descriptor(), POLLIN, 0});
-  if (!greeted_ || !expects()) return kNetMaxSleepNs;  // the control socket suffices
+  if (!greeted_ || !(expects() || self().is_flushing())) return kNetMaxSleepNs;  // the control socket suffices
   return std::clamp(idle_ns() / kSleepShare, kMinSleepNs, kMaxSleepNs);
 }
 

@@ -42,6 +42,7 @@ struct PluginAnswer {
 //   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
 //   bool land(const Piece& piece);     asks the plug-in's test() whether the oldest piece is done. False: it is not.
 //   bool poll_flushes();
+//   bool is_flushing() const;
 template <class Self, class Base>
 class PluginEnd : public Base {
  public:
@@ -101,6 +102,7 @@ class PluginEnd : public Base {
 
  private:
   Self& self() { return static_cast<Self&>(*this); }
+  const Self& self() const { return static_cast<const Self&>(*this); }
   bool step();
   bool can_start() const { return plugin_comm_ && flown_ - landed_ < limits_.in_flight; }
   void start_queued();
@@ -137,6 +139,7 @@ class PluginSender final : public PluginEnd<PluginSender, NetSender> {
   bool start(NetRequest& request);
   bool land(const Piece& piece);
   static bool poll_flushes() { return false; }
+  static bool is_flushing() { return false; }
 
   PluginAnswer answer_;  // kept, because plug-ins store the state of connect() in its handle
 };
@@ -156,6 +159,7 @@ class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
   [[noreturn]] void fail_part(const NetPart& part) const;
   [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
   bool poll_flushes();
+  bool is_flushing() const { return !flushes_.empty(); }
   void begin_listening();
 
   std::vector<Piece> flushes_;

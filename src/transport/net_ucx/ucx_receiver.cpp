@@ -130,8 +130,7 @@ void UcxReceiver::require_worker() {
 std::int64_t UcxReceiver::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
   all.push_back({socket_.descriptor(), POLLIN, 0});
-  port_.watch(all);
-  return kNetMaxSleepNs;
+  return port_.watch(all);
 }
 
 }  // namespace slip::transport

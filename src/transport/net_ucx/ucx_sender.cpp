@@ -176,8 +176,7 @@ void UcxSender::require_worker() {
 std::int64_t UcxSender::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
   all.push_back({socket_.descriptor(), POLLIN, 0});
-  if (port_.endpoint()) port_.watch(all);
-  return kNetMaxSleepNs;
+  return port_.endpoint() ? port_.watch(all) : kNetMaxSleepNs;
 }
 
 }  // namespace slip::transport

@@ -15,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/open_files.hpp"
 #include "base/wait.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
 
@@ -35,6 +36,8 @@ constexpr UcxSetting kPlainTcp[] = {
 
 constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so many attempts, sleeping threads are woken
 
+// If the process has no descriptors left, so that no other thread can wake a sleeping one.
+constexpr std::int64_t kPollNs = 500'000;
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
 // The maximum time that a rank waits when it leaves, until UCX has sent everything.
@@ -453,15 +456,20 @@ bool UcxPort::progress() {
   return moved || !completed_.empty();
 }
 
-void UcxPort::watch(std::vector<pollfd>& all) const {
+std::int64_t UcxPort::watch(std::vector<pollfd>& all) const {
   const base::LockGuard lock(worker_->lock());
-  if (!wake_up_) wake_up_.emplace();
+  try {
+    if (!wake_up_) wake_up_.emplace();
+  } catch (const base::TooManyFiles&) {
+    return kPollNs;
+  }
   if (!sleeping_) worker_->sleepers_.push_back(this);
   sleeping_ = true;
   const bool can_sleep = worker_->handle_ && completed_.empty() && worker_->arm();
   if (!can_sleep) wake_up_->signal();
   if (worker_->handle_) all.push_back({worker_->descriptor_, POLLIN, 0});
   all.push_back({wake_up_->descriptor(), POLLIN, 0});
+  return kNetMaxSleepNs;
 }
 
 void UcxPort::stop_sleeping() const {

@@ -176,8 +176,9 @@ class UcxPort : base::NoCopy {
   // Of a sender; null: the receiver's address has not come yet.
   UcxEndpoint* endpoint() const { return endpoint_; }
   void set_endpoint(UcxEndpoint* endpoint) { endpoint_ = endpoint; }
-  // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation.
-  void watch(std::vector<pollfd>& all) const;
+  // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation. Returns how many
+  // nanoseconds a thread may sleep, see NetConnection::watch(). Throws nothing: the proxy's thread calls it.
+  std::int64_t watch(std::vector<pollfd>& all) const;
 
   // Call start() before the function of UCX, and pass its result to started(). True: the operation is complete. False:
   // it is pending, or its callback has already added it to completed().
