@@ -2,7 +2,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "support/errors.hpp"
@@ -228,6 +230,74 @@ TEST_P(NetFailures, WithoutADescriptorLeftAThreadMaySleepAllTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);
+
+// The socket beside a connection over UCX, through a relay that adds bytes to what the sender writes.
+class Relay {
+ public:
+  explicit Relay(const transport::NetListener& listener) : to_(address_of(listener)), handle_(listener.handle()) {
+    transport::TcpHandle tcp;
+    std::memcpy(&tcp, handle_.data(), sizeof(tcp));
+    tcp.address = place_.local().wire();
+    std::memcpy(handle_.data(), &tcp, sizeof(tcp));
+    thread_ = std::thread([this] { forward(); });
+  }
+  ~Relay() { thread_.join(); }  // after the sender has closed its end
+  const transport::NetHandle& handle() const { return handle_; }
+  void add(std::span<const std::byte> bytes) { out_.send(bytes, long_deadline()); }  // after accept()
+
+ private:
+  static bool pass(const transport::Socket& from, const transport::Socket& to) {
+    std::array<std::byte, 4096> bytes;
+    const transport::Socket::Moved moved = from.try_recv(bytes);
+    if (moved.bytes > 0) to.send(std::span(bytes).first(moved.bytes), long_deadline());
+    return !moved.ended;
+  }
+  void forward() {
+    transport::Socket in = place_.accept(long_deadline());
+    out_ = transport::Socket::connect(to_, long_deadline());
+    bool open = true;
+    while (open) {
+      pollfd watched[] = {{in.descriptor(), POLLIN, 0}, {out_.descriptor(), POLLIN, 0}};
+      transport::wait_for_any(std::span(watched), 1'000'000'000);
+      open = pass(in, out_) && pass(out_, in);
+    }
+    out_.close();
+  }
+
+  const transport::Socket place_ = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+  const transport::SocketAddress to_;
+  transport::NetHandle handle_;
+  transport::Socket out_;
+  std::thread thread_;
+};
+
+// A goodbye overtakes the last message. The receiver has to wait for that, although nothing moves for a while.
+TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
+  const NamedNet ucx = net_named("ucx");
+  if (!ucx.net) GTEST_SKIP() << ucx.problem;
+  const auto listener = ucx.net->listen(local_options(0));
+  Relay relay(*listener);
+  auto sender = ucx.net->connect(relay.handle(), local_options(1), long_deadline());
+  const auto receiver = listener->accept(long_deadline());
+  Memory from(*sender, 8), to(*receiver, 8);
+  from.fill(3);
+  const transport::NetPart empty;
+  finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
+  struct {
+    std::uint32_t mark = 0x75637867, reserved = 0;
+    std::uint64_t messages = 2;
+  } const goodbye;
+  relay.add(std::as_bytes(std::span(&goodbye, 1)));
+  transport::NetRequest* const receive = irecv(*receiver, to.part());
+  const std::int64_t until = base::deadline_after(300'000'000);  // the network delivers nothing for so long
+  while (base::now_ns() < until) ASSERT_FALSE(receiver->test(receive));
+  finish(*sender, sender->isend(from.part()), *receiver, receive);
+  EXPECT_EQ(from.bytes, to.bytes);
+  // No more messages follow.
+  transport::NetRequest* const another = irecv(*receiver, to.part());
+  EXPECT_TRUE(fails([&] { receiver->wait(another, long_deadline()); }, Code::kRankLost, {"rank 1 at", "is gone"}));
+  sender = nullptr;
+}
 
 TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   const auto listener = transport::net_tcp().listen(local_options(5));

@@ -15,6 +15,9 @@ namespace {
 // After the end of the socket, messages that were sent before may still arrive. The receiver waits for kSilenceNs for
 // the next one, and for kMaxWaitNs in all, because other ranks must learn of a lost rank within a second.
 constexpr std::int64_t kSilenceNs = 50'000'000, kMaxWaitNs = 500'000'000;
+// After a goodbye message, those that it announced may still arrive: on a network that loses packets, much later than
+// the goodbye itself.
+constexpr std::int64_t kAnnouncedNs = 10'000'000'000;
 constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
 
 }  // namespace
@@ -112,9 +115,10 @@ void UcxReceiver::check_end(bool moved) {
   if (moved) moved_ns_ = now;
   UcxGoodbye goodbye;
   std::memcpy(&goodbye, goodbye_.data(), sizeof(goodbye));
-  const bool has_all =
-      goodbye_bytes_ == sizeof(goodbye) && goodbye.mark == UcxGoodbye::kMark && received_ == goodbye.messages;
-  if (unfinished_ == 0 || (!has_all && now - moved_ns_ < kSilenceNs && now - ended_ns_ < kMaxWaitNs)) return;
+  const bool said_goodbye = goodbye_bytes_ == sizeof(goodbye) && goodbye.mark == UcxGoodbye::kMark;
+  const bool may_come = said_goodbye ? received_ < goodbye.messages && now - ended_ns_ < kAnnouncedNs
+                                     : now - moved_ns_ < kSilenceNs && now - ended_ns_ < kMaxWaitNs;
+  if (unfinished_ == 0 || may_come) return;
   fail(base::make_error(Code::kRankLost, {},
                         "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
                         unfinished_, reason_text(end_error_)));
