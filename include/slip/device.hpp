@@ -23,6 +23,7 @@ enum class CpuPolicy : unsigned char {
   kSingle,      // one op at a time, in issue order
   kRandom,      // one op at a time, in random order (DeviceOptions::seed): a missing wait becomes a wrong result
 };
+using Policy [[deprecated("use CpuPolicy")]] = CpuPolicy;
 
 // What an asynchronous copy of pageable memory does (rule 38). kAuto: small uploads are staged, others block the host.
 enum class PageableCopy : unsigned char { kAuto, kStage, kBlock };

@@ -58,5 +58,7 @@ class Observer {
 // thread is inside `on`.
 void attach_observer(Observer& observer);
 void detach_observer(Observer& observer);
+[[deprecated("use attach_observer")]] inline void attach(Observer& observer) { attach_observer(observer); }
+[[deprecated("use detach_observer")]] inline void detach(Observer& observer) { detach_observer(observer); }
 
 }  // namespace slip
