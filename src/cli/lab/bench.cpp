@@ -7,7 +7,6 @@
 #include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/one_queue.hpp"
-#include "cli/lab/pace.hpp"
 #include "store/topology_file.hpp"
 #include "watch/analysis/engine_use.hpp"
 

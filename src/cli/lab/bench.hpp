@@ -29,7 +29,7 @@ struct Work {
   std::int64_t pace = 0;  // scalar 0 of the kernel, read by Pace; 0 in virtual time
 };
 
-// A local object of a cpu kernel. Its destructor waits until the kernel's time (scalar 0, pace.hpp) is over.
+// A local object of a cpu kernel. Its destructor waits until the kernel's time (scalar 0, see pace_of) is over.
 class Pace : base::NoCopy {
  public:
   explicit Pace(const Args& args);

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "cli/lab/cuda_kernels.hpp"
-#include "cli/lab/pace.hpp"
 #include "slip/error.hpp"
 
 namespace slip::cli::cuda {
