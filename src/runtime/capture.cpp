@@ -187,13 +187,12 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
   const base::LockGuard lock(capture->mutex_);
   capture->release_streams();
   if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
-  Frontier ends = capture->branches_.at(&origin).last;
-  if (!capture->joined(ends))
+  if (!capture->joined(capture->branches_.at(&origin).last))
     throw Error(Code::kCaptureUnjoined,
                 "a forked stream has work that the origin stream did not wait for: record an event there, and let the "
                 "origin wait",
                 here);
-  return {std::move(capture->nodes_), std::move(capture->streams_), std::move(ends)};
+  return {std::move(capture->nodes_), std::move(capture->streams_)};
 }
 
 }  // namespace slip::runtime

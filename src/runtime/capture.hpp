@@ -24,7 +24,6 @@ class Capture {
   struct Result {
     std::vector<PlanNode> nodes;
     std::vector<CapturedStream> streams;
-    Frontier joins;  // the last ops of the origin: every other op is ordered before one of them
   };
 
   static void begin(StreamState& origin, Here here);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -20,25 +21,6 @@ bool is_large_switch(const XmlElement& element) {
   const std::string *vendor = element.find("vendor"), *device = element.find("device");
   return element.name == "pci" && vendor && device && lower_case(*vendor) == kBroadcom &&
          std::ranges::find(kSwitches, lower_case(*device)) != kSwitches.end();
-}
-
-// Appends the children of `element` to `into`.
-void lift(XmlElement element, std::vector<XmlElement>& into);
-
-XmlElement flattened_below(const XmlElement& element) {
-  XmlElement result{element.name, element.attributes, {}, element.line};
-  const bool large = is_large_switch(element);
-  for (const XmlElement& child : element.children) {
-    XmlElement flat = flattened_below(child);
-    const bool inner = large && is_large_switch(flat) && !flat.children.empty();
-    if (inner) lift(std::move(flat), result.children);
-    else result.children.push_back(std::move(flat));
-  }
-  return result;
-}
-
-void lift(XmlElement element, std::vector<XmlElement>& into) {
-  for (XmlElement& child : element.children) into.push_back(std::move(child));
 }
 
 bool is_gpu_slot(const XmlElement& element) {
@@ -104,6 +86,18 @@ class NvSwitchAdder {
 
 }  // namespace
 
+XmlElement flattened(const XmlElement& root) {
+  XmlElement result{root.name, root.attributes, {}, root.line};
+  const bool large = is_large_switch(root);
+  for (const XmlElement& child : root.children) {
+    XmlElement flat = flattened(child);
+    const bool inner = large && is_large_switch(flat) && !flat.children.empty();
+    if (inner) std::ranges::move(flat.children, std::back_inserter(result.children));
+    else result.children.push_back(std::move(flat));
+  }
+  return result;
+}
+
 std::vector<XmlElement> hosts_of(const XmlElement& root) {
   std::vector<XmlElement> hosts;
   std::map<std::string, std::size_t> known;
@@ -124,8 +118,6 @@ std::vector<XmlElement> hosts_of(const XmlElement& root) {
   });
   return hosts.empty() ? std::vector<XmlElement>{root} : hosts;
 }
-
-XmlElement flattened(const XmlElement& root) { return flattened_below(root); }
 
 int add_nvswitch(XmlElement& root, int links, int sm) { return NvSwitchAdder(root, links, sm).run(root); }
 
