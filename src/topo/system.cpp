@@ -1,6 +1,6 @@
 // parse_topology(): builds the graph that a topology document describes. A probed machine is written as a document
 // first, so documents are the only input. Unknown elements are kept in the document, and ignored in the graph;
-// facts.cpp warns of them.
+// document.cpp warns of them.
 
 #include <algorithm>
 #include <map>
