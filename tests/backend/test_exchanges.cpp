@@ -60,7 +60,7 @@ TEST(Exchanges, AreDoneWhenTheyEndedWhileTheyWereSubmitted) {
     const std::uint64_t position = submit(stream, prompt, ranges);
     ASSERT_EQ(prompt.begun, 1) << turn;
     ASSERT_EQ(prompt.finished, 1) << turn;
-    ASSERT_GT(position, before) << turn;
+    ASSERT_GE(position, before) << turn;  // an exchange that has ended takes no place in the stream's ring
     before = position;
     ASSERT_TRUE(stream.query()) << turn;
   }

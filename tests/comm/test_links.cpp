@@ -36,32 +36,37 @@ bool ends_early(transport::ProxyConnection& line, std::span<std::byte> bytes) {
   }
 }
 
+template <class End>
+std::unique_ptr<transport::ProxyConnection> proxied(std::unique_ptr<End> end) {
+  return std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(end));
+}
+
 class ClosedNetLinks : public test::NetTest {};
 INSTANTIATE_TEST_SUITE_P(Over, ClosedNetLinks, test::every_net(), test::net_test_name);
 
 TEST_P(ClosedNetLinks, TheProxyNoLongerReceives) {
   Ends ends(net());
-  transport::ProxyConnection sender(transport::Proxy::of_process(), std::move(ends.sender));
-  comm::NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
+  const auto sender = proxied(std::move(ends.sender));
+  comm::NetInlet inlet([&] { return proxied(std::move(ends.receiver)); }, 0, 1);
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   inlet.begin(in.data(), in.size(), nullptr);
   static_cast<void>(inlet.drive());
   inlet.set_driven(false);
   inlet.close();
-  EXPECT_TRUE(ends_early(sender, out));
+  EXPECT_TRUE(ends_early(*sender, out));
   EXPECT_TRUE(untouched(in));
 }
 
 TEST_P(ClosedNetLinks, TheProxyNoLongerSends) {
   Ends ends(net());
-  transport::ProxyConnection receiver(transport::Proxy::of_process(), std::move(ends.receiver));
-  comm::NetOutlet outlet([&] { return std::move(ends.sender); });
+  const auto receiver = proxied(std::move(ends.receiver));
+  comm::NetOutlet outlet([&] { return proxied(std::move(ends.sender)); });
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   outlet.begin(out.data(), out.size(), nullptr);
   outlet.set_driven(false);
   outlet.close();
   std::fill(out.begin(), out.end(), std::byte{2});
-  EXPECT_TRUE(ends_early(receiver, in));
+  EXPECT_TRUE(ends_early(*receiver, in));
   EXPECT_EQ(std::count(in.begin(), in.end(), std::byte{2}), 0);
 }
 

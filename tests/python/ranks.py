@@ -12,6 +12,9 @@ DEADLINE_S = int(os.environ.get("DEADLINE_S", "180"))   # for all ranks of one p
 
 
 def _rank_main(connection, program, rank, size, options):
+    # The ranks compute on the CPU. The PowerSGD hook of torch 2.11 synchronizes "the GPU of the tensor" whenever torch
+    # finds a GPU, and raises for a tensor on the CPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)

@@ -385,6 +385,7 @@ class Ranks(unittest.TestCase):
                 stream.sync(LIMIT)
             self.assertEqual(np.asarray(b)[0], 7)
             comm.close()
+            stream.close()   # the end of the block would synchronize the stream, which keeps its error
 
 
 if __name__ == "__main__":
