@@ -169,7 +169,7 @@ class Communicator {
 
   // Like abort(), with an error of the program's own: all ranks get it, unless an earlier error exists. For a program
   // that finds that the ranks cannot continue together.
-  void fail(Code code, const std::string& text) noexcept;
+  void fail(ErrorCode code, const std::string& text) noexcept;
 
  private:
   friend class comm::CallPredictor;

@@ -45,18 +45,18 @@ enum class ErrorCode {
   kMismatch,  // ranks made different calls
   kAborted,   // another thread or another rank ended the wait
 };
-using Code = ErrorCode;  // the short name, as in Error::code()
+using Code [[deprecated("use ErrorCode")]] = ErrorCode;
 
-const char* code_name(Code code);
+const char* code_name(ErrorCode code);
 
 class Error : public std::runtime_error {
  public:
-  Error(Code code, const std::string& text, Here here = Here::at());
-  Code code() const { return code_; }
+  Error(ErrorCode code, const std::string& text, Here here = Here::at());
+  ErrorCode code() const { return code_; }
   Here here() const { return here_; }
 
  private:
-  Code code_;
+  ErrorCode code_;
   Here here_;
 };
 
@@ -67,7 +67,7 @@ class DeviceFault : public std::runtime_error {
 };
 
 // The code of the last Error thrown on this thread, kNotReady excepted. last_error() also clears it.
-Code last_error();
-Code peek_last_error();
+ErrorCode last_error();
+ErrorCode peek_last_error();
 
 }  // namespace slip

@@ -94,7 +94,7 @@ struct HostViewObject {
   std::unique_ptr<HostView<const std::byte>> read;
 
   py::object enter() {
-    if (write || read) throw Error(Code::kNotPermitted, "this host view is open already", here);
+    if (write || read) throw Error(ErrorCode::kNotPermitted, "this host view is open already", here);
     range.buffer->get();
     unlocked([&] {
       if (writes) write = std::make_unique<HostView<std::byte>>(range.range, here);
@@ -191,7 +191,7 @@ void BufferObject::release_handle() {
 }
 
 const Buffer& BufferObject::get() const {
-  if (!handle) throw Error(Code::kInvalidHandle, "buffer '" + name + "' was freed", caller());
+  if (!handle) throw Error(ErrorCode::kInvalidHandle, "buffer '" + name + "' was freed", caller());
   return *handle;
 }
 

@@ -125,7 +125,7 @@ void Call::release() {
 template <class Body>
 void Call::guarded(const Body& body) const {
   const Locked locked;
-  if (!locked.entered()) throw Error(Code::kAborted, "the Python interpreter is exiting", {});
+  if (!locked.entered()) throw Error(ErrorCode::kAborted, "the Python interpreter is exiting", {});
   const Depth depth;
   std::string text;
   try {

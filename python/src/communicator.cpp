@@ -40,7 +40,7 @@ struct CommunicatorObject {
 
   ~CommunicatorObject() { retire(handle); }
   const std::shared_ptr<Communicator>& get() {
-    if (!handle) throw Error(Code::kInvalidHandle, "the communicator was closed", caller());
+    if (!handle) throw Error(ErrorCode::kInvalidHandle, "the communicator was closed", caller());
     return *handle;
   }
   // Calls `use` without the GIL. If the object is closed meanwhile, this thread destroys the communicator, still

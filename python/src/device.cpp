@@ -111,7 +111,7 @@ std::shared_ptr<BufferObject> alloc(const std::shared_ptr<DeviceObject>& self, s
   try {
     buffer.emplace(take());
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory || self->dropped.empty()) throw;
+    if (error.code() != ErrorCode::kOutOfMemory || self->dropped.empty()) throw;
     self->free_dropped();
     buffer.emplace(take());
   }
@@ -168,7 +168,7 @@ void close(DeviceObject& self, bool force) {
   for (const auto& stream : streams) add(stream->text());
   for (const auto& buffer : buffers) add(buffer->name.empty() ? "buffer" : "buffer '" + buffer->name + "'");
   if (!open.empty() && !force)
-    throw Error(Code::kInvalidHandle,
+    throw Error(ErrorCode::kInvalidHandle,
                 "device '" + self.handle->info().label + "' is in use by " + open +
                     ": close them first, or call close(force=True)",
                 caller());
@@ -197,7 +197,7 @@ py::dict memory_of(const DeviceObject& self) {
 
 std::size_t bytes_of(std::int64_t elements, const Format& format) {
   if (elements < 0)
-    throw Error(Code::kInvalidValue, "alloc of " + std::to_string(elements) + " elements: at least 1 is possible",
+    throw Error(ErrorCode::kInvalidValue, "alloc of " + std::to_string(elements) + " elements: at least 1 is possible",
                 caller());
   const auto count = static_cast<std::size_t>(elements), size = static_cast<std::size_t>(format.bytes);
   if (count > SIZE_MAX / size) throw py::value_error("the size in bytes does not fit in 64 bits");
@@ -219,7 +219,7 @@ void DeviceObject::free_dropped() {
 }
 
 const Device& DeviceObject::get() const {
-  if (!handle) throw Error(Code::kInvalidHandle, "the device was closed", caller());
+  if (!handle) throw Error(ErrorCode::kInvalidHandle, "the device was closed", caller());
   return *handle;
 }
 
@@ -267,7 +267,8 @@ void wait_in_slices(std::optional<double> seconds, const char* what,
       return;
     }
     if (left <= std::chrono::nanoseconds(0))
-      throw Error(Code::kTimeout, std::string(what) + ": not done after " + std::to_string(*seconds) + " s", caller());
+      throw Error(ErrorCode::kTimeout, std::string(what) + ": not done after " + std::to_string(*seconds) + " s",
+                  caller());
   }
 }
 

@@ -199,14 +199,14 @@ struct Simulation {
              const std::string& name, Here here)
       : device(Device::open(name, {.run_functions = false}, here)) {
     if (!device.info().virtual_time)
-      throw Error(Code::kInvalidDevice, "a plan is predicted on a sim device, not on '" + name + "'", here);
+      throw Error(ErrorCode::kInvalidDevice, "a plan is predicted on a sim device, not on '" + name + "'", here);
     for (const auto& [id, kind] : buffers) memory.emplace(id, device.alloc(kind.second, kind.first, {}, here));
     for (PlanNode node : original.nodes()) {
-      if (node.exchange) throw Error(Code::kUnsupported, "a plan with collectives cannot be predicted", here);
+      if (node.exchange) throw Error(ErrorCode::kUnsupported, "a plan with collectives cannot be predicted", here);
       for (auto* list : {&node.reads, &node.writes}) {
         for (Range& range : *list) {
           const auto found = memory.find(range.id);
-          if (found == memory.end()) throw Error(Code::kInvalidHandle, "a buffer of the plan was freed", here);
+          if (found == memory.end()) throw Error(ErrorCode::kInvalidHandle, "a buffer of the plan was freed", here);
           range = found->second.slice(range.offset, range.bytes);
         }
       }
@@ -260,9 +260,9 @@ PlanObject::~PlanObject() {
 }
 
 Plan& PlanObject::get() {
-  if (!plan) throw Error(Code::kInvalidHandle, "the plan is empty: its capture has not ended", caller());
+  if (!plan) throw Error(ErrorCode::kInvalidHandle, "the plan is empty: its capture has not ended", caller());
   if (broken_off)
-    throw Error(Code::kInvalidHandle, "an exception has ended the capture: capture the plan again", caller());
+    throw Error(ErrorCode::kInvalidHandle, "an exception has ended the capture: capture the plan again", caller());
   return *plan;
 }
 

@@ -63,7 +63,7 @@ void launch_kernel(const StreamObject& self, const py::object& kernel, const py:
     const Name model(kernel.cast<std::string>());
     if (!self.device->get().info().virtual_time)
       throw Error(
-          Code::kUnsupported,
+          ErrorCode::kUnsupported,
           "kernel '" + std::string(model.text()) + "' is a name without a function: only a sim device can run it",
           here);
     const Operands operands{
@@ -237,7 +237,7 @@ void bind_events(py::module_& module) {
 }  // namespace
 
 StreamRef StreamObject::get() const {
-  if (!ref) throw Error(Code::kInvalidHandle, text() + " was closed", caller());
+  if (!ref) throw Error(ErrorCode::kInvalidHandle, text() + " was closed", caller());
   return *ref;
 }
 

@@ -38,9 +38,10 @@ struct StreamerObject {
     kept.clear();
   }
   std::shared_ptr<WeightStreamer> get() const {
-    if (!handle) throw Error(Code::kInvalidHandle, "the streamer was closed", caller());
+    if (!handle) throw Error(ErrorCode::kInvalidHandle, "the streamer was closed", caller());
     if (process != ::getpid())
-      throw Error(Code::kInvalidHandle, "a streamer of the parent process: a forked child cannot use it", caller());
+      throw Error(ErrorCode::kInvalidHandle, "a streamer of the parent process: a forked child cannot use it",
+                  caller());
     return handle;
   }
 };
@@ -82,7 +83,7 @@ CompressedObject compress(const std::shared_ptr<DeviceObject>& device, const py:
                           const std::string& type) {
   const Here here = caller();
   const std::optional<DataType> found = data_type_of(type);
-  if (!found) throw Error(Code::kInvalidValue, "no data type '" + type + "'", here);
+  if (!found) throw Error(ErrorCode::kInvalidValue, "no data type '" + type + "'", here);
   const auto view = py::memoryview(data);
   const std::span<const std::byte> bytes = bytes_of(view);
   const Device& on = device->get();
@@ -273,7 +274,7 @@ void bind_files(py::module_& module) {
             unlocked([&] {
               const TensorInfo& tensor = tensors->at(name, here);
               if (tensor.bytes != bytes)
-                throw Error(Code::kInvalidValue,
+                throw Error(ErrorCode::kInvalidValue,
                             "tensor '" + name + "' has " + std::to_string(tensor.bytes) + " bytes, not " +
                                 std::to_string(bytes),
                             here);
@@ -293,7 +294,7 @@ void bind_files(py::module_& module) {
               for (const std::uint64_t row : rows) {
                 if (row >= count)
                   throw Error(
-                      Code::kInvalidValue,
+                      ErrorCode::kInvalidValue,
                       "tensor '" + name + "' has " + std::to_string(count) + " rows, no row " + std::to_string(row),
                       here);
                 const std::uint64_t bytes = tensor.bytes / count, at = row * bytes;

@@ -20,14 +20,14 @@ bool flag(const char* variable) {
   const std::string value = env_text(variable);
   if (value.empty() || value == "0") return false;
   if (value == "1") return true;
-  fail(Code::kInvalidValue, {}, "{}={}: must be 0 or 1", variable, value);
+  fail(ErrorCode::kInvalidValue, {}, "{}={}: must be 0 or 1", variable, value);
 }
 
 int number(const char* variable, int low, int high) {
   const std::string value = env_text(variable);
   if (value.empty()) return 0;
   const std::optional<int> result = parse_number(value, low, high);
-  if (!result) fail(Code::kInvalidValue, {}, "{}={}: must be {} to {}", variable, value, low, high);
+  if (!result) fail(ErrorCode::kInvalidValue, {}, "{}={}: must be {} to {}", variable, value, low, high);
   return *result;
 }
 
@@ -100,7 +100,7 @@ PortRange parse_ports(const std::string& text) {
   const std::optional<int> first = parse_number(text.substr(0, dash), 1, kMax);
   const std::optional<int> last = dash == text.size() ? first : parse_number(text.substr(dash + 1), 1, kMax);
   if (!first || !last || *last < *first)
-    fail(Code::kInvalidValue, {}, "SLIP_PORTS={}: must be LOW-HIGH, two ports from 1 to {}", text, kMax);
+    fail(ErrorCode::kInvalidValue, {}, "SLIP_PORTS={}: must be LOW-HIGH, two ports from 1 to {}", text, kMax);
   return {*first, *last};
 }
 

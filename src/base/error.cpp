@@ -4,56 +4,56 @@
 
 namespace slip {
 namespace {
-thread_local Code t_last_error = Code::kOk;
+thread_local ErrorCode t_last_error = ErrorCode::kOk;
 }
 
-const char* code_name(Code code) {
+const char* code_name(ErrorCode code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidValue: return "invalid value";
-    case Code::kInvalidHandle: return "invalid handle";
-    case Code::kInvalidDevice: return "invalid device";
-    case Code::kNotReady: return "not ready";
-    case Code::kNotPermitted: return "not permitted";
-    case Code::kOutOfMemory: return "out of memory";
-    case Code::kLaunchFailed: return "launch failed";
-    case Code::kDeviceFault: return "device fault";
-    case Code::kUndeclaredAccess: return "undeclared access";
-    case Code::kPeerAccessAlreadyEnabled: return "peer access already enabled";
-    case Code::kPeerAccessNotEnabled: return "peer access not enabled";
-    case Code::kCaptureUnsupported: return "not supported while capturing";
-    case Code::kCaptureInvalidated: return "capture invalidated";
-    case Code::kCaptureMerge: return "captures would merge";
-    case Code::kCaptureUnmatched: return "capture ended on another stream";
-    case Code::kCaptureUnjoined: return "forked stream not joined";
-    case Code::kCaptureIsolation: return "edge across the capture's border";
-    case Code::kCaptureImplicit: return "implicit dependency on the legacy stream while capturing";
-    case Code::kCaptureWrongThread: return "capture ended on another thread";
-    case Code::kTimeout: return "timeout";
-    case Code::kIo: return "input/output error";
-    case Code::kParse: return "parse error";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kRankLost: return "rank lost";
-    case Code::kMismatch: return "mismatch between ranks";
-    case Code::kAborted: return "aborted";
+    case ErrorCode::kOk: return "ok";
+    case ErrorCode::kInvalidValue: return "invalid value";
+    case ErrorCode::kInvalidHandle: return "invalid handle";
+    case ErrorCode::kInvalidDevice: return "invalid device";
+    case ErrorCode::kNotReady: return "not ready";
+    case ErrorCode::kNotPermitted: return "not permitted";
+    case ErrorCode::kOutOfMemory: return "out of memory";
+    case ErrorCode::kLaunchFailed: return "launch failed";
+    case ErrorCode::kDeviceFault: return "device fault";
+    case ErrorCode::kUndeclaredAccess: return "undeclared access";
+    case ErrorCode::kPeerAccessAlreadyEnabled: return "peer access already enabled";
+    case ErrorCode::kPeerAccessNotEnabled: return "peer access not enabled";
+    case ErrorCode::kCaptureUnsupported: return "not supported while capturing";
+    case ErrorCode::kCaptureInvalidated: return "capture invalidated";
+    case ErrorCode::kCaptureMerge: return "captures would merge";
+    case ErrorCode::kCaptureUnmatched: return "capture ended on another stream";
+    case ErrorCode::kCaptureUnjoined: return "forked stream not joined";
+    case ErrorCode::kCaptureIsolation: return "edge across the capture's border";
+    case ErrorCode::kCaptureImplicit: return "implicit dependency on the legacy stream while capturing";
+    case ErrorCode::kCaptureWrongThread: return "capture ended on another thread";
+    case ErrorCode::kTimeout: return "timeout";
+    case ErrorCode::kIo: return "input/output error";
+    case ErrorCode::kParse: return "parse error";
+    case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kRankLost: return "rank lost";
+    case ErrorCode::kMismatch: return "mismatch between ranks";
+    case ErrorCode::kAborted: return "aborted";
   }
   return "unknown";
 }
 
-Error::Error(Code code, const std::string& text, Here here)
+Error::Error(ErrorCode code, const std::string& text, Here here)
     : std::runtime_error(here.line > 0 ? fmt::format("{}: {} ({}:{})", code_name(code), text, here.file, here.line)
                                        : fmt::format("{}: {}", code_name(code), text)),
       code_(code),
       here_(here) {
-  if (code != Code::kNotReady) t_last_error = code;
+  if (code != ErrorCode::kNotReady) t_last_error = code;
 }
 
-Code last_error() {
-  const Code code = t_last_error;
-  t_last_error = Code::kOk;
+ErrorCode last_error() {
+  const ErrorCode code = t_last_error;
+  t_last_error = ErrorCode::kOk;
   return code;
 }
 
-Code peek_last_error() { return t_last_error; }
+ErrorCode peek_last_error() { return t_last_error; }
 
 }  // namespace slip

@@ -14,12 +14,12 @@
 namespace slip::base {
 
 template <class... Values>
-Error make_error(Code code, Here here, fmt::format_string<Values...> text, Values&&... values) {
+Error make_error(ErrorCode code, Here here, fmt::format_string<Values...> text, Values&&... values) {
   return {code, fmt::format(text, std::forward<Values>(values)...), here};
 }
 
 template <class... Values>
-[[noreturn]] void fail(Code code, Here here, fmt::format_string<Values...> text, Values&&... values) {
+[[noreturn]] void fail(ErrorCode code, Here here, fmt::format_string<Values...> text, Values&&... values) {
   throw make_error(code, here, text, std::forward<Values>(values)...);
 }
 

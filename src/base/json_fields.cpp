@@ -37,7 +37,7 @@ void require_shallow(std::string_view text, std::string_view file, Here here) {
       in_string = !in_string;
     } else if (!in_string && (c == '{' || c == '[')) {
       if (++depth > kMaxNesting)
-        base::fail(Code::kParse, here, "{}: nested deeper than {} levels at byte {}", file, kMaxNesting, i);
+        base::fail(ErrorCode::kParse, here, "{}: nested deeper than {} levels at byte {}", file, kMaxNesting, i);
     } else if (!in_string && (c == '}' || c == ']')) {
       --depth;
     }
@@ -75,7 +75,7 @@ class KeyCheck {
   void enter(const std::string& key) {
     open_.back().key = key;
     if (!open_.back().keys.insert(key).second)
-      base::fail(Code::kParse, here_, "{} is there twice: each key of an object is expected once", path());
+      base::fail(ErrorCode::kParse, here_, "{} is there twice: each key of an object is expected once", path());
   }
   std::string path() const {
     std::string path(file_);
@@ -93,7 +93,7 @@ class KeyCheck {
 
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here) {
   if (text.size() > max_bytes)
-    base::fail(Code::kParse, here, "{} has {} bytes: at most {} are allowed", file, text.size(), max_bytes);
+    base::fail(ErrorCode::kParse, here, "{} has {} bytes: at most {} are allowed", file, text.size(), max_bytes);
   require_shallow(text, file, here);
   KeyCheck keys(file, here);
   const auto see = [&](int, Json::parse_event_t event, const Json& value) {
@@ -103,12 +103,12 @@ Json parse_json(std::string_view text, std::string_view file, std::size_t max_by
   try {
     return Json::parse(text, see);
   } catch (const Json::exception& error) {
-    base::fail(Code::kParse, here, "{}: {}", file, error.what());
+    base::fail(ErrorCode::kParse, here, "{}: {}", file, error.what());
   }
 }
 
 void refuse_json(const std::string& place, const Json& value, std::string_view allowed, Here here) {
-  base::fail(Code::kParse, here, "{} is {}: {}", place, short_text(value), allowed);
+  base::fail(ErrorCode::kParse, here, "{} is {}: {}", place, short_text(value), allowed);
 }
 
 JsonFields::JsonFields(const Json& object, std::string place, Here here)
@@ -122,14 +122,14 @@ void JsonFields::know(const char* key) {
 
 std::string JsonFields::path_of(std::string_view key) const { return fmt::format("{}.{}", place_, key); }
 
-void JsonFields::fail(std::string_view what) const { base::fail(Code::kParse, here_, "{} {}", place_, what); }
+void JsonFields::fail(std::string_view what) const { base::fail(ErrorCode::kParse, here_, "{} {}", place_, what); }
 
 const Json& JsonFields::raw(const char* key) {
   const auto found = object_.find(key);
   if (found == object_.end()) {
     std::string present;  // one of them may be this field, misspelt
     for (const auto& [name, value] : object_.items()) present += fmt::format("{}{}", present.empty() ? "" : ", ", name);
-    base::fail(Code::kParse, here_, "{} is missing; present are: {}", path_of(key), short_text(Json(present)));
+    base::fail(ErrorCode::kParse, here_, "{} is missing; present are: {}", path_of(key), short_text(Json(present)));
   }
   know(key);
   return *found;

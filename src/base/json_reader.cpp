@@ -46,7 +46,7 @@ JsonInput::JsonInput(std::string name, Source source, Here here)
 }
 
 void JsonInput::fail_at(Position position, const std::string& what) const {
-  base::fail(Code::kParse, here_, "'{}', line {}, byte {}: {}{}{}", name_, position.line, position.byte, within_,
+  base::fail(ErrorCode::kParse, here_, "'{}', line {}, byte {}: {}{}{}", name_, position.line, position.byte, within_,
              within_.empty() ? "" : ": ", what);
 }
 

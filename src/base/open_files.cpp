@@ -28,8 +28,8 @@ std::string limit_of(int error) {
 bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 void fail_errno(const std::string& what, int error) {
-  if (!is_out_of_descriptors(error)) fail(Code::kIo, {}, "{}: {}", what, std::strerror(error));
-  throw TooManyFiles(Code::kIo, fmt::format("{}: {}: {}", what, std::strerror(error), limit_of(error)), {});
+  if (!is_out_of_descriptors(error)) fail(ErrorCode::kIo, {}, "{}: {}", what, std::strerror(error));
+  throw TooManyFiles(ErrorCode::kIo, fmt::format("{}: {}: {}", what, std::strerror(error), limit_of(error)), {});
 }
 
 }  // namespace slip::base

@@ -76,7 +76,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::fail(const char* what, int error) const {
   const std::string where = path_ == "-" ? "the standard output" : fmt::format("'{}'", path_);
-  base::fail(Code::kIo, here_, "{} {}: {}", what, where, std::strerror(error));
+  base::fail(ErrorCode::kIo, here_, "{} {}: {}", what, where, std::strerror(error));
 }
 
 void OutputFile::write(std::string_view text) {
@@ -119,7 +119,7 @@ void check_output_path(const std::string& path, Here here) {
   const bool exists = path != "-" && ::stat(path.c_str(), &status) == 0;
   if (exists && S_ISFIFO(status.st_mode)) {
     if (::access(path.c_str(), W_OK) != 0)
-      base::fail(Code::kIo, here, "cannot open for writing '{}': {}", path, std::strerror(errno));
+      base::fail(ErrorCode::kIo, here, "cannot open for writing '{}': {}", path, std::strerror(errno));
     return;
   }
   const OutputFile file(path, here);
@@ -131,7 +131,7 @@ void reserve_standard_output() {
   const bool done = kept >= 0 && nowhere >= 0 && ::dup2(nowhere, STDOUT_FILENO) >= 0;
   const int error = errno;
   if (nowhere >= 0) ::close(nowhere);
-  if (!done) base::fail(Code::kIo, {}, "cannot write to the standard output: {}", std::strerror(error));
+  if (!done) base::fail(ErrorCode::kIo, {}, "cannot write to the standard output: {}", std::strerror(error));
   g_standard_output.store(kept, std::memory_order_relaxed);
 }
 

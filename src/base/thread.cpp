@@ -76,7 +76,7 @@ void Thread::start(const std::string& name, std::function<void()> body, bool pre
   pthread_sigmask(SIG_SETMASK, &all, &old);
   const int error = pthread_create(&handle_, nullptr, run, start.get());
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  if (error != 0) fail(Code::kOutOfMemory, {}, "cannot start thread '{}': {}", name, std::strerror(error));
+  if (error != 0) fail(ErrorCode::kOutOfMemory, {}, "cannot start thread '{}': {}", name, std::strerror(error));
   static_cast<void>(start.release());  // the new thread owns it now
   started_ = true;
 }

@@ -56,9 +56,10 @@ Device open_device(const std::string& name, const DeviceOptions& options) {
   try {
     return Device::open(name, options, {});
   } catch (const Error& error) {
-    if (error.code() == Code::kInvalidDevice && prefix == "sim")
+    if (error.code() == ErrorCode::kInvalidDevice && prefix == "sim")
       throw UsageError(fmt::format("no device '{}': there are {}", name, allowed_devices()));
-    if (error.code() == Code::kInvalidDevice || error.code() == Code::kIo || error.code() == Code::kParse)
+    if (error.code() == ErrorCode::kInvalidDevice || error.code() == ErrorCode::kIo ||
+        error.code() == ErrorCode::kParse)
       throw UsageError(fmt::format("device '{}': {}", name, error.what()));
     throw;
   }

@@ -30,7 +30,8 @@ std::string nccl_library() {
     if (fs::exists(found)) return found.string();
     searched += fmt::format("{}{}", searched.empty() ? "" : ", ", found.string());
   }
-  throw Error(Code::kIo, fmt::format("--nccl: there is no libnccl.so.2 of Slipstream; searched: {}", searched), {});
+  throw Error(ErrorCode::kIo, fmt::format("--nccl: there is no libnccl.so.2 of Slipstream; searched: {}", searched),
+              {});
 }
 
 // For --nccl: adds our library of this host to LD_PRELOAD among the changed variables. Throws kIo if it is not there.

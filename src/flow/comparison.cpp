@@ -43,7 +43,7 @@ void require_same_buckets(const GradientReport& predicted, const GradientReport&
   const bool same = std::ranges::equal(predicted.buckets, measured.buckets,
                                        [](const auto& one, const auto& other) { return one.bucket == other.bucket; });
   if (!same)
-    base::fail(Code::kMismatch, here,
+    base::fail(ErrorCode::kMismatch, here,
                "steps with different buckets cannot be compared: the predicted step has {}, the measured one {}",
                predicted.buckets.size(), measured.buckets.size());
 }

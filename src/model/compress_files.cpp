@@ -96,19 +96,19 @@ class FileCompressor {
         path_(path),
         progress_(progress),
         here_(here) {
-    if (is_compressed(header_)) base::fail(Code::kInvalidValue, here, "'{}' is compressed already", source.path());
+    if (is_compressed(header_)) base::fail(ErrorCode::kInvalidValue, here, "'{}' is compressed already", source.path());
     for (const auto& [key, value] : header_.metadata) {
       if (key.starts_with("slip."))
-        base::fail(Code::kInvalidValue, here, "'{}': its metadata has {}, a key of compressed files", source.path(),
-                   shown(key));
+        base::fail(ErrorCode::kInvalidValue, here, "'{}': its metadata has {}, a key of compressed files",
+                   source.path(), shown(key));
     }
     // The compressed file has it as a string, which a reader must accept.
     if (text_.size() > base::kMaxJsonTextBytes)
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "'{}': its header has {} bytes, and headers above {} bytes cannot be kept in a compressed file",
                  source.path(), text_.size(), base::kMaxJsonTextBytes);
     if (header_room_ > kMaxHeaderBytes)
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "'{}': the compressed file needs a header of {} bytes, and at most {} are "
                  "allowed",
                  source.path(), header_room_, kMaxHeaderBytes);
@@ -144,9 +144,9 @@ class FileCompressor {
     try {
       compare_all(result);
     } catch (const Error& error) {
-      if (error.code() != Code::kParse) throw;  // the source was parsed before
-      base::fail(Code::kInvalidValue, here_, "'{}' is there already, and is not '{}' compressed: remove it ({})", path_,
-                 source_.path(), base::bare_text(error));
+      if (error.code() != ErrorCode::kParse) throw;  // the source was parsed before
+      base::fail(ErrorCode::kInvalidValue, here_, "'{}' is there already, and is not '{}' compressed: remove it ({})",
+                 path_, source_.path(), base::bare_text(error));
     }
   }
 
@@ -155,8 +155,8 @@ class FileCompressor {
     const store::File file = store::File::open(path_, here_);
     const CompressedHeader found = read_compressed_header(file, here_);
     const auto differs = [&] {
-      base::fail(Code::kInvalidValue, here_, "'{}' exists and is not the compressed form of '{}': remove it", path_,
-                 source_.path());
+      base::fail(ErrorCode::kInvalidValue, here_, "'{}' exists and is not the compressed form of '{}': remove it",
+                 path_, source_.path());
     };
     if (found.original_text != text_ || found.original_bytes != source_.size()) differs();
     for (const TensorInfo& tensor : header_.tensors) {
@@ -208,7 +208,7 @@ class FileCompressor {
       progress_.add(tensor.bytes);
       return bytes;
     } catch (const Error& error) {
-      if (error.code() != Code::kParse) throw;
+      if (error.code() != ErrorCode::kParse) throw;
       return std::nullopt;  // an earlier process ended while it wrote this tensor
     }
   }
@@ -223,8 +223,8 @@ class FileCompressor {
     try {
       return call();
     } catch (const Error& error) {
-      if (error.code() != Code::kInvalidValue) throw;
-      base::fail(Code::kInvalidValue, here_, "'{}': tensor {}: {}", source_.path(), shown(tensor.name),
+      if (error.code() != ErrorCode::kInvalidValue) throw;
+      base::fail(ErrorCode::kInvalidValue, here_, "'{}': tensor {}: {}", source_.path(), shown(tensor.name),
                  base::bare_text(error));
     }
   }
@@ -272,7 +272,7 @@ class FileDecompressor {
       });
       source_.require_unchanged(here_);
     } catch (const Error& error) {
-      if (error.code() == Code::kParse) out.discard();  // the source is damaged: there is nothing to continue
+      if (error.code() == ErrorCode::kParse) out.discard();  // the source is damaged: there is nothing to continue
       throw;
     }
     out.finish();
@@ -282,8 +282,8 @@ class FileDecompressor {
   void compare(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
     const auto differs = [&] {
-      base::fail(Code::kInvalidValue, here_, "'{}' exists and is not the decompressed form of '{}': remove it", path_,
-                 source_.path());
+      base::fail(ErrorCode::kInvalidValue, here_, "'{}' exists and is not the decompressed form of '{}': remove it",
+                 path_, source_.path());
     };
     if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text) differs();
     for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
@@ -346,7 +346,7 @@ Source source_of(const std::string& from, Here here) {
     return {path.has_parent_path() ? path.parent_path().string() : ".", {path.filename().string()}, {}};
   }
   Source source{from, store::files_in(from, ".safetensors", here), {}};
-  if (source.tensors.empty()) base::fail(Code::kIo, here, "no *.safetensors file in '{}'", from);
+  if (source.tensors.empty()) base::fail(ErrorCode::kIo, here, "no *.safetensors file in '{}'", from);
   for (const std::string& name : store::files_in(from, "", here)) {
     std::error_code ignored;
     if (!name.ends_with(".safetensors") && !name.ends_with(".partial") &&
@@ -362,13 +362,13 @@ bool is_there(const std::string& path) { return fs::exists(fs::symlink_status(pa
 void prepare_target(const Source& source, const std::string& to, bool resume, Here here) {
   std::error_code error;
   fs::create_directories(to, error);
-  if (error) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", to, error.message());
+  if (error) base::fail(ErrorCode::kIo, here, "cannot make the folder '{}': {}", to, error.message());
   if (fs::equivalent(to, source.folder, error))
-    base::fail(Code::kInvalidValue, here, "'{}' is the folder of the model itself: name another one to write", to);
+    base::fail(ErrorCode::kInvalidValue, here, "'{}' is the folder of the model itself: name another one to write", to);
   const bool empty = fs::is_empty(to, error);
-  if (error) base::fail(Code::kIo, here, "cannot read the folder '{}': {}", to, error.message());
+  if (error) base::fail(ErrorCode::kIo, here, "cannot read the folder '{}': {}", to, error.message());
   if (!resume && !empty)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "'{}' is not empty: name another folder, or continue an interrupted call with --resume", to);
 }
 
@@ -378,7 +378,7 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
   std::optional<store::File> there;
   if (exists) there = store::File::open(to, here);
   if (there && there->size() != source.size())
-    base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
+    base::fail(ErrorCode::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   std::optional<base::OutputFile> out;
   if (!exists) out.emplace(to, here);
   for (std::uint64_t at = 0; at < source.size(); at += kCopyBytes) {
@@ -387,7 +387,7 @@ void copy_file(const std::string& from, const std::string& to, Here here) {
     if (out) out->write(piece);
     else there->read(at, other.data(), other.size(), here);
     if (exists && other != piece)
-      base::fail(Code::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
+      base::fail(ErrorCode::kInvalidValue, here, "'{}' exists and is not a copy of '{}': remove it", to, from);
   }
   if (out) out->finish();
 }

@@ -26,7 +26,9 @@ std::uint64_t header_checksum(std::string text) {
 bool is_compressed(const SafetensorsHeader& header) { return find(header, "slip.codec") != nullptr; }
 
 CompressedHeader read_compressed_header(const store::File& file, Here here) {
-  const auto fail = [&](const std::string& what) { base::fail(Code::kParse, here, "'{}': {}", file.path(), what); };
+  const auto fail = [&](const std::string& what) {
+    base::fail(ErrorCode::kParse, here, "'{}': {}", file.path(), what);
+  };
   const std::string text = read_header_text(file, here);
   CompressedHeader result;
   result.stored = parse_header(text, file.size(), file.path(), here);
@@ -63,7 +65,8 @@ CompressedHeader read_compressed_header(const store::File& file, Here here) {
 
 const TensorInfo& CompressedHeader::stored_tensor(const TensorInfo& of, const std::string& path, Here here) const {
   const auto found = stored_by_name.find(of.name);
-  if (found == stored_by_name.end()) base::fail(Code::kParse, here, "'{}': tensor {} is missing", path, shown(of.name));
+  if (found == stored_by_name.end())
+    base::fail(ErrorCode::kParse, here, "'{}': tensor {} is missing", path, shown(of.name));
   return stored.tensors[found->second];
 }
 
@@ -74,13 +77,13 @@ CompressedTensor::CompressedTensor(const store::File& file, const CompressedHead
   offset_ = stored.offset;
   std::byte fixed[BlockTable::kFixedBytes];
   if (stored.bytes < sizeof fixed)
-    base::fail(Code::kParse, here, "{}: {} bytes are too few for a compressed tensor", what_, stored.bytes);
+    base::fail(ErrorCode::kParse, here, "{}: {} bytes are too few for a compressed tensor", what_, stored.bytes);
   file.read(offset_, fixed, sizeof fixed, here);
   std::vector<std::byte> head(BlockTable::head_bytes_of(fixed, stored.bytes, what_, here));
   file.read(offset_, head.data(), head.size(), here);
   table_ = BlockTable::parse(head, stored.bytes, what_, here);
   if (table_.split() != split_of(original.type) || table_.weights_bytes() != original.bytes)
-    base::fail(Code::kParse, here, "{}: it decodes to {} bytes, and the original has {} bytes of {}", what_,
+    base::fail(ErrorCode::kParse, here, "{}: it decodes to {} bytes, and the original has {} bytes of {}", what_,
                table_.weights_bytes(), original.bytes, data_type_name(original.type));
 }
 

@@ -36,7 +36,7 @@ std::string text_of(const Graph& graph, const GraphOp& op, BuiltIn kind) {
 }
 
 [[noreturn]] void refuse(const std::string& op, const char* why, Here here) {
-  base::fail(Code::kInvalidValue, here, "op '{}' {}: only graphs of built-in ops can be written", op, why);
+  base::fail(ErrorCode::kInvalidValue, here, "op '{}' {}: only graphs of built-in ops can be written", op, why);
 }
 
 std::vector<std::string> texts_of_ops(const Graph& graph, Here here) {
@@ -72,7 +72,7 @@ void require_same(const Graph& graph, const Graph& again, Here here) {
   for (const GraphValue& value : graph.values()) {
     const std::optional<Value> found = again.find(value.name);
     if (!found || again[*found].type != value.type || again[*found].shape != value.shape)
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "value '{}' is made by no op, or not as it was declared: it cannot be written", value.name);
   }
 }
@@ -86,7 +86,7 @@ void with_place(const base::JsonFields& fields, const Call& call) {
   try {
     call();
   } catch (const Error& error) {
-    if (error.code() == Code::kParse) throw;
+    if (error.code() == ErrorCode::kParse) throw;
     fields.fail(fmt::format("is refused: {}", base::bare_text(error)));
   }
 }
@@ -181,8 +181,8 @@ void require_empty(const std::string& folder, Here here) {
   for (const char* ending : {kGraphFile, ".safetensors", ".safetensors.index.json"}) {
     const std::vector<std::string> names = store::files_in(folder, ending, here);
     if (!names.empty())
-      base::fail(Code::kInvalidValue, here, "'{}' holds '{}' already: name another folder, or remove this model first",
-                 folder, names[0]);
+      base::fail(ErrorCode::kInvalidValue, here,
+                 "'{}' holds '{}' already: name another folder, or remove this model first", folder, names[0]);
   }
 }
 
@@ -246,7 +246,7 @@ void require_weights(const Graph& graph, const TensorFiles& tensors, Here here) 
     if (value.role != ValueRole::kWeight) continue;
     const TensorInfo& tensor = tensors.at(value.name, here);
     if (tensor.type != value.type || tensor.shape != value.shape)
-      base::fail(Code::kInvalidValue, here, "weight '{}' is {} {} in the graph, and {} {} in '{}'", value.name,
+      base::fail(ErrorCode::kInvalidValue, here, "weight '{}' is {} {} in the graph, and {} {} in '{}'", value.name,
                  data_type_name(value.type), shape_text(value.shape), data_type_name(tensor.type),
                  shape_text(tensor.shape), tensors.paths()[tensor.file]);
   }
@@ -256,7 +256,7 @@ void write_model(const Graph& graph, const std::string& folder, const FillWeight
   const std::string text = graph_text(graph, here);
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
-  if (failed) base::fail(Code::kIo, here, "cannot make the folder '{}': {}", folder, failed.message());
+  if (failed) base::fail(ErrorCode::kIo, here, "cannot make the folder '{}': {}", folder, failed.message());
   require_empty(folder, here);
   const std::vector<Shard> parts = share_out(graph, shards);
   for (const Shard& shard : parts) {

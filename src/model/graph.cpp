@@ -25,16 +25,16 @@ std::string text_of(const GraphValue& value) {
 std::uint64_t bytes_needed(const GraphValue& value, Here here) {
   std::uint64_t bytes = slip::bytes_of(value.type);
   for (const std::uint64_t size : value.shape) {
-    if (size == 0) base::fail(Code::kInvalidValue, here, "value {} has a dimension of 0", text_of(value));
+    if (size == 0) base::fail(ErrorCode::kInvalidValue, here, "value {} has a dimension of 0", text_of(value));
     if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > std::numeric_limits<std::int64_t>::max())
-      base::fail(Code::kInvalidValue, here, "value {} takes 2^63 bytes or more", text_of(value));
+      base::fail(ErrorCode::kInvalidValue, here, "value {} takes 2^63 bytes or more", text_of(value));
   }
   return bytes;
 }
 
 void check_name(const char* what, const std::string& name, Here here) {
-  if (name.empty()) base::fail(Code::kInvalidValue, here, "{} without a name", what);
-  if (!base::is_utf8(name)) base::fail(Code::kInvalidValue, here, "a name of {} that is not UTF-8", what);
+  if (name.empty()) base::fail(ErrorCode::kInvalidValue, here, "{} without a name", what);
+  if (!base::is_utf8(name)) base::fail(ErrorCode::kInvalidValue, here, "a name of {} that is not UTF-8", what);
 }
 
 constexpr std::uint64_t kMaxParts = 65536;  // limit for the parts of a linear: a graph file can request any number
@@ -67,7 +67,8 @@ struct RowOp {
 
 void check_epsilon(const std::string& name, double epsilon, Here here) {
   if (!(epsilon >= 0 && std::isfinite(epsilon)))
-    base::fail(Code::kInvalidValue, here, "op '{}': epsilon is {}; it must be finite and not negative", name, epsilon);
+    base::fail(ErrorCode::kInvalidValue, here, "op '{}': epsilon is {}; it must be finite and not negative", name,
+               epsilon);
 }
 
 }  // namespace
@@ -78,10 +79,10 @@ Value Graph::declare(GraphValue value, Here here) {
   check_name("a value", value.name, here);
   value.bytes = bytes_needed(value, here);
   if (value.bytes > std::numeric_limits<std::int64_t>::max() - total_bytes_)
-    base::fail(Code::kInvalidValue, here, "with value {} the graph takes 2^63 bytes or more", text_of(value));
+    base::fail(ErrorCode::kInvalidValue, here, "with value {} the graph takes 2^63 bytes or more", text_of(value));
   const auto index = static_cast<std::uint32_t>(values_.size());
   if (!value_names_.emplace(value.name, index).second)
-    base::fail(Code::kInvalidValue, here, "value {}: the name is taken by {}", text_of(value),
+    base::fail(ErrorCode::kInvalidValue, here, "value {}: the name is taken by {}", text_of(value),
                text_of(values_[value_names_[value.name]]));
   total_bytes_ += value.bytes;
   written_.emplace_back();
@@ -107,7 +108,7 @@ Value Graph::activation(std::string name, DataType type, Shape shape, Here here)
 
 const GraphValue& Graph::checked(Value value, std::string_view user, Here here) const {
   if (value.index >= values_.size() || (value.graph != 0 && value.graph != id_))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{}: value {} is not one of this graph's {} values: it comes from another graph", user, value.index,
                values_.size());
   return values_[value.index];
@@ -116,9 +117,9 @@ const GraphValue& Graph::checked(Value value, std::string_view user, Here here) 
 void Graph::output(Value value, Here here) {
   const GraphValue& found = checked(value, "output", here);
   if (found.role != ValueRole::kActivation && found.role != ValueRole::kState)
-    base::fail(Code::kInvalidValue, here, "output {}: an input or a weight belongs to the caller", text_of(found));
+    base::fail(ErrorCode::kInvalidValue, here, "output {}: an input or a weight belongs to the caller", text_of(found));
   if (!is_written(value, 0, found.bytes))
-    base::fail(Code::kInvalidValue, here, "output {}: no op has written all of it yet", text_of(found));
+    base::fail(ErrorCode::kInvalidValue, here, "output {}: no op has written all of it yet", text_of(found));
   values_[value.index].output = true;
 }
 
@@ -148,8 +149,8 @@ void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
 void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const {
   const GraphValue& value = checked(bytes.value, fmt::format("op '{}'", op.name), here);
   const auto refuse = [&](const std::string& why) {
-    base::fail(Code::kInvalidValue, here, "op '{}' {} bytes {} to {} of {}: {}", op.name, write ? "writes" : "reads",
-               bytes.offset, bytes.offset + bytes.bytes, text_of(value), why);
+    base::fail(ErrorCode::kInvalidValue, here, "op '{}' {} bytes {} to {} of {}: {}", op.name,
+               write ? "writes" : "reads", bytes.offset, bytes.offset + bytes.bytes, text_of(value), why);
   };
   if (bytes.bytes == 0) refuse("this range is empty");
   if (bytes.offset > value.bytes || bytes.bytes > value.bytes - bytes.offset)
@@ -161,9 +162,9 @@ void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, 
 
 void Graph::add_op(GraphOp op, Here here) {
   check_name("an op", op.name, here);
-  if (!op.kernel) base::fail(Code::kInvalidValue, here, "op '{}' has no kernel", op.name);
+  if (!op.kernel) base::fail(ErrorCode::kInvalidValue, here, "op '{}' has no kernel", op.name);
   if (op_names_.contains(op.name))
-    base::fail(Code::kInvalidValue, here, "op '{}': the name is taken by an earlier op", op.name);
+    base::fail(ErrorCode::kInvalidValue, here, "op '{}': the name is taken by an earlier op", op.name);
   for (const ValueBytes& bytes : op.reads) check_bytes(op, bytes, false, here);
   for (const ValueBytes& bytes : op.writes) check_bytes(op, bytes, true, here);
   for (const ValueBytes& bytes : op.writes) written_[bytes.value.index].add(bytes.offset, bytes.offset + bytes.bytes);
@@ -195,14 +196,14 @@ class Graph::NewOp {
 
   void check_free(const std::string& name) const {
     if (graph_.op_names_.contains(name))
-      base::fail(Code::kInvalidValue, here_, "op '{}': the name is taken by an earlier op", name);
+      base::fail(ErrorCode::kInvalidValue, here_, "op '{}': the name is taken by an earlier op", name);
   }
 
   // Checks x of a built-in op: it has a type that kernels support and at least one dimension, and an op has written it.
   const GraphValue& check_rows(Value x) const {
     const GraphValue& value = graph_.checked(x, fmt::format("op '{}'", name_), here_);
     const auto refuse = [&](const char* why) {
-      base::fail(Code::kInvalidValue, here_, "op '{}' reads {}: {}", name_, text_of(value), why);
+      base::fail(ErrorCode::kInvalidValue, here_, "op '{}' reads {}: {}", name_, text_of(value), why);
     };
     if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
     if (value.shape.empty()) refuse("it has no dimension");
@@ -215,10 +216,10 @@ class Graph::NewOp {
     const GraphValue& like = graph_.values_[x.index];
     const GraphValue& value = check_rows(other);
     if (value.type != like.type)
-      base::fail(Code::kInvalidValue, here_, "op '{}': the types of {} and {} differ; it takes one type", name_,
+      base::fail(ErrorCode::kInvalidValue, here_, "op '{}': the types of {} and {} differ; it takes one type", name_,
                  text_of(like), text_of(value));
     if (value.shape != shape)
-      base::fail(Code::kInvalidValue, here_, "op '{}': with {} it takes {}, not {}", name_, text_of(like),
+      base::fail(ErrorCode::kInvalidValue, here_, "op '{}': with {} it takes {}, not {}", name_, text_of(like),
                  shape_text(shape), text_of(value));
   }
 
@@ -248,7 +249,7 @@ class Graph::NewOp {
     const GraphValue& first = check_rows(a);
     check_like(a, b, first.shape);
     if (first.role == ValueRole::kWeight && graph_.values_[b.index].role == ValueRole::kWeight)
-      base::fail(Code::kInvalidValue, here_,
+      base::fail(ErrorCode::kInvalidValue, here_,
                  "op '{}': {} and {} are both weights, so its result never changes; store the result as a weight",
                  name_, text_of(first), text_of(graph_.values_[b.index]));
     const Value reads[] = {a, b};
@@ -268,7 +269,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const GraphValue& rows = op.check_rows(weight);
   const std::uint64_t in = from.shape.back();
   if (rows.shape.size() != 2)
-    base::fail(Code::kInvalidValue, here, "op '{}': a weight is [out, in], and {} has {} dimensions", name,
+    base::fail(ErrorCode::kInvalidValue, here, "op '{}': a weight is [out, in], and {} has {} dimensions", name,
                text_of(rows), rows.shape.size());
   const std::uint64_t out = rows.shape[0];
   op.check_like(x, weight, {out, in});
@@ -278,7 +279,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
   const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
   if (out / part >= kMaxParts)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}", name,
                text_of(rows), part, kMaxParts, options_.part_bytes);
   const auto part_name = [&](std::uint64_t first) {

@@ -40,7 +40,7 @@ class HeaderReader {
  private:
   template <class... Values>
   [[noreturn]] void fail(fmt::format_string<Values...> what, Values&&... values) const {
-    base::fail(Code::kParse, here_, "'{}': {}", path_, fmt::format(what, std::forward<Values>(values)...));
+    base::fail(ErrorCode::kParse, here_, "'{}': {}", path_, fmt::format(what, std::forward<Values>(values)...));
   }
 
   void read_metadata() {
@@ -147,7 +147,7 @@ bool has_control_characters(std::string_view text) {
 }
 
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
-  const auto fail = [&](const char* what) { base::fail(Code::kParse, here, "'{}': {}", path, what); };
+  const auto fail = [&](const char* what) { base::fail(ErrorCode::kParse, here, "'{}': {}", path, what); };
   // Two rules of the format that the JSON reader does not check.
   if (!json.starts_with('{')) fail("its header does not begin with '{': not a safetensors file");
   if (!base::is_utf8(json)) fail("its header is not UTF-8");
@@ -155,7 +155,9 @@ SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, 
 }
 
 std::string read_header_text(const store::File& file, Here here) {
-  const auto fail = [&](const std::string& what) { base::fail(Code::kParse, here, "'{}': {}", file.path(), what); };
+  const auto fail = [&](const std::string& what) {
+    base::fail(ErrorCode::kParse, here, "'{}': {}", file.path(), what);
+  };
   unsigned char length[8];
   if (file.size() < sizeof length) fail(fmt::format("{} bytes are no safetensors file", file.size()));
   file.read(0, length, sizeof length, here);

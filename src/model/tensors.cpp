@@ -48,7 +48,7 @@ void TensorFiles::State::add(const std::string& path, Here here) {
     if (stored) tensor.offset = compressed.back()->blocks_offset();
     tensor.file = static_cast<std::uint32_t>(files.size() - 1);
     if (__builtin_add_overflow(bytes, tensor.bytes, &bytes))
-      base::fail(Code::kParse, here, "'{}' and those before it have more than 2^64 bytes", path);
+      base::fail(ErrorCode::kParse, here, "'{}' and those before it have more than 2^64 bytes", path);
     tensors.push_back(std::move(tensor));
   }
   for (auto& text : header.metadata) {  // every shard repeats the metadata that all shards share
@@ -60,7 +60,7 @@ void TensorFiles::State::index_names(Here here) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [other, first] = by_name.emplace(tensors[i].name, i);
     if (first) continue;
-    base::fail(Code::kParse, here, "tensor {} is in '{}' and in '{}'", model::shown(tensors[i].name),
+    base::fail(ErrorCode::kParse, here, "tensor {} is in '{}' and in '{}'", model::shown(tensors[i].name),
                paths[tensors[other->second].file], paths[tensors[i].file]);
   }
 }
@@ -102,10 +102,10 @@ std::string main_file(const std::string& folder, Here here) {
     const std::vector<std::string> names = store::files_in(folder, ending, here);
     if (names.size() == 1) return folder + "/" + names[0];
     if (names.size() > 1)
-      base::fail(Code::kIo, here, "'{}' has {} files *{} ('{}', '{}', ...) and nothing says which: name one", folder,
-                 names.size(), ending, names[0], names[1]);
+      base::fail(ErrorCode::kIo, here, "'{}' has {} files *{} ('{}', '{}', ...) and nothing says which: name one",
+                 folder, names.size(), ending, names[0], names[1]);
   }
-  base::fail(Code::kIo, here, "no *.safetensors file in '{}'", folder);
+  base::fail(ErrorCode::kIo, here, "no *.safetensors file in '{}'", folder);
 }
 
 constexpr std::size_t kAlign = 64;
@@ -115,13 +115,13 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 // Refuses texts that JSON cannot hold.
 void require_text(const char* what, const std::string& text, Here here) {
-  if (!base::is_utf8(text)) base::fail(Code::kInvalidValue, here, "{} is not UTF-8: {}", what, model::shown(text));
+  if (!base::is_utf8(text)) base::fail(ErrorCode::kInvalidValue, here, "{} is not UTF-8: {}", what, model::shown(text));
 }
 
 std::uint64_t bytes_in(const TensorShape& tensor, Here here) {
   const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
   if (!bytes)
-    base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name,
+    base::fail(ErrorCode::kInvalidValue, here, "tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name,
                data_type_name(tensor.type), shape_text(tensor.shape));
   return *bytes;
 }
@@ -130,7 +130,7 @@ void require_texts(std::span<const TensorShape> tensors, const Metadata& metadat
   std::set<std::string_view> names;
   for (const TensorShape& tensor : tensors) {
     if (tensor.name == "__metadata__" || !names.insert(tensor.name).second)
-      base::fail(Code::kInvalidValue, here, "tensor '{}': the name is taken", tensor.name);
+      base::fail(ErrorCode::kInvalidValue, here, "tensor '{}': the name is taken", tensor.name);
     require_text("a tensor's name", tensor.name, here);
   }
   for (const auto& [name, text] : metadata) {
@@ -170,8 +170,9 @@ std::string header_of(std::span<const TensorShape> tensors, const std::vector<st
 void write_header(base::OutputFile& out, const std::string& json, std::uint64_t bytes, const std::string& path,
                   Here here) {
   if (json.size() > model::kMaxHeaderBytes)
-    base::fail(Code::kInvalidValue, here, "'{}': a header of {} bytes, and at most {} are allowed: write several files",
-               path, json.size(), model::kMaxHeaderBytes);
+    base::fail(ErrorCode::kInvalidValue, here,
+               "'{}': a header of {} bytes, and at most {} are allowed: write several files", path, json.size(),
+               model::kMaxHeaderBytes);
   static_cast<void>(model::parse_header(json, 8 + json.size() + bytes, path, here));
   std::string length;
   for (std::size_t i = 0; i < 8; ++i) length += static_cast<char>(json.size() >> (8 * i) & 0xff);
@@ -213,7 +214,7 @@ TensorFiles TensorFiles::open(const std::string& path, Here here) {
   std::unordered_map<std::string_view, std::uint32_t> shards;
   for (const auto& [tensor, shard] : index) {
     if (shard.empty() || shard.find('/') != std::string::npos || model::has_control_characters(shard))
-      base::fail(Code::kParse, here, "'{}': tensor {} in {}, which is no file's name", file, model::shown(tensor),
+      base::fail(ErrorCode::kParse, here, "'{}': tensor {} in {}, which is no file's name", file, model::shown(tensor),
                  model::shown(shard));
     if (!shards.emplace(shard, static_cast<std::uint32_t>(state->files.size())).second) continue;
     state->add(folder_of(file) + shard, here);
@@ -222,8 +223,8 @@ TensorFiles TensorFiles::open(const std::string& path, Here here) {
   for (const auto& [tensor, shard] : index) {
     const auto found = state->by_name.find(tensor);
     if (found == state->by_name.end() || state->tensors[found->second].file != shards[shard])
-      base::fail(Code::kParse, here, "'{}' says that tensor {} is in {}, where it is not", file, model::shown(tensor),
-                 model::shown(shard));
+      base::fail(ErrorCode::kParse, here, "'{}' says that tensor {} is in {}, where it is not", file,
+                 model::shown(tensor), model::shown(shard));
   }
   return TensorFiles(std::move(state));
 }
@@ -240,7 +241,7 @@ const TensorInfo* TensorFiles::find(std::string_view name) const {
 
 const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
   if (const TensorInfo* tensor = find(name)) return *tensor;
-  base::fail(Code::kInvalidValue, here, "no tensor '{}' among the {} of '{}'", name, state_->tensors.size(),
+  base::fail(ErrorCode::kInvalidValue, here, "no tensor '{}' among the {} of '{}'", name, state_->tensors.size(),
              state_->paths.front());
 }
 
@@ -252,7 +253,7 @@ const store::File& file_of(const TensorFiles& files, const TensorInfo& tensor, H
   if (tensor.file < all.size() && tensor.offset <= all[tensor.file].size() &&
       bytes <= all[tensor.file].size() - tensor.offset)
     return all[tensor.file];
-  base::fail(Code::kInvalidValue, here, "tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name,
+  base::fail(ErrorCode::kInvalidValue, here, "tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name,
              tensor.bytes, tensor.offset, tensor.file, files.paths().front());
 }
 
@@ -267,8 +268,8 @@ void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
 
 void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
   if (offset > tensor.bytes || bytes > tensor.bytes - offset)
-    base::fail(Code::kInvalidValue, here, "{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name,
-               tensor.bytes);
+    base::fail(ErrorCode::kInvalidValue, here, "{} bytes at {} of tensor '{}', which has {}", bytes, offset,
+               tensor.name, tensor.bytes);
   const store::File& file = file_of(*this, tensor, here);
   if (const model::CompressedTensor* const compressed = compressed_of(*this, tensor))
     compressed->read(offset, {static_cast<std::byte*>(into), bytes}, here);
@@ -285,7 +286,7 @@ void write_tensors(const std::string& path, std::span<const TensorData> tensors,
     const TensorData& tensor = tensors[i];
     const std::uint64_t bytes = bytes_in(shapes[i], here);
     if (bytes != tensor.bytes.size())
-      base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
+      base::fail(ErrorCode::kInvalidValue, here, "tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
                  data_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.bytes.size());
     total += bytes;
   }
@@ -299,8 +300,8 @@ void write_tensors(const std::string& path, std::span<const TensorShape> tensors
   std::uint64_t total = 0;
   for (const TensorShape& tensor : tensors) {
     if (__builtin_add_overflow(total, bytes_in(tensor, here), &total) || total > std::uint64_t{1} << 62)
-      base::fail(Code::kInvalidValue, here, "tensor '{}' of {} {} makes '{}' larger than a file can be", tensor.name,
-                 data_type_name(tensor.type), shape_text(tensor.shape), path);
+      base::fail(ErrorCode::kInvalidValue, here, "tensor '{}' of {} {} makes '{}' larger than a file can be",
+                 tensor.name, data_type_name(tensor.type), shape_text(tensor.shape), path);
   }
   std::vector<std::byte> piece(std::min<std::uint64_t>(kPieceBytes, total));
   write_all(path, tensors, metadata, total, here, [&](base::OutputFile& out, std::size_t index) {

@@ -103,7 +103,8 @@ void Comm::revoke() {
   // relaxed: see Use
   if (!use_.compare_exchange_strong(before, Use::kRevoked, std::memory_order_relaxed))
     invalid_argument("comm was {} before", before == Use::kRevoked ? "revoked" : "finalized");
-  if (!communicator_->error()) communicator_->fail(Code::kAborted, fmt::format("rank {} called ncclCommRevoke", rank_));
+  if (!communicator_->error())
+    communicator_->fail(ErrorCode::kAborted, fmt::format("rank {} called ncclCommRevoke", rank_));
 }
 
 void Comm::abort() noexcept {

@@ -66,20 +66,20 @@ std::atomic<int> g_debug_level{kUnread};
 
 ncclResult_t result_of(ErrorCode code) {
   switch (code) {
-    case Code::kOk: return ncclSuccess;
-    case Code::kInvalidValue:
-    case Code::kInvalidHandle:
-    case Code::kInvalidDevice:
-    case Code::kParse: return ncclInvalidArgument;
-    case Code::kNotReady: return ncclInProgress;
-    case Code::kLaunchFailed:
-    case Code::kDeviceFault:
-    case Code::kUndeclaredAccess: return ncclUnhandledCudaError;
-    case Code::kOutOfMemory:
-    case Code::kIo: return ncclSystemError;
-    case Code::kTimeout:
-    case Code::kRankLost:
-    case Code::kAborted: return ncclRemoteError;
+    case ErrorCode::kOk: return ncclSuccess;
+    case ErrorCode::kInvalidValue:
+    case ErrorCode::kInvalidHandle:
+    case ErrorCode::kInvalidDevice:
+    case ErrorCode::kParse: return ncclInvalidArgument;
+    case ErrorCode::kNotReady: return ncclInProgress;
+    case ErrorCode::kLaunchFailed:
+    case ErrorCode::kDeviceFault:
+    case ErrorCode::kUndeclaredAccess: return ncclUnhandledCudaError;
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kIo: return ncclSystemError;
+    case ErrorCode::kTimeout:
+    case ErrorCode::kRankLost:
+    case ErrorCode::kAborted: return ncclRemoteError;
     default: return ncclInvalidUsage;  // mismatched calls, captures, peer access, what is not supported
   }
 }

@@ -144,7 +144,8 @@ void end_issued(const std::vector<CallRequest>& calls, std::size_t issued) noexc
   try {
     const Outcome outcome = outcome_of_exception();
     for (std::size_t i = 0; i < issued; ++i)
-      calls[i].comm->communicator().fail(Code::kMismatch, "a later call of the group was refused: " + outcome.text);
+      calls[i].comm->communicator().fail(ErrorCode::kMismatch,
+                                         "a later call of the group was refused: " + outcome.text);
     static_cast<void>(finish_all(calls));
   } catch (const std::exception&) {  // the caller reports the first error
   }

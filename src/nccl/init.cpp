@@ -238,7 +238,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksLi
     const KeepCurrentGpu keep;
     CommConfig own = read_config(config, parent->config());
     if (shrinkFlags == NCCL_SHRINK_ABORT && !parent->communicator().error())
-      parent->communicator().fail(slip::Code::kAborted,
+      parent->communicator().fail(slip::ErrorCode::kAborted,
                                   fmt::format("rank {} called ncclCommShrink with NCCL_SHRINK_ABORT", parent->rank()));
     return derive("ncclCommShrink", std::move(parent), newcomm, std::move(own),
                   [=](slip::Communicator& from) { return from.shrink(excluded, kNoPlace); });

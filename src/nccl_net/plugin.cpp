@@ -26,15 +26,15 @@ void log(net_log_level level, const std::string& text) {
   if (logger) logger(level, NET_LOG_OF_INIT | NET_LOG_OF_NET, "slipstream", 0, "NET/%s : %s", kName, text.c_str());
 }
 
-net_result result_of(Code code) {
+net_result result_of(ErrorCode code) {
   switch (code) {
-    case Code::kRankLost: return NET_REMOTE_ERROR;
-    case Code::kInvalidValue:
-    case Code::kMismatch:
-    case Code::kUnsupported: return NET_INVALID_USAGE;
-    case Code::kIo:
-    case Code::kTimeout:
-    case Code::kOutOfMemory: return NET_SYSTEM_ERROR;
+    case ErrorCode::kRankLost: return NET_REMOTE_ERROR;
+    case ErrorCode::kInvalidValue:
+    case ErrorCode::kMismatch:
+    case ErrorCode::kUnsupported: return NET_INVALID_USAGE;
+    case ErrorCode::kIo:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kOutOfMemory: return NET_SYSTEM_ERROR;
     default: return NET_INTERNAL_ERROR;
   }
 }

@@ -45,7 +45,8 @@ struct StreamSpec {
 // For backends that have no native streams.
 inline void require_own_stream(const StreamSpec& spec, const char* kind) {
   if (spec.adopted)
-    throw Error(Code::kUnsupported, std::string("a ") + kind + " device has no native streams that it could adopt", {});
+    throw Error(ErrorCode::kUnsupported, std::string("a ") + kind + " device has no native streams that it could adopt",
+                {});
 }
 
 // A plan as one op, for backends that can compile it (StreamState::compiles_plans). Its nodes are in the order of

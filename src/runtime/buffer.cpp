@@ -91,7 +91,7 @@ Range Buffer::host_range(std::size_t offset, std::size_t bytes, std::size_t alig
   const Range part{range_.block, range_.id, offset, bytes};
   runtime::require_range(part, "host view", here);
   if (reinterpret_cast<std::uintptr_t>(runtime::address(part)) % alignment != 0)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "host view at byte {} of buffer '{}': elements of this type must be aligned to {} bytes", offset,
                range_.block->name.text(), alignment);
   return part;
@@ -101,7 +101,7 @@ HostAccess::HostAccess(Range range, bool writes, Here here)
     : range_(range), data_(nullptr), writes_(writes), here_(here) {
   runtime::require_range(range, writes ? "host_write" : "host_read", here);
   if (range.block->kind == MemoryKind::kDevice)
-    base::fail(Code::kInvalidValue, here, "the host cannot access device buffer '{}': copy it to pinned memory",
+    base::fail(ErrorCode::kInvalidValue, here, "the host cannot access device buffer '{}': copy it to pinned memory",
                range.block->name.text());
   data_ = runtime::address(range);
   if (runtime::observed_by(range.block->audience))

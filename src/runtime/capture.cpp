@@ -29,9 +29,10 @@ void forget_captures() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has one th
 Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origin), thread_(base::thread_index()) {}
 
 void Capture::begin(StreamState& origin, Here here) {
-  if (origin.legacy) throw Error(Code::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
+  if (origin.legacy)
+    throw Error(ErrorCode::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
   if (origin.capture.load(std::memory_order_acquire))
-    base::fail(Code::kInvalidValue, here, "{} captures already", stream_text(origin));
+    base::fail(ErrorCode::kInvalidValue, here, "{} captures already", stream_text(origin));
   Registry& all = registry();
   const base::LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
@@ -65,7 +66,7 @@ Capture::Branch& Capture::branch(StreamState& stream) {
 
 void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange) {
   const base::LockGuard lock(mutex_);
-  if (invalid_) throw Error(Code::kCaptureInvalidated, invalid_, op.here);
+  if (invalid_) throw Error(ErrorCode::kCaptureInvalidated, invalid_, op.here);
   Branch& place = branch(stream);
   PlanNode node{.stream = place.index,
                 .kind = op.kind,
@@ -172,13 +173,13 @@ void Capture::forget_all(const DeviceCore& core) noexcept {
 
 Capture::Result Capture::end(StreamState& origin, Here here) {
   Capture* current = origin.capture.load(std::memory_order_acquire);
-  if (!current) base::fail(Code::kInvalidValue, here, "{} is not capturing", stream_text(origin));
+  if (!current) base::fail(ErrorCode::kInvalidValue, here, "{} is not capturing", stream_text(origin));
   const std::shared_ptr<Capture> capture = find(current->id_);
   if (&capture->origin_ != &origin)
-    base::fail(Code::kCaptureUnmatched, here, "{} joined a capture that began on {}: end it there", stream_text(origin),
-               stream_text(capture->origin_));
+    base::fail(ErrorCode::kCaptureUnmatched, here, "{} joined a capture that began on {}: end it there",
+               stream_text(origin), stream_text(capture->origin_));
   if (capture->thread_ != base::thread_index())
-    base::fail(Code::kCaptureWrongThread, here, "thread {} began the capture and must end it; thread {} tried",
+    base::fail(ErrorCode::kCaptureWrongThread, here, "thread {} began the capture and must end it; thread {} tried",
                capture->thread_, base::thread_index());
   {
     const base::LockGuard lock(registry().mutex);
@@ -186,9 +187,9 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
   }
   const base::LockGuard lock(capture->mutex_);
   capture->release_streams();
-  if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
+  if (capture->invalid_) throw Error(ErrorCode::kCaptureInvalidated, capture->invalid_, here);
   if (!capture->joined(capture->branches_.at(&origin).last))
-    throw Error(Code::kCaptureUnjoined,
+    throw Error(ErrorCode::kCaptureUnjoined,
                 "a forked stream has work that the origin stream did not wait for: record an event there, and let the "
                 "origin wait",
                 here);

@@ -83,7 +83,7 @@ void copy_pageable_natively(StreamState& stream, const Range& to, const Range& f
 
 void refuse_capture(const StreamState& stream, const char* what, Here here) {
   if (stream.capture.load(std::memory_order_acquire))
-    base::fail(Code::kCaptureUnsupported, here, "{} cannot be captured", what);
+    base::fail(ErrorCode::kCaptureUnsupported, here, "{} cannot be captured", what);
 }
 
 // Both ends are host memory: the host copies (rule 36).
@@ -114,11 +114,11 @@ void require_copy(const Range& to, const Range& from, Here here) {
   require_range(to, "copy destination", here);
   require_range(from, "copy source", here);
   if (to.bytes != from.bytes)
-    base::fail(Code::kInvalidValue, here, "copy of {} bytes into a range of {} bytes", from.bytes, to.bytes);
+    base::fail(ErrorCode::kInvalidValue, here, "copy of {} bytes into a range of {} bytes", from.bytes, to.bytes);
   const std::byte* a = address(to);
   const std::byte* b = address(from);
   if (a < b + from.bytes && b < a + to.bytes)
-    base::fail(Code::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from offset {} to offset {}",
+    base::fail(ErrorCode::kInvalidValue, here, "copy within buffer '{}' overlaps: {} bytes from offset {} to offset {}",
                to.block->name.text(), to.bytes, from.offset, to.offset);
 }
 
@@ -160,7 +160,7 @@ void copy_sync(StreamState& stream, Range to, Range from, Here here) {
 
 void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here) {
   require_range(to, "fill", here);
-  if (pageable(to)) throw Error(Code::kInvalidValue, "fill of pageable memory: use memset instead", here);
+  if (pageable(to)) throw Error(ErrorCode::kInvalidValue, "fill of pageable memory: use memset instead", here);
   if (stream.core->options.legacy_implicit_sync) wait_for(*stream.core, nullptr, kEverything, 0, here);
   const Range writes[] = {to};
   issue(stream, {.kind = OpKind::kFill,

@@ -27,7 +27,7 @@ void raise(const Failure& failure, Here here) { throw Error(failure.code, failur
 constinit thread_local int detail::inside_op = 0;
 
 void detail::raise_unusable(const DeviceCore& core, Here here) {
-  if (inside_op != 0) throw Error(Code::kNotPermitted, "a kernel or host function may not call the runtime", here);
+  if (inside_op != 0) throw Error(ErrorCode::kNotPermitted, "a kernel or host function may not call the runtime", here);
   raise(core.fault.value(), here);
 }
 
@@ -80,17 +80,17 @@ void drop_block(Block* block) {
 
 void raise_out_of_memory(const DeviceCore& core, std::size_t bytes, Name name, Here here) {
   const MemoryInfo info = core.memory.info();
-  base::fail(Code::kOutOfMemory, here, "asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes,
+  base::fail(ErrorCode::kOutOfMemory, here, "asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes,
              core.info.label, name.text(), info.reserved, info.total, info.total - info.reserved);
 }
 
 [[gnu::hot]] void require_range(const Range& range, const char* what, Here here) {
-  if (range.block == nullptr) base::fail(Code::kInvalidHandle, here, "{}: empty range, no buffer", what);
+  if (range.block == nullptr) base::fail(ErrorCode::kInvalidHandle, here, "{}: empty range, no buffer", what);
   // relaxed: freeing a buffer while another thread uses it is a race of the caller, which this check need not find.
   if (range.block->id.load(std::memory_order_relaxed) != range.id)
-    base::fail(Code::kInvalidHandle, here, "{}: the buffer (id {}) was freed", what, range.id);
+    base::fail(ErrorCode::kInvalidHandle, here, "{}: the buffer (id {}) was freed", what, range.id);
   if (range.offset > range.block->bytes || range.bytes > range.block->bytes - range.offset)
-    base::fail(Code::kInvalidValue, here, "{}: bytes {} to {} of buffer '{}', which has {}", what, range.offset,
+    base::fail(ErrorCode::kInvalidValue, here, "{}: bytes {} to {} of buffer '{}', which has {}", what, range.offset,
                range.offset + range.bytes, range.block->name.text(), range.block->bytes);
 }
 
@@ -152,11 +152,11 @@ std::string stream_text(const StreamState& stream, std::uint64_t id) {
 }
 
 void raise_destroyed(const StreamState* stream, std::uint64_t id, Here here) {
-  base::fail(Code::kInvalidHandle, here, "{} was destroyed",
+  base::fail(ErrorCode::kInvalidHandle, here, "{} was destroyed",
              stream ? stream_text(*stream, id) : base::stream_text(id, {}));
 }
 
-Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
+Failure op_failure(ErrorCode code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
   // Without a line, `file` is empty, or the name of the function of our libnccl.so.2 that the caller used.
   std::string place;
   if (here.line > 0) place = fmt::format(" issued at {}:{}", here.file, here.line);

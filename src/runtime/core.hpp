@@ -23,7 +23,7 @@ class StreamPool;
 
 // Why a stream or a device no longer works.
 struct Failure {
-  Code code = Code::kOk;
+  ErrorCode code = ErrorCode::kOk;
   std::string text;
   std::uint64_t position = 0;  // in its stream: points before it are not affected
   Here here;
@@ -277,7 +277,7 @@ void drain(DeviceCore& core) noexcept;
 // Poisons a stream: it runs no more ops, and its next call throws. Only the first failure is kept.
 void fail_stream(StreamState& stream, Failure failure);
 // The failure of a stream whose op, at this position, threw.
-Failure op_failure(Code code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position);
+Failure op_failure(ErrorCode code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position);
 
 // Reports to observers that the stream waits for another point from `position` on, without a call of the program.
 // `other_id`: as Op::point_stream.

@@ -24,10 +24,10 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
   options.strict |= from.strict;
   if (from.max_connections > 0 && options.max_connections == 0) options.max_connections = from.max_connections;
   if (options.max_connections < 0 || options.max_connections > 32)
-    base::fail(Code::kInvalidValue, here, "max_connections is {}: must be 0 (the default) to 32",
+    base::fail(ErrorCode::kInvalidValue, here, "max_connections is {}: must be 0 (the default) to 32",
                options.max_connections);
   if (options.compute_workers < 0 || options.compute_workers > kMaxWorkers)
-    base::fail(Code::kInvalidValue, here, "compute_workers is {}: must be 0 (the default) to {}",
+    base::fail(ErrorCode::kInvalidValue, here, "compute_workers is {}: must be 0 (the default) to {}",
                options.compute_workers, kMaxWorkers);
   if (from.policy.empty()) return options;
   if (from.policy == "concurrent") {
@@ -39,9 +39,10 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
     const std::string seed = from.policy.size() > 7 && from.policy[6] == ':' ? from.policy.substr(7) : "";
     const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.seed);
     if (from.policy != "random" && (error != std::errc() || end != seed.data() + seed.size()))
-      base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: must be random or random:SEED", from.policy);
+      base::fail(ErrorCode::kInvalidValue, here, "SLIP_POLICY={}: must be random or random:SEED", from.policy);
   } else {
-    base::fail(Code::kInvalidValue, here, "SLIP_POLICY={}: must be concurrent, single or random[:SEED]", from.policy);
+    base::fail(ErrorCode::kInvalidValue, here, "SLIP_POLICY={}: must be concurrent, single or random[:SEED]",
+               from.policy);
   }
   return options;
 }
@@ -52,7 +53,7 @@ const runtime::BackendEntry& entry_for(std::string_view prefix, std::string_view
     if (entry.prefix == prefix) return entry;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.prefix);
   }
-  base::fail(Code::kInvalidDevice, here, "no device '{}': this build has {}", name, known);
+  base::fail(ErrorCode::kInvalidDevice, here, "no device '{}': this build has {}", name, known);
 }
 
 // The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
@@ -108,10 +109,10 @@ std::vector<Device> Device::open_all(std::string_view name, int count, const Dev
 std::vector<Device> DeviceCore::open_all(const std::string& name, int count, const DeviceOptions& options,
                                          const Opener& opener, Here here) {
   if (detail::inside_op != 0)
-    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
+    throw Error(ErrorCode::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
   start_observers();  // first: exit handlers run in reverse order, and the observers must end last
   if (count < 1 || count > 4096)
-    base::fail(Code::kInvalidValue, here, "{} devices were requested: must be 1 to 4096", count);
+    base::fail(ErrorCode::kInvalidValue, here, "{} devices were requested: must be 1 to 4096", count);
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
@@ -152,7 +153,7 @@ Stream Device::stream(const StreamOptions& options, Here here) const {
   const auto& [name, flags, priority] = options;
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
-    base::fail(Code::kInvalidValue, here, "unknown stream flags {} (rule 17)", static_cast<int>(flags));
+    base::fail(ErrorCode::kInvalidValue, here, "unknown stream flags {} (rule 17)", static_cast<int>(flags));
   const int clamped = std::clamp(priority, core_->info.max_priority, core_->info.min_priority);
   StreamState* state = open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
@@ -166,7 +167,7 @@ Stream Device::adopt(CUstream_st* native, Name name, Here here) const {
 
 Stream Device::adopt(CUstream_st* native, Name name, NativeLifetime lifetime, Here here) const {
   require_usable(*core_, here);
-  if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
+  if (!native) throw Error(ErrorCode::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
   StreamState* state =
       open_stream(*core_, {.name = name, .adopted = native, .adopted_may_end = lifetime == NativeLifetime::kMayEnd});
   return Stream(StreamRef(state, state->last_id), core_);
@@ -193,7 +194,7 @@ StreamRef Device::default_stream() const {
 
 Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) const {
   require_usable(*core_, here);
-  if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
+  if (bytes == 0) throw Error(ErrorCode::kInvalidValue, "alloc of 0 bytes", here);
   if (core_->options.legacy_implicit_sync && kind != MemoryKind::kPageable)
     wait_for(*core_, nullptr, kEverything, 0, here);
   const bool counted = kind == MemoryKind::kDevice;
@@ -218,7 +219,8 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
 }
 
 Buffer Device::wrap(void* data, std::size_t bytes, MemoryKind kind, Name name, Here here) const {
-  if (!data || bytes == 0) base::fail(Code::kInvalidValue, here, "cannot wrap {} bytes at address {}", bytes, data);
+  if (!data || bytes == 0)
+    base::fail(ErrorCode::kInvalidValue, here, "cannot wrap {} bytes at address {}", bytes, data);
   Block* block = take_block(core_.get(), kind, data, bytes, name);
   block->owned = false;
   return Buffer(core_, block);
@@ -248,15 +250,15 @@ bool Device::can_access_peer(const Device& peer) const {
 void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
-    base::fail(Code::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
+    base::fail(ErrorCode::kInvalidDevice, here, "'{}' cannot access '{}'", core_->info.label, peer.info().label);
   if (!core_->peers.add(peer.id()))
-    base::fail(Code::kPeerAccessAlreadyEnabled, here, "from device {} to device {}", id(), peer.id());
+    base::fail(ErrorCode::kPeerAccessAlreadyEnabled, here, "from device {} to device {}", id(), peer.id());
 }
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!core_->peers.remove(peer.id()))
-    base::fail(Code::kPeerAccessNotEnabled, here, "from device {} to device {}", id(), peer.id());
+    base::fail(ErrorCode::kPeerAccessNotEnabled, here, "from device {} to device {}", id(), peer.id());
 }
 
 MemoryInfo Device::memory() const { return core_->memory.info(); }

@@ -15,7 +15,8 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
   if (capture_id == 0) return;
   if (const auto capture = runtime::Capture::find(capture_id))
     capture->invalidate("a captured event was synchronised or queried");
-  throw Error(Code::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)", here);
+  throw Error(ErrorCode::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)",
+              here);
 }
 
 // The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
@@ -56,14 +57,14 @@ bool Event::sync_for(std::chrono::nanoseconds limit, Here here) const {
 
 std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {
   if (!end.recorded() || !start.recorded())
-    throw Error(Code::kInvalidHandle, "elapsed time of an event that was never recorded (rule 61)", {});
+    throw Error(ErrorCode::kInvalidHandle, "elapsed time of an event that was never recorded (rule 61)", {});
   if (end.device_ != start.device_)
-    base::fail(Code::kInvalidHandle, {}, "elapsed time between events of two devices, {} and {} (rule 69)",
+    base::fail(ErrorCode::kInvalidHandle, {}, "elapsed time between events of two devices, {} and {} (rule 69)",
                start.device_, end.device_);
   if (!end.handle_.get() || !start.handle_.get())
-    throw Error(Code::kInvalidHandle, "elapsed time of an event that was recorded without its time (rule 63)", {});
+    throw Error(ErrorCode::kInvalidHandle, "elapsed time of an event that was recorded without its time (rule 63)", {});
   if (!start.query() || !end.query())
-    throw Error(Code::kNotReady, "elapsed time of an event not yet reached (rule 62)", {});
+    throw Error(ErrorCode::kNotReady, "elapsed time of an event not yet reached (rule 62)", {});
   return std::chrono::nanoseconds(end.handle_.get()->since(*start.handle_.get()) / 1000);
 }
 

@@ -15,7 +15,9 @@ class Exchange {
  public:
   // On a device with native streams the exchange enqueues its own work, in the order of the stream. The backend calls
   // none of the functions below. Throws if the exchange has no such work.
-  virtual void put(CUstream_st*) { throw Error(Code::kUnsupported, "this exchange cannot run on a native stream", {}); }
+  virtual void put(CUstream_st*) {
+    throw Error(ErrorCode::kUnsupported, "this exchange cannot run on a native stream", {});
+  }
   // Whether put() has other threads enqueue the work. A profiler then cannot tell which op the work belongs to.
   virtual bool uses_other_threads() const noexcept { return false; }
   // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) has other work to

@@ -30,7 +30,8 @@ void after_fork_in_child() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has on
     new (&core->memory) MemoryLedger;
     core->memory.set_total(core->info.memory_bytes);
     core->forked = true;
-    core->fault.put({Code::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
+    core->fault.put(
+        {ErrorCode::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
   }
   devices().open.clear();
   forget_notifiers();

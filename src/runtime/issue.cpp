@@ -13,7 +13,7 @@ namespace slip::runtime {
 // invalidated, as on an H200.
 [[gnu::noinline]] static void raise_implicit_capture(const StreamState& legacy, Here here) {
   Capture::invalidate_all(*legacy.core, Capture::Reach::kBlocking, "the legacy stream was used during the capture");
-  throw Error(Code::kCaptureImplicit,
+  throw Error(ErrorCode::kCaptureImplicit,
               "the legacy stream was used while a blocking stream captures; that capture is invalid now", here);
 }
 
@@ -90,7 +90,7 @@ struct Submission : base::NoCopy {
   if (!capture && !enclosed) return;
   if (capture) capture->invalidate("a capturing stream was synchronised or queried");
   else Capture::invalidate_all(core, Capture::Reach::kDevice, "its device was synchronised");
-  throw Error(Code::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
+  throw Error(ErrorCode::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
 }
 
 inline void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {

@@ -47,21 +47,21 @@ const char* memory_kind_name(MemoryKind kind) {
 
 const ArgBytes& Args::at(std::span<const ArgBytes> pieces, std::size_t i, const char* which) {
   if (i >= pieces.size())
-    base::fail(Code::kInvalidValue, {}, "the kernel uses {}({}), but the launch passed only {} such ranges", which, i,
-               pieces.size());
+    base::fail(ErrorCode::kInvalidValue, {}, "the kernel uses {}({}), but the launch passed only {} such ranges", which,
+               i, pieces.size());
   return pieces[i];
 }
 
 const Scalar& Args::scalar_at(std::size_t i) const {
   if (i >= scalars_.size())
-    base::fail(Code::kInvalidValue, {}, "the kernel uses scalar({}), but the launch passed only {} scalars", i,
+    base::fail(ErrorCode::kInvalidValue, {}, "the kernel uses scalar({}), but the launch passed only {} scalars", i,
                scalars_.size());
   return scalars_[i];
 }
 
 Range Range::slice(std::size_t first, std::size_t count) const {
   if (first > bytes || count > bytes - first)
-    throw Error(Code::kInvalidValue,
+    throw Error(ErrorCode::kInvalidValue,
                 fmt::format("a slice of {} bytes at {} ends beyond its range of {} bytes", count, first, bytes));
   return {block, id, offset + first, count};
 }

@@ -77,7 +77,7 @@ void take_slot(Observer& observer) {
     detail::observer_count.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  base::fail(Code::kInvalidValue, {}, "{} observers are attached already: detach one first", kSlots);
+  base::fail(ErrorCode::kInvalidValue, {}, "{} observers are attached already: detach one first", kSlots);
 }
 
 bool leave_slot(const Observer& observer) {

@@ -54,7 +54,7 @@ std::vector<runtime::StreamState*> Plan::Launches::open(runtime::StreamState& ma
     const std::shared_ptr<runtime::DeviceCore> core =
         i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
     if (!core)
-      base::fail(Code::kInvalidDevice, here, "the device of the plan's {} was closed",
+      base::fail(ErrorCode::kInvalidDevice, here, "the device of the plan's {} was closed",
                  base::stream_text(i, i < names.size() ? names[i].text() : std::string_view()));
     if (!own.stream || own.core != core || own.stream->failure.set()) {
       if (own.stream) runtime::close_stream(*own.stream);
@@ -115,10 +115,10 @@ const char* lacks(const PlanNode& node) {
 
 void require_node(const PlanNode& node) {
   if (node.stream >= kMaxStreams)
-    base::fail(Code::kInvalidValue, node.here, "plan op '{}': stream {} is not below {}", node.name.text(), node.stream,
-               kMaxStreams);
+    base::fail(ErrorCode::kInvalidValue, node.here, "plan op '{}': stream {} is not below {}", node.name.text(),
+               node.stream, kMaxStreams);
   if (const char* needed = lacks(node))
-    base::fail(Code::kInvalidValue, node.here, "plan op '{}': a {} {}; it reads {} and writes {} ranges",
+    base::fail(ErrorCode::kInvalidValue, node.here, "plan op '{}': a {} {}; it reads {} and writes {} ranges",
                node.name.text(), op_kind_name(node.kind), needed, node.reads.size(), node.writes.size());
 }
 
@@ -132,7 +132,7 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
       const std::size_t offset = range.offset - binding.planned.offset;
       if (offset + range.bytes > binding.planned.bytes) continue;
       if (offset + range.bytes > binding.actual.bytes)
-        base::fail(Code::kInvalidValue, here,
+        base::fail(ErrorCode::kInvalidValue, here,
                    "op '{}' of the plan uses bytes {} to {} of a buffer; its replacement has {}", op.text(), offset,
                    offset + range.bytes, binding.actual.bytes);
       range = binding.actual.slice(offset, range.bytes);
@@ -166,7 +166,7 @@ std::uint32_t Plan::add(PlanNode node) {
   require_node(node);
   for (const std::uint32_t before : node.waits) {
     if (before >= nodes_.size())
-      base::fail(Code::kInvalidValue, node.here, "plan op {} waits for op {}, which comes later", nodes_.size(),
+      base::fail(ErrorCode::kInvalidValue, node.here, "plan op {} waits for op {}, which comes later", nodes_.size(),
                  before);
   }
   streams_ = std::max(streams_, node.stream + 1);
@@ -254,8 +254,8 @@ Plan::Bound Plan::bind(runtime::StreamState& main, const Bindings* bindings, Her
 void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   runtime::StreamState& main = *origin.state(here);
   if (main.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
-  if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
+    throw Error(ErrorCode::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
+  if (!launches_) throw Error(ErrorCode::kInvalidHandle, "the plan was moved from", here);
   const base::LockGuard lock(launches_->mutex);
   runtime::require_stream(main, here);
   // Observers must see each op, so with an observer the compiled plan is not used.
@@ -292,7 +292,7 @@ bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, He
     runtime::issue(main,
                    {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
   } catch (const Error& error) {
-    if (error.code() != Code::kCaptureInvalidated && error.code() != Code::kCaptureUnsupported) throw;
+    if (error.code() != ErrorCode::kCaptureInvalidated && error.code() != ErrorCode::kCaptureUnsupported) throw;
     return false;
   }
   return true;

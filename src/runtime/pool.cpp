@@ -37,7 +37,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
       if (!fits && release_reached(0)) fits = core_.memory.reserve(size);
       if (!fits) {
         const MemoryInfo info = core_.memory.info();
-        base::fail(Code::kOutOfMemory, here,
+        base::fail(ErrorCode::kOutOfMemory, here,
                    "asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
                    "but not yet reusable",
                    block.bytes, core_.info.label, info.reserved, info.total, free_bytes_);

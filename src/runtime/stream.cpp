@@ -40,11 +40,11 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
   if (block.kind != MemoryKind::kPageable) note_other_device(block, core);
   if (block.kind == MemoryKind::kPinned) return;
   if (block.kind == MemoryKind::kPageable)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device", kernel.text(),
                block.name.text());
   if (core.peers.contains(block.core->id)) return;
-  base::fail(Code::kPeerAccessNotEnabled, here,
+  base::fail(ErrorCode::kPeerAccessNotEnabled, here,
              "kernel '{}' on device {} uses buffer '{}' of device {}: call enable_peer_access first", kernel.text(),
              core.id, block.name.text(), block.core->id);
 }
@@ -53,10 +53,10 @@ void require_flag(const Range& flag, const char* what, Here here) {
   require_range(flag, what, here);
   if (flag.bytes != sizeof(std::uint32_t) ||
       reinterpret_cast<std::uintptr_t>(address(flag)) % sizeof(std::uint32_t) != 0)
-    base::fail(Code::kInvalidValue, here, "{}: a flag has 4 bytes at a multiple of 4; given {} bytes at {}", what,
+    base::fail(ErrorCode::kInvalidValue, here, "{}: a flag has 4 bytes at a multiple of 4; given {} bytes at {}", what,
                flag.bytes, flag.offset);
   if (flag.block->kind == MemoryKind::kPageable)
-    base::fail(Code::kInvalidValue, here, "{}: the flag must be in pinned or device memory", what);
+    base::fail(ErrorCode::kInvalidValue, here, "{}: the flag must be in pinned or device memory", what);
 }
 
 }  // namespace slip::runtime
@@ -78,7 +78,7 @@ runtime::StreamState* StreamRef::state(Here here) const {
   for (const Range& range : operands.reads) runtime::require_kernel_range(*stream.core, range, name, here);
   for (const Range& range : operands.writes) runtime::require_kernel_range(*stream.core, range, name, here);
   if (!(cost.width > 0.0 && cost.width <= 1.0)) [[unlikely]]
-    base::fail(Code::kInvalidValue, here, "kernel '{}': width {} is not in (0, 1]", name.text(), cost.width);
+    base::fail(ErrorCode::kInvalidValue, here, "kernel '{}': width {} is not in (0, 1]", name.text(), cost.width);
   runtime::issue(stream, {.kind = OpKind::kKernel,
                           .engine = Engine::kCompute,
                           .opaque = operands.reads.empty() && operands.writes.empty(),
@@ -104,11 +104,11 @@ void StreamRef::host(std::function<void()> function, Name name, Here here) const
 }
 
 void StreamRef::host(std::function<void()> function, const Operands& touches, const Cost& cost, Here here) const {
-  if (!function) throw Error(Code::kInvalidValue, "empty host function", here);
+  if (!function) throw Error(ErrorCode::kInvalidValue, "empty host function", here);
   for (const Range& range : touches.reads) runtime::require_range(range, "host", here);
   for (const Range& range : touches.writes) runtime::require_range(range, "host", here);
   if (cost.time < 0)
-    base::fail(Code::kInvalidValue, here, "host function '{}': its time of {} ps is below 0", touches.name.text(),
+    base::fail(ErrorCode::kInvalidValue, here, "host function '{}': its time of {} ps is below 0", touches.name.text(),
                cost.time);
   runtime::issue(*state(here), {.kind = OpKind::kHost,
                                 .engine = Engine::kHost,
@@ -125,7 +125,7 @@ void StreamRef::take_record(Event& event, runtime::EventState* native, Here here
   EventHandle handle(native);
   runtime::StreamState& stream = *state(here);
   if (event.device_ != 0 && event.device_ != stream.core->id)
-    base::fail(Code::kInvalidHandle, here, "an event of device {} cannot be recorded in {} of device {} (rule 67)",
+    base::fail(ErrorCode::kInvalidHandle, here, "an event of device {} cannot be recorded in {} of device {} (rule 67)",
                event.device_, runtime::stream_text(stream, id_), stream.core->id);
   runtime::Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
   const std::uint64_t position = capture ? capture->mark(stream)
@@ -174,23 +174,24 @@ void StreamRef::wait(const Event& event, Here here) const {
   if (event.capture_ != 0) {
     const std::shared_ptr<runtime::Capture> capture = runtime::Capture::find(event.capture_);
     if (!capture)
-      throw Error(Code::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
+      throw Error(ErrorCode::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
     if (current && current != capture.get()) {
       current->invalidate("a wait would have merged it with another capture");
       capture->invalidate("a wait would have merged another capture with it");
-      base::fail(Code::kCaptureMerge, here, "the event belongs to another capture than {}",
+      base::fail(ErrorCode::kCaptureMerge, here, "the event belongs to another capture than {}",
                  runtime::stream_text(stream, id_));
     }
     if (stream.legacy) {
       capture->invalidate("the legacy stream waited for one of its events");
-      throw Error(Code::kCaptureImplicit, "the legacy stream cannot join a capture", here);
+      throw Error(ErrorCode::kCaptureImplicit, "the legacy stream cannot join a capture", here);
     }
     capture->wait(stream, event.point_.position);
     return;
   }
   if (current) {
     current->invalidate("one of its streams waited for an event recorded outside it");
-    throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
+    throw Error(ErrorCode::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)",
+                here);
   }
   runtime::issue_wait(stream, event.point_, event.stream_, event.handle_.get(), here);
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
@@ -213,9 +214,9 @@ void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here her
 Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   runtime::StreamState& stream = *state(here);
   runtime::require_stream(stream, here);
-  if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
+  if (bytes == 0) throw Error(ErrorCode::kInvalidValue, "alloc of 0 bytes", here);
   if (stream.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported,
+    throw Error(ErrorCode::kCaptureUnsupported,
                 "a stream-ordered allocation cannot be captured: allocate before, and bind the buffer", here);
   runtime::Block* block = runtime::take_block(stream.core, MemoryKind::kDevice, nullptr, bytes, name);
   block->origin = &stream;
@@ -234,18 +235,18 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
 
 void StreamRef::free(Buffer&& buffer, Here here) const {
   runtime::StreamState& stream = *state(here);
-  if (!buffer) throw Error(Code::kInvalidHandle, "free of an empty buffer", here);
+  if (!buffer) throw Error(ErrorCode::kInvalidHandle, "free of an empty buffer", here);
   runtime::require_range(buffer.range(), "free", here);
   runtime::Block& block = *buffer.range().block;
   if (!block.origin)
-    base::fail(Code::kInvalidValue, here, "buffer '{}' was not allocated in stream order: destroy the Buffer instead",
-               block.name.text());
+    base::fail(ErrorCode::kInvalidValue, here,
+               "buffer '{}' was not allocated in stream order: destroy the Buffer instead", block.name.text());
   if (block.core != stream.core)
-    base::fail(Code::kInvalidHandle, here, "buffer '{}' belongs to device {}, but {} to device {}", block.name.text(),
-               block.core->id, runtime::stream_text(stream, id_), stream.core->id);
+    base::fail(ErrorCode::kInvalidHandle, here, "buffer '{}' belongs to device {}, but {} to device {}",
+               block.name.text(), block.core->id, runtime::stream_text(stream, id_), stream.core->id);
   if (stream.capture.load(std::memory_order_acquire))
-    throw Error(Code::kCaptureUnsupported, "a stream-ordered free cannot be captured: free before or after the capture",
-                here);
+    throw Error(ErrorCode::kCaptureUnsupported,
+                "a stream-ordered free cannot be captured: free before or after the capture", here);
   runtime::free_in_order(stream, buffer.range(), here);
   buffer.range_ = {};
   buffer.core_.reset();

@@ -69,7 +69,7 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
 BlockIo::BlockIo(const ReaderOptions& options, Here here) : options_(options) {
   const std::size_t bytes = options_.in_flight * options_.block_bytes;
   bounces_.reset(static_cast<std::byte*>(std::aligned_alloc(kMaxDirectAlignment, bytes)));
-  if (!bounces_) base::fail(Code::kOutOfMemory, here, "no memory for bounce buffers of {} bytes", bytes);
+  if (!bounces_) base::fail(ErrorCode::kOutOfMemory, here, "no memory for bounce buffers of {} bytes", bytes);
 }
 
 ReadRange BlockIo::range_of(const ReadRequest& request) const {

@@ -68,7 +68,7 @@ class ReadRing : base::NoCopy {
   void enter(unsigned wanted, Here here) {
     const int sent = ::io_uring_submit_and_wait(&ring_, wanted);
     if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY)
-      base::fail(Code::kIo, here, "io_uring_enter failed: {}", std::strerror(-sent));
+      base::fail(ErrorCode::kIo, here, "io_uring_enter failed: {}", std::strerror(-sent));
   }
 
   io_uring ring_;

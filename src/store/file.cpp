@@ -19,7 +19,7 @@ namespace {
 struct stat status_of(int descriptor, const std::string& path, Here here) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0)
-    base::fail(Code::kIo, here, "cannot read the status of '{}': {}", path, std::strerror(errno));
+    base::fail(ErrorCode::kIo, here, "cannot read the status of '{}': {}", path, std::strerror(errno));
   return status;
 }
 
@@ -92,9 +92,9 @@ File File::open(const std::string& path, Here here) {
   file.path_ = path;
   // O_NONBLOCK: opening a named pipe must fail instead of blocking. It has no effect on files.
   file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file.descriptor_ < 0) base::fail(Code::kIo, here, "cannot open '{}': {}", path, std::strerror(errno));
+  if (file.descriptor_ < 0) base::fail(ErrorCode::kIo, here, "cannot open '{}': {}", path, std::strerror(errno));
   file.state_ = status_of(file.descriptor_, path, here);
-  if (!S_ISREG(file.state_.st_mode)) base::fail(Code::kIo, here, "'{}' is not a file", path);
+  if (!S_ISREG(file.state_.st_mode)) base::fail(ErrorCode::kIo, here, "'{}' is not a file", path);
   // BlockReader does its own read-ahead; the kernel's would only fill the page cache.
   ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
@@ -144,22 +144,23 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
   int error = 0;
   const std::size_t got = read_up_to(offset, into, bytes, error);
   if (error != 0)
-    base::fail(Code::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(error));
+    base::fail(ErrorCode::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_,
+               std::strerror(error));
   if (got < bytes)
-    base::fail(Code::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {} bytes)", path_,
-               got, bytes, offset, size());
+    base::fail(ErrorCode::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {} bytes)",
+               path_, got, bytes, offset, size());
 }
 
 void File::require_unchanged(Here here) const {
   const struct stat status = status_of(descriptor_, path_, here);
   if (same_bytes(status, state_)) return;
   if (status.st_size == state_.st_size)
-    base::fail(Code::kIo, here,
+    base::fail(ErrorCode::kIo, here,
                "'{}' was changed while it was being used: it still has {} bytes, but was "
                "written to, renamed or given other permissions since it was opened",
                path_, size());
-  base::fail(Code::kIo, here, "'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,
-             status.st_size, size());
+  base::fail(ErrorCode::kIo, here, "'{}' was changed while it was being used: {} bytes now, {} when it was opened",
+             path_, status.st_size, size());
 }
 
 bool is_folder(const std::string& path) {
@@ -175,14 +176,15 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view en
     std::string name = at->path().filename().string();
     if (name.ends_with(ending)) result.push_back(std::move(name));
   }
-  if (error) base::fail(Code::kIo, here, "cannot list '{}': {}", folder, error.message());
+  if (error) base::fail(ErrorCode::kIo, here, "cannot list '{}': {}", folder, error.message());
   std::ranges::sort(result);
   return result;
 }
 
 std::string read_text(const std::string& path, std::uint64_t max_bytes, const char* what, Here here) {
   const File file = File::open(path, here);
-  if (file.size() > max_bytes) base::fail(Code::kParse, here, "'{}' has {} bytes: not {}", path, file.size(), what);
+  if (file.size() > max_bytes)
+    base::fail(ErrorCode::kParse, here, "'{}' has {} bytes: not {}", path, file.size(), what);
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size(), here);
   return text;

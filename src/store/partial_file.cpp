@@ -19,7 +19,7 @@ PartialFile::PartialFile(const std::string& path, Here here) : path_(path), part
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (open_locked()) return;
   }
-  base::fail(Code::kIo, here_, "'{}' was replaced by another process {} times while it was opened", partial_,
+  base::fail(ErrorCode::kIo, here_, "'{}' was replaced by another process {} times while it was opened", partial_,
              kAttempts);
 }
 
@@ -32,7 +32,7 @@ bool PartialFile::open_locked() {
   if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     ::close(file);
-    if (error == EWOULDBLOCK) base::fail(Code::kIo, here_, "'{}' is being written by another process", partial_);
+    if (error == EWOULDBLOCK) base::fail(ErrorCode::kIo, here_, "'{}' is being written by another process", partial_);
     fail("cannot lock", error);
   }
   struct stat opened {};
@@ -54,7 +54,7 @@ PartialFile::~PartialFile() {
 }
 
 void PartialFile::fail(const char* what, int error) const {
-  base::fail(Code::kIo, here_, "{} '{}': {}", what, partial_, std::strerror(error));
+  base::fail(ErrorCode::kIo, here_, "{} '{}': {}", what, partial_, std::strerror(error));
 }
 
 bool PartialFile::read(std::uint64_t offset, std::span<std::byte> into) const {
@@ -92,7 +92,7 @@ void PartialFile::finish() {
   // name exists. They come second, because a process that is killed between the two calls leaves both names.
   const bool unsupported = errno == EINVAL || errno == ENOSYS;
   if (!unsupported || ::link(partial_.c_str(), path_.c_str()) != 0)
-    base::fail(Code::kIo, here_, "cannot rename '{}' to '{}': {}", partial_, path_, std::strerror(errno));
+    base::fail(ErrorCode::kIo, here_, "cannot rename '{}' to '{}': {}", partial_, path_, std::strerror(errno));
   if (::unlink(partial_.c_str()) != 0) fail("cannot remove", errno);
 }
 

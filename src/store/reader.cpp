@@ -25,7 +25,7 @@ ReaderOptions checked(ReaderOptions options, Here here) {
   constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
   if (options.block_bytes == 0 || options.block_bytes > kMaxBlock || options.in_flight == 0 ||
       options.in_flight > 1024 || options.threads == 0 || options.threads > 256)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "a reader with {} blocks of {} bytes and {} threads: 1 to 1024 blocks, 1 to {} bytes and 1 to "
                "256 threads are allowed",
                options.in_flight, options.block_bytes, options.threads, kMaxBlock);
@@ -43,9 +43,9 @@ void require_fit(const ReadRequest& request, Here here) {
   if (fits(request)) return;
   const auto& [file, offset, bytes, destination] = request;
   if (bytes > destination.capacity)
-    base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes, offset,
-               file->path(), destination.capacity);
-  base::fail(Code::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
+    base::fail(ErrorCode::kInvalidValue, here, "cannot read {} bytes at {} of '{}' into {} bytes of memory", bytes,
+               offset, file->path(), destination.capacity);
+  base::fail(ErrorCode::kInvalidValue, here, "cannot read {} bytes at {} of '{}', which has {} bytes", bytes, offset,
              file->path(), file->size());
 }
 
@@ -120,7 +120,7 @@ BlockReader::BlockReader(const ReaderOptions& asked, Here here) : io_(checked(as
   const Disk disk = io_.options().disk;
   if (disk == Disk::kBest || disk == Disk::kRing) queue_ = DiskQueue::open(io_);
   if (disk == Disk::kRing && !queue_)
-    throw Error(Code::kUnsupported,
+    throw Error(ErrorCode::kUnsupported,
                 "io_uring is not available: this was built without liburing, the kernel is older than Linux 5.6, or a "
                 "seccomp filter forbids it; use Disk::kThreads",
                 here);
@@ -132,9 +132,9 @@ void BlockReader::throw_fault(Here here) const {
   const std::string where =
       fmt::format("cannot read {} bytes at {} of '{}'", fault_.asked, fault_.offset, range_.file->path());
   if (fault_.error != 0)
-    base::fail(Code::kIo, here, "{}: got {}, then {}", where, fault_.got, std::strerror(fault_.error));
-  base::fail(Code::kIo, here, "{}: got {}, then the file ends; it was cut short (it had {} bytes when opened)", where,
-             fault_.got, range_.file->size());
+    base::fail(ErrorCode::kIo, here, "{}: got {}, then {}", where, fault_.got, std::strerror(fault_.error));
+  base::fail(ErrorCode::kIo, here, "{}: got {}, then the file ends; it was cut short (it had {} bytes when opened)",
+             where, fault_.got, range_.file->size());
 }
 
 std::int64_t BlockReader::read_once(const ReadBlock& block) const {

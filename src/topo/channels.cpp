@@ -24,7 +24,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
     topo::RingMembers members{&fabric.system(node), &fabric.paths(node), {}, several};
     for (const int rank : fabric.ranks_of(node)) members.nodes.push_back(fabric.device_of(rank));
     if (several && members.system->nets.empty())
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "node {} ('{}') has no net, and {} nodes must reach each other: add <nic><net .../></nic> "
                  "to its <cpu>",
                  node, members.system->name, fabric.used_nodes().size());
@@ -32,7 +32,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   }
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
-    base::fail(Code::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
+    base::fail(ErrorCode::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
                fabric.ranks());
   // Ranks that all share one device use no link, so more channels are not faster.
   const bool local = rings.within == TopoPathType::kLoc && !several;
@@ -160,7 +160,7 @@ CommChannel channel_of(const Fabric& fabric, const topo::RingSet& rings, const O
 
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, Here here) {
   if (limits.max_channels < 1 || limits.max_channels > 64 || !(limits.max_gbps > 0))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{} channels of at most {} GB/s each: 1 to 64 channels are possible, and the rate must be more than 0",
                limits.max_channels, limits.max_gbps);
   const Fabric fabric(cluster, here);

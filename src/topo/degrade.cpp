@@ -36,7 +36,7 @@ std::string name_of(const TopoNode& node) {
     if (++count <= kShown) names += (names.empty() ? "" : ", ") + name_of(node);
   }
   base::fail(
-      Code::kInvalidValue, here,
+      ErrorCode::kInvalidValue, here,
       "'{}': '{}' has no such part. Parts are nic:NUMBER, net:NUMBER, link:A (towards its CPU) and link:A-B, where "
       "A and B are among {}{}",
       part, system.name, names, count > kShown ? ", ..." : "");
@@ -112,7 +112,8 @@ TopoSystem without_part(TopoSystem system, std::string_view part, Here here) {
 
 TopoSystem with_slow_part(TopoSystem system, std::string_view part, double share, Here here) {
   if (!(share > 0 && share < 1))
-    base::fail(Code::kInvalidValue, here, "'{}' at {} of its rate: the share must be between 0 and 1", part, share);
+    base::fail(ErrorCode::kInvalidValue, here, "'{}' at {} of its rate: the share must be between 0 and 1", part,
+               share);
   std::vector<std::size_t> links;
   if (is_link(part)) links = links_named(system, part.substr(5));
   if (is_port(part)) {

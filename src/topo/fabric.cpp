@@ -16,7 +16,7 @@ int nearest_net(const TopoSystem& system, const TopoPaths& paths, int device, in
 }
 
 Fabric::Fabric(const Cluster& cluster, Here here, bool relayed) : cluster_(cluster) {
-  if (cluster.ranks.empty()) throw Error(Code::kInvalidValue, "a cluster without ranks: name at least one", here);
+  if (cluster.ranks.empty()) throw Error(ErrorCode::kInvalidValue, "a cluster without ranks: name at least one", here);
   std::map<std::string_view, std::shared_ptr<const TopoPaths>> known;
   for (const TopoSystem& system : cluster.nodes) {
     std::shared_ptr<const TopoPaths>& paths = known[system.xml];
@@ -27,11 +27,11 @@ Fabric::Fabric(const Cluster& cluster, Here here, bool relayed) : cluster_(clust
   for (std::size_t rank = 0; rank < cluster.ranks.size(); ++rank) {
     const RankPlace& place = cluster.ranks[rank];
     if (place.node < 0 || static_cast<std::size_t>(place.node) >= cluster.nodes.size())
-      base::fail(Code::kInvalidValue, here, "rank {} is on node {}, but there are {} nodes", rank, place.node,
+      base::fail(ErrorCode::kInvalidValue, here, "rank {} is on node {}, but there are {} nodes", rank, place.node,
                  cluster.nodes.size());
     const std::size_t devices = system(place.node).devices.size();
     if (place.device < 0 || static_cast<std::size_t>(place.device) >= devices)
-      base::fail(Code::kInvalidValue, here, "rank {} is on device {} of node {}, which has {} devices", rank,
+      base::fail(ErrorCode::kInvalidValue, here, "rank {} is on device {} of node {}, which has {} devices", rank,
                  place.device, place.node, devices);
     ranks_of_[static_cast<std::size_t>(place.node)].push_back(static_cast<int>(rank));
   }

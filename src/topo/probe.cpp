@@ -36,16 +36,16 @@ using Topology = std::unique_ptr<hwloc_topology, Close>;
 
 Topology load(const std::string& synthetic, Here here) {
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) throw Error(Code::kOutOfMemory, "hwloc cannot describe this machine", here);
+  if (hwloc_topology_init(&raw) != 0) throw Error(ErrorCode::kOutOfMemory, "hwloc cannot describe this machine", here);
   Topology topology(raw);
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0)
-    base::fail(Code::kInvalidValue, here, "hwloc does not understand the machine '{}'", synthetic);
+    base::fail(ErrorCode::kInvalidValue, here, "hwloc does not understand the machine '{}'", synthetic);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   // hwloc reads PCI devices from /sys. The component "pci" would read the same through libpciaccess, which leaks
   // memory. The other two would load an OpenCL driver and connect to an X server, and their results are not used.
   for (const char* component : {"pci", "opencl", "gl"})
     static_cast<void>(hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));
-  if (hwloc_topology_load(raw) != 0) throw Error(Code::kIo, "hwloc cannot describe this machine", here);
+  if (hwloc_topology_load(raw) != 0) throw Error(ErrorCode::kIo, "hwloc cannot describe this machine", here);
   return topology;
 }
 

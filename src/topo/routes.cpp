@@ -172,10 +172,10 @@ void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int t
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
   const Fabric fabric(cluster, here);
   if (std::ranges::find(fabric.used_nodes(), from_node) == fabric.used_nodes().end())
-    base::fail(Code::kInvalidValue, here, "no ranks on node {}", from_node);
+    base::fail(ErrorCode::kInvalidValue, here, "no ranks on node {}", from_node);
   for (const int node : fabric.used_nodes()) {
     if (fabric.system(node).nets.empty())
-      base::fail(Code::kInvalidValue, here, "node {} ('{}') has no net", node, fabric.system(node).name);
+      base::fail(ErrorCode::kInvalidValue, here, "node {} ('{}') has no net", node, fabric.system(node).name);
   }
   std::vector<RailRoute> routes;
   SwitchRelief relief(fabric);

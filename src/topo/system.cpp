@@ -58,7 +58,7 @@ class GraphBuilder {
 
  private:
   [[noreturn]] void fail(const XmlElement& at, const std::string& what) const {
-    base::fail(Code::kParse, here_, "'{}', line {}: {}", file_, at.line, what);
+    base::fail(ErrorCode::kParse, here_, "'{}', line {}: {}", file_, at.line, what);
   }
   XmlAttributes of(const XmlElement& element) const { return {element, file_, here_}; }
 
@@ -403,7 +403,7 @@ std::vector<TopoSystem> topo::parse_topologies(std::string_view xml, const std::
 TopoSystem topo::with_nvswitch(const TopoSystem& system, int links, int sm, Here here) {
   XmlElement root = parse_xml(system.xml, system.name, here);
   if (add_nvswitch(root, links, sm) == 0)
-    base::fail(Code::kInvalidValue, here, "'{}' has NVLinks or no GPUs: no NVSwitch can be added", system.name);
+    base::fail(ErrorCode::kInvalidValue, here, "'{}' has NVLinks or no GPUs: no NVSwitch can be added", system.name);
   return GraphBuilder(system.name, here).build(root);
 }
 

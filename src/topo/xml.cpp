@@ -32,7 +32,7 @@ class XmlReader {
  private:
   [[noreturn]] void fail(const std::string& what) const { fail_at(line_, what); }
   [[noreturn]] void fail_at(int line, const std::string& what) const {
-    base::fail(Code::kParse, here_, "'{}', line {}: {}", file_, line, what);
+    base::fail(ErrorCode::kParse, here_, "'{}', line {}: {}", file_, line, what);
   }
   std::string shown() const {
     if (at_ >= text_.size()) return "the end of the file";
@@ -230,7 +230,7 @@ std::string write_xml(const XmlElement& root) {
 void XmlAttributes::refuse(std::string_view attribute, const std::string& why) const {
   const std::string* value = element_.find(attribute);
   const std::string shown = value ? fmt::format("=\"{}\"", std::string_view(*value).substr(0, kMaxShown)) : "";
-  base::fail(Code::kParse, here_, "'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name,
+  base::fail(ErrorCode::kParse, here_, "'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name,
              attribute, shown, why);
 }
 

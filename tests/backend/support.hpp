@@ -52,13 +52,13 @@ inline bool finishes(StreamRef stream) { return stream.sync_for(kPatience); }
 
 // The code that the call throws; kOk when it returns.
 template <class Call>
-Code code_of(const Call& call) {
+ErrorCode code_of(const Call& call) {
   try {
     call();
   } catch (const Error& error) {
     return error.code();
   }
-  return Code::kOk;
+  return ErrorCode::kOk;
 }
 
 // The text that the call throws; empty when it returns.

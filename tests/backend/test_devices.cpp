@@ -142,12 +142,12 @@ TEST(Devices, OneFaultLeavesTheOthersAlone) {
   const Stream broken = devices[0].stream();
   const Stream fine = devices[1].stream();
   bodies.launch(broken, [] { throw DeviceFault("illegal address"); });
-  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kDeviceFault);
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), ErrorCode::kDeviceFault);
   fine.launch(test::nothing());
   EXPECT_TRUE(test::finishes(fine));
   Buffer memory = devices[2].alloc(64);
   EXPECT_NO_THROW(devices[2].fill(memory, 1));
-  EXPECT_EQ(test::code_of([&] { devices[0].sync(); }), Code::kDeviceFault);
+  EXPECT_EQ(test::code_of([&] { devices[0].sync(); }), ErrorCode::kDeviceFault);
 }
 
 TEST(Devices, AStreamThatWaitsForALostDeviceFailsWithIt) {
@@ -163,9 +163,9 @@ TEST(Devices, AStreamThatWaitsForALostDeviceFailsWithIt) {
   fault.open();
   bool ran = false;
   bodies.launch(waits, [&] { ran = true; });
-  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kDeviceFault);
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), ErrorCode::kDeviceFault);
   gate.open();
-  EXPECT_EQ(test::code_of([&] { waits.sync(); }), Code::kDeviceFault);
+  EXPECT_EQ(test::code_of([&] { waits.sync(); }), ErrorCode::kDeviceFault);
   EXPECT_FALSE(ran) << "its data never came";
   const Stream other = devices[1].stream();
   other.launch(test::nothing());

@@ -32,7 +32,7 @@ class Prompt final : public runtime::Exchange {
   std::int64_t began_ns() const noexcept override { return 0; }
   void finish(const runtime::Failure* cause) override {
     ++finished;
-    if (!cause && wrong) throw Error(Code::kRankLost, "as asked", {});
+    if (!cause && wrong) throw Error(ErrorCode::kRankLost, "as asked", {});
   }
 
   const std::uint64_t* source = nullptr;
@@ -81,8 +81,8 @@ TEST(Exchanges, FailTheirStreamWhenTheyEndedWhileTheyWereSubmitted) {
   submit(stream, bad);
   EXPECT_EQ(bad.finished, 1);
   EXPECT_TRUE(event.query());  // it is before the failure
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kRankLost));
-  EXPECT_TRUE(fails([&] { submit(stream, later); }, Code::kRankLost));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kRankLost));
+  EXPECT_TRUE(fails([&] { submit(stream, later); }, ErrorCode::kRankLost));
   EXPECT_EQ(later.finished, 0);
 }
 

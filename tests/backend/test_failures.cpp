@@ -37,7 +37,7 @@ TEST(Poison, EveryLaterCallThrowsTheFirstError) {
   Buffer memory = device.alloc(64);
   Buffer pinned = device.alloc(64, MemoryKind::kPinned);
   bodies.launch(stream, [] { throw std::runtime_error("the first"); });
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kLaunchFailed);
   const auto poisoned = [&](const auto& call) { return test::contains(test::text_of(call), "the first"); };
   EXPECT_TRUE(poisoned([&] { stream.launch(test::nothing()); }));
   EXPECT_TRUE(poisoned([&] { stream.copy(pinned, memory); }));
@@ -80,7 +80,7 @@ TEST(Poison, OtherStreamsGoOn) {
   const Stream broken = device.stream();
   const Stream fine = device.stream();
   bodies.launch(broken, [] { throw std::runtime_error("broken"); });
-  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), ErrorCode::kLaunchFailed);
   for (int i = 0; i < 10; ++i) fine.launch(test::nothing());
   EXPECT_NO_THROW(fine.sync());
   EXPECT_NO_THROW(device.legacy_stream().launch(test::nothing()));
@@ -93,8 +93,8 @@ TEST(Poison, ClosingTheStreamFreesTheDevice) {
   {
     const Stream broken = device.stream();
     bodies.launch(broken, [] { throw std::runtime_error("broken"); });
-    EXPECT_EQ(test::code_of([&] { device.sync(); }), Code::kLaunchFailed) << "rule 22";
-    EXPECT_EQ(test::code_of([&] { device.sync(); }), Code::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { device.sync(); }), ErrorCode::kLaunchFailed) << "rule 22";
+    EXPECT_EQ(test::code_of([&] { device.sync(); }), ErrorCode::kLaunchFailed);
   }
   EXPECT_NO_THROW(device.sync());
   const Stream next = device.stream();
@@ -129,8 +129,8 @@ TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {
     }
     EXPECT_EQ(ran.load(), 0);
     EXPECT_NO_THROW(before.sync()) << "what came before the failure is good";
-    EXPECT_EQ(test::code_of([&] { after.sync(); }), Code::kLaunchFailed);
-    EXPECT_EQ(test::code_of([&] { after.query(); }), Code::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { after.sync(); }), ErrorCode::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { after.query(); }), ErrorCode::kLaunchFailed);
   }
 }
 
@@ -177,7 +177,7 @@ TEST(Poison, AWaitForWorkBeforeTheFailureIsFine) {
   broken.launch(test::nothing());
   const Event before = broken.record();
   bodies.launch(broken, [] { throw std::runtime_error("later"); });
-  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), ErrorCode::kLaunchFailed);
   fine.wait(before);
   fine.launch(test::nothing());
   EXPECT_NO_THROW(fine.sync());
@@ -212,7 +212,7 @@ TEST(Poison, CallsFromInsideAnOpAreRefused) {
              [&] { other.launch(test::nothing()); }, [&] { other.sync(); }, [&] { device.sync(); },
              [&] { other.query(); }, [&] { static_cast<void>(device.alloc(64)); },
              [&] { static_cast<void>(device.stream()); }})
-      refused.fetch_add(test::code_of(call) == Code::kNotPermitted);
+      refused.fetch_add(test::code_of(call) == ErrorCode::kNotPermitted);
   };
   bodies.launch(stream, tries);
   stream.sync();
@@ -229,7 +229,7 @@ TEST(Poison, FailuresFromManyStreamsAtOnce) {
     std::vector<Stream> streams;
     for (int i = 0; i < 8; ++i) streams.push_back(device.stream());
     for (const Stream& stream : streams) bodies.launch(stream, [] { throw std::runtime_error("one of many"); });
-    for (const Stream& stream : streams) ASSERT_EQ(test::code_of([&] { stream.sync(); }), Code::kLaunchFailed);
+    for (const Stream& stream : streams) ASSERT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kLaunchFailed);
   }
 }
 
@@ -247,7 +247,7 @@ TEST(Fault, LosesTheWholeDevice) {
     bodies.launch(other, [&] { ran.fetch_add(1); });
     bodies.launch(
         broken, [] { throw DeviceFault("illegal address 0x10"); }, "wild");
-    ASSERT_TRUE(test::eventually([&] { return test::code_of([&] { broken.query(); }) == Code::kDeviceFault; }));
+    ASSERT_TRUE(test::eventually([&] { return test::code_of([&] { broken.query(); }) == ErrorCode::kDeviceFault; }));
     const auto lost = [&](const auto& call) {
       const std::string text = test::text_of(call);
       return test::contains(text, "illegal address 0x10") && test::contains(text, "'wild'");

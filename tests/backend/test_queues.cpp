@@ -159,8 +159,8 @@ TEST(Queues, RandomProgramsEndWithTheRightResult) {
 }
 
 TEST(Queues, MoreThanThirtyTwoAreRefused) {
-  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.max_connections = 33}); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.max_connections = -1}); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.max_connections = 33}); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.max_connections = -1}); }), ErrorCode::kInvalidValue);
 }
 
 }  // namespace

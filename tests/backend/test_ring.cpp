@@ -96,7 +96,7 @@ TEST(Ring, AnOpLargerThanTheQueueIsRefusedAndTheStreamGoesOn) {
   const std::string text = test::text_of([&] { launcher.launch(stream, 40, 0, 0); });
   EXPECT_TRUE(test::contains(text, "queue_depth")) << text;
   EXPECT_TRUE(test::contains(text, "1024 bytes")) << "the queue's size: " << text;
-  EXPECT_EQ(test::code_of([&] { launcher.launch(stream, 40, 0, 0); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { launcher.launch(stream, 40, 0, 0); }), ErrorCode::kInvalidValue);
   launcher.launch(stream, 3, 1, 2);
   ASSERT_TRUE(test::finishes(stream));
   EXPECT_EQ(seen.launches.load(), 1U);
@@ -106,7 +106,7 @@ TEST(Ring, TheLegacyStreamRefusesTooLargeOpsAsWell) {
   Seen seen;
   const Device device = Device::open("cpu", {.queue_depth = 16});
   Launcher launcher(device, seen);
-  EXPECT_EQ(test::code_of([&] { launcher.launch(device.legacy_stream(), 40, 0, 0); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { launcher.launch(device.legacy_stream(), 40, 0, 0); }), ErrorCode::kInvalidValue);
   launcher.launch(device.legacy_stream(), 1, 0, 0);
   const Stream stream = device.stream();
   launcher.launch(stream, 1, 0, 0);
@@ -121,7 +121,7 @@ TEST(Ring, TheLargestOpThatFitsRunsEvenWhenTheQueueIsFull) {
   const Stream stream = device.stream();
   Gate gate(device);
   std::size_t largest = 0;
-  while (test::code_of([&] { launcher.launch(stream, largest + 1, 0, 0); }) == Code::kOk) ++largest;
+  while (test::code_of([&] { launcher.launch(stream, largest + 1, 0, 0); }) == ErrorCode::kOk) ++largest;
   EXPECT_GE(largest, 12U);
   ASSERT_TRUE(test::finishes(stream));
   seen.launches.store(0);
@@ -145,7 +145,7 @@ TEST(Ring, MoreRangesThanAnOpCanCountAreRefused) {
   };
   launch(60'000);
   EXPECT_EQ(seen.load(), 60'000U);
-  EXPECT_EQ(test::code_of([&] { launch(65'536 + 7); }), Code::kInvalidValue) << "not cut down to 7";
+  EXPECT_EQ(test::code_of([&] { launch(65'536 + 7); }), ErrorCode::kInvalidValue) << "not cut down to 7";
   EXPECT_EQ(seen.load(), 60'000U);
 }
 

@@ -54,12 +54,12 @@ TEST(Streams, ADanglingReferenceIsRefusedAlsoWhenItsStateHasANewLife) {
   const Device device = Device::open("cpu");
   const StreamRef dangling = [&]() -> StreamRef { return device.stream(); }();
   const auto refuses = [&] {
-    EXPECT_EQ(test::code_of([&] { dangling.launch(test::nothing()); }), Code::kInvalidHandle);
-    EXPECT_EQ(test::code_of([&] { dangling.sync(); }), Code::kInvalidHandle);
-    EXPECT_EQ(test::code_of([&] { dangling.query(); }), Code::kInvalidHandle);
-    EXPECT_EQ(test::code_of([&] { dangling.record(); }), Code::kInvalidHandle);
-    EXPECT_EQ(test::code_of([&] { dangling.begin_capture(); }), Code::kInvalidHandle);
-    EXPECT_EQ(test::code_of([&] { dangling.host([] {}); }), Code::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.launch(test::nothing()); }), ErrorCode::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.sync(); }), ErrorCode::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.query(); }), ErrorCode::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.record(); }), ErrorCode::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.begin_capture(); }), ErrorCode::kInvalidHandle);
+    EXPECT_EQ(test::code_of([&] { dangling.host([] {}); }), ErrorCode::kInvalidHandle);
   };
   refuses();
   std::vector<Stream> others;
@@ -75,10 +75,10 @@ TEST(Streams, AReferenceIntoAClosedDeviceIsRefused) {
     stream.launch(test::nothing());
     return StreamRef(stream);
   }();
-  EXPECT_EQ(test::code_of([&] { dangling.launch(test::nothing()); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { dangling.launch(test::nothing()); }), ErrorCode::kInvalidHandle);
   const Device another = Device::open("cpu");
   const Stream stream = another.stream();
-  EXPECT_EQ(test::code_of([&] { dangling.sync(); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { dangling.sync(); }), ErrorCode::kInvalidHandle);
 }
 
 TEST(Streams, AMovedFromStreamIsRefused) {
@@ -87,7 +87,7 @@ TEST(Streams, AMovedFromStreamIsRefused) {
   const std::uint64_t id = first.id();
   const Stream second = std::move(first);
   EXPECT_EQ(second.id(), id);
-  EXPECT_EQ(test::code_of([&] { first.launch(test::nothing()); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { first.launch(test::nothing()); }), ErrorCode::kInvalidHandle);
   second.launch(test::nothing());
   EXPECT_TRUE(test::finishes(second));
 }
@@ -139,7 +139,7 @@ TEST(Events, OfAnEarlierLifeStayReached) {
   for (int i = 0; i < 3; ++i) {
     lives.push_back(device.stream());
     bodies.launch(lives.back(), [] { throw std::runtime_error("second life"); });
-    EXPECT_EQ(test::code_of([&] { lives.back().sync(); }), Code::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { lives.back().sync(); }), ErrorCode::kLaunchFailed);
   }
   EXPECT_TRUE(old.query());
   EXPECT_NO_THROW(old.sync());
@@ -207,7 +207,7 @@ TEST(Streams, PerThreadStreamsCloseWithTheirThread) {
   }).join();
   std::thread([&] { second = device.per_thread_stream().id(); }).join();
   EXPECT_NE(first, second);
-  EXPECT_EQ(test::code_of([&] { dangling.sync(); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { dangling.sync(); }), ErrorCode::kInvalidHandle);
   device.sync();
 }
 

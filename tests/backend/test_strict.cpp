@@ -46,18 +46,18 @@ TEST_F(Strict, AnUndeclaredWriteIsAnError) {
 
 TEST_F(Strict, AnUndeclaredReadIsAnError) {
   stream.launch(kPeek, {.writes = {a}, .scalars = {at(b)}});
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kUndeclaredAccess);
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kUndeclaredAccess);
 }
 
 TEST_F(Strict, AWriteToWhatIsOnlyReadIsAnError) {
   stream.launch(kPoke, {.reads = {a}, .scalars = {at(a), 1}});
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kUndeclaredAccess);
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kUndeclaredAccess);
 }
 
 TEST_F(Strict, AWriteThatWasForbiddenDidNotHappen) {
   stream.launch(test::put(), {.writes = {b}, .scalars = {77}});
   stream.launch(kPoke, {.writes = {a}, .scalars = {at(b), 1}});
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kUndeclaredAccess);
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kUndeclaredAccess);
   EXPECT_EQ(first_of(b), 77);
 }
 
@@ -66,7 +66,7 @@ TEST_F(Strict, AnOpaqueKernelMayTouchEverything) {
   EXPECT_NO_THROW(stream.sync());
   EXPECT_EQ(first_of(b), 3);
   stream.launch(kPeek, {.writes = {a}, .scalars = {at(b)}});
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kUndeclaredAccess) << "and is locked again afterwards";
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kUndeclaredAccess) << "and is locked again afterwards";
 }
 
 TEST_F(Strict, ANullPointerIsAnErrorNotACrash) {
@@ -83,14 +83,14 @@ TEST_F(Strict, AnExceptionInsideAKernelIsStillItsOwn) {
   EXPECT_TRUE(test::contains(text, "plain")) << text;
   const Stream next = device.stream();
   next.launch(kPoke, {.writes = {a}, .scalars = {at(b), 1}});
-  EXPECT_EQ(test::code_of([&] { next.sync(); }), Code::kUndeclaredAccess) << "the guard works after an exception";
+  EXPECT_EQ(test::code_of([&] { next.sync(); }), ErrorCode::kUndeclaredAccess) << "the guard works after an exception";
 }
 
 TEST_F(Strict, OneStreamsMistakeLeavesTheOthers) {
   for (int round = 0; round < 5; ++round) {
     const Stream wrong = device.stream();
     wrong.launch(kPoke, {.writes = {a}, .scalars = {at(b), 1}});
-    EXPECT_EQ(test::code_of([&] { wrong.sync(); }), Code::kUndeclaredAccess);
+    EXPECT_EQ(test::code_of([&] { wrong.sync(); }), ErrorCode::kUndeclaredAccess);
     stream.launch(test::put(), {.writes = {a}, .scalars = {round}});
     EXPECT_NO_THROW(stream.sync());
   }
@@ -150,7 +150,7 @@ TEST_F(Strict, TwoStrictDevicesKeepToThemselves) {
   }
   EXPECT_TRUE(test::finishes(stream) && test::finishes(there));
   there.launch(kPoke, {.writes = {far}, .scalars = {at(a), 1}});
-  EXPECT_EQ(test::code_of([&] { there.sync(); }), Code::kUndeclaredAccess);
+  EXPECT_EQ(test::code_of([&] { there.sync(); }), ErrorCode::kUndeclaredAccess);
 }
 
 }  // namespace

@@ -157,14 +157,14 @@ TEST(Threads, FailuresWhileOthersSubmit) {
     on_threads(3, [&](int) {
       go.store(true);
       test::eventually([&] {
-        const bool stopped = test::code_of([&] { stream.launch(test::nothing()); }) == Code::kLaunchFailed;
+        const bool stopped = test::code_of([&] { stream.launch(test::nothing()); }) == ErrorCode::kLaunchFailed;
         refused.fetch_add(stopped);
         return stopped;
       });
     });
     thrower.join();
     ASSERT_EQ(refused.load(), 3) << "every thread heard of it";
-    ASSERT_EQ(test::code_of([&] { stream.sync(); }), Code::kLaunchFailed);
+    ASSERT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kLaunchFailed);
   }
 }
 

@@ -27,7 +27,7 @@ testing::AssertionResult refused(const std::string& text, const Read& read,
         read(fields);
         fields.finish();
       },
-      Code::kParse, error);
+      ErrorCode::kParse, error);
 }
 
 TEST(JsonFields, ReadsEachTypeOnce) {
@@ -66,7 +66,7 @@ TEST(JsonFields, UnknownAndMissingKeysAreNamed) {
 
 TEST(JsonFields, KeysThatAreThereTwiceAreNamed) {
   const auto twice = [](const std::string& text, const std::string& path) {
-    return fails([&] { static_cast<void>(parse_json(text, "f.json", kMaxBytes)); }, Code::kParse,
+    return fails([&] { static_cast<void>(parse_json(text, "f.json", kMaxBytes)); }, ErrorCode::kParse,
                  {path + " is there twice", "each key of an object is expected once"});
   };
   EXPECT_TRUE(twice(R"({"a": 1, "a": 1})", "f.json.a"));
@@ -111,7 +111,8 @@ TEST(JsonFields, WrongTypesAndRangesAreNamed) {
 
 TEST(JsonFields, TextsThatAreNoJsonAreRefused) {
   const auto no_json = [](const std::string& text, std::string_view error) {
-    return fails([&] { static_cast<void>(parse_json(text, "f.json", kMaxBytes)); }, Code::kParse, {"f.json", error});
+    return fails([&] { static_cast<void>(parse_json(text, "f.json", kMaxBytes)); }, ErrorCode::kParse,
+                 {"f.json", error});
   };
   EXPECT_TRUE(no_json("", "parse error"));
   EXPECT_TRUE(no_json("{\"a\": 1", "line 1"));

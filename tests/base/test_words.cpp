@@ -59,53 +59,53 @@ TEST(Name, ThreadsGetTheSameOnes) {
 }
 
 TEST(Error, SaysCodeTextAndPlace) {
-  const Error error(Code::kInvalidValue, "seven is odd", {"file.cpp", 12});
+  const Error error(ErrorCode::kInvalidValue, "seven is odd", {"file.cpp", 12});
   EXPECT_STREQ(error.what(), "invalid value: seven is odd (file.cpp:12)");
-  EXPECT_EQ(error.code(), Code::kInvalidValue);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidValue);
   EXPECT_EQ(error.here().line, 12);
-  EXPECT_STREQ(Error(Code::kTimeout, "late", {}).what(), "timeout: late");
+  EXPECT_STREQ(Error(ErrorCode::kTimeout, "late", {}).what(), "timeout: late");
 }
 
 TEST(Error, TakesTheCallersPlace) {
-  const Error error(Code::kIo, "x");
+  const Error error(ErrorCode::kIo, "x");
   EXPECT_EQ(error.here().line, __LINE__ - 1);
   EXPECT_TRUE(test::contains(error.here().file, "test_words.cpp"));
 }
 
 TEST(Error, EveryCodeHasItsOwnName) {
   std::set<std::string> names;
-  const int last = static_cast<int>(Code::kAborted);
-  for (int code = 0; code <= last; ++code) names.insert(code_name(static_cast<Code>(code)));
+  const int last = static_cast<int>(ErrorCode::kAborted);
+  for (int code = 0; code <= last; ++code) names.insert(code_name(static_cast<ErrorCode>(code)));
   EXPECT_EQ(names.size(), static_cast<std::size_t>(last) + 1);
   EXPECT_EQ(names.count("unknown"), 0U);
-  EXPECT_STREQ(code_name(static_cast<Code>(last + 1)), "unknown");
+  EXPECT_STREQ(code_name(static_cast<ErrorCode>(last + 1)), "unknown");
 }
 
 TEST(LastError, IsKeptUntilRead) {
   last_error();
-  EXPECT_EQ(peek_last_error(), Code::kOk);
-  const Error first(Code::kInvalidHandle, "a");
-  const Error second(Code::kOutOfMemory, "b");
-  EXPECT_EQ(peek_last_error(), Code::kOutOfMemory) << "the last one counts";
-  EXPECT_EQ(peek_last_error(), Code::kOutOfMemory) << "peek does not clear";
-  EXPECT_EQ(last_error(), Code::kOutOfMemory);
-  EXPECT_EQ(last_error(), Code::kOk);
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOk);
+  const Error first(ErrorCode::kInvalidHandle, "a");
+  const Error second(ErrorCode::kOutOfMemory, "b");
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOutOfMemory) << "the last one counts";
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOutOfMemory) << "peek does not clear";
+  EXPECT_EQ(last_error(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(last_error(), ErrorCode::kOk);
 }
 
 TEST(LastError, DoesNotKeepNotReady) {
   last_error();
-  const Error first(Code::kInvalidValue, "a");
-  const Error second(Code::kNotReady, "b");
-  EXPECT_EQ(last_error(), Code::kInvalidValue);
+  const Error first(ErrorCode::kInvalidValue, "a");
+  const Error second(ErrorCode::kNotReady, "b");
+  EXPECT_EQ(last_error(), ErrorCode::kInvalidValue);
 }
 
 TEST(LastError, BelongsToItsThread) {
   last_error();
   std::thread([] {
-    const Error error(Code::kParse, "there");
-    EXPECT_EQ(peek_last_error(), Code::kParse);
+    const Error error(ErrorCode::kParse, "there");
+    EXPECT_EQ(peek_last_error(), ErrorCode::kParse);
   }).join();
-  EXPECT_EQ(peek_last_error(), Code::kOk);
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOk);
 }
 
 TEST(Thread, RunsItsBodyUnderItsName) {

@@ -34,10 +34,10 @@ class StagedRank {
     comm::StagedThread::Setup setup;
     setup.memory = memory_;
     setup.error = [this] { return error(); };
-    setup.fail = [this](Code code, const std::string& text) { ranks.bootstrap.failures().fail(code, text); };
+    setup.fail = [this](ErrorCode code, const std::string& text) { ranks.bootstrap.failures().fail(code, text); };
     setup.fail_streams = [this](const Error& error) {
       ++failed_;
-      if (cannot_fail) throw Error(Code::kDeviceFault, "the GPU is lost", {});
+      if (cannot_fail) throw Error(ErrorCode::kDeviceFault, "the GPU is lost", {});
       failure_.emplace(error);
       // release: a stream that is released later finds the failure
       has_failure_.store(true, std::memory_order_release);
@@ -113,7 +113,7 @@ class StagedRank {
   void await(std::uint32_t& done) {
     const std::int64_t deadline = base::now_ns() + kStreamDeadlineNs;
     for (base::Backoff backoff; __atomic_load_n(&done, __ATOMIC_ACQUIRE) != 1; backoff.pause())
-      if (base::now_ns() > deadline) throw Error(Code::kTimeout, "the stream was not released", {});
+      if (base::now_ns() > deadline) throw Error(ErrorCode::kTimeout, "the stream was not released", {});
     __atomic_store_n(&done, 0, __ATOMIC_RELEASE);
     // As a stream: it has no error but that of fail_streams. acquire: pairs with the store there.
     if (has_failure_.load(std::memory_order_acquire)) throw Error(*failure_);

@@ -287,7 +287,8 @@ TEST(AlgorithmsThat, HaveChannelsThatCannotBeAreRefused) {
         [&] {
           static_cast<void>(Communicator::init_all({&device, 1}, options));
         },
-        Code::kInvalidValue, {"min_channels " + std::to_string(min), "max_channels " + std::to_string(max), "1 to 32"});
+        ErrorCode::kInvalidValue,
+        {"min_channels " + std::to_string(min), "max_channels " + std::to_string(max), "1 to 32"});
   };
   EXPECT_TRUE(refused(3, 2));
   EXPECT_TRUE(refused(-1, 0));
@@ -343,8 +344,8 @@ TEST(AlgorithmsThat, UseSeveralSockets) {
   EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // directions x ends x additional sockets
   CommunicatorOptions many;
   many.sockets = transport::kNetMaxSockets + 1;
-  EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); }, Code::kInvalidValue,
-                    {"17 sockets"}));
+  EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); },
+                    ErrorCode::kInvalidValue, {"17 sockets"}));
 }
 
 TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {
@@ -355,7 +356,7 @@ TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {
     static_cast<void>(Communicator::init(id, 2, index, Device::open("cpu"), options));
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     EXPECT_NE(one.text.find("algorithm ring"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("algorithm tree"), std::string::npos) << one.text;
   }
@@ -369,7 +370,7 @@ TEST(AlgorithmsThat, HaveOtherChannelsOnOtherRanksAreRefusedByAll) {
     static_cast<void>(Communicator::init(id, 2, index, Device::open("cpu"), options));
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     EXPECT_NE(one.text.find("max_channels 2"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("max_channels 3"), std::string::npos) << one.text;
   }

@@ -207,7 +207,7 @@ TEST_F(TwoRanks, SendToThemselvesWithoutWaiting) {
   Group wrong;
   comms_[0].send(mine_, 0, first_);
   comms_[0].recv(in.slice(0, 8), 0, first_);
-  EXPECT_TRUE(fails([&] { wrong.end(); }, Code::kInvalidValue, {"20000", "8"}));
+  EXPECT_TRUE(fails([&] { wrong.end(); }, ErrorCode::kInvalidValue, {"20000", "8"}));
 }
 
 // The other ranks must match a launch, with a launch or with a call of their own.
@@ -266,9 +266,9 @@ TEST_F(TwoRanks, DifferInWhatTheyCaptured) {
   Plan plan = sum_of(0, first_, mine_), other = sum_of(1, second_, theirs_.slice(0, 400));
   first_.launch(plan);
   second_.launch(other);
-  EXPECT_TRUE(fails([&] { first_.sync(); }, Code::kMismatch, {"5000", "100"}));
-  EXPECT_TRUE(fails([&] { second_.sync(); }, Code::kMismatch, {"5000", "100"}));
-  EXPECT_TRUE(fails([&] { side_.launch(plan); }, Code::kMismatch, {"5000", "100"}));
+  EXPECT_TRUE(fails([&] { first_.sync(); }, ErrorCode::kMismatch, {"5000", "100"}));
+  EXPECT_TRUE(fails([&] { second_.sync(); }, ErrorCode::kMismatch, {"5000", "100"}));
+  EXPECT_TRUE(fails([&] { side_.launch(plan); }, ErrorCode::kMismatch, {"5000", "100"}));
 }
 
 // If the launch is refused, the ops before the call in the plan do not run either.
@@ -278,7 +278,8 @@ TEST_F(TwoRanks, LaunchNothingWithoutTheCommunicator) {
   comms_[0].barrier(first_);
   Plan plan = first_.end_capture();
   comms_.clear();
-  EXPECT_TRUE(fails([&] { first_.launch(plan); }, Code::kInvalidHandle, {"barrier", "communicator was destroyed"}));
+  EXPECT_TRUE(
+      fails([&] { first_.launch(plan); }, ErrorCode::kInvalidHandle, {"barrier", "communicator was destroyed"}));
   first_.sync();
   expect_all(mine_, 1);
 }
@@ -288,7 +289,7 @@ TEST_F(TwoRanks, RunOnTheirKindOfDeviceOnly) {
   comms_[0].barrier(first_);
   Plan plan = first_.end_capture();
   const Stream elsewhere = Device::open("sim:h200").stream();
-  EXPECT_TRUE(fails([&] { elsewhere.launch(plan); }, Code::kUnsupported, {"barrier", "sim:h200"}));
+  EXPECT_TRUE(fails([&] { elsewhere.launch(plan); }, ErrorCode::kUnsupported, {"barrier", "sim:h200"}));
 }
 
 // A kernel beside a call that writes what it reads.

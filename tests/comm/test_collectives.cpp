@@ -243,7 +243,7 @@ TEST(Collectives, CallsThatDifferFailOnAllRanks) {
     rank.stream.sync();
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     for (const char* words : {"all_reduce of 10000 F32 by sum, call 1", "all_reduce of 20 F32", "rank 0", "rank 1"})
       EXPECT_NE(one.text.find(words), std::string::npos) << one.text;
   }
@@ -264,7 +264,7 @@ TEST(Collectives, TheMissingRankIsNamed) {
       options);
   EXPECT_FALSE(met[1].code);
   for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_EQ(met[rank].code, Code::kTimeout);
+    EXPECT_EQ(met[rank].code, ErrorCode::kTimeout);
     for (const char* words : {"all_reduce of 16 I32 by max, call 2", "rank 1 (it ended barrier, call 1, ",
                               "and is outside Slipstream since"})
       EXPECT_NE(met[rank].text.find(words), std::string::npos) << met[rank].text;
@@ -279,7 +279,7 @@ TEST(Collectives, AbortEndsWhatIsUnderWay) {
     other.join();
     rank.stream.sync();
   });
-  EXPECT_EQ(met[0].code, Code::kAborted) << met[0].text;
+  EXPECT_EQ(met[0].code, ErrorCode::kAborted) << met[0].text;
 }
 
 TEST(Collectives, OpsCarryTheNameOfTheCommunicator) {
@@ -287,7 +287,8 @@ TEST(Collectives, OpsCarryTheNameOfTheCommunicator) {
   const Stream stream = device.stream({.name = "loads"});
   Communicator comm = Communicator::init(device, {.name = "tp"});
   const Buffer data = device.alloc(64, MemoryKind::kPinned);
-  EXPECT_TRUE(fails([&] { comm.broadcast(data, data, 3, stream); }, Code::kInvalidValue, {"tp.broadcast", "root 3"}));
+  EXPECT_TRUE(
+      fails([&] { comm.broadcast(data, data, 3, stream); }, ErrorCode::kInvalidValue, {"tp.broadcast", "root 3"}));
   Trace trace;
   comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
   stream.sync();
@@ -301,28 +302,29 @@ TEST(Collectives, OpsCarryTheNameOfTheCommunicator) {
 TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
   expect_no_errors(with_ranks(1, [](Rank& rank) {
     const Buffer data = rank.upload(Bytes(64));
-    EXPECT_TRUE(fails([&] { rank.comm.broadcast(data, data, 3, rank.stream); }, Code::kInvalidValue, {"root 3", "1"}));
+    EXPECT_TRUE(
+        fails([&] { rank.comm.broadcast(data, data, 3, rank.stream); }, ErrorCode::kInvalidValue, {"root 3", "1"}));
     EXPECT_TRUE(
         fails([&] { rank.comm.all_reduce(data.slice(0, 8), data, DataType::kF32, ReduceOp::kSum, rank.stream); },
-              Code::kInvalidValue, {"64", "8"}));
+              ErrorCode::kInvalidValue, {"64", "8"}));
     EXPECT_TRUE(fails([&] { rank.comm.all_reduce(data, data, DataType::kF32, ReduceOp::kPreMulSum, rank.stream); },
-                      Code::kInvalidValue, {"all_reduce_scaled"}));
+                      ErrorCode::kInvalidValue, {"all_reduce_scaled"}));
     for (const double factor : {-1.0, 256.0, std::nan("")})
       EXPECT_TRUE(fails([&] { rank.comm.all_reduce_scaled(data, data, DataType::kU8, factor, rank.stream); },
-                        Code::kInvalidValue, {"U8"}))
+                        ErrorCode::kInvalidValue, {"U8"}))
           << factor;
     EXPECT_TRUE(fails([&] { rank.comm.all_reduce(data, data, DataType::kBool, ReduceOp::kSum, rank.stream); },
-                      Code::kInvalidValue, {"BOOL"}));
+                      ErrorCode::kInvalidValue, {"BOOL"}));
     EXPECT_TRUE(fails(
         [&] { rank.comm.all_reduce(data.slice(0, 6), data.slice(0, 6), DataType::kF32, ReduceOp::kSum, rank.stream); },
-        Code::kInvalidValue, {"6"}));
+        ErrorCode::kInvalidValue, {"6"}));
   }));
   EXPECT_TRUE(fails(
       [] {
         const std::vector<Device> devices{Device::open("sim:h200"), Device::open("sim:h200")};
         Communicator::init_all(devices);
       },
-      Code::kUnsupported, {"ranks 0 and 1", "Device::open_all"}));
+      ErrorCode::kUnsupported, {"ranks 0 and 1", "Device::open_all"}));
 }
 
 // One rank; each rank is a process.

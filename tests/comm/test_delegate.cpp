@@ -62,7 +62,7 @@ TEST(EngineChoice, NcclCarriesRanksWithAGpuEach) {
 TEST(EngineChoice, SeveralRanksOnOneGpuAreRefusedOrSlipstreams) {
   const EngineChoice refused = choose({offer(1), offer(2), offer(1)});
   EXPECT_TRUE(refused.is_error);
-  EXPECT_EQ(refused.code, Code::kUnsupported);
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
   EXPECT_NE(refused.reason.find("ranks 0 and 2 are on one GPU, and NCCL refuses several ranks on one GPU; unset "
                                 "SLIP_NCCL"),
             std::string::npos)
@@ -77,7 +77,7 @@ TEST(EngineChoice, SeveralRanksOfOneProcessAreRefusedOrSlipstreams) {
   std::vector<EngineOffer> offers{offer(1), offer(2), offer(3)};
   offers[2].process = offers[1].process;
   const EngineChoice refused = choose(offers);
-  EXPECT_EQ(refused.code, Code::kUnsupported);
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
   EXPECT_NE(refused.reason.find("ranks 1 and 2 are in one process"), std::string::npos) << refused.reason;
   for (EngineOffer& one : offers) one.request = NcclRequest::kAuto;
   EXPECT_FALSE(choose(offers).uses_nccl);
@@ -101,7 +101,7 @@ TEST(EngineChoice, AllRanksNeedTheSameVersionAndTheSameVariable) {
   EXPECT_NE(choose(offers).reason.find("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3"), std::string::npos);
   offers[1] = offer(2, 1, NcclRequest::kNone);
   const EngineChoice mixed = choose(offers);
-  EXPECT_EQ(mixed.code, Code::kMismatch);
+  EXPECT_EQ(mixed.code, ErrorCode::kMismatch);
   EXPECT_NE(mixed.reason.find("names a library on rank 0 and is not set on rank 1"), std::string::npos) << mixed.reason;
 }
 
@@ -198,7 +198,7 @@ class NcclConnections : public testing::Test {
     fake("fake_comm_blocks") = fake("fake_child_blocks") = -1;
   }
   static const NcclLibrary& library() { return *find_nccl(SLIP_FAKE_NCCL).loaded; }
-  static void give_up() { throw Error(Code::kTimeout, "too late"); }
+  static void give_up() { throw Error(ErrorCode::kTimeout, "too late"); }
 };
 
 TEST_F(NcclConnections, JoinWaitsUntilNcclIsReadyAndTheEndDestroys) {
@@ -233,13 +233,13 @@ TEST_F(NcclConnections, AnErrorOfNcclHasItsTextAndACode) {
     connection.run([](NcclComm*) { return NcclResult::kSystemError; }, [] {});
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kIo);
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
     EXPECT_NE(std::string(error.what()).find("NCCL 2.28.9: unhandled system error (the last error)"), std::string::npos)
         << error.what();
   }
   fake("fake_state") = static_cast<int>(NcclResult::kRemoteError);
   ASSERT_TRUE(connection.error());
-  EXPECT_EQ(connection.error()->code(), Code::kRankLost);
+  EXPECT_EQ(connection.error()->code(), ErrorCode::kRankLost);
   connection.abort();
 }
 
@@ -303,7 +303,7 @@ TEST_F(NcclConnections, AnAbortRevokesACallThatWaitsInsideNccl) {
     aborts_inside = __atomic_load_n(&fake("fake_aborts"), __ATOMIC_ACQUIRE);
     return NcclResult::kInvalidUsage;
   };
-  EXPECT_THROW(connection.run(call, [] { throw Error(Code::kRankLost, "rank 1 is lost"); }), Error);
+  EXPECT_THROW(connection.run(call, [] { throw Error(ErrorCode::kRankLost, "rank 1 is lost"); }), Error);
   other.join();
   EXPECT_EQ(aborts_inside, 0);
   EXPECT_EQ(fake("fake_aborts"), 1);

@@ -234,7 +234,7 @@ SLIP_CHILD(SharedBuffers, ManyTimes) {
     if (mappings_of_shared_memory() > before + 2) return "what was freed stays mapped";
     const Range stale = freed;
     freed = SharedBuffer();
-    if (!fails([&] { stream.fill(stale, 0); }, Code::kInvalidHandle, {"freed"})) return "freed memory can be used";
+    if (!fails([&] { stream.fill(stale, 0); }, ErrorCode::kInvalidHandle, {"freed"})) return "freed memory can be used";
     return "fine";
   });
 }
@@ -251,7 +251,7 @@ TEST(SharedBuffers, AThreadWithoutMemoryIsAnErrorOnAllRanks) {
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
     Communicator& comm = comms[static_cast<std::size_t>(rank)];
     EXPECT_TRUE(fails([&] { static_cast<void>(comm.allocate(rank == 1 ? std::size_t{1} << 60 : 100)); },
-                      Code::kOutOfMemory, {"rank 1", "1152921504606846976 bytes"}));
+                      ErrorCode::kOutOfMemory, {"rank 1", "1152921504606846976 bytes"}));
     EXPECT_EQ(comm.allocate(rank == 2 ? 0 : 100).bytes(), rank == 2 ? 0U : 100U) << "the communicator stays usable";
   }));
 }
@@ -267,7 +267,7 @@ SLIP_CHILD(SharedBuffers, Elsewhere) {
         first.allocate(std::size_t{1} << 60);
         return "too much was given";
       } catch (const Error& error) {
-        if (error.code() != Code::kOutOfMemory) return error.what();
+        if (error.code() != ErrorCode::kOutOfMemory) return error.what();
       }
       buffer = first.allocate(100'000);
       // Of another communicator: memory like any other.
@@ -347,7 +347,8 @@ TEST(SharedBuffers, ARankThatGivesUpIsLeftAlone) {
         throw;
       }
     });
-    for (const Met& one : met) EXPECT_TRUE(one.code == Code::kAborted || one.code == Code::kRankLost) << one.text;
+    for (const Met& one : met)
+      EXPECT_TRUE(one.code == ErrorCode::kAborted || one.code == ErrorCode::kRankLost) << one.text;
   }
 }
 

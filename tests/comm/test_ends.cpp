@@ -45,11 +45,11 @@ TEST(MovedFrom, EveryCallThrows) {
       [&] { static_cast<void>(comm.shrink()); },
       [&] { comm.finalize(); },
   };
-  for (const auto& call : calls) EXPECT_TRUE(fails(call, Code::kInvalidHandle, {"moved from"}));
+  for (const auto& call : calls) EXPECT_TRUE(fails(call, ErrorCode::kInvalidHandle, {"moved from"}));
   ASSERT_TRUE(comm.error());
-  EXPECT_EQ(comm.error()->code(), Code::kInvalidHandle);
+  EXPECT_EQ(comm.error()->code(), ErrorCode::kInvalidHandle);
   comm.abort();
-  comm.fail(Code::kIo, "nothing happens");
+  comm.fail(ErrorCode::kIo, "nothing happens");
   EXPECT_FALSE(taken.error());
   stream.sync();
   comm = std::move(taken);
@@ -66,9 +66,9 @@ TEST(Finalized, ShrinkIsRefusedAtOnce) {
   test::expect_no_errors(test::as_ranks(2, [&](int rank) {
     Communicator& comm = comms[static_cast<std::size_t>(rank)];
     comm.finalize();
-    EXPECT_TRUE(fails([&] { static_cast<void>(comm.shrink()); }, Code::kInvalidHandle, {"finalized"}));
-    EXPECT_TRUE(fails([&] { static_cast<void>(comm.split(0)); }, Code::kInvalidHandle, {"finalized"}));
-    EXPECT_TRUE(fails([&] { comm.finalize(); }, Code::kInvalidHandle, {"finalized"}));
+    EXPECT_TRUE(fails([&] { static_cast<void>(comm.shrink()); }, ErrorCode::kInvalidHandle, {"finalized"}));
+    EXPECT_TRUE(fails([&] { static_cast<void>(comm.split(0)); }, ErrorCode::kInvalidHandle, {"finalized"}));
+    EXPECT_TRUE(fails([&] { comm.finalize(); }, ErrorCode::kInvalidHandle, {"finalized"}));
   }));
 }
 
@@ -105,7 +105,7 @@ TEST_P(Unmatched, ASmallMessageIsNamedAtTheEnd) {
     const std::string text = fmt::format(
         "rank 0 sent {} messages to rank 2, which received {}: the last one, of 20 bytes", matched + 1, matched);
     for (const Met& one : met) {
-      EXPECT_EQ(one.code, Code::kMismatch);
+      EXPECT_EQ(one.code, ErrorCode::kMismatch);
       EXPECT_NE(one.text.find(text), std::string::npos) << one.text;
     }
   }
@@ -116,9 +116,9 @@ TEST_P(Unmatched, ASmallMessageIsNamedAtTheEnd) {
 TEST_P(Unmatched, ALargeMessageIsAnErrorOfAllRanks) {
   const std::vector<Met> met = send_without_receive(1 << 20, 1, std::chrono::milliseconds(500));
   for (const Met& one : met) {
-    EXPECT_TRUE(one.code == Code::kMismatch || one.code == Code::kTimeout) << one.text;
+    EXPECT_TRUE(one.code == ErrorCode::kMismatch || one.code == ErrorCode::kTimeout) << one.text;
     const bool names = one.text.find("1048576 bytes") != std::string::npos;
-    EXPECT_TRUE(names || (one.code == Code::kTimeout && &one != &met[0])) << one.text;
+    EXPECT_TRUE(names || (one.code == ErrorCode::kTimeout && &one != &met[0])) << one.text;
   }
 }
 

@@ -42,7 +42,7 @@ class Groups : public testing::TestWithParam<const char*> {
     ranks_.comms[1].recv(in, 0, ranks_.streams[1]);
   }
   // The communicator refuses without waiting.
-  void expect_failed(std::size_t rank, Code code, std::initializer_list<std::string_view> text) {
+  void expect_failed(std::size_t rank, ErrorCode code, std::initializer_list<std::string_view> text) {
     EXPECT_TRUE(fails([&] { ranks_.comms[rank].barrier(ranks_.devices[rank].stream()); }, code, text));
     ASSERT_TRUE(ranks_.comms[rank].error());
     EXPECT_EQ(ranks_.comms[rank].error()->code(), code);
@@ -52,8 +52,9 @@ class Groups : public testing::TestWithParam<const char*> {
   void expect_unended(int messages) {
     const std::string count = fmt::format("its {} messages were not sent", messages);
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      EXPECT_TRUE(fails([&] { ranks_.streams[rank].sync(); }, Code::kMismatch, {"without end()", count}));
-      expect_failed(rank, Code::kMismatch, {"of 2: the group begun at", "test_groups.cpp", "without end()", count});
+      EXPECT_TRUE(fails([&] { ranks_.streams[rank].sync(); }, ErrorCode::kMismatch, {"without end()", count}));
+      expect_failed(rank, ErrorCode::kMismatch,
+                    {"of 2: the group begun at", "test_groups.cpp", "without end()", count});
     }
   }
 
@@ -118,7 +119,7 @@ TEST_P(Groups, WithinAnotherDropTheirOwnMessages) {
     const Group inner;
     exchange(second, never);
   }
-  EXPECT_TRUE(fails([&] { outer.end(); }, Code::kMismatch, {"rank 0 of 2", "test_groups.cpp", "without end()"}));
+  EXPECT_TRUE(fails([&] { outer.end(); }, ErrorCode::kMismatch, {"rank 0 of 2", "test_groups.cpp", "without end()"}));
   expect_unended(2);
   EXPECT_EQ(last(in), 0U);
   EXPECT_EQ(last(never), 5U);
@@ -131,7 +132,7 @@ TEST_P(Groups, WithinAnotherAreCancelledAlone) {
   {
     Group inner;
     exchange(second, never);
-    EXPECT_TRUE(fails([&] { outer.end(); }, Code::kInvalidValue, {"began within it has not ended"}));
+    EXPECT_TRUE(fails([&] { outer.end(); }, ErrorCode::kInvalidValue, {"began within it has not ended"}));
     inner.cancel();
   }
   outer.end();
@@ -219,7 +220,7 @@ TEST_P(Groups, ThatAreRefusedThrowAtTheirEndAndSendNothing) {
     Group group;
     exchange(out, in);
     ranks_.comms[0].send(out, 5, several ? side : ranks_.streams[0]);
-    EXPECT_TRUE(fails([&] { group.end(); }, Code::kInvalidValue, {"rank 5 is not a rank of", "has 2 ranks"}));
+    EXPECT_TRUE(fails([&] { group.end(); }, ErrorCode::kInvalidValue, {"rank 5 is not a rank of", "has 2 ranks"}));
   }
   ranks_.sync();
   EXPECT_EQ(last(in), 0U);
@@ -238,7 +239,7 @@ TEST_P(Groups, WithoutEndAreTheErrorOfAllThatTheyTouch) {
     ranks_.comms[1].recv(more, 0, ranks_.streams[1]);
   }
   EXPECT_EQ(last(in), 0U);
-  EXPECT_TRUE(fails([&] { side.sync(); }, Code::kMismatch, {"without end()", "4 messages"}));
+  EXPECT_TRUE(fails([&] { side.sync(); }, ErrorCode::kMismatch, {"without end()", "4 messages"}));
   expect_unended(4);
 }
 
@@ -250,9 +251,9 @@ TEST_P(Groups, WithoutEndAreTheErrorOfTheRankThatWaits) {
     const Group group;
     ranks_.comms[0].send(out, 1, ranks_.streams[0]);
   }
-  EXPECT_TRUE(fails([&] { ranks_.streams[1].sync(); }, Code::kMismatch,
+  EXPECT_TRUE(fails([&] { ranks_.streams[1].sync(); }, ErrorCode::kMismatch,
                     {"rank 0 of 2: the group begun at", "without end()", "its message was not sent"}));
-  expect_failed(1, Code::kMismatch, {"rank 0 of 2", "without end()"});
+  expect_failed(1, ErrorCode::kMismatch, {"rank 0 of 2", "without end()"});
 }
 
 // What the stream had before the group still runs.
@@ -269,7 +270,8 @@ TEST_P(Groups, WithoutEndFailInTheOrderOfTheirStream) {
   }
   before.sync();
   EXPECT_EQ(ran, 1);
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kMismatch, {"without end()", "its message was not sent"}));
+  EXPECT_TRUE(
+      fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kMismatch, {"without end()", "its message was not sent"}));
 }
 
 TEST_P(Groups, WithoutEndInvalidateACapture) {
@@ -279,7 +281,7 @@ TEST_P(Groups, WithoutEndInvalidateACapture) {
     const Group group;
     ranks_.comms[0].send(out, 1, ranks_.streams[0]);
   }
-  EXPECT_TRUE(fails([&] { static_cast<void>(ranks_.streams[0].end_capture()); }, Code::kCaptureInvalidated));
+  EXPECT_TRUE(fails([&] { static_cast<void>(ranks_.streams[0].end_capture()); }, ErrorCode::kCaptureInvalidated));
 }
 
 TEST_P(Groups, MayOutliveTheirCommunicators) {
@@ -293,12 +295,12 @@ TEST_P(Groups, MayOutliveTheirCommunicators) {
       others[1].recv(in, 0, streams[1]);
       others.clear();
       if (ended) {
-        EXPECT_TRUE(fails([&] { group.end(); }, Code::kInvalidHandle, {"destroyed before the group ended"}));
+        EXPECT_TRUE(fails([&] { group.end(); }, ErrorCode::kInvalidHandle, {"destroyed before the group ended"}));
       }
     }
     for (const Stream& stream : streams) {
       if (ended) stream.sync();
-      else EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kMismatch, {"without end()"}));
+      else EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kMismatch, {"without end()"}));
     }
   }
   EXPECT_EQ(last(in), 0U);

@@ -158,7 +158,7 @@ TEST(Hangs, TheTimeOfAStopOfTheWholeJobDoesNotCount) {
       const Stream stream = device.stream();
       if (rank == 0) {
         comm.barrier(stream);
-        EXPECT_TRUE(test::fails([&] { stream.sync(); }, Code::kTimeout, {"rank 1"}));
+        EXPECT_TRUE(test::fails([&] { stream.sync(); }, ErrorCode::kTimeout, {"rank 1"}));
         timed_out.set_value();
       } else {
         timed_out.get_future().wait();
@@ -222,7 +222,7 @@ TEST(Hangs, ARankThatLeavesBeforeACallIsNamed) {
     stream.sync();
   });
   EXPECT_FALSE(met[1].code) << met[1].text;
-  EXPECT_EQ(met[0].code, Code::kRankLost);
+  EXPECT_EQ(met[0].code, ErrorCode::kRankLost);
   EXPECT_NE(met[0].text.find("rank 1 has left the communicator; rank 0 waits for it in barrier, call 2"),
             std::string::npos)
       << met[0].text;
@@ -249,7 +249,7 @@ TEST(Hangs, ARankThatLeavesBeforeACallOfMessagesIsNamed) {
       });
       EXPECT_FALSE(met[1].code) << met[1].text;
       for (const std::size_t rank : {0U, 2U}) {
-        EXPECT_EQ(met[rank].code, Code::kRankLost) << algorithm_name(algorithm);
+        EXPECT_EQ(met[rank].code, ErrorCode::kRankLost) << algorithm_name(algorithm);
         EXPECT_NE(met[rank].text.find("rank 1 has left the communicator"), std::string::npos) << met[rank].text;
       }
     }
@@ -274,7 +274,7 @@ TEST(Hangs, RanksWithoutALedgerEntryAreAsked) {
     comms[0].barrier(stream);
     stream.sync();
   });
-  EXPECT_EQ(met[0].code, Code::kTimeout);
+  EXPECT_EQ(met[0].code, ErrorCode::kTimeout);
   for (const char* words : {"in barrier, call 2 for rank 1 (it ended barrier, call 1, ", "is outside Slipstream since"})
     EXPECT_NE(met[0].text.find(words), std::string::npos) << met[0].text;
 }

@@ -32,7 +32,7 @@ bool ends_early(transport::ProxyConnection& line, std::span<std::byte> bytes) {
     line.wait(1, test::long_deadline());
     return line.moved(0) < bytes.size();
   } catch (const Error& error) {
-    return error.code() == Code::kRankLost;
+    return error.code() == ErrorCode::kRankLost;
   }
 }
 
@@ -87,7 +87,7 @@ struct Threads {
 TEST(ClosedLinks, AnAddressIsNotFollowedAfterwards) {
   Threads pipe(100);
   pipe.outlet.close();
-  EXPECT_TRUE(fails([&] { static_cast<void>(pipe.inlet.drive()); }, Code::kRankLost, {"rank 1 gave up"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(pipe.inlet.drive()); }, ErrorCode::kRankLost, {"rank 1 gave up"}));
   EXPECT_TRUE(untouched(pipe.in));
 }
 

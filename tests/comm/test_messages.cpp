@@ -108,8 +108,8 @@ TEST_P(Messages, OfAnySizeFromAllToAll) {
       const auto index = static_cast<std::size_t>(other);
       EXPECT_EQ(rank.download(in[index], size(other, own)), letter(size(other, own), other, own));
     }
-    EXPECT_TRUE(fails([&] { rank.comm.all_to_all_v(std::span(to).first(2), from, rank.stream); }, Code::kInvalidValue,
-                      {"expected 4"}));
+    EXPECT_TRUE(fails([&] { rank.comm.all_to_all_v(std::span(to).first(2), from, rank.stream); },
+                      ErrorCode::kInvalidValue, {"expected 4"}));
   }));
 }
 
@@ -145,7 +145,7 @@ TEST_P(Messages, OfSizesThatDifferAreAnErrorOnBoth) {
     rank.stream.sync();
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     EXPECT_NE(one.text.find("100 bytes"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("60 bytes"), std::string::npos) << one.text;
   }
@@ -225,11 +225,12 @@ TEST(Groups, RefuseWhatCannotBe) {
   std::vector<Communicator> comms = Communicator::init_all(devices);
   const Stream stream = devices[0].stream();
   const Buffer buffer = devices[0].alloc(64, MemoryKind::kPinned);
+  EXPECT_TRUE(fails([&] { comms[0].send(buffer, 2, stream); }, ErrorCode::kInvalidValue,
+                    {"rank 2 is not a rank", "has 2 ranks"}));
+  EXPECT_TRUE(fails([&] { comms[0].recv(buffer, -1, stream); }, ErrorCode::kInvalidValue,
+                    {"rank -1 is not a rank", "has 2 ranks"}));
   EXPECT_TRUE(
-      fails([&] { comms[0].send(buffer, 2, stream); }, Code::kInvalidValue, {"rank 2 is not a rank", "has 2 ranks"}));
-  EXPECT_TRUE(
-      fails([&] { comms[0].recv(buffer, -1, stream); }, Code::kInvalidValue, {"rank -1 is not a rank", "has 2 ranks"}));
-  EXPECT_TRUE(fails([&] { comms[0].send(buffer, 0, stream); }, Code::kInvalidValue, {"sends 1 messages to itself"}));
+      fails([&] { comms[0].send(buffer, 0, stream); }, ErrorCode::kInvalidValue, {"sends 1 messages to itself"}));
 }
 
 // Messages of one group travel at the same time.
@@ -246,14 +247,15 @@ TEST(Groups, RefuseToReceiveWhereTheySend) {
     group.end();
   };
   const auto part = [&](std::size_t first, std::size_t bytes) { return buffer.slice(first, bytes); };
-  EXPECT_TRUE(fails([&] { exchange(part(0, 32), part(31, 8), part(40, 8)); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { exchange(part(0, 32), part(31, 8), part(40, 8)); }, ErrorCode::kInvalidValue,
                     {"receives bytes 31 to 39 of buffer 'here'", "sends bytes 0 to 32"}));
-  EXPECT_TRUE(fails([&] { exchange(part(20, 4), part(16, 16), part(0, 16)); }, Code::kInvalidValue, {"16 to 32"}));
-  EXPECT_TRUE(fails([&] { exchange(part(0, 8), part(16, 16), part(24, 16)); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { exchange(part(20, 4), part(16, 16), part(0, 16)); }, ErrorCode::kInvalidValue, {"16 to 32"}));
+  EXPECT_TRUE(fails([&] { exchange(part(0, 8), part(16, 16), part(24, 16)); }, ErrorCode::kInvalidValue,
                     {"receives bytes 24 to 40", "also bytes 16 to 32"}));
   EXPECT_TRUE(fails([&] { comms[0].all_reduce(part(0, 32), part(4, 32), DataType::kF32, ReduceOp::kSum, stream); },
-                    Code::kInvalidValue, {"all_reduce", "4 to 36", "0 to 32"}));
-  EXPECT_TRUE(fails([&] { comms[0].all_gather(part(0, 32), part(8, 16), stream); }, Code::kInvalidValue, {"8 to 24"}));
+                    ErrorCode::kInvalidValue, {"all_reduce", "4 to 36", "0 to 32"}));
+  EXPECT_TRUE(
+      fails([&] { comms[0].all_gather(part(0, 32), part(8, 16), stream); }, ErrorCode::kInvalidValue, {"8 to 24"}));
   exchange(part(0, 16), part(16, 16), part(32, 16));  // next to each other
   Group group;
   const Buffer there = devices[1].alloc(64, MemoryKind::kPinned);

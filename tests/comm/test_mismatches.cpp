@@ -98,7 +98,7 @@ class Mismatches : public testing::TestWithParam<Way> {
       comm.finalize();
     });
     for (const Met& one : met) {
-      EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+      EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
       for (const std::string& word : words)
         EXPECT_NE(one.text.find(word), std::string::npos) << word << "\n" << one.text;
     }
@@ -193,7 +193,7 @@ TEST_P(Mismatches, OfAnEarlierCallAreFoundLater) {
       stream.sync();
     });
     for (const Met& one : met) {
-      EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+      EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
       for (const int root : {0, 1}) {
         const std::string call = fmt::format("scatter of 8 U8, root {}, call {}", root, before + 1);
         EXPECT_NE(one.text.find(call), std::string::npos) << call << "\n" << one.text;
@@ -216,11 +216,11 @@ TEST_P(Mismatches, OfTheLastCallAreFoundAtTheEnd) {
       comm.finalize();
     });
     for (const Met& one : met) {
-      EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+      EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
       for (const char* word : {name_of(kind), "root 0", "root 1"})
         EXPECT_NE(one.text.find(word), std::string::npos) << word << "\n" << one.text;
     }
-    for (const Communicator& comm : comms) EXPECT_EQ(comm.error()->code(), Code::kMismatch);
+    for (const Communicator& comm : comms) EXPECT_EQ(comm.error()->code(), ErrorCode::kMismatch);
   }
 }
 
@@ -238,7 +238,7 @@ TEST_P(Mismatches, OfTheNumberOfCalls) {
     comm.finalize();
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     for (const char* word : {"made 1", "made 2", "rank 0 alone called broadcast of 8 U8, root 0, call 2"})
       EXPECT_NE(one.text.find(word), std::string::npos) << word << "\n" << one.text;
   }
@@ -259,11 +259,11 @@ TEST(MismatchesInVirtualTime, AreFoundInTheCall) {
         ranks.streams[rank].sync();
         ADD_FAILURE() << "rank " << rank << " went on";
       } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Code::kMismatch) << error.what();
+        EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
         for (const char* word : {kNames[kind], "root 0", "root 1"})
           EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
       }
-      EXPECT_EQ(ranks.comms[rank].error()->code(), Code::kMismatch);
+      EXPECT_EQ(ranks.comms[rank].error()->code(), ErrorCode::kMismatch);
     }
   }
 }

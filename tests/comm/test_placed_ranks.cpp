@@ -34,7 +34,8 @@ std::vector<Met> with_comms(const std::vector<CommunicatorOptions>& options,
   });
 }
 
-void expect_on_all(const std::vector<CommunicatorOptions>& options, Code code, const std::vector<std::string>& words) {
+void expect_on_all(const std::vector<CommunicatorOptions>& options, ErrorCode code,
+                   const std::vector<std::string>& words) {
   for (const Met& one : with_comms(options, [](Communicator&, const Device&) {})) {
     EXPECT_EQ(one.code, code) << one.text;
     for (const std::string& word : words) EXPECT_NE(one.text.find(word), std::string::npos) << word << ": " << one.text;
@@ -42,42 +43,43 @@ void expect_on_all(const std::vector<CommunicatorOptions>& options, Code code, c
 }
 
 TEST(PlacesErrors, AFileThatIsNotThere) {
-  expect_on_all(options_of(1, 3, "/nowhere/machine.xml"), Code::kIo,
+  expect_on_all(options_of(1, 3, "/nowhere/machine.xml"), ErrorCode::kIo,
                 {"rank 0", "/nowhere/machine.xml", "SLIP_TOPO_FILE"});
   std::vector<CommunicatorOptions> options = options_of(2, 2, data_file("crossed4.xml"));
   for (const std::size_t rank : {2U, 3U}) options[rank].topology = "/nowhere/machine.xml";
-  expect_on_all(options, Code::kIo, {"rank 2", "/nowhere/machine.xml"});
+  expect_on_all(options, ErrorCode::kIo, {"rank 2", "/nowhere/machine.xml"});
 }
 
 TEST(PlacesErrors, AFileThatIsNone) {
   const Folder folder;
   expect_on_all(options_of(1, 3, folder.write("wrong.xml", "<system version=\"1\">\n<cpu numaid=\"x\"/></system>")),
-                Code::kParse, {"wrong.xml", "line 2", "numaid"});
+                ErrorCode::kParse, {"wrong.xml", "line 2", "numaid"});
 }
 
 TEST(PlacesErrors, TooFewDevices) {
-  expect_on_all(options_of(1, 5, data_file("crossed4.xml")), Code::kInvalidValue,
+  expect_on_all(options_of(1, 5, data_file("crossed4.xml")), ErrorCode::kInvalidValue,
                 {"rank 4 has topology device 4", "crossed4.xml", "which has 4", "SLIP_TOPO_DEVICE"});
   std::vector<CommunicatorOptions> options = options_of(1, 3, data_file("crossed4.xml"));
   options[1].topo_device = 9;
-  expect_on_all(options, Code::kInvalidValue, {"rank 1 has topology device 9", "topo_device"});
+  expect_on_all(options, ErrorCode::kInvalidValue, {"rank 1 has topology device 9", "topo_device"});
   options[1].topo_device = -2;
-  EXPECT_TRUE(test::fails([&] { comm::check_options(options[1], 3, {}); }, Code::kInvalidValue, {"topo_device", "-2"}));
+  EXPECT_TRUE(
+      test::fails([&] { comm::check_options(options[1], 3, {}); }, ErrorCode::kInvalidValue, {"topo_device", "-2"}));
 }
 
 TEST(PlacesErrors, RanksOfAHostWithDifferentFiles) {
   std::vector<CommunicatorOptions> options = options_of(1, 3, data_file("crossed4.xml"));
   options[2].topology = data_file("host_nic.xml");
-  expect_on_all(options, Code::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "host_nic.xml"});
+  expect_on_all(options, ErrorCode::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "host_nic.xml"});
   options[2].topology.clear();
-  expect_on_all(options, Code::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "no topology file"});
+  expect_on_all(options, ErrorCode::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "no topology file"});
 }
 
 TEST(PlacesErrors, HostsWithoutAPort) {
   const Folder folder;
   const std::string file =
       folder.write("alone.xml", "<system version=\"1\"><cpu numaid=\"0\"/><cpu numaid=\"1\"/></system>");
-  expect_on_all(options_of(2, 2, file), Code::kInvalidValue, {"alone.xml", "has no net", "add <nic>"});
+  expect_on_all(options_of(2, 2, file), ErrorCode::kInvalidValue, {"alone.xml", "has no net", "add <nic>"});
   expect_no_errors(with_comms(options_of(1, 2, file), [](Communicator&, const Device&) {}));
 }
 

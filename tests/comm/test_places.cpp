@@ -202,7 +202,7 @@ TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
     comm::require_agreement(bootstrap, own, {});
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch);
+    EXPECT_EQ(one.code, ErrorCode::kMismatch);
     for (const char* const words : {"than rank 1", "ring 0 1 2", "ring 0 2 1"})
       EXPECT_NE(one.text.find(words), std::string::npos) << one.text;
   }

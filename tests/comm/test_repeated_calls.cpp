@@ -109,7 +109,7 @@ TEST(RepeatedCalls, AFreedBufferIsRefused) {
     for (int i = 0; i < 3; ++i) sum(rank, data, data);
     rank.stream.sync();
     data = Buffer();
-    EXPECT_TRUE(fails([&] { sum(rank, freed, freed); }, Code::kInvalidHandle, {"freed"}));
+    EXPECT_TRUE(fails([&] { sum(rank, freed, freed); }, ErrorCode::kInvalidHandle, {"freed"}));
     const Buffer next = words(rank, 2, 4);
     for (int i = 0; i < 3; ++i) sum(rank, next, next);
     EXPECT_EQ(read(rank, next)[0], 4U * 8);
@@ -121,9 +121,9 @@ TEST(RepeatedCalls, OtherSizesAreChecked) {
     const Buffer data = words(rank, 8, 1);
     const Range two = data.slice(0, 2 * kWord), next = data.slice(kWord, 2 * kWord);
     for (int i = 0; i < 3; ++i) sum(rank, two, two);
-    EXPECT_TRUE(fails([&] { sum(rank, data.slice(0, kWord), two); }, Code::kInvalidValue, {"expected 8 and 8"}));
-    EXPECT_TRUE(fails([&] { sum(rank, next, two); }, Code::kInvalidValue, {"overlap"}));
-    EXPECT_TRUE(fails([&] { rank.comm.broadcast(two, two, 2, rank.stream); }, Code::kInvalidValue, {"root 2"}));
+    EXPECT_TRUE(fails([&] { sum(rank, data.slice(0, kWord), two); }, ErrorCode::kInvalidValue, {"expected 8 and 8"}));
+    EXPECT_TRUE(fails([&] { sum(rank, next, two); }, ErrorCode::kInvalidValue, {"overlap"}));
+    EXPECT_TRUE(fails([&] { rank.comm.broadcast(two, two, 2, rank.stream); }, ErrorCode::kInvalidValue, {"root 2"}));
   }));
 }
 
@@ -165,7 +165,7 @@ TEST(RepeatedCalls, ThatDifferAreReportedByTheCallAndNotByPointsBeforeIt) {
     rank.stream.sync();
   });
   for (const Met& one : met) {
-    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
     EXPECT_NE(one.text.find("by max"), std::string::npos) << one.text;
   }
 }

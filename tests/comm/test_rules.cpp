@@ -188,7 +188,8 @@ TEST_P(CollectiveRules, N6_AnotherOrderIsAnErrorOnAllRanks) {
   add(ranks.comms[1], data[1], ranks.streams[1]);
   gate.open();
   for (const Stream& stream : ranks.streams)
-    EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kMismatch, {"all_reduce of 1000 U32", "broadcast of 4000 U8"}));
+    EXPECT_TRUE(
+        fails([&] { stream.sync(); }, ErrorCode::kMismatch, {"all_reduce of 1000 U32", "broadcast of 4000 U8"}));
 }
 
 TEST_P(CollectiveRules, N6_AnotherOrderOfTwoCommunicatorsEndsAtTheDeadline) {
@@ -240,7 +241,7 @@ TEST_P(CollectiveRules, N8_ARankThatWaitsElsewhereIsNamed) {
   for (std::size_t i = 0; i < 2; ++i) ranks.comms[i].barrier(ranks.streams[i]);
   ranks.sync();
   ranks.comms[0].barrier(ranks.streams[0]);  // rank 1 is in another library, say
-  EXPECT_TRUE(fails([&] { ranks.streams[0].sync(); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { ranks.streams[0].sync(); }, ErrorCode::kTimeout,
                     {"barrier, call 2", "rank 1 (it ended barrier, call 1, ", "outside Slipstream since"}));
 }
 

@@ -129,7 +129,7 @@ std::string add_with_the_remaining_ranks(const transport::LaunchInfo& info, cons
       if (!wrong.empty()) return wrong;
       ++good;
     } catch (const Error& error) {
-      if (error.code() != Code::kRankLost) return error.what();
+      if (error.code() != ErrorCode::kRankLost) return error.what();
       if (orders.killed_in != 0) ::raise(SIGKILL);  // another one was quicker
       if (orders.killed_after != 0) end_in(orders.killed_after * 100);
       g_notifications_left = orders.notifications;
@@ -238,7 +238,7 @@ SLIP_CHILD(Shrink, DownToOne) {
           [&] {
             for (;;) static_cast<void>(work.wrong_sum(*comm));
           },
-          Code::kRankLost));
+          ErrorCode::kRankLost));
       comm.emplace(comm->shrink());
     }
   });
@@ -261,7 +261,7 @@ SLIP_CHILD(Shrink, GoOnWithoutTheStoppedRank) {
     char byte = 'x';
     static_cast<void>(!::write(test::kLine, &byte, 1));
     if (info.rank == 2) static_cast<void>(!::read(test::kLine, &byte, 1));
-    EXPECT_TRUE(fails([&] { static_cast<void>(adder.wrong_sum(comm)); }, Code::kRankLost, {"rank 2"}));
+    EXPECT_TRUE(fails([&] { static_cast<void>(adder.wrong_sum(comm)); }, ErrorCode::kRankLost, {"rank 2"}));
     Communicator less = comm.shrink();
     const std::string wrong = Adder(adder.device()).wrong_sum(less);
     return wrong.empty() ? fmt::format("rank {} of {}", less.rank(), less.nranks()) : wrong;
@@ -319,7 +319,7 @@ TEST(Shrink, AfterOneAborted) {
     EXPECT_EQ(adder.wrong_sum(less), "");
   });
   EXPECT_FALSE(met[0].code) << met[0].text;
-  EXPECT_EQ(met[1].code, Code::kAborted) << met[1].text;
+  EXPECT_EQ(met[1].code, ErrorCode::kAborted) << met[1].text;
   EXPECT_FALSE(met[2].code) << met[2].text;
 }
 
@@ -329,7 +329,7 @@ TEST(Shrink, ListsThatDifferFailOnAllRanks) {
   });
   EXPECT_FALSE(met[3].code);
   for (const std::size_t rank : {0U, 1U, 2U}) {
-    EXPECT_EQ(met[rank].code, Code::kMismatch);
+    EXPECT_EQ(met[rank].code, ErrorCode::kMismatch);
     for (const char* words : {"leaves out rank 3", "rank 2 rank 1"})
       EXPECT_NE(met[rank].text.find(words), std::string::npos) << met[rank].text;
   }
@@ -337,8 +337,8 @@ TEST(Shrink, ListsThatDifferFailOnAllRanks) {
 
 TEST(Shrink, BadListsAreRefused) {
   expect_no_errors(with_comms(2, long_timeouts(), [](Communicator& comm, const Adder&) {
-    EXPECT_TRUE(fails([&] { comm.shrink({2}); }, Code::kInvalidValue, {"rank 2 of 2"}));
-    EXPECT_TRUE(fails([&] { comm.shrink({comm.rank()}); }, Code::kInvalidValue, {"itself"}));
+    EXPECT_TRUE(fails([&] { comm.shrink({2}); }, ErrorCode::kInvalidValue, {"rank 2 of 2"}));
+    EXPECT_TRUE(fails([&] { comm.shrink({comm.rank()}); }, ErrorCode::kInvalidValue, {"itself"}));
   }));
 }
 
@@ -349,7 +349,7 @@ TEST(Shrink, TheMissingRankIsNamed) {
     if (comm.rank() != 1) comm.shrink();
   });
   for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_EQ(met[rank].code, Code::kTimeout);
+    EXPECT_EQ(met[rank].code, ErrorCode::kTimeout);
     EXPECT_NE(met[rank].text.find("rank 1 of 3 has not joined shrink"), std::string::npos) << met[rank].text;
   }
 }

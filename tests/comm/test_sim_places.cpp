@@ -146,7 +146,7 @@ TEST(SimShrink, AfterACallThatFailed) {
   }
   ranks.comms[2].abort();
   for (const std::size_t rank : {0U, 1U})
-    EXPECT_TRUE(test::fails([&] { ranks.streams[rank].sync(); }, Code::kAborted, {"rank 2"}));
+    EXPECT_TRUE(test::fails([&] { ranks.streams[rank].sync(); }, ErrorCode::kAborted, {"rank 2"}));
   expect_goes_on(ranks, {0, 1}, {});
 }
 

@@ -188,37 +188,37 @@ TEST_F(PairOnSim, CallsThatDifferFailOnAllRanks) {
   add(0, ranks_.streams[0], 4096);
   add(1, ranks_.streams[1], 80);
   for (const Stream& stream : ranks_.streams)
-    EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kMismatch,
+    EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kMismatch,
                       {"all_reduce of 1024 U32 by sum, call 1", "all_reduce of 20 U32", "rank 0", "rank 1"}));
   for (Communicator& comm : ranks_.comms) {
     ASSERT_TRUE(comm.error());
-    EXPECT_EQ(comm.error()->code(), Code::kMismatch);
+    EXPECT_EQ(comm.error()->code(), ErrorCode::kMismatch);
   }
-  EXPECT_TRUE(fails([&] { add(0, ranks_.devices[0].stream()); }, Code::kMismatch));
+  EXPECT_TRUE(fails([&] { add(0, ranks_.devices[0].stream()); }, ErrorCode::kMismatch));
 }
 
 TEST_F(PairOnSim, MessagesThatDifferFailOnBothRanks) {
   ranks_.comms[0].send(data_[0].slice(0, 100), 1, ranks_.streams[0]);
   ranks_.comms[1].recv(data_[1].slice(0, 200), 0, ranks_.streams[1]);
   for (const Stream& stream : ranks_.streams)
-    EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kMismatch, {"100 bytes", "200 bytes"}));
+    EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kMismatch, {"100 bytes", "200 bytes"}));
 }
 
 TEST_F(HastyPairOnSim, TheMissingRankIsNamed) {
   add(0);
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kTimeout, {"all_reduce of 1024 U32", "rank 1"}));
-  EXPECT_TRUE(fails([&] { add(1); }, Code::kTimeout, {"rank 1"}));
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kTimeout, {"all_reduce of 1024 U32", "rank 1"}));
+  EXPECT_TRUE(fails([&] { add(1); }, ErrorCode::kTimeout, {"rank 1"}));
 }
 
 // A root has done its part, but in virtual time nothing has begun.
 TEST_F(HastyPairOnSim, ARootWaitsForTheOthersToo) {
   ranks_.comms[0].broadcast(data_[0].slice(0, 8), data_[0].slice(0, 8), 0, ranks_.streams[0]);
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kTimeout, {"rank 1"}));
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kTimeout, {"rank 1"}));
 }
 
 TEST_F(HastyPairOnSim, AMessageThatNobodyTakes) {
   ranks_.comms[0].send(data_[0].slice(0, 8), 1, ranks_.streams[0]);
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kTimeout, {"rank 1"}));
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kTimeout, {"rank 1"}));
 }
 
 TEST_F(PairOnSim, AStreamThatFailedIsReportedToTheOthers) {
@@ -226,14 +226,15 @@ TEST_F(PairOnSim, AStreamThatFailedIsReportedToTheOthers) {
   ranks_.streams[1].launch(kThrow, {});
   add(1);
   add(0);
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kAborted, {"rank 1 skipped all_reduce", "of its own"}));
-  EXPECT_TRUE(fails([&] { ranks_.streams[1].sync(); }, Code::kLaunchFailed, {"of its own"}));
+  EXPECT_TRUE(
+      fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kAborted, {"rank 1 skipped all_reduce", "of its own"}));
+  EXPECT_TRUE(fails([&] { ranks_.streams[1].sync(); }, ErrorCode::kLaunchFailed, {"of its own"}));
 }
 
 TEST_F(PairOnSim, AbortEndsWhatIsUnderWay) {
   add(0);
   ranks_.comms[0].abort();
-  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kAborted));
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, ErrorCode::kAborted));
 }
 
 TEST_F(PairOnSim, EndsWithCallsUnderWay) {
@@ -262,7 +263,7 @@ TEST_F(PairOnSim, PlansLaunchCalls) {
   ranks_.sync();
   EXPECT_EQ(value(0), 16U);
   const Stream elsewhere = Device::open("cpu").stream();
-  EXPECT_TRUE(fails([&] { elsewhere.launch(plans[0]); }, Code::kUnsupported, {"all_reduce", "'cpu'", "clock"}));
+  EXPECT_TRUE(fails([&] { elsewhere.launch(plans[0]); }, ErrorCode::kUnsupported, {"all_reduce", "'cpu'", "clock"}));
 }
 
 TEST_F(PairOnSim, PartsAreCommunicatorsOfTheirOwn) {
@@ -279,18 +280,18 @@ TEST_F(PairOnSim, PartsAreCommunicatorsOfTheirOwn) {
 
 TEST_F(PairOnSim, StreamsOfAnotherClockAreRefused) {
   const Device other = Device::open(sim_world()), cpu = Device::open("cpu");
-  EXPECT_TRUE(fails([&] { add(0, other.stream()); }, Code::kUnsupported, {"all_reduce", "different clocks"}));
-  EXPECT_TRUE(fails([&] { add(0, cpu.stream()); }, Code::kUnsupported, {"all_reduce", "'cpu'"}));
+  EXPECT_TRUE(fails([&] { add(0, other.stream()); }, ErrorCode::kUnsupported, {"all_reduce", "different clocks"}));
+  EXPECT_TRUE(fails([&] { add(0, cpu.stream()); }, ErrorCode::kUnsupported, {"all_reduce", "'cpu'"}));
   EXPECT_TRUE(fails(
       [&] {
         Communicator::init_all(std::vector{other, ranks_.devices[0]});
       },
-      Code::kUnsupported, {"ranks 0 and 1", "open_all"}));
+      ErrorCode::kUnsupported, {"ranks 0 and 1", "open_all"}));
   EXPECT_TRUE(fails(
       [&] {
         Communicator::init_all(std::vector{cpu, ranks_.devices[0]});
       },
-      Code::kUnsupported, {"ranks 0 and 1"}));
+      ErrorCode::kUnsupported, {"ranks 0 and 1"}));
 }
 
 TEST_F(PairOnSim, AreSeenByTheRaceChecker) {

@@ -244,7 +244,7 @@ SLIP_CHILD(SoakWithLosses, GoOn) {
         }
         return fmt::format("rank {} of {}", comm->rank(), comm->nranks());
       } catch (const Error& error) {
-        if (error.code() != Code::kRankLost) return error.what();
+        if (error.code() != ErrorCode::kRankLost) return error.what();
       }
       comm.emplace(comm->shrink());
     }

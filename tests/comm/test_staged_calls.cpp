@@ -403,7 +403,7 @@ TEST(StagedThreads, DifferentCallsAreAnErrorThatNamesTheWholeCalls) {
                    bytes);
   });
   for (const Met& rank : met) {
-    EXPECT_EQ(rank.code, Code::kMismatch);
+    EXPECT_EQ(rank.code, ErrorCode::kMismatch);
     EXPECT_NE(rank.text.find("all_reduce of 2000000 F32 by sum, call 1"), std::string::npos) << rank.text;
     EXPECT_NE(rank.text.find("all_reduce of 2000000 I32 by sum, call 1"), std::string::npos) << rank.text;
   }
@@ -417,7 +417,7 @@ TEST(StagedThreads, MessagesOfDifferentSizesAreAnError) {
     one.await_error();  // the sender may be done before the receiver finds the difference
   });
   for (const Met& rank : met) {
-    EXPECT_EQ(rank.code, Code::kMismatch);
+    EXPECT_EQ(rank.code, ErrorCode::kMismatch);
     EXPECT_NE(rank.text.find("send or recv of 3000000 bytes"), std::string::npos) << rank.text;
     EXPECT_NE(rank.text.find("send or recv of 2999999 bytes"), std::string::npos) << rank.text;
   }
@@ -434,7 +434,7 @@ TEST(StagedThreads, ACallThatBeginsInsideAnotherIsAnError) {
     one.collective(call, bytes, bytes, Use::kOnce, other);
   });
   for (const Met& rank : met) {
-    EXPECT_EQ(rank.code, Code::kInvalidValue);
+    EXPECT_EQ(rank.code, ErrorCode::kInvalidValue);
     EXPECT_NE(rank.text.find("rank 0: a call began before the previous one had ended"), std::string::npos) << rank.text;
   }
 }
@@ -448,7 +448,7 @@ TEST(StagedThreads, ALostRankReleasesTheStreams) {
     one.collective(make_call(Collective::kAllReduce, 4'000'000, DataType::kF32), bytes, bytes);
   });
   for (const int rank : {0, 1}) {
-    EXPECT_EQ(met[static_cast<std::size_t>(rank)].code, Code::kRankLost);
+    EXPECT_EQ(met[static_cast<std::size_t>(rank)].code, ErrorCode::kRankLost);
     EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("rank 2"), std::string::npos)
         << met[static_cast<std::size_t>(rank)].text;
   }
@@ -460,7 +460,7 @@ TEST(StagedThreads, StreamsThatCannotBeFailedAreReleased) {
   const auto met = with_staged({2, 2}, [&](StagedRank& one, int rank) {
     one.cannot_fail = true;
     one.collective(make_call(Collective::kBarrier, 0), nullptr, nullptr);
-    if (rank == 0) one.ranks.bootstrap.failures().fail(Code::kAborted, "the test ends the communicator");
+    if (rank == 0) one.ranks.bootstrap.failures().fail(ErrorCode::kAborted, "the test ends the communicator");
     for (std::uint64_t wait = 0; wait < 2 * kStagingSlots; ++wait) one.await_slot(wait % kStagingSlots);
     one.stop();
     failed[rank] = one.times_failed();
@@ -487,8 +487,8 @@ TEST(StagedThreads, AStreamThatPostsOnlySomePartsIsAnErrorAtTheDeadline) {
     one.post_first_part(make_call(Collective::kAllReduce, 2'000'000, DataType::kF32));
     one.await_error();
   });
-  EXPECT_EQ(met[0].code, Code::kTimeout);
-  EXPECT_EQ(met[1].code, Code::kTimeout);
+  EXPECT_EQ(met[0].code, ErrorCode::kTimeout);
+  EXPECT_EQ(met[1].code, ErrorCode::kTimeout);
 }
 
 TEST(StagedThreads, ADeadlineNamesTheRankThatHasNotJoined) {
@@ -499,7 +499,7 @@ TEST(StagedThreads, ADeadlineNamesTheRankThatHasNotJoined) {
     }
     one.collective(make_call(Collective::kBarrier, 0), nullptr, nullptr);
   });
-  EXPECT_EQ(met[0].code, Code::kTimeout);
+  EXPECT_EQ(met[0].code, ErrorCode::kTimeout);
   EXPECT_NE(met[0].text.find("for rank 1"), std::string::npos) << met[0].text;
 }
 

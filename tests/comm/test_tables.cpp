@@ -89,8 +89,8 @@ TEST(CostModel, RowsOfTheSameSizeCountOnce) {
   EXPECT_EQ(same.rows_left_out, fit.rows_left_out);
   EXPECT_DOUBLE_EQ(same.left_out.mean, fit.left_out.mean);
   const std::vector<comm::Measurement> one_size(20, {1 << 20, 100});
-  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); }, Code::kInvalidValue,
-                          {"different sizes", "there are 1"}));
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(table.inputs, Collective::kAllReduce, one_size); },
+                          ErrorCode::kInvalidValue, {"different sizes", "there are 1"}));
 }
 
 // Times that are scattered by a factor of 30: the fit may not be worse than no fit.
@@ -249,7 +249,7 @@ TEST(CostModel, ALostNicDoesNotSpeedUpADirectBroadcast) {
 
 TEST(CostModel, WrongTablesAreNamed) {
   const auto refused = [](const std::string& text, std::initializer_list<std::string_view> words) {
-    EXPECT_TRUE(test::fails([&] { comm::parse_measurements(text, "t.txt", "x"); }, Code::kParse, words)) << text;
+    EXPECT_TRUE(test::fails([&] { comm::parse_measurements(text, "t.txt", "x"); }, ErrorCode::kParse, words)) << text;
   };
   refused("", {"t.txt", "no rows"});
   refused("# only a heading\n", {"no rows"});
@@ -275,7 +275,7 @@ TEST(CostModel, WrongTablesAreNamed) {
   refused(R"([{"name": 7, "rows": [[1, 1]]}, {"rows": 1}])", {"t.txt[0].name is 7", "a text"});
   const ModelInputs inputs = inputs_for("h100x8_8x400g.xml", 1);
   const std::vector<comm::Measurement> few(3, {8, 1});
-  EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, Code::kInvalidValue,
+  EXPECT_TRUE(test::fails([&] { comm::fit_costs(inputs, Collective::kAllReduce, few); }, ErrorCode::kInvalidValue,
                           {"at least 6 rows", "there are 1"}));
 }
 

@@ -63,9 +63,10 @@ TEST_P(Allocator, Rule86_AfterTheFreeTheBufferIsGone) {
   const Range range = memory;
   stream.fill(memory, 1);
   stream.free(std::move(memory));
-  EXPECT_TRUE(fails([&] { stream.fill(range, 2); }, Code::kInvalidHandle, {"freed"}));
-  EXPECT_TRUE(fails([&] { stream.launch(store_kernel(), {.writes = {range}, .scalars = {1}}); }, Code::kInvalidHandle));
-  EXPECT_TRUE(fails([&] { stream.free(std::move(memory)); }, Code::kInvalidHandle)) << "freed twice";
+  EXPECT_TRUE(fails([&] { stream.fill(range, 2); }, ErrorCode::kInvalidHandle, {"freed"}));
+  EXPECT_TRUE(
+      fails([&] { stream.launch(store_kernel(), {.writes = {range}, .scalars = {1}}); }, ErrorCode::kInvalidHandle));
+  EXPECT_TRUE(fails([&] { stream.free(std::move(memory)); }, ErrorCode::kInvalidHandle)) << "freed twice";
   EXPECT_TRUE(finished(stream));
 }
 

@@ -13,17 +13,17 @@ class Captures : public DeviceTest {};
 TEST_P(Captures, Rule96_CaptureBeginsAndEndsInTheRightPlace) {
   const Device device = open();
   const Stream origin = device.stream(), forked = device.stream();
-  EXPECT_TRUE(fails([&] { device.legacy_stream().begin_capture(); }, Code::kCaptureUnsupported, {"legacy"}));
+  EXPECT_TRUE(fails([&] { device.legacy_stream().begin_capture(); }, ErrorCode::kCaptureUnsupported, {"legacy"}));
   EXPECT_TRUE(
-      fails([&] { static_cast<void>(origin.end_capture()); }, Code::kInvalidValue, {std::to_string(origin.id())}));
+      fails([&] { static_cast<void>(origin.end_capture()); }, ErrorCode::kInvalidValue, {std::to_string(origin.id())}));
   origin.begin_capture();
   EXPECT_TRUE(origin.capturing());
-  EXPECT_TRUE(fails([&] { origin.begin_capture(); }, Code::kInvalidValue, {std::to_string(origin.id())}));
+  EXPECT_TRUE(fails([&] { origin.begin_capture(); }, ErrorCode::kInvalidValue, {std::to_string(origin.id())}));
   forked.wait(origin.record());
-  EXPECT_TRUE(fails([&] { static_cast<void>(forked.end_capture()); }, Code::kCaptureUnmatched,
+  EXPECT_TRUE(fails([&] { static_cast<void>(forked.end_capture()); }, ErrorCode::kCaptureUnmatched,
                     {std::to_string(forked.id()), std::to_string(origin.id())}));
   HostCall other(
-      [&] { EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureWrongThread)); });
+      [&] { EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, ErrorCode::kCaptureWrongThread)); });
   EXPECT_TRUE(other.ends());
   EXPECT_NO_THROW(static_cast<void>(origin.end_capture()));
   EXPECT_FALSE(origin.capturing());
@@ -76,7 +76,7 @@ TEST_P(Captures, Rule97_ForkedStreamsMustBeJoined) {
   trail.leave(origin, 1);
   forked.wait(origin.record());
   trail.leave(forked, 2);
-  EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureUnjoined));
+  EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, ErrorCode::kCaptureUnjoined));
   EXPECT_FALSE(origin.capturing());
   EXPECT_FALSE(forked.capturing());
   trail.leave(forked, 5);
@@ -96,9 +96,10 @@ TEST_P(Captures, Rule98_WaitingForCapturedWorkSpoilsTheCapture) {
     stream.begin_capture();
     busy(stream, 0);
     stream.record(event);
-    EXPECT_TRUE(fails(call, Code::kCaptureUnsupported)) << &call - calls;
-    EXPECT_TRUE(fails([&] { busy(stream, 0); }, Code::kCaptureInvalidated)) << &call - calls;
-    EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, Code::kCaptureInvalidated)) << &call - calls;
+    EXPECT_TRUE(fails(call, ErrorCode::kCaptureUnsupported)) << &call - calls;
+    EXPECT_TRUE(fails([&] { busy(stream, 0); }, ErrorCode::kCaptureInvalidated)) << &call - calls;
+    EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, ErrorCode::kCaptureInvalidated))
+        << &call - calls;
   }
   busy(stream, 0);
   EXPECT_TRUE(finished(stream));
@@ -125,9 +126,10 @@ TEST_P(Captures, Rule98_UseOfTheLegacyStreamInvalidatesTheCaptureOfABlockingStre
     stream.begin_capture();
     busy(stream, 0);
     stream.record(captured);
-    EXPECT_TRUE(fails(call, Code::kCaptureImplicit)) << &call - calls;
-    EXPECT_TRUE(fails([&] { busy(stream, 0); }, Code::kCaptureInvalidated)) << &call - calls;
-    EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, Code::kCaptureInvalidated)) << &call - calls;
+    EXPECT_TRUE(fails(call, ErrorCode::kCaptureImplicit)) << &call - calls;
+    EXPECT_TRUE(fails([&] { busy(stream, 0); }, ErrorCode::kCaptureInvalidated)) << &call - calls;
+    EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, ErrorCode::kCaptureInvalidated))
+        << &call - calls;
     EXPECT_FALSE(stream.capturing()) << &call - calls;
   }
   busy(legacy, 0);
@@ -143,8 +145,8 @@ TEST_P(Captures, Rule98_TheLegacyStreamLeavesCapturesOfNonBlockingStreamsAlone) 
   EXPECT_TRUE(finished(device.legacy_stream()));
   free.begin_capture();
   blocking.begin_capture();
-  EXPECT_TRUE(fails([&] { busy(device.legacy_stream(), 0); }, Code::kCaptureImplicit));
-  EXPECT_TRUE(fails([&] { static_cast<void>(blocking.end_capture()); }, Code::kCaptureInvalidated));
+  EXPECT_TRUE(fails([&] { busy(device.legacy_stream(), 0); }, ErrorCode::kCaptureImplicit));
+  EXPECT_TRUE(fails([&] { static_cast<void>(blocking.end_capture()); }, ErrorCode::kCaptureInvalidated));
   EXPECT_NO_THROW(static_cast<void>(free.end_capture())) << "a capture without a blocking stream goes on";
 }
 
@@ -153,8 +155,8 @@ TEST_P(Captures, Rule98_TheLegacyStreamCannotJoinACapture) {
   const Stream free = device.stream(StreamFlags::kNonBlocking);
   free.begin_capture();
   busy(free, 0);
-  EXPECT_TRUE(fails([&] { device.legacy_stream().wait(free.record()); }, Code::kCaptureImplicit));
-  EXPECT_TRUE(fails([&] { static_cast<void>(free.end_capture()); }, Code::kCaptureInvalidated)) << "as on an H200";
+  EXPECT_TRUE(fails([&] { device.legacy_stream().wait(free.record()); }, ErrorCode::kCaptureImplicit));
+  EXPECT_TRUE(fails([&] { static_cast<void>(free.end_capture()); }, ErrorCode::kCaptureInvalidated)) << "as on an H200";
 }
 
 TEST_P(Captures, Rule98_AnotherDevicesLegacyStreamLeavesTheCaptureAlone) {
@@ -173,9 +175,9 @@ TEST_P(Captures, Rule98_CapturesCannotMerge) {
   first.begin_capture();
   second.begin_capture();
   busy(first, 0);
-  EXPECT_TRUE(fails([&] { second.wait(first.record()); }, Code::kCaptureMerge, {std::to_string(second.id())}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(second.end_capture()); }, Code::kCaptureInvalidated));
-  EXPECT_TRUE(fails([&] { static_cast<void>(first.end_capture()); }, Code::kCaptureInvalidated));
+  EXPECT_TRUE(fails([&] { second.wait(first.record()); }, ErrorCode::kCaptureMerge, {std::to_string(second.id())}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(second.end_capture()); }, ErrorCode::kCaptureInvalidated));
+  EXPECT_TRUE(fails([&] { static_cast<void>(first.end_capture()); }, ErrorCode::kCaptureInvalidated));
 }
 
 TEST_P(Captures, Rule98_NoEdgesAcrossTheBorder) {
@@ -183,14 +185,14 @@ TEST_P(Captures, Rule98_NoEdgesAcrossTheBorder) {
   const Stream stream = device.stream(), outside = device.stream();
   const Event before = outside.record();
   stream.begin_capture();
-  EXPECT_TRUE(fails([&] { stream.wait(before); }, Code::kCaptureIsolation));
-  EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, Code::kCaptureInvalidated));
+  EXPECT_TRUE(fails([&] { stream.wait(before); }, ErrorCode::kCaptureIsolation));
+  EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, ErrorCode::kCaptureInvalidated));
   stream.begin_capture();
   busy(stream, 0);
   const Event captured = stream.record();
   static_cast<void>(stream.end_capture());
-  EXPECT_TRUE(fails([&] { outside.wait(captured); }, Code::kCaptureIsolation));
-  EXPECT_TRUE(fails([&] { captured.sync(); }, Code::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { outside.wait(captured); }, ErrorCode::kCaptureIsolation));
+  EXPECT_TRUE(fails([&] { captured.sync(); }, ErrorCode::kCaptureUnsupported));
   EXPECT_TRUE(finished(outside));
 }
 
@@ -200,9 +202,9 @@ TEST_P(Captures, Rule98_WhatCannotBeCapturedIsRefused) {
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   Plan empty;
   stream.begin_capture();
-  EXPECT_TRUE(fails([&] { stream.copy(memory, pageable); }, Code::kCaptureUnsupported));
-  EXPECT_TRUE(fails([&] { static_cast<void>(stream.alloc(64)); }, Code::kCaptureUnsupported));
-  EXPECT_TRUE(fails([&] { stream.launch(empty); }, Code::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { stream.copy(memory, pageable); }, ErrorCode::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { static_cast<void>(stream.alloc(64)); }, ErrorCode::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { stream.launch(empty); }, ErrorCode::kCaptureUnsupported));
   static_cast<void>(stream.end_capture());
 }
 

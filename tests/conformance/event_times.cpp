@@ -21,8 +21,9 @@ TEST_P(EventTimes, Rule61_ElapsedTimeNeedsRecordedEvents) {
   const Stream stream = device.stream();
   const TimedEvent recorded = stream.record_timed();
   recorded.sync();
-  EXPECT_TRUE(fails([&] { static_cast<void>(recorded - TimedEvent()); }, Code::kInvalidHandle, {"never recorded"}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(TimedEvent(device) - recorded); }, Code::kInvalidHandle));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(recorded - TimedEvent()); }, ErrorCode::kInvalidHandle, {"never recorded"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(TimedEvent(device) - recorded); }, ErrorCode::kInvalidHandle));
 }
 
 TEST_P(EventTimes, Rule62_ElapsedTimeOfAnIncompleteEventIsNotReady) {
@@ -33,8 +34,8 @@ TEST_P(EventTimes, Rule62_ElapsedTimeOfAnIncompleteEventIsNotReady) {
   Gate gate(device);
   gate.hold(stream);
   const TimedEvent end = stream.record_timed();
-  EXPECT_TRUE(fails([&] { static_cast<void>(end - begin); }, Code::kNotReady));
-  EXPECT_EQ(peek_last_error(), Code::kOk);
+  EXPECT_TRUE(fails([&] { static_cast<void>(end - begin); }, ErrorCode::kNotReady));
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOk);
   gate.open();
   end.sync();
   EXPECT_GE(end - begin, 0ns);
@@ -77,10 +78,10 @@ TEST_P(EventTimes, Rule67_AnEventIsRecordedOnItsOwnDeviceOnly) {
   const Stream here = devices[0].stream(), there = devices[1].stream();
   const std::string id0 = std::to_string(devices[0].id()), id1 = std::to_string(devices[1].id());
   Event tied(devices[0]);
-  EXPECT_TRUE(fails([&] { there.record(tied); }, Code::kInvalidHandle, {"device " + id0, "device " + id1}));
+  EXPECT_TRUE(fails([&] { there.record(tied); }, ErrorCode::kInvalidHandle, {"device " + id0, "device " + id1}));
   here.record(tied);
   Event used = there.record();
-  EXPECT_TRUE(fails([&] { here.record(used); }, Code::kInvalidHandle, {"device " + id0, "device " + id1}));
+  EXPECT_TRUE(fails([&] { here.record(used); }, ErrorCode::kInvalidHandle, {"device " + id0, "device " + id1}));
   there.record(used);
   devices[1].sync();
   EXPECT_TRUE(used.query());
@@ -113,7 +114,7 @@ TEST_P(EventTimes, Rule69_NoElapsedTimeBetweenDevices) {
   const TimedEvent begin = here.record_timed(), end = there.record_timed();
   begin.sync();
   end.sync();
-  EXPECT_TRUE(fails([&] { static_cast<void>(end - begin); }, Code::kInvalidHandle,
+  EXPECT_TRUE(fails([&] { static_cast<void>(end - begin); }, ErrorCode::kInvalidHandle,
                     {std::to_string(devices[0].id()), std::to_string(devices[1].id())}));
 }
 

@@ -222,7 +222,7 @@ TEST_P(Events, Rule66_AnEventOfAClosedDeviceHasNothingToDoWithOthers) {
   const Device lost = open();  // its streams may take the places of the old ones
   const Stream stream = lost.stream(), other = lost.stream();
   stream.launch(fault_kernel());
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kDeviceFault));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kDeviceFault));
   for (const Event& event : events) {
     EXPECT_TRUE(event.query());
     EXPECT_NO_THROW(event.sync());

@@ -12,13 +12,13 @@ class Failures : public DeviceTest {};
 TEST_P(Failures, Rule89_LastErrorIsKeptPerThread) {
   const Device device = open();
   static_cast<void>(last_error());
-  EXPECT_TRUE(fails([&] { static_cast<void>(device.alloc(0)); }, Code::kInvalidValue));
-  EXPECT_EQ(peek_last_error(), Code::kInvalidValue);
-  HostCall other([] { EXPECT_EQ(peek_last_error(), Code::kOk); });
+  EXPECT_TRUE(fails([&] { static_cast<void>(device.alloc(0)); }, ErrorCode::kInvalidValue));
+  EXPECT_EQ(peek_last_error(), ErrorCode::kInvalidValue);
+  HostCall other([] { EXPECT_EQ(peek_last_error(), ErrorCode::kOk); });
   EXPECT_TRUE(other.ends());
-  EXPECT_EQ(peek_last_error(), Code::kInvalidValue) << "peeking does not clear";
-  EXPECT_EQ(last_error(), Code::kInvalidValue);
-  EXPECT_EQ(last_error(), Code::kOk) << "asking does";
+  EXPECT_EQ(peek_last_error(), ErrorCode::kInvalidValue) << "peeking does not clear";
+  EXPECT_EQ(last_error(), ErrorCode::kInvalidValue);
+  EXPECT_EQ(last_error(), ErrorCode::kOk) << "asking does";
 }
 
 TEST_P(Failures, Rule90_ADeviceFaultStaysForEver) {
@@ -28,7 +28,7 @@ TEST_P(Failures, Rule90_ADeviceFaultStaysForEver) {
   const Stream stream = device.stream(), other = device.stream();
   const Event before = other.record();
   stream.launch(fault_kernel(), {.name = "wild"});
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kDeviceFault, {"wild", "0xdead", "failures.cpp"}));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kDeviceFault, {"wild", "0xdead", "failures.cpp"}));
   static_cast<void>(last_error());  // does not help
   const std::function<void()> calls[] = {
       [&] { busy(other, 0); },
@@ -43,7 +43,7 @@ TEST_P(Failures, Rule90_ADeviceFaultStaysForEver) {
       [&] { other.host([] {}); },
       [&] { static_cast<void>(other.alloc(64)); },
   };
-  for (const auto& call : calls) EXPECT_TRUE(fails(call, Code::kDeviceFault, {"wild"})) << &call - calls;
+  for (const auto& call : calls) EXPECT_TRUE(fails(call, ErrorCode::kDeviceFault, {"wild"})) << &call - calls;
   EXPECT_TRUE(finished(healthy.stream())) << "another device is another device";
 }
 
@@ -52,8 +52,9 @@ TEST_P(Failures, Rule91_ABadArgumentPoisonsNothing) {
   const Trail trail(device);
   const Stream stream = device.stream();
   const Buffer small = device.alloc(8), large = device.alloc(16);
-  EXPECT_TRUE(fails([&] { stream.copy(large, small); }, Code::kInvalidValue));
-  EXPECT_TRUE(fails([&] { stream.launch(store_kernel(), {}, {.width = 2.0}); }, Code::kInvalidValue, {"store", "2"}));
+  EXPECT_TRUE(fails([&] { stream.copy(large, small); }, ErrorCode::kInvalidValue));
+  EXPECT_TRUE(
+      fails([&] { stream.launch(store_kernel(), {}, {.width = 2.0}); }, ErrorCode::kInvalidValue, {"store", "2"}));
   trail.leave(stream, 1);
   EXPECT_TRUE(finished(stream));
   EXPECT_TRUE(trail.is({1}));
@@ -69,7 +70,7 @@ TEST_P(Failures, Rule91_AFailedStreamLeavesOthersAlone) {
   stream.launch(fail_kernel(), {.name = "broken"});
   trail.leave(stream, 9);  // skipped
   gate.open();
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed, {"broken"}));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kLaunchFailed, {"broken"}));
   trail.leave(other, 1);
   EXPECT_TRUE(finished(other));
   HostCall check([&] {
@@ -98,7 +99,7 @@ TEST_P(Failures, AFailureTravelsAlongEventWaits) {
   trail.leave(early, 1);
   gate.open();
   EXPECT_TRUE(finished(early)) << "waited for a point before the failure";
-  EXPECT_TRUE(fails([&] { waiting.sync(); }, Code::kLaunchFailed, {"broken"}));
+  EXPECT_TRUE(fails([&] { waiting.sync(); }, ErrorCode::kLaunchFailed, {"broken"}));
   EXPECT_NO_THROW(good.sync());
 }
 
@@ -115,7 +116,7 @@ TEST_P(Failures, AFailureDoesNotTravelThroughTheLegacyBarrier) {
   gate.open();
   EXPECT_TRUE(finished(after));
   EXPECT_TRUE(finished(device.legacy_stream()));
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kLaunchFailed));
 }
 
 TEST_P(Failures, ANewStreamInPlaceOfAFailedOneWorks) {
@@ -124,8 +125,8 @@ TEST_P(Failures, ANewStreamInPlaceOfAFailedOneWorks) {
   {
     const Stream stream = device.stream();
     stream.launch(fail_kernel());
-    EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed));
-    EXPECT_TRUE(fails([&] { device.sync(); }, Code::kLaunchFailed));
+    EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kLaunchFailed));
+    EXPECT_TRUE(fails([&] { device.sync(); }, ErrorCode::kLaunchFailed));
   }
   EXPECT_NO_THROW(device.sync()) << "the failure went with its stream";
   for (int i = 0; i < 3; ++i) {

@@ -83,7 +83,7 @@ TEST_P(HostFunctions, Rule78_HostFunctionsMayNotCallTheRuntime) {
       [&] { static_cast<void>(Device::open("cpu")); },
   };
   for (const auto& call : calls) {
-    Code code = Code::kOk;
+    ErrorCode code = ErrorCode::kOk;
     stream.host([&] {
       try {
         call();
@@ -92,7 +92,7 @@ TEST_P(HostFunctions, Rule78_HostFunctionsMayNotCallTheRuntime) {
       }
     });
     ASSERT_TRUE(finished(stream));
-    EXPECT_EQ(code, Code::kNotPermitted) << &call - calls;
+    EXPECT_EQ(code, ErrorCode::kNotPermitted) << &call - calls;
   }
 }
 
@@ -147,7 +147,7 @@ TEST_P(HostFunctions, Rule81_AfterAFailureHostFunctionsAreNotCalled) {
   stream.launch(fail_kernel());
   stream.host([&] { called += 100; });
   gate.open();
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed));
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kLaunchFailed));
   EXPECT_EQ(called, 1);
   other.host([&] { ++called; });
   EXPECT_TRUE(finished(other)) << "other streams go on";
@@ -165,7 +165,7 @@ TEST_P(HostFunctions, Rule81_AfterADeviceFaultHostFunctionsAreNotCalled) {
   other.wait(stream.record());
   other.host([&] { ++called; });
   gate.open();
-  EXPECT_TRUE(fails([&] { other.sync(); }, Code::kDeviceFault));
+  EXPECT_TRUE(fails([&] { other.sync(); }, ErrorCode::kDeviceFault));
   EXPECT_EQ(called, 0);
 }
 

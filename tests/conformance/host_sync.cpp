@@ -49,7 +49,7 @@ TEST_P(HostSync, Rule22_DeviceSyncReportsWhatFailedBefore) {
   const Device device = open();
   const Stream stream = device.stream();
   stream.launch(fail_kernel(), {.name = "layer 3"});
-  EXPECT_TRUE(fails([&] { device.sync(); }, Code::kLaunchFailed, {"layer 3", "on purpose"}));
+  EXPECT_TRUE(fails([&] { device.sync(); }, ErrorCode::kLaunchFailed, {"layer 3", "on purpose"}));
 }
 
 TEST_P(HostSync, Rule23_StreamSyncWaitsForItsStreamOnly) {
@@ -107,7 +107,7 @@ TEST_P(HostSync, Rule25_QueryNeverBlocksAndLeavesNoError) {
   const Event event = stream.record();
   EXPECT_FALSE(stream.query());
   EXPECT_FALSE(event.query());
-  EXPECT_EQ(peek_last_error(), Code::kOk);
+  EXPECT_EQ(peek_last_error(), ErrorCode::kOk);
   EXPECT_NO_THROW(busy(stream, 0)) << "not sticky";
   gate.open();
   EXPECT_TRUE(finished(stream));
@@ -186,15 +186,15 @@ TEST_P(HostSync, Rule31_FailureIsReportedByALaterCall) {
   EXPECT_NO_THROW(stream.launch(fail_kernel(), {.name = "doomed"}));
   EXPECT_NO_THROW(busy(stream, 0)) << "nothing has failed yet";
   gate.open();
-  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed, {"doomed", "host_sync.cpp"}));
-  EXPECT_TRUE(fails([&] { busy(stream, 0); }, Code::kLaunchFailed, {"doomed"})) << "the stream stays poisoned";
+  EXPECT_TRUE(fails([&] { stream.sync(); }, ErrorCode::kLaunchFailed, {"doomed", "host_sync.cpp"}));
+  EXPECT_TRUE(fails([&] { busy(stream, 0); }, ErrorCode::kLaunchFailed, {"doomed"})) << "the stream stays poisoned";
 }
 
 TEST_P(HostSync, Rule31_LaunchBlockingReportsAtTheLaunch) {
   SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open([](DeviceOptions& options) { options.launch_blocking = true; });
   const Stream stream = device.stream();
-  EXPECT_TRUE(fails([&] { stream.launch(fail_kernel(), {.name = "doomed"}); }, Code::kLaunchFailed, {"doomed"}));
+  EXPECT_TRUE(fails([&] { stream.launch(fail_kernel(), {.name = "doomed"}); }, ErrorCode::kLaunchFailed, {"doomed"}));
 }
 
 SLIP_OVER_DEVICES(HostSync);

@@ -29,15 +29,16 @@ TEST_P(Peers, Rule72_PeerAccessIsEnabledOnceAndInOneDirection) {
   const std::string here_id = std::to_string(here.id()), there_id = std::to_string(there.id());
   EXPECT_TRUE(here.can_access_peer(there));
   EXPECT_FALSE(here.can_access_peer(here));
-  EXPECT_TRUE(fails([&] { use(stream, remote); }, Code::kPeerAccessNotEnabled, {"remote", here_id, there_id}));
+  EXPECT_TRUE(fails([&] { use(stream, remote); }, ErrorCode::kPeerAccessNotEnabled, {"remote", here_id, there_id}));
   here.enable_peer_access(there);
   EXPECT_NO_THROW(use(stream, remote));
-  EXPECT_TRUE(fails([&] { use(back, local); }, Code::kPeerAccessNotEnabled, {"local"})) << "one direction only";
-  EXPECT_TRUE(fails([&] { here.enable_peer_access(there); }, Code::kPeerAccessAlreadyEnabled, {here_id, there_id}));
+  EXPECT_TRUE(fails([&] { use(back, local); }, ErrorCode::kPeerAccessNotEnabled, {"local"})) << "one direction only";
+  EXPECT_TRUE(
+      fails([&] { here.enable_peer_access(there); }, ErrorCode::kPeerAccessAlreadyEnabled, {here_id, there_id}));
   here.disable_peer_access(there);
-  EXPECT_TRUE(fails([&] { use(stream, remote); }, Code::kPeerAccessNotEnabled, {"remote"}));
-  EXPECT_TRUE(fails([&] { here.disable_peer_access(there); }, Code::kPeerAccessNotEnabled, {here_id, there_id}));
-  EXPECT_TRUE(fails([&] { here.enable_peer_access(here); }, Code::kInvalidDevice));
+  EXPECT_TRUE(fails([&] { use(stream, remote); }, ErrorCode::kPeerAccessNotEnabled, {"remote"}));
+  EXPECT_TRUE(fails([&] { here.disable_peer_access(there); }, ErrorCode::kPeerAccessNotEnabled, {here_id, there_id}));
+  EXPECT_TRUE(fails([&] { here.enable_peer_access(here); }, ErrorCode::kInvalidDevice));
 }
 
 TEST_P(Peers, Rule73_LegacyPeerCopyIsABarrierOnBothDevices) {

@@ -94,7 +94,7 @@ TEST_P(Plans, BindingsReplaceBuffersAndScalars) {
   EXPECT_EQ(words_of(device, other)[4], mixed(0, 6));
   EXPECT_EQ(words_of(device, other)[12], 0u);
   EXPECT_TRUE(
-      fails([&] { stream.launch(plan, Bindings().buffer(planned, small)); }, Code::kInvalidValue, {"32", "64"}));
+      fails([&] { stream.launch(plan, Bindings().buffer(planned, small)); }, ErrorCode::kInvalidValue, {"32", "64"}));
 }
 
 // A launch that is refused must issue nothing: half a plan would be worse than none.
@@ -108,7 +108,7 @@ TEST_P(Plans, ARefusedLaunchRunsNothing) {
   stream.fill(later, 1);
   Plan plan = stream.end_capture();
   { const Buffer gone = std::move(later); }
-  EXPECT_TRUE(fails([&] { stream.launch(plan); }, Code::kInvalidHandle, {"freed"}));
+  EXPECT_TRUE(fails([&] { stream.launch(plan); }, ErrorCode::kInvalidHandle, {"freed"}));
   EXPECT_TRUE(finished(stream));
   EXPECT_TRUE(trail.is({}));
 }

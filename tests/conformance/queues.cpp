@@ -22,7 +22,8 @@ TEST_P(Queues, Rule92_NumberOfQueuesIsAnOptionFixedAtOpening) {
   SLIP_NOT_ON_CUDA("the number of queues of a GPU is fixed for the process, before CUDA starts");
   for (const int count : {1, 8, 32}) EXPECT_EQ(with_queues(count).info().queues, count);
   for (const int count : {-1, 33})
-    EXPECT_TRUE(fails([&] { static_cast<void>(with_queues(count)); }, Code::kInvalidValue, {std::to_string(count)}));
+    EXPECT_TRUE(
+        fails([&] { static_cast<void>(with_queues(count)); }, ErrorCode::kInvalidValue, {std::to_string(count)}));
   EXPECT_EQ(with_queues(0).info().queues, simulated() ? 8 : 0) << "unlimited on cpu, as described on sim";
 }
 

@@ -49,7 +49,7 @@ TEST_P(StreamLife, Rule16_PlainStreamsAreBlocking) {
 TEST_P(StreamLife, Rule17_BadFlagsAreRefused) {
   const Device device = open();
   EXPECT_TRUE(
-      fails([&] { static_cast<void>(device.stream(static_cast<StreamFlags>(7))); }, Code::kInvalidValue, {"7"}));
+      fails([&] { static_cast<void>(device.stream(static_cast<StreamFlags>(7))); }, ErrorCode::kInvalidValue, {"7"}));
   EXPECT_NO_THROW(static_cast<void>(device.stream()));
 }
 
@@ -75,7 +75,7 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamReturnsAndItsWorkStillRuns) {
     trail.leave(stream, 1);
     trail.leave(stream, 2);
   }  // returns although the gate is closed
-  EXPECT_TRUE(fails([&] { trail.leave(dangling, 3); }, Code::kInvalidHandle, {std::to_string(dangling.id())}));
+  EXPECT_TRUE(fails([&] { trail.leave(dangling, 3); }, ErrorCode::kInvalidHandle, {std::to_string(dangling.id())}));
   const Stream next = device.stream();
   EXPECT_FALSE(next == dangling);
   EXPECT_TRUE(finished(next)) << "a new stream has nothing to do with the old one";
@@ -114,7 +114,7 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStu
           ++calls;
         }
       } catch (const Error& error) {
-        if (error.code() == Code::kInvalidHandle) continue;
+        if (error.code() == ErrorCode::kInvalidHandle) continue;
         failed = true;
         throw;
       }

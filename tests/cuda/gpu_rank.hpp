@@ -204,7 +204,7 @@ class GpuRank {
       const std::string wrong = (this->*check)();
       const std::string text = wrong.empty() ? "" : fmt::format("rank {}: {}", comm.rank(), wrong);
       if (!text.empty()) {
-        comm.fail(Code::kLaunchFailed, text);
+        comm.fail(ErrorCode::kLaunchFailed, text);
         return text;
       }
     }

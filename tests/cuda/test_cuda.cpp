@@ -67,7 +67,7 @@ class Cuda : public testing::Test {
 
 TEST(CudaAbsent, OpeningSaysThatThereIsNoGpu) {
   if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
-  EXPECT_TRUE(fails([] { Device::open("cuda:0"); }, Code::kInvalidDevice, {"no GPU"}));
+  EXPECT_TRUE(fails([] { Device::open("cuda:0"); }, ErrorCode::kInvalidDevice, {"no GPU"}));
 }
 
 TEST_F(Cuda, AKernelRuns) {
@@ -102,7 +102,7 @@ TEST_F(Cuda, AnAdoptedStreamStaysItsOwners) {
   }
   EXPECT_EQ(cudaStreamQuery(theirs), cudaSuccess) << "it lives on";
   EXPECT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
-  EXPECT_TRUE(fails([&] { Stream::adopt(*device, nullptr); }, Code::kInvalidHandle, {"null"}));
+  EXPECT_TRUE(fails([&] { Stream::adopt(*device, nullptr); }, ErrorCode::kInvalidHandle, {"null"}));
 }
 
 // Its work goes on after the native stream was destroyed, and others may wait for it. Nothing uses the handle any more.
@@ -155,7 +155,7 @@ TEST_F(Cuda, AHostFunctionOfAPlanThatThrowsFailsTheStreamItWasLaunchedIn) {
   stream.host([] { throw std::runtime_error("no more paper"); }, "print");
   Plan plan = stream.end_capture();
   other.launch(plan);
-  EXPECT_TRUE(fails([&] { other.sync(); }, Code::kLaunchFailed, {"'print'", "no more paper"}));
+  EXPECT_TRUE(fails([&] { other.sync(); }, ErrorCode::kLaunchFailed, {"'print'", "no more paper"}));
   EXPECT_NO_THROW(stream.sync());
 }
 
@@ -232,21 +232,22 @@ TEST_F(Cuda, StreamOrderedMemoryIsTheDriversAndCounted) {
 }
 
 TEST_F(Cuda, OutOfMemorySaysAskedFreeAndTotal) {
-  EXPECT_TRUE(fails([&] { device->alloc(std::size_t{1} << 60); }, Code::kOutOfMemory, {"1152921504606846976", "free"}));
+  EXPECT_TRUE(
+      fails([&] { device->alloc(std::size_t{1} << 60); }, ErrorCode::kOutOfMemory, {"1152921504606846976", "free"}));
   const Device small = Device::open("cuda:0", {.memory_limit = 1 << 20});
-  EXPECT_TRUE(fails([&] { small.alloc(2 << 20); }, Code::kOutOfMemory, {"1048576"}));
+  EXPECT_TRUE(fails([&] { small.alloc(2 << 20); }, ErrorCode::kOutOfMemory, {"1048576"}));
   const Stream stream = small.stream();
-  EXPECT_TRUE(fails([&] { stream.alloc(2 << 20); }, Code::kOutOfMemory, {"1048576"}));
+  EXPECT_TRUE(fails([&] { stream.alloc(2 << 20); }, ErrorCode::kOutOfMemory, {"1048576"}));
 }
 
 TEST_F(Cuda, AKernelWithoutACudaFunctionIsRefused) {
   static const Kernel kHostOnly{"host only", [](const Args&) {}};
-  EXPECT_TRUE(fails([&] { device->stream().launch(kHostOnly); }, Code::kUnsupported, {"'host only'"}));
+  EXPECT_TRUE(fails([&] { device->stream().launch(kHostOnly); }, ErrorCode::kUnsupported, {"'host only'"}));
 }
 
 TEST_F(Cuda, ThereAreOnlySoManyGpus) {
-  EXPECT_TRUE(fails([] { Device::open("cuda:99"); }, Code::kInvalidDevice, {"this machine has"}));
-  EXPECT_TRUE(fails([] { Device::open("cuda:x"); }, Code::kInvalidDevice, {"cuda:NUMBER"}));
+  EXPECT_TRUE(fails([] { Device::open("cuda:99"); }, ErrorCode::kInvalidDevice, {"this machine has"}));
+  EXPECT_TRUE(fails([] { Device::open("cuda:x"); }, ErrorCode::kInvalidDevice, {"cuda:NUMBER"}));
 }
 
 TEST_F(Cuda, ATraceHasTheGpusTimes) {
@@ -280,7 +281,7 @@ TEST_F(Cuda, ATraceHasTheGpusTimes) {
     try {
       call();
     } catch (const Error& error) {
-      if (error.code() == Code::kDeviceFault) return std::string(error.what());
+      if (error.code() == ErrorCode::kDeviceFault) return std::string(error.what());
     }
     return std::string();
   };
@@ -301,7 +302,7 @@ TEST_F(Cuda, AFaultIsStickyAndNamesTheOps) {
   ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (cudaFree(nullptr) != cudaSuccess) std::_Exit(2);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (!fails([] { Device::open("cuda:0", {.max_connections = 32}); }, Code::kInvalidValue,
+    if (!fails([] { Device::open("cuda:0", {.max_connections = 32}); }, ErrorCode::kInvalidValue,
                {"max_connections 32", "8 hardware queues", "CUDA_DEVICE_MAX_CONNECTIONS=32"}))
       std::_Exit(3);
   }
@@ -318,7 +319,7 @@ TEST_F(Cuda, AFaultIsStickyAndNamesTheOps) {
     if (Device::open("cuda:0", {.max_connections = queues}).info().queues != 16) std::_Exit(3);
   }
   const bool refused =
-      fails([] { Device::open("cuda:0", {.max_connections = 32}); }, Code::kInvalidValue, {"16 hardware queues"});
+      fails([] { Device::open("cuda:0", {.max_connections = 32}); }, ErrorCode::kInvalidValue, {"16 hardware queues"});
   std::_Exit(refused ? 0 : 4);
 }
 

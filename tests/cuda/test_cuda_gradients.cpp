@@ -329,7 +329,7 @@ std::string check_everything(GpuTrainer& trainer) {
     const std::string wrong = check(trainer);
     if (wrong.empty()) continue;
     const std::string text = fmt::format("rank {}: {}", trainer.rank(), wrong);
-    trainer.comm.fail(Code::kLaunchFailed, text);
+    trainer.comm.fail(ErrorCode::kLaunchFailed, text);
     return text;
   }
   trainer.comm.finalize();
@@ -382,7 +382,7 @@ class CudaGradients : public testing::Test {
     expect_no_errors(run(count, body, max_channels));
     for (const std::string& text : wrong) EXPECT_EQ(text, "");
   }
-  static void expect_all(const std::vector<Met>& met, Code code, std::initializer_list<std::string_view> words) {
+  static void expect_all(const std::vector<Met>& met, ErrorCode code, std::initializer_list<std::string_view> words) {
     for (std::size_t rank = 0; rank < met.size(); ++rank) {
       ASSERT_TRUE(met[rank].code) << "rank " << rank << " met no error";
       EXPECT_EQ(*met[rank].code, code) << met[rank].text;
@@ -467,7 +467,7 @@ TEST_F(CudaGradients, ReadyTwiceIsAnErrorOnAllRanks) {
                        trainer.compute.sync();
                      }
                    }),
-               Code::kInvalidValue, {"rank 1", "twice", "'layer1'", "256 bytes"});
+               ErrorCode::kInvalidValue, {"rank 1", "twice", "'layer1'", "256 bytes"});
   }
 }
 
@@ -487,7 +487,7 @@ TEST_F(CudaGradients, AMissingGradientIsAnErrorOnAllRanks) {
                          trainer.compute.sync();
                        }
                      }),
-                 Code::kInvalidValue, {"rank 1", "neither ready() nor absent()", "'layer1'"});
+                 ErrorCode::kInvalidValue, {"rank 1", "neither ready() nor absent()", "'layer1'"});
     }
   }
 }
@@ -509,7 +509,7 @@ TEST_F(CudaGradients, AHookThatThrowsIsAnErrorOnAllRanks) {
                      trainer.compute.sync();
                    }
                  }),
-             Code::kLaunchFailed, {"rank 1", "the hook", "no more"});
+             ErrorCode::kLaunchFailed, {"rank 1", "the hook", "no more"});
 }
 
 TEST_F(CudaGradients, DifferentParametersAreAnErrorOnAllRanks) {
@@ -519,7 +519,7 @@ TEST_F(CudaGradients, DifferentParametersAreAnErrorOnAllRanks) {
                    gradients.add("fc.weight", trainer.rank() == 1 ? 2048 : 4096, DataType::kF32);
                    gradients.seal();
                  }),
-             Code::kMismatch, {"rank 1", "'fc.weight'", "2048 bytes", "4096 bytes", "rank 0"});
+             ErrorCode::kMismatch, {"rank 1", "'fc.weight'", "2048 bytes", "4096 bytes", "rank 0"});
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_F(CudaHosts, DifferentCallsAreAnErrorOnAllRanks) {
     one.stream.sync();
   });
   for (const Met& rank : met) {
-    EXPECT_EQ(rank.code, Code::kMismatch);
+    EXPECT_EQ(rank.code, ErrorCode::kMismatch);
     EXPECT_NE(rank.text.find("all_reduce of 2000000 F32 by sum"), std::string::npos) << rank.text;
     EXPECT_NE(rank.text.find("all_reduce of 2000000 I32 by sum"), std::string::npos) << rank.text;
   }
@@ -111,7 +111,7 @@ TEST_F(CudaHosts, ADeadlineNamesTheRankThatHasNotJoined) {
         one.stream.sync();
       },
       std::chrono::milliseconds(300));
-  EXPECT_EQ(met[0].code, Code::kTimeout);
+  EXPECT_EQ(met[0].code, ErrorCode::kTimeout);
   EXPECT_NE(met[0].text.find("for rank 1"), std::string::npos) << met[0].text;
 }
 
@@ -127,7 +127,7 @@ TEST_F(CudaHosts, AnAbortEndsACallThatWaits) {
     is_enqueued = true;
     one.stream.sync();
   });
-  EXPECT_EQ(met[0].code, Code::kAborted) << met[0].text;
+  EXPECT_EQ(met[0].code, ErrorCode::kAborted) << met[0].text;
   EXPECT_NE(met[0].text.find("rank 1"), std::string::npos) << met[0].text;
 }
 
@@ -225,7 +225,7 @@ SLIP_CHILD(CudaHosts, WaitForAKilledRank) {
       Communicator left = one.comm.shrink();
       left.all_reduce(one.out.slice(0, 4000), one.in.slice(0, 4000), DataType::kF32, ReduceOp::kSum, again);
       again.sync();
-      return error.code() == Code::kRankLost ? "lost" : error.what();
+      return error.code() == ErrorCode::kRankLost ? "lost" : error.what();
     }
     return "no error";
   });

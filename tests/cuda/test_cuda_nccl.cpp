@@ -394,7 +394,7 @@ SLIP_CHILD(CudaNccl, WaitForAKilledRank) {
       left.all_reduce(one.out.slice(0, 4000), one.in.slice(0, 4000), DataType::kF32, ReduceOp::kSum, again);
       again.sync();
       const bool named = std::string(error.what()).find("rank 2") != std::string::npos;
-      return error.code() == Code::kRankLost && named && left.nranks() == 2 ? "lost" : error.what();
+      return error.code() == ErrorCode::kRankLost && named && left.nranks() == 2 ? "lost" : error.what();
     }
     return "no error";
   });
@@ -464,7 +464,7 @@ SLIP_CHILD(CudaNccl, CallsOfDifferentTypes) {
       one.stream.sync();
       one.comm.finalize();
     } catch (const Error& error) {
-      return error.code() == Code::kMismatch ? "mismatch" : error.what();
+      return error.code() == ErrorCode::kMismatch ? "mismatch" : error.what();
     }
     return "no error";
   });

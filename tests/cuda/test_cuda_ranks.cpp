@@ -79,7 +79,7 @@ TEST_F(CudaRanks, DifferentCallsAreAnErrorOnAllRanks) {
     one.stream.sync();
   });
   for (const Met& rank : met) {
-    EXPECT_EQ(rank.code, Code::kMismatch);
+    EXPECT_EQ(rank.code, ErrorCode::kMismatch);
     EXPECT_NE(rank.text.find("all_reduce of 100 F32 by sum"), std::string::npos) << rank.text;
     EXPECT_NE(rank.text.find("all_reduce of 100 I32 by sum"), std::string::npos) << rank.text;
   }
@@ -100,7 +100,7 @@ TEST_F(CudaRanks, ADeadlineNamesTheRankThatHasNotJoined) {
       },
       options);
   for (const int rank : {0, 2}) {
-    EXPECT_EQ(met[static_cast<std::size_t>(rank)].code, Code::kTimeout);
+    EXPECT_EQ(met[static_cast<std::size_t>(rank)].code, ErrorCode::kTimeout);
     EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("for rank 1"), std::string::npos)
         << met[static_cast<std::size_t>(rank)].text;
   }
@@ -109,7 +109,7 @@ TEST_F(CudaRanks, ADeadlineNamesTheRankThatHasNotJoined) {
 TEST_F(CudaRanks, ARankWithoutMemoryIsAnErrorOnAllRanks) {
   expect_no_errors(run(2, [](GpuRank& one, int rank) {
     EXPECT_TRUE(test::fails([&] { static_cast<void>(one.comm.allocate(rank == 1 ? std::size_t{1} << 60 : 100)); },
-                            Code::kOutOfMemory, {"rank 1", "1152921504606846976 bytes"}));
+                            ErrorCode::kOutOfMemory, {"rank 1", "1152921504606846976 bytes"}));
     EXPECT_EQ(one.comm.allocate(100).bytes(), 100U) << "the communicator stays usable";
   }));
 }
@@ -205,7 +205,7 @@ SLIP_CHILD(CudaRanks, WaitForAKilledRank) {
       Communicator left = one.comm.shrink();
       left.all_reduce(one.out.slice(0, 4000), one.in.slice(0, 4000), DataType::kF32, ReduceOp::kSum, again);
       again.sync();
-      return error.code() == Code::kRankLost ? "lost" : error.what();
+      return error.code() == ErrorCode::kRankLost ? "lost" : error.what();
     }
     return "no error";
   });

@@ -58,7 +58,7 @@ TEST(ReduceCost, LiesOnLinesBetweenPoints) {
   EXPECT_EQ(cost.time(3000), 60);
   EXPECT_EQ(cost.time(6000), 180);
   EXPECT_EQ(simple_cost().time(kMiB), 10 * kUs + static_cast<Picos>(kMiB) * 1000);
-  EXPECT_TRUE(fails([] { static_cast<void>(ReduceCost{}.time(1)); }, Code::kInvalidValue, {"not known"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(ReduceCost{}.time(1)); }, ErrorCode::kInvalidValue, {"not known"}));
 }
 
 TEST(BucketOrder, IsTheBestOfAllOrders) {
@@ -114,12 +114,12 @@ TEST(BucketPlan, ExposureFollowsTheRecurrence) {
       [&] {
         static_cast<void>(exposure_of(profile, cost, {{{0, 2000}}}));
       },
-      Code::kInvalidValue, {"2000", "3000"}));
+      ErrorCode::kInvalidValue, {"2000", "3000"}));
   EXPECT_TRUE(fails(
       [&] {
         static_cast<void>(exposure_of(profile, cost, {{{0, 2000}, {1000, 2000}}}));
       },
-      Code::kInvalidValue, {"1000", "2000"}));
+      ErrorCode::kInvalidValue, {"1000", "2000"}));
 }
 
 // If calls keep their order, dynamic programming finds the earliest end of all borders.
@@ -255,7 +255,7 @@ TEST(BucketPlan, OfNothingIsNothing) {
   GradientProfile one;
   one.gradients = {{64, 5, 5, 0}};
   EXPECT_EQ(plan_buckets(one, simple_cost()).buckets.size(), 1U);
-  EXPECT_TRUE(fails([&] { static_cast<void>(plan_buckets(one, {})); }, Code::kInvalidValue, {"not known"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan_buckets(one, {})); }, ErrorCode::kInvalidValue, {"not known"}));
 }
 
 }  // namespace
@@ -300,10 +300,10 @@ TEST(ClusterCost, SeveralHosts) {
   for (std::size_t i = 0; i < hosts.cost.points.size(); ++i)
     EXPECT_EQ(hosts.cost.points[i].time, copies.cost.points[i].time);
   const std::vector<TopoSystem> many(600, machine());
-  EXPECT_TRUE(fails([&] { flow::cluster_cost(many, 1); }, Code::kInvalidValue, {"4800 ranks", "at most 4096"}));
+  EXPECT_TRUE(fails([&] { flow::cluster_cost(many, 1); }, ErrorCode::kInvalidValue, {"4800 ranks", "at most 4096"}));
   const TopoSystem one = parse_topology("<system><cpu numaid=\"0\"/></system>", "one.xml");
-  EXPECT_TRUE(fails([&] { flow::cluster_cost({one}, 1); }, Code::kInvalidValue, {"one.xml", "one device"}));
-  EXPECT_TRUE(fails([&] { flow::cluster_cost({machine(), one}, 1); }, Code::kInvalidValue, {"not all have GPUs"}));
+  EXPECT_TRUE(fails([&] { flow::cluster_cost({one}, 1); }, ErrorCode::kInvalidValue, {"one.xml", "one device"}));
+  EXPECT_TRUE(fails([&] { flow::cluster_cost({machine(), one}, 1); }, ErrorCode::kInvalidValue, {"not all have GPUs"}));
 }
 
 }  // namespace

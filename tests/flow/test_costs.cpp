@@ -50,7 +50,8 @@ TEST(LinkCost, TakesItsLatencyThenItsRate) {
   const LinkCost link{.bytes_per_second = 2e9, .latency = 3 * kMicro};
   EXPECT_EQ(link.time_for(0), 3 * kMicro);
   EXPECT_EQ(link.time_for(1'000'000), 503 * kMicro);
-  EXPECT_TRUE(fails([] { static_cast<void>(LinkCost{}.time_for(7)); }, Code::kInvalidValue, {"7 bytes", "not known"}));
+  EXPECT_TRUE(
+      fails([] { static_cast<void>(LinkCost{}.time_for(7)); }, ErrorCode::kInvalidValue, {"7 bytes", "not known"}));
 }
 
 TEST(Costs, TimesLieOnALineBetweenSamplesOfTheSameWeight) {
@@ -87,7 +88,7 @@ TEST(Costs, AKernelWithoutSampleIsRefused) {
   costs.samples = {{"other", 0, 0, 1000, 500}};
   Ops ops;
   const GraphOp& op = ops.add(kDot, 0, {});
-  EXPECT_TRUE(fails([&] { static_cast<void>(costs.time_of(ops.graph, op)); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { static_cast<void>(costs.time_of(ops.graph, op)); }, ErrorCode::kInvalidValue,
                     {"op 0", "'dot'", "here", "other", "measure_costs"}));
 }
 
@@ -145,12 +146,12 @@ TEST_F(CostsFile, WhatCannotBeMeasuredIsRefused) {
     const std::size_t at = text.find(each.from);
     ASSERT_NE(at, std::string::npos) << good;
     std::ofstream(path) << text.replace(at, each.from.size(), each.to);
-    EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, Code::kParse, each.words));
-    EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, Code::kParse, {path}));
+    EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, ErrorCode::kParse, each.words));
+    EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, ErrorCode::kParse, {path}));
   }
   costs.load_slowdown = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(fails([&] { write_costs(costs, path); }, Code::kInvalidValue, {"nan"}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path + ".none")); }, Code::kIo, {path}));
+  EXPECT_TRUE(fails([&] { write_costs(costs, path); }, ErrorCode::kInvalidValue, {"nan"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path + ".none")); }, ErrorCode::kIo, {path}));
 }
 
 Graph three_ops() {
@@ -174,7 +175,8 @@ TEST(ModelCosts, AreThoseOfTheSimulation) {
   EXPECT_EQ(costs.unload, (LinkCost{0.5e9, 3 * kMicro}));
   EXPECT_EQ(costs.kernel_slowdown, 0.25);
   EXPECT_EQ(costs.load_slowdown, 0.5);
-  EXPECT_TRUE(fails([&] { static_cast<void>(model_costs(graph, "cpu")); }, Code::kInvalidValue, {"'cpu'", "sim:h200"}));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(model_costs(graph, "cpu")); }, ErrorCode::kInvalidValue, {"'cpu'", "sim:h200"}));
 }
 
 // In virtual time the result of every measurement is known, whatever the host's calls cost.
@@ -278,9 +280,9 @@ TEST(MeasureCosts, AnOpThatFailsIsReported) {
   Ops ops;
   ops.add(kFails, 0, {});
   EXPECT_TRUE(fails([&] { static_cast<void>(measure_costs(ops.graph, Device::open("cpu"), {.piece_bytes = 64})); },
-                    Code::kLaunchFailed, {"op 0", "on purpose"}));
+                    ErrorCode::kLaunchFailed, {"op 0", "on purpose"}));
   EXPECT_TRUE(fails([&] { static_cast<void>(measure_costs(ops.graph, Device::open("cpu"), {.piece_bytes = 0})); },
-                    Code::kInvalidValue, {"0 bytes"}));
+                    ErrorCode::kInvalidValue, {"0 bytes"}));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ std::vector<Met> with_trainers(int count, const std::function<void(Trainer&)>& b
   return as_trainers(count, body, options);
 }
 
-void expect_all(const std::vector<Met>& met, Code code, std::initializer_list<std::string_view> words) {
+void expect_all(const std::vector<Met>& met, ErrorCode code, std::initializer_list<std::string_view> words) {
   for (std::size_t rank = 0; rank < met.size(); ++rank) {
     ASSERT_TRUE(met[rank].code) << "rank " << rank << " met no error";
     EXPECT_EQ(*met[rank].code, code) << met[rank].text;
@@ -41,7 +41,7 @@ TEST_P(GradientFailures, RegisteredTwice) {
                              if (trainer.rank() == 1) gradients.add("fc.weight", 512, DataType::kF32);
                              gradients.seal();
                            }),
-             Code::kInvalidValue, {"rank 1", "'fc.weight'", "4096 bytes", "512 bytes"});
+             ErrorCode::kInvalidValue, {"rank 1", "'fc.weight'", "4096 bytes", "512 bytes"});
 }
 
 TEST_P(GradientFailures, OtherSizes) {
@@ -52,7 +52,7 @@ TEST_P(GradientFailures, OtherSizes) {
                              gradients.add("fc.weight", trainer.rank() == 1 ? 2048 : 4096, DataType::kF32);
                              gradients.seal();
                            }),
-             Code::kMismatch, {"rank 1", "'fc.weight'", "2048 bytes", "4096 bytes", "rank 0"});
+             ErrorCode::kMismatch, {"rank 1", "'fc.weight'", "2048 bytes", "4096 bytes", "rank 0"});
 }
 
 TEST_P(GradientFailures, OtherTypes) {
@@ -62,7 +62,7 @@ TEST_P(GradientFailures, OtherTypes) {
                              gradients.add("fc.weight", 4096, trainer.rank() == 1 ? DataType::kBF16 : DataType::kF32);
                              gradients.seal();
                            }),
-             Code::kMismatch, {"rank 1", "'fc.weight'", "BF16", "F32"});
+             ErrorCode::kMismatch, {"rank 1", "'fc.weight'", "BF16", "F32"});
 }
 
 TEST_P(GradientFailures, OtherNumberOfParameters) {
@@ -73,7 +73,7 @@ TEST_P(GradientFailures, OtherNumberOfParameters) {
                              if (trainer.rank() == 0) gradients.add("b", 128, DataType::kF32);
                              gradients.seal();
                            }),
-             Code::kMismatch, {"parameter 1", "none", "'b' (128 bytes of F32)"});
+             ErrorCode::kMismatch, {"parameter 1", "none", "'b' (128 bytes of F32)"});
 }
 
 TEST_P(GradientFailures, OtherOptions) {
@@ -85,7 +85,7 @@ TEST_P(GradientFailures, OtherOptions) {
                              gradients.add("a", 64, DataType::kF32);
                              gradients.seal();
                            }),
-             Code::kMismatch, {"options", "rank 1", "ddp", "each"});
+             ErrorCode::kMismatch, {"options", "rank 1", "ddp", "each"});
 }
 
 TEST_P(GradientFailures, ReadyTwice) {
@@ -103,7 +103,7 @@ TEST_P(GradientFailures, ReadyTwice) {
                                  trainer.compute.sync();
                                }
                              }),
-               Code::kInvalidValue, {"rank 1", "twice", "'layer1'", "256 bytes"});
+               ErrorCode::kInvalidValue, {"rank 1", "twice", "'layer1'", "256 bytes"});
   }
 }
 
@@ -122,7 +122,7 @@ TEST_P(GradientFailures, ARankSkipsAParameter) {
                                    trainer.compute.sync();
                                  }
                                }),
-                 Code::kInvalidValue, {"rank 1", "'layer1'", "256 bytes", "neither"});
+                 ErrorCode::kInvalidValue, {"rank 1", "'layer1'", "256 bytes", "neither"});
     }
   }
 }
@@ -132,7 +132,7 @@ TEST_P(GradientFailures, AHookThrows) {
     const std::vector<Met> met = with_trainers(GetParam(), [&](Trainer& trainer) {
       bool throws = false;
       const auto hook = [&](const GradientCall& call) {
-        if (throws && own_type) throw Error(Code::kOutOfMemory, "no room for it");
+        if (throws && own_type) throw Error(ErrorCode::kOutOfMemory, "no room for it");
         if (throws) throw std::runtime_error("no room for it");
         call.comm.all_reduce(call.data, call.data, call.type, ReduceOp::kAvg, call.stream);
       };
@@ -143,7 +143,7 @@ TEST_P(GradientFailures, AHookThrows) {
         trainer.compute.sync();
       }
     });
-    expect_all(met, own_type ? Code::kOutOfMemory : Code::kLaunchFailed,
+    expect_all(met, own_type ? ErrorCode::kOutOfMemory : ErrorCode::kLaunchFailed,
                {"rank 1", "'layer", "bytes of F32", "hook", "no room for it"});
   }
 }
@@ -162,7 +162,7 @@ TEST_P(GradientFailures, AKernelThrows) {
   });
   EXPECT_NE(met[1].text.find("bad numbers"), std::string::npos) << met[1].text;
   for (const Met& one : met) {
-    EXPECT_TRUE(one.code && *one.code != Code::kTimeout) << one.text;
+    EXPECT_TRUE(one.code && *one.code != ErrorCode::kTimeout) << one.text;
     const bool named =
         one.text.find("bad numbers") != std::string::npos || one.text.find("rank 1") != std::string::npos;
     EXPECT_TRUE(named) << one.text;
@@ -173,20 +173,21 @@ TEST(GradientMisuse, IsReportedAtOnce) {
   const std::vector<Met> met = with_trainers(1, [](Trainer& trainer) {
     Gradients gradients(trainer.comm, trainer.device, {.buckets = BucketRule::kDdp});
     const ParameterId a = gradients.add("a", 64, DataType::kF32);
-    EXPECT_TRUE(fails([&] { gradients.ready(a, trainer.compute); }, Code::kNotReady, {"seal"}));
+    EXPECT_TRUE(fails([&] { gradients.ready(a, trainer.compute); }, ErrorCode::kNotReady, {"seal"}));
     const ParameterId b = gradients.add("b", 64, DataType::kF32);
     gradients.seal();
-    EXPECT_TRUE(fails([&] { gradients.seal(); }, Code::kInvalidValue, {"already"}));
-    EXPECT_TRUE(fails([&] { gradients.add("c", 64, DataType::kF32); }, Code::kInvalidValue, {"'c'"}));
-    EXPECT_TRUE(fails([&] { gradients.ready(ParameterId{2}, trainer.compute); }, Code::kInvalidValue, {"2"}));
+    EXPECT_TRUE(fails([&] { gradients.seal(); }, ErrorCode::kInvalidValue, {"already"}));
+    EXPECT_TRUE(fails([&] { gradients.add("c", 64, DataType::kF32); }, ErrorCode::kInvalidValue, {"'c'"}));
+    EXPECT_TRUE(fails([&] { gradients.ready(ParameterId{2}, trainer.compute); }, ErrorCode::kInvalidValue, {"2"}));
     gradients.ready(b, trainer.compute);
-    EXPECT_TRUE(fails([&] { gradients.wait(b, trainer.compute); }, Code::kNotReady, {"'b'", "'a' (64 bytes of F32)"}));
-    EXPECT_TRUE(fails([&] { gradients.clip_norm(1, trainer.compute); }, Code::kInvalidValue, {"norm"}));
+    EXPECT_TRUE(
+        fails([&] { gradients.wait(b, trainer.compute); }, ErrorCode::kNotReady, {"'b'", "'a' (64 bytes of F32)"}));
+    EXPECT_TRUE(fails([&] { gradients.clip_norm(1, trainer.compute); }, ErrorCode::kInvalidValue, {"norm"}));
     gradients.ready(a, trainer.compute);
     gradients.wait(b, trainer.compute);
     gradients.step_end();
-    EXPECT_TRUE(fails([&] { Gradients wrong(trainer.comm, trainer.device, {.check_every = -1}); }, Code::kInvalidValue,
-                      {"-1"}));
+    EXPECT_TRUE(fails([&] { Gradients wrong(trainer.comm, trainer.device, {.check_every = -1}); },
+                      ErrorCode::kInvalidValue, {"-1"}));
     trainer.compute.sync();
   });
   test::expect_no_errors(met);

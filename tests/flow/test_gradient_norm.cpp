@@ -98,9 +98,9 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
     }
     Gradients* const sets[] = {&shared.gradients, &expert.gradients};
     EXPECT_TRUE(
-        fails([&] { Gradients::clip_norm({}, trainer.comm, 1, trainer.compute); }, Code::kInvalidValue, {"none"}));
-    EXPECT_TRUE(
-        fails([&] { Gradients::clip_norm(sets, trainer.comm, 1, trainer.compute); }, Code::kNotReady, {"waits for"}));
+        fails([&] { Gradients::clip_norm({}, trainer.comm, 1, trainer.compute); }, ErrorCode::kInvalidValue, {"none"}));
+    EXPECT_TRUE(fails([&] { Gradients::clip_norm(sets, trainer.comm, 1, trainer.compute); }, ErrorCode::kNotReady,
+                      {"waits for"}));
   }));
   for (const double norm : norms) EXPECT_EQ(norm, norms[0]);
 }

@@ -286,7 +286,7 @@ TEST(GradientComparisons, NameTheLargestDifferences) {
   EXPECT_EQ(text.find("bucket 0"), std::string::npos) << text;
 
   measured.buckets[1].bucket.bytes = 128;
-  EXPECT_TRUE(fails([&] { compare_steps(predicted, measured); }, Code::kMismatch, {"different buckets"}));
+  EXPECT_TRUE(fails([&] { compare_steps(predicted, measured); }, ErrorCode::kMismatch, {"different buckets"}));
 }
 
 // predict_report() uses the definitions of measured reports, and agrees with predict_step().

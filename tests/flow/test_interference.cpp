@@ -96,15 +96,16 @@ TEST(Interference, CostsAndSimulationHaveOneLimit) {
 
   Costs beyond = costs;
   beyond.load_slowdown = sim::kMaxSlowdown + 1;
-  EXPECT_TRUE(fails([&] { write_costs(beyond, path); }, Code::kInvalidValue, {"1001", "at most 1000"}));
-  EXPECT_TRUE(fails([&] { predict_weights(plan, chain.graph, beyond, 3); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { write_costs(beyond, path); }, ErrorCode::kInvalidValue, {"1001", "at most 1000"}));
+  EXPECT_TRUE(fails([&] { predict_weights(plan, chain.graph, beyond, 3); }, ErrorCode::kInvalidValue,
                     {"load slowdown of 1001", "0 to 1000"}));
   beyond = costs;
   beyond.samples.front().beside *= 3;
-  EXPECT_TRUE(fails([&] { write_costs(beyond, path); }, Code::kInvalidValue, {"at most 1000"}));
+  EXPECT_TRUE(fails([&] { write_costs(beyond, path); }, ErrorCode::kInvalidValue, {"at most 1000"}));
   beyond = costs;
   beyond.load.bytes_per_second = 100'000;
-  EXPECT_TRUE(fails([&] { predict_weights(plan, chain.graph, beyond, 3); }, Code::kInvalidValue, {"load rate", "B/s"}));
+  EXPECT_TRUE(
+      fails([&] { predict_weights(plan, chain.graph, beyond, 3); }, ErrorCode::kInvalidValue, {"load rate", "B/s"}));
   std::remove(path.c_str());
 }
 

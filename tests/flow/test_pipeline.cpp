@@ -294,7 +294,7 @@ TEST(Pipeline, AFailureArrivesAndThePipelineGoesOn) {
       Pipeline pipeline(device, spec);
       for (const End end : kEnds) {
         g_throws = true;
-        EXPECT_TRUE(fails([&] { pipeline.run(data.source(end), data.sink(end)); }, Code::kLaunchFailed,
+        EXPECT_TRUE(fails([&] { pipeline.run(data.source(end), data.sink(end)); }, ErrorCode::kLaunchFailed,
                           {"sometimes", "on purpose"}));
         g_throws = false;
         EXPECT_NO_THROW(pipeline.run(data.source(end), data.sink(end)));
@@ -313,9 +313,9 @@ TEST(Pipeline, FunctionsThatFailAreReported) {
   const PipelineSource bad([](std::uint64_t first, std::span<std::byte>) {
     if (first == 300) throw std::runtime_error("disk on fire");
   });
-  EXPECT_TRUE(fails([&] { pipeline.run(bad, data.sink(End::kPinned)); }, Code::kLaunchFailed, {"disk on fire"}));
+  EXPECT_TRUE(fails([&] { pipeline.run(bad, data.sink(End::kPinned)); }, ErrorCode::kLaunchFailed, {"disk on fire"}));
   const PipelineSink full([](std::uint64_t, std::span<const std::byte>) { throw std::runtime_error("no space"); });
-  EXPECT_TRUE(fails([&] { pipeline.run(data.source(End::kPinned), full); }, Code::kLaunchFailed, {"no space"}));
+  EXPECT_TRUE(fails([&] { pipeline.run(data.source(End::kPinned), full); }, ErrorCode::kLaunchFailed, {"no space"}));
   pipeline.run(data.source(End::kFunction), data.sink(End::kPageable));
   EXPECT_TRUE(data.right(End::kPageable));
 
@@ -335,13 +335,13 @@ TEST(Pipeline, CallsThatDoNotFitAreRefused) {
   Data data(device, 1000, 1), small(device, 999, 1);
   Pipeline pipeline(device, spec_of(1000, 100, 2));
   EXPECT_EQ(device.memory().peak, pipeline.plan().memory);
-  EXPECT_TRUE(fails([&] { pipeline.run(small.source(End::kPinned), data.sink(End::kPinned)); }, Code::kInvalidValue,
-                    {"source", "3996", "4000"}));
-  EXPECT_TRUE(fails([&] { pipeline.run(data.source(End::kPinned), small.sink(End::kPinned)); }, Code::kInvalidValue,
-                    {"sink", "7992", "8000"}));
-  EXPECT_TRUE(fails([&] { pipeline.finish(); }, Code::kNotReady, {"start()"}));
+  EXPECT_TRUE(fails([&] { pipeline.run(small.source(End::kPinned), data.sink(End::kPinned)); },
+                    ErrorCode::kInvalidValue, {"source", "3996", "4000"}));
+  EXPECT_TRUE(fails([&] { pipeline.run(data.source(End::kPinned), small.sink(End::kPinned)); },
+                    ErrorCode::kInvalidValue, {"sink", "7992", "8000"}));
+  EXPECT_TRUE(fails([&] { pipeline.finish(); }, ErrorCode::kNotReady, {"start()"}));
   pipeline.start(data.source(End::kPageable), data.sink(End::kPinned));
-  EXPECT_TRUE(fails([&] { pipeline.start(data.source(End::kPinned), data.sink(End::kPinned)); }, Code::kNotReady,
+  EXPECT_TRUE(fails([&] { pipeline.start(data.source(End::kPinned), data.sink(End::kPinned)); }, ErrorCode::kNotReady,
                     {"finish()"}));
   pipeline.finish();
   EXPECT_TRUE(data.right(End::kPinned));
@@ -349,9 +349,9 @@ TEST(Pipeline, CallsThatDoNotFitAreRefused) {
   PipelineSpec spec = spec_of(1000, 0, 0);
   spec.memory = 100;
   spec.stages = {};
-  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, Code::kInvalidValue, {"100 bytes", "at least 512 bytes"}));
+  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"100 bytes", "at least 512 bytes"}));
   spec.elements = 0;
-  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, Code::kInvalidValue, {"0 elements"}));
+  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"0 elements"}));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(PipelinePlan, NoOtherChunkSizeIsBetter) {
           const Picos time = plan_pipeline(other, engines).predicted;
           EXPECT_LE(best.predicted, time + time / 100) << chunk << " in " << depth;
         } catch (const Error& error) {  // does not fit
-          EXPECT_EQ(error.code(), Code::kInvalidValue);
+          EXPECT_EQ(error.code(), ErrorCode::kInvalidValue);
         }
       }
     }
@@ -103,14 +103,14 @@ TEST(PipelinePlan, TooLittleMemoryNamesTheSmallestThatWorks) {
   spec.granule = 7;
   spec.memory = 1000;
   const std::uint64_t smallest = 7168 + 3584;  // one slot of seven elements each
-  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, ErrorCode::kInvalidValue,
                     {"1000 bytes", fmt::format("at least {} bytes", smallest)}));
   spec.memory = smallest - 1;
-  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, ErrorCode::kInvalidValue));
   spec.memory = smallest;
   EXPECT_EQ(plan_pipeline(spec).memory, smallest);
   spec.depth = 3;
-  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { static_cast<void>(plan_pipeline(spec)); }, ErrorCode::kInvalidValue,
                     {"3 slot", fmt::format("at least {} bytes", 3 * smallest)}));
   spec.memory = 3 * smallest;
   EXPECT_EQ(plan_pipeline(spec).depth, 3u);
@@ -121,7 +121,7 @@ TEST(PipelinePlan, WhatCannotBeRightIsRefused) {
                           std::initializer_list<std::string_view> words) {
     PipelineSpec spec = spec_of(100);
     change(spec);
-    return fails([&] { static_cast<void>(plan_pipeline(spec)); }, Code::kInvalidValue, words);
+    return fails([&] { static_cast<void>(plan_pipeline(spec)); }, ErrorCode::kInvalidValue, words);
   };
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.elements = 0; }, {"0 elements"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.bytes_in = 0; }, {"0 bytes in", "500 bytes out"}));

@@ -65,7 +65,8 @@ TEST(PlanLimits, ALinkOfOneByteASecond) {
   expect_plans(chain, "one byte a second");
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 32 * kMiB, .search_effort = 10'000});
   // 2^63 picoseconds are 106 days: the plan cannot be simulated, and the error says so.
-  EXPECT_TRUE(test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, Code::kInvalidValue, {"days"}));
+  EXPECT_TRUE(
+      test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, ErrorCode::kInvalidValue, {"days"}));
 }
 
 TEST(PlanLimits, OpsThatTakeForever) {
@@ -73,7 +74,8 @@ TEST(PlanLimits, OpsThatTakeForever) {
   const Chain chain = make_chain(std::vector<test::Layer>(40, {2 * kMiB, longest}), 1e9);
   expect_plans(chain, "half of eternity each");
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 32 * kMiB, .search_effort = 10'000});
-  EXPECT_TRUE(test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, Code::kInvalidValue, {"days"}));
+  EXPECT_TRUE(
+      test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, ErrorCode::kInvalidValue, {"days"}));
 }
 
 TEST(PlanLimits, BytesNearTheLastThatCanBeCounted) {
@@ -126,7 +128,8 @@ TEST(PlanLimits, StreamAllAndARingOfOnesOwn) {
             EXPECT_LE(static_cast<double>(made.step), 1.1 * static_cast<double>(made.compute) + 1) << "seed " << seed;
           }
         } catch (const Error& error) {
-          EXPECT_TRUE(error.code() == Code::kOutOfMemory || error.code() == Code::kInvalidValue) << error.what();
+          EXPECT_TRUE(error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kInvalidValue)
+              << error.what();
         }
       }
     }

@@ -180,7 +180,7 @@ TEST(PlanWeights, TooSmallABudgetNamesTheSmallestAndTheOp) {
     plan_weights(chain.graph, chain.costs, {.budget = 3 * kMiB});
     FAIL() << "it fits?";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kOutOfMemory);
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     const std::string text = error.what();
     EXPECT_NE(text.find("mix1"), std::string::npos) << text;
     const std::string words = "the smallest that works is ";
@@ -351,7 +351,7 @@ TEST(WeightsPlanFile, PlansThatDoNotFitAreRefused) {
   const Chain chain = random_chain(3, 20), other = random_chain(4, 20);
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB, .search_effort = 100'000});
   write_weights_plan(plan, chain.graph, file.path);
-  EXPECT_TRUE(test::fails([&] { read_weights_plan(other.graph, file.path); }, Code::kParse, {file.path}));
+  EXPECT_TRUE(test::fails([&] { read_weights_plan(other.graph, file.path); }, ErrorCode::kParse, {file.path}));
   const std::string good = file.text();
   // Replaces the first `from` after the first `after`.
   const auto refused = [&](const std::string& from, const std::string& to, std::initializer_list<std::string_view> text,
@@ -360,7 +360,7 @@ TEST(WeightsPlanFile, PlansThatDoNotFitAreRefused) {
     const std::size_t at = bad.find(from, bad.find(after));
     ASSERT_NE(at, std::string::npos) << from;
     file.put(bad.replace(at, from.size(), to));
-    EXPECT_TRUE(test::fails([&] { read_weights_plan(chain.graph, file.path); }, Code::kParse, text)) << to;
+    EXPECT_TRUE(test::fails([&] { read_weights_plan(chain.graph, file.path); }, ErrorCode::kParse, text)) << to;
   };
   refused("slipstream weights plan 1", "slipstream weights plan 9", {".format is", "weights plan 1\" is expected"});
   refused("\"loads\": [", "\"loads\": 7, \"x\": [", {".loads is 7", "a list"});

@@ -263,7 +263,7 @@ TEST(RandomGraphs, AChangedPlanIsRefusedUnprovenOrRight) {
         continue;
       }
     } catch (const Error& error) {
-      ASSERT_EQ(error.code(), Code::kInvalidValue) << error.what();
+      ASSERT_EQ(error.code(), ErrorCode::kInvalidValue) << error.what();
       ++refused;
       continue;
     }

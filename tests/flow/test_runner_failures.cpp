@@ -93,11 +93,11 @@ TEST(RunnerFailure, AKernelThatThrowsIsReportedByTheNextCalls) {
     }
     filled(runner, chain, 2);
     runner.step();
-    EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(end); }, Code::kLaunchFailed, {"no more"}));
+    EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(end); }, ErrorCode::kLaunchFailed, {"no more"}));
     for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE(test::fails([&] { runner.step(); }, Code::kLaunchFailed, {"no more"})) << i;
-      EXPECT_TRUE(test::fails([&] { runner.sync(); }, Code::kLaunchFailed, {"no more"})) << i;
-      EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(end); }, Code::kLaunchFailed, {"no more"})) << i;
+      EXPECT_TRUE(test::fails([&] { runner.step(); }, ErrorCode::kLaunchFailed, {"no more"})) << i;
+      EXPECT_TRUE(test::fails([&] { runner.sync(); }, ErrorCode::kLaunchFailed, {"no more"})) << i;
+      EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(end); }, ErrorCode::kLaunchFailed, {"no more"})) << i;
     }
   }
 }
@@ -251,11 +251,11 @@ TEST(RunnerFailure, CallsThatMakeNoSenseAreRefusedAndHarmNothing) {
   const Device device = Device::open("cpu");
   Runner runner(device, chain.graph, half(chain), from(weights));
   const Value x = *chain.graph.find("x"), y = *chain.graph.find("y5"), w = *chain.graph.find("w0");
-  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(y); }, Code::kNotReady, {"step"}));
-  EXPECT_TRUE(test::fails([&] { runner.input<std::uint32_t>(w); }, Code::kInvalidValue, {"w0"}));
+  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(y); }, ErrorCode::kNotReady, {"step"}));
+  EXPECT_TRUE(test::fails([&] { runner.input<std::uint32_t>(w); }, ErrorCode::kInvalidValue, {"w0"}));
   expect_right(runner, chain, weights, 1);
-  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(x); }, Code::kInvalidValue, {"x"}));
-  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>({1000}); }, Code::kInvalidValue, {"1000"}));
+  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>(x); }, ErrorCode::kInvalidValue, {"x"}));
+  EXPECT_TRUE(test::fails([&] { runner.output<std::uint32_t>({1000}); }, ErrorCode::kInvalidValue, {"1000"}));
   expect_right(runner, chain, weights, 2);
 }
 
@@ -264,9 +264,11 @@ TEST(RunnerFailure, APlanOfAnotherGraphIsRefused) {
   const Weights weights = test::random_weights(longer, 9);
   const Device device = Device::open("cpu");
   for (const Chain* other : {&longer, &shorter}) {
-    EXPECT_TRUE(test::fails([&] { Runner(device, chain.graph, half(*other), from(weights)); }, Code::kInvalidValue));
-    EXPECT_TRUE(test::fails([&] { verify_weights(half(*other), chain.graph); }, Code::kInvalidValue));
-    EXPECT_TRUE(test::fails([&] { predict_weights(half(*other), chain.graph, chain.costs); }, Code::kInvalidValue));
+    EXPECT_TRUE(
+        test::fails([&] { Runner(device, chain.graph, half(*other), from(weights)); }, ErrorCode::kInvalidValue));
+    EXPECT_TRUE(test::fails([&] { verify_weights(half(*other), chain.graph); }, ErrorCode::kInvalidValue));
+    EXPECT_TRUE(
+        test::fails([&] { predict_weights(half(*other), chain.graph, chain.costs); }, ErrorCode::kInvalidValue));
   }
   EXPECT_EQ(device.memory().used, 0u);
 }
@@ -277,10 +279,11 @@ TEST(RunnerFailure, ASourceThatThrowsLeavesNothingBehind) {
   for (int good = 0; good < 12; ++good) {
     int left = good;
     const auto source = WeightSource::callback([&](const GraphValue&, std::uint64_t, std::span<std::byte> into) {
-      if (left-- == 0) throw Error(Code::kIo, "the source is gone", Here::at());
+      if (left-- == 0) throw Error(ErrorCode::kIo, "the source is gone", Here::at());
       std::ranges::fill(into, std::byte{1});
     });
-    EXPECT_TRUE(test::fails([&] { Runner(device, chain.graph, half(chain), source); }, Code::kIo, {"gone"})) << good;
+    EXPECT_TRUE(test::fails([&] { Runner(device, chain.graph, half(chain), source); }, ErrorCode::kIo, {"gone"}))
+        << good;
     EXPECT_EQ(device.memory().used, 0u);
   }
 }

@@ -132,9 +132,9 @@ TEST(StreamerSources, AGroupOfSeveralTensorsHasOffsets) {
   EXPECT_TRUE(program.right());
   EXPECT_EQ(streamer.offset("a", 0), 0u);
   EXPECT_EQ(streamer.offset("a", 1) % 256, 0u);
-  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.offset("a", 2)); }, Code::kInvalidValue, {"'a'", "2"}));
-  EXPECT_TRUE(fails([&] { GroupSource::tensors(files, {"t9"}); }, Code::kInvalidValue, {"t9"}));
-  EXPECT_TRUE(fails([&] { GroupSource::tensors(WeightSource(), {"t0"}); }, Code::kInvalidValue, {"files"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.offset("a", 2)); }, ErrorCode::kInvalidValue, {"'a'", "2"}));
+  EXPECT_TRUE(fails([&] { GroupSource::tensors(files, {"t9"}); }, ErrorCode::kInvalidValue, {"t9"}));
+  EXPECT_TRUE(fails([&] { GroupSource::tensors(WeightSource(), {"t0"}); }, ErrorCode::kInvalidValue, {"files"}));
 }
 
 TEST(StreamerSources, AFileThatChangesIsAnError) {
@@ -178,8 +178,8 @@ TEST(StreamerMemory, ABudgetThatIsTooSmallNamesTheSmallest) {
   for (const bool stream_all : {false, true}) {
     const std::uint64_t smallest = test::largest_of(weights);
     const std::string named = fmt::format("smallest that works is {} bytes", smallest);
-    EXPECT_TRUE(fails([&] { plan(0, stream_all); }, Code::kOutOfMemory, {named}));
-    EXPECT_TRUE(fails([&] { plan(smallest - 1, stream_all); }, Code::kOutOfMemory, {named}));
+    EXPECT_TRUE(fails([&] { plan(0, stream_all); }, ErrorCode::kOutOfMemory, {named}));
+    EXPECT_TRUE(fails([&] { plan(smallest - 1, stream_all); }, ErrorCode::kOutOfMemory, {named}));
     plan(smallest, stream_all);
   }
   plan(test::bytes_of(weights), false);
@@ -219,7 +219,7 @@ TEST(StreamerMemory, ResidentGroupsHaveAPlace) {
   }
   WeightStreamer streamer(device, groups, with_budget(test::bytes_of(weights) / 2 + test::largest_of(weights)));
   streamer.add_pass("all");
-  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(0)); }, Code::kNotReady));
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(0)); }, ErrorCode::kNotReady));
   streamer.plan();
   std::size_t resident = 0;
   for (std::uint32_t i = 0; i < weights.size(); ++i) {
@@ -231,7 +231,7 @@ TEST(StreamerMemory, ResidentGroupsHaveAPlace) {
   }
   EXPECT_GT(resident, 0u);
   EXPECT_LT(resident, weights.size());
-  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(8)); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.resident(8)); }, ErrorCode::kInvalidValue));
 }
 
 TEST(StreamerMemory, ASlowdownChoosesTheBudget) {
@@ -243,7 +243,7 @@ TEST(StreamerMemory, ASlowdownChoosesTheBudget) {
   EXPECT_LE(static_cast<double>(streamer.predict(pass).step), 1.06 * 16 * 90e6);
   EXPECT_LT(streamer.plan_of(pass).device_bytes(), test::bytes_of(weights));
   EXPECT_TRUE(fails([&] { WeightStreamer(device, test::from_callback(weights), {.budget = 1, .slowdown = 0.1}); },
-                    Code::kInvalidValue, {"not both"}));
+                    ErrorCode::kInvalidValue, {"not both"}));
 }
 
 TEST(StreamerCalls, WrongCallsAreRefused) {
@@ -252,28 +252,28 @@ TEST(StreamerCalls, WrongCallsAreRefused) {
   WeightStreamer streamer(device, test::from_callback(weights), with_budget(2 * test::largest_of(weights)));
   StreamedProgram program(device, weights);
   const StreamRef stream = program.stream();
-  EXPECT_TRUE(fails([&] { streamer.plan(); }, Code::kInvalidValue, {"add_pass"}));
-  EXPECT_TRUE(fails([&] { streamer.add_pass("x", {{"nope"}}); }, Code::kInvalidValue, {"'nope'", "'g0'", "'g3'"}));
-  EXPECT_TRUE(fails([&] { streamer.begin({0}); }, Code::kInvalidValue, {"no pass 0"}));
+  EXPECT_TRUE(fails([&] { streamer.plan(); }, ErrorCode::kInvalidValue, {"add_pass"}));
+  EXPECT_TRUE(fails([&] { streamer.add_pass("x", {{"nope"}}); }, ErrorCode::kInvalidValue, {"'nope'", "'g0'", "'g3'"}));
+  EXPECT_TRUE(fails([&] { streamer.begin({0}); }, ErrorCode::kInvalidValue, {"no pass 0"}));
   const WeightPass pass = streamer.add_pass("all");
-  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.plan_of(pass)); }, Code::kNotReady, {"plan()"}));
-  EXPECT_TRUE(fails([&] { streamer.acquire("g0", stream); }, Code::kNotReady, {"'g0'", "begin()"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(streamer.plan_of(pass)); }, ErrorCode::kNotReady, {"plan()"}));
+  EXPECT_TRUE(fails([&] { streamer.acquire("g0", stream); }, ErrorCode::kNotReady, {"'g0'", "begin()"}));
   streamer.begin(pass);
-  EXPECT_TRUE(fails([&] { streamer.plan(); }, Code::kNotPermitted));
-  EXPECT_TRUE(fails([&] { streamer.acquire("nope", stream); }, Code::kInvalidValue, {"'nope'"}));
-  EXPECT_TRUE(fails([&] { streamer.acquire(4, stream); }, Code::kInvalidValue, {"no group 4"}));
-  EXPECT_TRUE(fails([&] { streamer.release("g1", stream); }, Code::kInvalidValue, {"'g1'", "not acquired"}));
+  EXPECT_TRUE(fails([&] { streamer.plan(); }, ErrorCode::kNotPermitted));
+  EXPECT_TRUE(fails([&] { streamer.acquire("nope", stream); }, ErrorCode::kInvalidValue, {"'nope'"}));
+  EXPECT_TRUE(fails([&] { streamer.acquire(4, stream); }, ErrorCode::kInvalidValue, {"no group 4"}));
+  EXPECT_TRUE(fails([&] { streamer.release("g1", stream); }, ErrorCode::kInvalidValue, {"'g1'", "not acquired"}));
   program.use(streamer, 1);
-  EXPECT_TRUE(fails([&] { streamer.release("g1", stream); }, Code::kInvalidValue, {"'g1'", "not acquired"}));
+  EXPECT_TRUE(fails([&] { streamer.release("g1", stream); }, ErrorCode::kInvalidValue, {"'g1'", "not acquired"}));
   const Device other = Device::open("cpu");
   const Stream foreign = other.stream();
-  EXPECT_TRUE(fails([&] { streamer.acquire("g2", foreign); }, Code::kInvalidHandle, {"device"}));
+  EXPECT_TRUE(fails([&] { streamer.acquire("g2", foreign); }, ErrorCode::kInvalidHandle, {"device"}));
   for (std::uint32_t group : {2, 3, 0}) program.use(streamer, group);
   EXPECT_TRUE(program.right()) << "the refused calls changed nothing";
-  EXPECT_TRUE(fails([&] { WeightStreamer(device, {}); }, Code::kInvalidValue, {"without groups"}));
+  EXPECT_TRUE(fails([&] { WeightStreamer(device, {}); }, ErrorCode::kInvalidValue, {"without groups"}));
   std::vector<StreamedGroup> twice = test::from_callback(weights);
   twice[1].name = "g0";
-  EXPECT_TRUE(fails([&] { WeightStreamer(device, twice); }, Code::kInvalidValue, {"'g0'"}));
+  EXPECT_TRUE(fails([&] { WeightStreamer(device, twice); }, ErrorCode::kInvalidValue, {"'g0'"}));
 }
 
 TEST(StreamerCalls, GroupsThatAreHeldLeaveNoPlace) {
@@ -287,7 +287,7 @@ TEST(StreamerCalls, GroupsThatAreHeldLeaveNoPlace) {
   StreamedProgram program(device, weights);
   streamer.begin(pass);
   for (std::uint32_t group = 0; group < 3; ++group) program.mix(streamer.acquire(group, program.stream()), group);
-  EXPECT_TRUE(fails([&] { streamer.acquire("g4", program.stream()); }, Code::kOutOfMemory,
+  EXPECT_TRUE(fails([&] { streamer.acquire("g4", program.stream()); }, ErrorCode::kOutOfMemory,
                     {"'g4'", "'g0', 'g1', 'g2'", "12288"}));
   streamer.release("g1", program.stream());
   program.mix(streamer.acquire("g4", program.stream()), 4);
@@ -308,7 +308,7 @@ TEST(StreamerCalls, ASecondThreadIsRefused) {
                         try {
                           under_test->begin({0});
                         } catch (const Error& error) {
-                          if (error.code() == Code::kNotPermitted) said = error.what();
+                          if (error.code() == ErrorCode::kNotPermitted) said = error.what();
                         }
                       }).join();
                     })});
@@ -354,7 +354,7 @@ TEST(StreamerCalls, AStreamThatFailedOrIsGoneDoesNoHarm) {
     streamer.begin(pass);
     const Range place = streamer.acquire("g0", failing);
     failing.launch(kThrow, {.reads = {place}, .writes = {}, .scalars = {}, .name = {}});
-    EXPECT_TRUE(fails([&] { failing.sync(); }, Code::kLaunchFailed, {"no more"}));
+    EXPECT_TRUE(fails([&] { failing.sync(); }, ErrorCode::kLaunchFailed, {"no more"}));
   }
   StreamedProgram program(device, weights);
   for (int step = 0; step < 3; ++step) program.step(streamer, pass, test::in_order(6));

@@ -88,7 +88,7 @@ void use_at_random(WeightStreamer& streamer, const std::vector<WeightPass>& pass
       try {
         place = streamer.acquire(group, program.stream(stream));
       } catch (const Error& error) {
-        ASSERT_EQ(error.code(), Code::kOutOfMemory) << error.what();
+        ASSERT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();
         ASSERT_FALSE(held.empty()) << error.what();
         release_all();
         place = streamer.acquire(group, program.stream(stream));
@@ -311,7 +311,7 @@ TEST(WeightStreamer, UsesThatOverlapArePlanned) {
   EXPECT_EQ(streamer.report().on_demand.count, 0u) << streamer.report().text();
   EXPECT_TRUE(streamer.verify(pass).proven()) << streamer.verify(pass).text;
   uses.back().held = 1;
-  EXPECT_TRUE(test::fails([&] { streamer.add_pass("too long", uses); }, Code::kInvalidValue, {"too long"}));
+  EXPECT_TRUE(test::fails([&] { streamer.add_pass("too long", uses); }, ErrorCode::kInvalidValue, {"too long"}));
 }
 
 TEST(WeightStreamer, TimesThatAreNotGivenAreMeasured) {

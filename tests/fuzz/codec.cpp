@@ -107,7 +107,7 @@ bool one(std::uint64_t seed, std::string& text) {
   try {
     weights = model::decompress_tensor(tensor, "damaged");
   } catch (const Error& error) {
-    if (error.code() != Code::kParse) throw;
+    if (error.code() != ErrorCode::kParse) throw;
     return false;
   }
   require(fixed || weights == original, "damage was not found");  // a rotation by 0 changes nothing

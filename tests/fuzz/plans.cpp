@@ -157,7 +157,7 @@ class Fuzzer {
     try {
       read();
     } catch (const Error& error) {
-      if (error.code() != Code::kParse && error.code() != Code::kInvalidValue) throw;
+      if (error.code() != ErrorCode::kParse && error.code() != ErrorCode::kInvalidValue) throw;
       return false;
     }
     return true;
@@ -168,7 +168,8 @@ class Fuzzer {
     try {
       call();
     } catch (const Error& error) {
-      if (error.code() != Code::kInvalidValue && error.code() != Code::kOutOfMemory && error.code() != Code::kParse)
+      if (error.code() != ErrorCode::kInvalidValue && error.code() != ErrorCode::kOutOfMemory &&
+          error.code() != ErrorCode::kParse)
         throw;
     }
   }

@@ -241,7 +241,7 @@ class Program {
       try {
         device.sync();
       } catch (const Error& error) {
-        if (error.code() != Code::kLaunchFailed && error.code() != Code::kUndeclaredAccess) return false;
+        if (error.code() != ErrorCode::kLaunchFailed && error.code() != ErrorCode::kUndeclaredAccess) return false;
       }
     }
     return true;

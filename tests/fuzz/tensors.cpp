@@ -163,7 +163,7 @@ class Fuzzer {
       files = open(seed, input);
     } catch (const Error& error) {
       // kIo: an index that names a file which is not there.
-      if (error.code() != Code::kParse && (seed % 4 != 0 || error.code() != Code::kIo)) throw;
+      if (error.code() != ErrorCode::kParse && (seed % 4 != 0 || error.code() != ErrorCode::kIo)) throw;
       return false;
     }
     if (files) use(*files, folder_.at("again.safetensors"));

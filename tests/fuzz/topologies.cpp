@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
       for (const slip::TopoSystem& host : slip::topo::parse_topologies(input, "mutated"))
         slip::use(host, 1 + static_cast<int>(seed % 2));
     } catch (const slip::Error& error) {
-      if (error.code() != slip::Code::kParse) throw;
+      if (error.code() != slip::ErrorCode::kParse) throw;
       return false;
     }
     return true;

@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
     try {
       data = slip::watch::parse_trace(input, "mutated");
     } catch (const slip::Error& error) {
-      if (error.code() != slip::Code::kParse) throw;
+      if (error.code() != slip::ErrorCode::kParse) throw;
       return false;
     }
     slip::use(*data, path);

@@ -188,18 +188,21 @@ TEST(Codec, FaultsNameTheTensorAndTheBlock) {
   const model::BlockTable table = model::BlockTable::parse(tensor, tensor.size(), "w");
   Bytes bad = tensor;
   bad[table.head_bytes() + table.begin(1) + 100] ^= std::byte{1};
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "'f': tensor 'w'"); }, Code::kParse,
+  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "'f': tensor 'w'"); }, ErrorCode::kParse,
                     {"'f': tensor 'w'", "block 1 of 3", "checksum"}));
   bad = tensor;
   bad[4] = std::byte{9};
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, Code::kParse, {"version 9", "knows 1"}));
+  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"version 9", "knows 1"}));
   bad = tensor;
   bad.resize(bad.size() - 16);
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, Code::kParse, {"cut short"}));
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(7), "w"); }, Code::kParse, {"7 bytes", "cut short"}));
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(64), "w"); }, Code::kParse, {"it begins with 0x00000000"}));
-  EXPECT_TRUE(fails([] { model::BlockTable(Split::kBf16, std::uint64_t{1} << 50); }, Code::kInvalidValue, {"at most"}));
-  EXPECT_TRUE(fails([] { model::BlockTable(Split::kF32, std::uint64_t{1} << 35); }, Code::kInvalidValue, {"64 GiB"}));
+  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"cut short"}));
+  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(7), "w"); }, ErrorCode::kParse, {"7 bytes", "cut short"}));
+  EXPECT_TRUE(
+      fails([&] { model::decompress_tensor(Bytes(64), "w"); }, ErrorCode::kParse, {"it begins with 0x00000000"}));
+  EXPECT_TRUE(
+      fails([] { model::BlockTable(Split::kBf16, std::uint64_t{1} << 50); }, ErrorCode::kInvalidValue, {"at most"}));
+  EXPECT_TRUE(
+      fails([] { model::BlockTable(Split::kF32, std::uint64_t{1} << 35); }, ErrorCode::kInvalidValue, {"64 GiB"}));
 }
 
 // A block with a right checksum but any content: the decoder must not trust it. The guards and the address sanitizer

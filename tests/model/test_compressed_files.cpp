@@ -114,33 +114,35 @@ TEST_F(CompressedFiles, TensorFilesDecodesThem) {
 
 TEST_F(CompressedFiles, NothingIsReplaced) {
   compress();
-  EXPECT_TRUE(fails([&] { compress(); }, Code::kInvalidValue, {"small", "--resume"}));
+  EXPECT_TRUE(fails([&] { compress(); }, ErrorCode::kInvalidValue, {"small", "--resume"}));
   for (const bool resume : {false, true}) {
     EXPECT_TRUE(fails([&] { model::compress_files(path("model"), path("model/."), {.resume = resume}, {}); },
-                      Code::kInvalidValue, {"is the folder of the model itself"}));
+                      ErrorCode::kInvalidValue, {"is the folder of the model itself"}));
   }
-  EXPECT_TRUE(fails([&] { model::compress_files(path("small"), path("other"), {}, {}); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { model::compress_files(path("small"), path("other"), {}, {}); }, ErrorCode::kInvalidValue,
                     {"compressed already"}));
-  EXPECT_TRUE(fails([&] { model::decompress_files(path("model"), path("other2"), {}, {}); }, Code::kParse,
+  EXPECT_TRUE(fails([&] { model::decompress_files(path("model"), path("other2"), {}, {}); }, ErrorCode::kParse,
                     {"a.safetensors", "not compressed"}));
   EXPECT_FALSE(fs::exists(path("other2")));
   // A folder with the name of a file that is copied.
   fs::remove(path("small/config.json"));
   fs::create_directories(path("small/config.json"));
-  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kIo, {"small/config.json", "not a file"}));
+  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, ErrorCode::kIo, {"small/config.json", "not a file"}));
   fs::remove(path("small/config.json"));
   // Other weights under the same names.
   write("b.safetensors", 99);
-  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kInvalidValue, {"small/b.safetensors", "remove it"}));
+  EXPECT_TRUE(
+      fails([&] { compress({.resume = true}); }, ErrorCode::kInvalidValue, {"small/b.safetensors", "remove it"}));
   // A file that is no safetensors file, and links that lead nowhere.
   write_raw("small/b.safetensors", "precious");
-  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kInvalidValue, {"small/b.safetensors", "remove it"}));
+  EXPECT_TRUE(
+      fails([&] { compress({.resume = true}); }, ErrorCode::kInvalidValue, {"small/b.safetensors", "remove it"}));
   EXPECT_EQ(bytes_in("small/b.safetensors"), "precious");
   for (const char* name : {"small/b.safetensors", "small/config.json"}) {
     fs::remove_all(path("small"));
     fs::create_directories(path("small"));
     fs::create_symlink(path("nowhere"), path(name));
-    EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kIo, {name}));
+    EXPECT_TRUE(fails([&] { compress({.resume = true}); }, ErrorCode::kIo, {name}));
     EXPECT_TRUE(fs::is_symlink(path(name)));
     EXPECT_FALSE(fs::exists(path("nowhere")));
   }
@@ -152,7 +154,7 @@ TEST_F(CompressedFiles, AFileThatCannotBeConvertedLeavesNoOutput) {
   compress();
   const auto refused = [&](std::initializer_list<std::string_view> words) {
     EXPECT_TRUE(
-        fails([&] { model::compress_files(path("model"), path("other"), {}, {}); }, Code::kInvalidValue, words));
+        fails([&] { model::compress_files(path("model"), path("other"), {}, {}); }, ErrorCode::kInvalidValue, words));
     EXPECT_FALSE(fs::exists(path("other")));
     fs::remove(path("model/c.safetensors"));
   };
@@ -201,7 +203,7 @@ TEST_F(CompressedFiles, InterruptedWorkContinues) {
                                  if (++seen == 5) throw Interrupted();
                                }}),
                Interrupted);
-  EXPECT_TRUE(fails([&] { decompress(); }, Code::kInvalidValue, {"--resume"}));
+  EXPECT_TRUE(fails([&] { decompress(); }, ErrorCode::kInvalidValue, {"--resume"}));
   decompress({.resume = true});
   expect_back();
   EXPECT_FALSE(fs::exists(path("back/a.safetensors.partial")));
@@ -231,7 +233,7 @@ TEST_F(CompressedFiles, DamageOfAPartialFileIsWrittenAgain) {
 TEST_F(CompressedFiles, TwoProcessesCannotWriteTheSameFile) {
   fs::create_directories(path("small"));
   const store::PartialFile other(path("small/a.safetensors"), {});
-  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, Code::kIo, {"a.safetensors.partial", "another process"}));
+  EXPECT_TRUE(fails([&] { compress({.resume = true}); }, ErrorCode::kIo, {"a.safetensors.partial", "another process"}));
 }
 
 // Any bit, anywhere in the file: the length, the header, its padding, heads, tables, blocks.
@@ -255,9 +257,9 @@ TEST_F(CompressedFiles, AnyFlippedBitOfAFileIsFound) {
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ 1 << bit % 8);
     fs::remove(path("small/a.safetensors"));  // some file systems flush a file that replaces another, in milliseconds
     write_raw("small/a.safetensors", bad);
-    EXPECT_TRUE(fails(read_all, Code::kParse, {"a.safetensors"})) << "bit " << bit << " of " << 8 * good.size();
+    EXPECT_TRUE(fails(read_all, ErrorCode::kParse, {"a.safetensors"})) << "bit " << bit << " of " << 8 * good.size();
     if (bit % 301 != 0) continue;
-    EXPECT_TRUE(fails([&] { decompress({.resume = true}); }, Code::kParse, {"a.safetensors"})) << bit;
+    EXPECT_TRUE(fails([&] { decompress({.resume = true}); }, ErrorCode::kParse, {"a.safetensors"})) << bit;
     EXPECT_FALSE(fs::exists(path("back/a.safetensors")));
     EXPECT_FALSE(fs::exists(path("back/a.safetensors.partial")));
   }
@@ -271,9 +273,9 @@ TEST_F(CompressedFiles, FaultsNameFileTensorAndBlock) {
   bad[tensor.offset + tensor.bytes - 20] = static_cast<char>(bad[tensor.offset + tensor.bytes - 20] ^ 8);
   write_raw("small/b.safetensors", bad);
   EXPECT_TRUE(
-      fails([&] { decompress(); }, Code::kParse, {"b.safetensors", "tensor 'b.w'", "block 2 of 3", "checksum"}));
+      fails([&] { decompress(); }, ErrorCode::kParse, {"b.safetensors", "tensor 'b.w'", "block 2 of 3", "checksum"}));
   write_raw("small/b.safetensors", bad.substr(0, bad.size() - 100));
-  EXPECT_TRUE(fails([&] { decompress({.resume = true}); }, Code::kParse, {"b.safetensors"}));
+  EXPECT_TRUE(fails([&] { decompress({.resume = true}); }, ErrorCode::kParse, {"b.safetensors"}));
 }
 
 }  // namespace

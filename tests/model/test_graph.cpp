@@ -77,7 +77,7 @@ TEST(GraphParts, LargeWeightsAreUsedInParts) {
 }
 
 TEST_F(GraphTest, ShapesAndTypesMustFit) {
-  const auto bad = Code::kInvalidValue;
+  const auto bad = ErrorCode::kInvalidValue;
   const Value narrow = graph.weight("narrow", kF32, {16, 7});
   const Value half = graph.weight("half", DataType::kBF16, {16, 8});
   const Value longer = graph.weight("longer", kF32, {9});
@@ -100,7 +100,7 @@ TEST_F(GraphTest, ShapesAndTypesMustFit) {
 }
 
 TEST_F(GraphTest, NamesAreTakenOnce) {
-  const auto bad = Code::kInvalidValue;
+  const auto bad = ErrorCode::kInvalidValue;
   EXPECT_TRUE(fails([&] { graph.input("w", kF32, {1}); }, bad, {"'w' F32 [1]", "'w' F32 [16, 8]"}));
   graph.relu("r", x);
   EXPECT_TRUE(fails([&] { graph.gelu("r", x); }, bad, {"'r'"}));
@@ -111,7 +111,7 @@ TEST_F(GraphTest, NamesAreTakenOnce) {
 }
 
 TEST_F(GraphTest, SizesMustBeSizes) {
-  const auto bad = Code::kInvalidValue;
+  const auto bad = ErrorCode::kInvalidValue;
   EXPECT_TRUE(fails([&] { graph.input("a", kF32, {4, 0}); }, bad, {"'a' F32 [4, 0]", "0"}));
   EXPECT_TRUE(fails([&] { graph.input("a", kF32, {1ULL << 40, 1ULL << 40}); }, bad, {"'a'", "2^63"}));
   graph.weight("big", kF32, {1ULL << 60});
@@ -125,9 +125,9 @@ TEST_F(GraphTest, SizesMustBeSizes) {
 TEST_F(GraphTest, ValuesOfAnotherGraphAreRefused) {
   Graph other;
   const Value theirs = other.input("x", kF32, {2, 3, 8});
-  EXPECT_TRUE(fails([&] { graph.relu("y", theirs); }, Code::kInvalidValue, {"'y'", "another graph"}));
-  EXPECT_TRUE(fails([&] { graph.relu("y", Value{99}); }, Code::kInvalidValue, {"'y'", "99"}));
-  EXPECT_TRUE(fails([&] { graph.output(theirs); }, Code::kInvalidValue, {"another graph"}));
+  EXPECT_TRUE(fails([&] { graph.relu("y", theirs); }, ErrorCode::kInvalidValue, {"'y'", "another graph"}));
+  EXPECT_TRUE(fails([&] { graph.relu("y", Value{99}); }, ErrorCode::kInvalidValue, {"'y'", "99"}));
+  EXPECT_TRUE(fails([&] { graph.output(theirs); }, ErrorCode::kInvalidValue, {"another graph"}));
   Graph copy = graph;
   copy.relu("y", x);  // a copy has the same values
   EXPECT_EQ(copy.ops().size(), 1U);
@@ -135,7 +135,7 @@ TEST_F(GraphTest, ValuesOfAnotherGraphAreRefused) {
 }
 
 TEST_F(GraphTest, BytesAreWrittenBeforeTheyAreRead) {
-  const auto bad = Code::kInvalidValue;
+  const auto bad = ErrorCode::kInvalidValue;
   const Kernel& kernel = model::kernel_of(model::BuiltIn::kRelu);
   const Value a = graph.activation("a", kF32, {100});
   const auto op = [&](const char* name, std::vector<ValueBytes> reads, std::vector<ValueBytes> writes) {

@@ -83,14 +83,14 @@ TEST_F(GraphFile, OnlyBuiltInOpsAreWritten) {
   Graph graph;
   const Value a = graph.activation("a", DataType::kF32, {4});
   graph.add_op({.name = "mine", .kernel = &kOwn, .writes = {graph.all_of(a)}});
-  EXPECT_TRUE(fails([&] { model::graph_text(graph, {}); }, Code::kInvalidValue, {"'mine'"}));
+  EXPECT_TRUE(fails([&] { model::graph_text(graph, {}); }, ErrorCode::kInvalidValue, {"'mine'"}));
   Graph forged;
   const Value x = forged.input("x", DataType::kF32, {4}), y = forged.activation("y", DataType::kF32, {4});
   forged.add_op({.name = "other name",
                  .kernel = &model::kernel_of(model::BuiltIn::kRelu),
                  .reads = {forged.all_of(x)},
                  .writes = {forged.all_of(y)}});
-  EXPECT_TRUE(fails([&] { model::graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
+  EXPECT_TRUE(fails([&] { model::graph_text(forged, {}); }, ErrorCode::kInvalidValue, {"'other name'"}));
 }
 
 TEST_F(GraphFile, ErrorsNameTheirPlaceAndWhatIsExpected) {
@@ -138,7 +138,8 @@ TEST_F(GraphFile, ErrorsNameTheirPlaceAndWhatIsExpected) {
       {head + x + R"("ops": [] } trailing)", "bad.json:", "parse error"},
   };
   for (const auto& each : wrong)
-    EXPECT_TRUE(fails([&] { model::parse_graph(each.text, "bad.json", {}); }, Code::kParse, {each.place, each.word}))
+    EXPECT_TRUE(
+        fails([&] { model::parse_graph(each.text, "bad.json", {}); }, ErrorCode::kParse, {each.place, each.word}))
         << each.text;
 }
 
@@ -158,7 +159,7 @@ TEST_F(GraphFile, BrokenTextIsRefusedOrReadButNothingElse) {
     try {
       static_cast<void>(model::parse_graph(text, "broken", {}));
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kParse) << error.what();
+      EXPECT_EQ(error.code(), ErrorCode::kParse) << error.what();
       ++refused;
     }
   }
@@ -180,7 +181,8 @@ TEST_P(StackFolder, HoldsTheModel) {
   for (const std::size_t shards : {1, 4, 1000}) {
     const std::string path = folder / std::to_string(shards);
     model::write_model(graph, path, fill, shards);
-    EXPECT_TRUE(fails([&] { model::write_model(graph, path, fill, shards); }, Code::kInvalidValue, {path, "already"}));
+    EXPECT_TRUE(
+        fails([&] { model::write_model(graph, path, fill, shards); }, ErrorCode::kInvalidValue, {path, "already"}));
     const test::ModelFolder model = test::open_model(path);
     const std::size_t weights = 9 * options.blocks + 1;
     EXPECT_EQ(model.tensors.tensors().size(), weights);
@@ -222,9 +224,9 @@ TEST_F(GraphFile, WeightsMustBeThoseOfTheGraph) {
   const TensorFiles tensors = TensorFiles::open(folder);
   Graph other = graph;
   other.weight("more", DataType::kF32, {1});
-  EXPECT_TRUE(fails([&] { model::require_weights(other, tensors); }, Code::kInvalidValue, {"'more'"}));
+  EXPECT_TRUE(fails([&] { model::require_weights(other, tensors); }, ErrorCode::kInvalidValue, {"'more'"}));
   const model::StackOptions wider{.blocks = 1, .hidden = 8, .intermediate = 9, .tokens = 1};
-  EXPECT_TRUE(fails([&] { model::require_weights(model::stack_graph(wider), tensors); }, Code::kInvalidValue,
+  EXPECT_TRUE(fails([&] { model::require_weights(model::stack_graph(wider), tensors); }, ErrorCode::kInvalidValue,
                     {"'blocks.0.gate.weight'", "[9, 8]", "[8, 8]"}));
 }
 

@@ -210,29 +210,30 @@ TEST_F(HostileTensors, FilesThatChangeUnderTheReader) {
 
   const TensorFiles later = TensorFiles::open(path("t.safetensors"));
   std::filesystem::resize_file(path("t.safetensors"), 2000);
-  EXPECT_TRUE(fails([&] { later.read(later.at("a"), read.data()); }, Code::kIo, {"t.safetensors", "cut short"}));
-  EXPECT_TRUE(fails([&] { later.read(later.at("a"), 0, read.data(), 10); }, Code::kIo, {"changed", "2000"}));
-  EXPECT_TRUE(fails([&] { files.read(info, 4000, read.data(), 97); }, Code::kInvalidValue, {"97", "4000", "4096"}));
+  EXPECT_TRUE(fails([&] { later.read(later.at("a"), read.data()); }, ErrorCode::kIo, {"t.safetensors", "cut short"}));
+  EXPECT_TRUE(fails([&] { later.read(later.at("a"), 0, read.data(), 10); }, ErrorCode::kIo, {"changed", "2000"}));
+  EXPECT_TRUE(
+      fails([&] { files.read(info, 4000, read.data(), 97); }, ErrorCode::kInvalidValue, {"97", "4000", "4096"}));
   TensorInfo foreign = info;
   foreign.file = 7;
-  EXPECT_TRUE(fails([&] { files.read(foreign, read.data()); }, Code::kInvalidValue, {"file 7"}));
+  EXPECT_TRUE(fails([&] { files.read(foreign, read.data()); }, ErrorCode::kInvalidValue, {"file 7"}));
   foreign = info;
   foreign.bytes = 1 << 20;
-  EXPECT_TRUE(fails([&] { files.read(foreign, 0, read.data(), 10); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { files.read(foreign, 0, read.data(), 10); }, ErrorCode::kInvalidValue));
 }
 
 TEST_F(HostileTensors, ADiskThatIsFullLeavesWhatWasThere) {
   const auto small = some_bytes(64, 1), large = some_bytes(1 << 20, 2);
   const std::vector<TensorData> before = {{"a", DataType::kU8, {64}, small}};
   const std::vector<TensorData> after = {{"a", DataType::kU8, {1 << 20}, large}};
-  EXPECT_TRUE(fails([&] { write_tensors("/dev/full", after); }, Code::kIo, {"/dev/full", "No space left"}));
+  EXPECT_TRUE(fails([&] { write_tensors("/dev/full", after); }, ErrorCode::kIo, {"/dev/full", "No space left"}));
   write_tensors(path("t.safetensors"), before);
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
   const rlimit tight{100'000, old.rlim_max};
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // write() shall fail; the signal would end the process
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  EXPECT_TRUE(fails([&] { write_tensors(path("t.safetensors"), after); }, Code::kIo, {"t.safetensors"}));
+  EXPECT_TRUE(fails([&] { write_tensors(path("t.safetensors"), after); }, ErrorCode::kIo, {"t.safetensors"}));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(TensorFiles::open(path("t.safetensors")).at("a").bytes, 64U);
@@ -243,10 +244,10 @@ TEST_F(HostileTensors, FoldersThatTakeNoFile) {
   const auto data = some_bytes(8, 1);
   const std::vector<TensorData> tensors = {{"a", DataType::kU8, {8}, data}};
   write_raw("file", "x");
-  EXPECT_TRUE(fails([&] { write_tensors(path("file/t"), tensors); }, Code::kIo, {"file/t"}));
-  EXPECT_TRUE(fails([&] { write_tensors(path("absent/t"), tensors); }, Code::kIo, {"absent/t"}));
-  EXPECT_TRUE(fails([&] { write_tensors(folder.string(), tensors); }, Code::kIo, {folder.string()}));
-  EXPECT_TRUE(fails([&] { write_tensors("/proc/t.safetensors", tensors); }, Code::kIo, {"/proc/t.safetensors"}))
+  EXPECT_TRUE(fails([&] { write_tensors(path("file/t"), tensors); }, ErrorCode::kIo, {"file/t"}));
+  EXPECT_TRUE(fails([&] { write_tensors(path("absent/t"), tensors); }, ErrorCode::kIo, {"absent/t"}));
+  EXPECT_TRUE(fails([&] { write_tensors(folder.string(), tensors); }, ErrorCode::kIo, {folder.string()}));
+  EXPECT_TRUE(fails([&] { write_tensors("/proc/t.safetensors", tensors); }, ErrorCode::kIo, {"/proc/t.safetensors"}))
       << "a folder that not even root writes to";
 }
 
@@ -257,16 +258,16 @@ TEST_F(HostileTensors, WhatCannotBeReadIsNotWritten) {
     const TensorData tensor{name, DataType::kU8, shape, std::span(data).first(bytes)};
     write_tensors(path("t.safetensors"), {&tensor, 1}, metadata);
   };
-  EXPECT_TRUE(fails([&] { write("a\nb", {8}, 8); }, Code::kParse, {"a\\nb", "control"}));
-  EXPECT_TRUE(fails([&] { write("\xC0", {8}, 8); }, Code::kInvalidValue, {"UTF-8"}));
-  EXPECT_TRUE(fails([&] { write("a", Shape(65, 1), 1); }, Code::kParse, {"64 dimensions"}));
+  EXPECT_TRUE(fails([&] { write("a\nb", {8}, 8); }, ErrorCode::kParse, {"a\\nb", "control"}));
+  EXPECT_TRUE(fails([&] { write("\xC0", {8}, 8); }, ErrorCode::kInvalidValue, {"UTF-8"}));
+  EXPECT_TRUE(fails([&] { write("a", Shape(65, 1), 1); }, ErrorCode::kParse, {"64 dimensions"}));
   EXPECT_TRUE(fails(
       [&] {
         write("a", {std::uint64_t{1} << 32, std::uint64_t{1} << 32, 0}, 0);
       },
-      Code::kInvalidValue, {"2^64"}));
-  EXPECT_TRUE(fails([&] { write("a", {8}, 8, {{"k", "\xFF"}}); }, Code::kInvalidValue, {"UTF-8"}));
-  EXPECT_TRUE(fails([&] { write("a", {8}, 8, {{"k", "1"}, {"k", "2"}}); }, Code::kParse, {"'k' twice"}));
+      ErrorCode::kInvalidValue, {"2^64"}));
+  EXPECT_TRUE(fails([&] { write("a", {8}, 8, {{"k", "\xFF"}}); }, ErrorCode::kInvalidValue, {"UTF-8"}));
+  EXPECT_TRUE(fails([&] { write("a", {8}, 8, {{"k", "1"}, {"k", "2"}}); }, ErrorCode::kParse, {"'k' twice"}));
   EXPECT_FALSE(std::filesystem::exists(path("t.safetensors")));
 }
 

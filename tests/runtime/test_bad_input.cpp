@@ -30,10 +30,10 @@ TEST_F(BadInput, CopiesOfDifferentSizes) {
 TEST_F(BadInput, OverlappingCopies) {
   const std::string text = test::text_of([&] { stream.copy(memory.slice(0, 64), memory.slice(32, 64)); });
   EXPECT_TRUE(test::contains(text, "'memory' overlaps")) << text;
-  EXPECT_EQ(test::code_of([&] { stream.copy(memory, memory); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.copy(memory, memory); }), ErrorCode::kInvalidValue);
   EXPECT_NO_THROW(stream.copy(memory.slice(0, 64), memory.slice(64, 64)));
   const Buffer alias = device.wrap(static_cast<char*>(pinned.native()) + 16, 64, MemoryKind::kPinned, "alias");
-  EXPECT_EQ(test::code_of([&] { stream.copy(alias, pinned.slice(0, 64)); }), Code::kInvalidValue)
+  EXPECT_EQ(test::code_of([&] { stream.copy(alias, pinned.slice(0, 64)); }), ErrorCode::kInvalidValue)
       << "two buffers, one memory";
 }
 
@@ -46,43 +46,44 @@ TEST_F(BadInput, CopiesOfNothing) {
 }
 
 TEST_F(BadInput, KernelsOnMemoryTheyCannotReach) {
-  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.reads = {pageable}}); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.reads = {pageable}}); }), ErrorCode::kInvalidValue);
   const std::string text = test::text_of([&] { stream.launch(test::nothing(), {.writes = {foreign}}); });
   EXPECT_TRUE(test::contains(text, "'foreign'")) << text;
   EXPECT_TRUE(test::contains(text, "enable_peer_access")) << text;
   device.enable_peer_access(devices[1]);
   EXPECT_NO_THROW(stream.launch(test::nothing(), {.writes = {foreign}}));
   device.disable_peer_access(devices[1]);
-  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.writes = {foreign}}); }), Code::kPeerAccessNotEnabled);
+  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.writes = {foreign}}); }),
+            ErrorCode::kPeerAccessNotEnabled);
 }
 
 TEST_F(BadInput, KernelsWithoutAFunction) {
   static const Kernel kEmpty{"hollow", nullptr, nullptr};
   const std::string text = test::text_of([&] { stream.launch(kEmpty); });
   EXPECT_TRUE(test::contains(text, "'hollow' has no cpu function")) << text;
-  EXPECT_EQ(test::code_of([&] { device.legacy_stream().launch(kEmpty); }), Code::kUnsupported);
-  EXPECT_EQ(test::code_of([&] { stream.host({}); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.legacy_stream().launch(kEmpty); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(test::code_of([&] { stream.host({}); }), ErrorCode::kInvalidValue);
 }
 
 TEST_F(BadInput, Widths) {
   for (const double width : {0.0, -1.0, 1.5, std::numeric_limits<double>::quiet_NaN()})
-    EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {}, {.width = width}); }), Code::kInvalidValue);
+    EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {}, {.width = width}); }), ErrorCode::kInvalidValue);
 }
 
 TEST_F(BadInput, Words) {
-  EXPECT_EQ(test::code_of([&] { stream.wait_value(pinned.slice(0, 8), 1); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { stream.wait_value(pinned.slice(2, 4), 1); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { stream.write_value(pageable.slice(0, 4), 1); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.wait_value(pinned.slice(0, 8), 1); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.wait_value(pinned.slice(2, 4), 1); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.write_value(pageable.slice(0, 4), 1); }), ErrorCode::kInvalidValue);
   alignas(4) char bytes[16] = {};
   const Buffer odd = device.wrap(bytes + 1, 12, MemoryKind::kPinned);
-  EXPECT_EQ(test::code_of([&] { stream.write_value(odd.slice(0, 4), 1); }), Code::kInvalidValue)
+  EXPECT_EQ(test::code_of([&] { stream.write_value(odd.slice(0, 4), 1); }), ErrorCode::kInvalidValue)
       << "its address is odd";
   EXPECT_NO_THROW(stream.write_value(odd.slice(3, 4), 1));
 }
 
 TEST_F(BadInput, FillsOfPageableMemory) {
-  EXPECT_EQ(test::code_of([&] { stream.fill(pageable, 1); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { device.fill(pageable, 1); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.fill(pageable, 1); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.fill(pageable, 1); }), ErrorCode::kInvalidValue);
 }
 
 TEST_F(BadInput, EventsOfAnotherDevice) {
@@ -93,10 +94,10 @@ TEST_F(BadInput, EventsOfAnotherDevice) {
   EXPECT_TRUE(test::contains(text, "rule 67")) << text;
   EXPECT_EQ(event.point().stream, point.stream) << "unchanged by a record that failed";
   Event tied(devices[1]);
-  EXPECT_EQ(test::code_of([&] { stream.record(tied); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.record(tied); }), ErrorCode::kInvalidHandle);
   EXPECT_FALSE(tied.recorded());
   TimedEvent timed(devices[1]);
-  EXPECT_EQ(test::code_of([&] { stream.record(timed); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.record(timed); }), ErrorCode::kInvalidHandle);
   EXPECT_NO_THROW(stream.wait(event)) << "waiting is allowed (rule 68)";
 }
 
@@ -104,21 +105,21 @@ TEST_F(BadInput, TimesThatDoNotExist) {
   TimedEvent never;
   const TimedEvent start = stream.record_timed();
   stream.sync();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(start - never); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(never - never); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(start - never); }), ErrorCode::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(never - never); }), ErrorCode::kInvalidHandle);
   const Stream there = devices[1].stream();
   const TimedEvent far = there.record_timed();
   there.sync();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(far - start); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(far - start); }), ErrorCode::kInvalidHandle);
   TimedEvent untimed;
   stream.record(static_cast<Event&>(untimed));
   stream.sync();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(untimed - start); }), Code::kInvalidHandle)
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(untimed - start); }), ErrorCode::kInvalidHandle)
       << "recorded without its time";
   test::Gate gate(device);
   gate.hold(stream);
   const TimedEvent later = stream.record_timed();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(later - start); }), Code::kNotReady);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(later - start); }), ErrorCode::kNotReady);
 }
 
 TEST_F(BadInput, ATimedEventThatCouldNotBeRecordedKeepsItsTime) {
@@ -130,16 +131,16 @@ TEST_F(BadInput, ATimedEventThatCouldNotBeRecordedKeepsItsTime) {
   broken.sync();
   const auto elapsed = end - event;
   bodies.launch(broken, [] { throw std::runtime_error("broken"); });
-  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kLaunchFailed);
-  EXPECT_EQ(test::code_of([&] { broken.record(event); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), ErrorCode::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { broken.record(event); }), ErrorCode::kLaunchFailed);
   EXPECT_EQ(end - event, elapsed);
 }
 
 TEST_F(BadInput, Peers) {
-  EXPECT_EQ(test::code_of([&] { device.enable_peer_access(device); }), Code::kInvalidDevice);
-  EXPECT_EQ(test::code_of([&] { device.disable_peer_access(devices[1]); }), Code::kPeerAccessNotEnabled);
+  EXPECT_EQ(test::code_of([&] { device.enable_peer_access(device); }), ErrorCode::kInvalidDevice);
+  EXPECT_EQ(test::code_of([&] { device.disable_peer_access(devices[1]); }), ErrorCode::kPeerAccessNotEnabled);
   device.enable_peer_access(devices[1]);
-  EXPECT_EQ(test::code_of([&] { device.enable_peer_access(devices[1]); }), Code::kPeerAccessAlreadyEnabled);
+  EXPECT_EQ(test::code_of([&] { device.enable_peer_access(devices[1]); }), ErrorCode::kPeerAccessAlreadyEnabled);
 }
 
 TEST_F(BadInput, Devices) {
@@ -147,12 +148,12 @@ TEST_F(BadInput, Devices) {
     const std::string text = test::text_of([&] { Device::open(name); });
     EXPECT_TRUE(test::contains(text, "invalid device")) << name << ": " << text;
   }
-  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", 0); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", -3); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", 5'000); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.compute_workers = -1}); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.compute_workers = 1 << 30}); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { device.stream(static_cast<StreamFlags>(7)); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", 0); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", -3); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open_all("cpu", 5'000); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.compute_workers = -1}); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([] { Device::open("cpu", {.compute_workers = 1 << 30}); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.stream(static_cast<StreamFlags>(7)); }), ErrorCode::kInvalidValue);
 }
 
 // The stream is closed before its work fails: the device reports that once, and is not spoilt for ever.
@@ -165,7 +166,7 @@ TEST_F(BadInput, AFailureOfAClosedStreamIsReportedOnce) {
     bodies.launch(closed, [] { throw std::runtime_error("nobody's"); });
   }
   gate.open();
-  EXPECT_EQ(test::code_of([&] { device.sync(); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { device.sync(); }), ErrorCode::kLaunchFailed);
   EXPECT_NO_THROW(device.sync());
 }
 

@@ -79,7 +79,7 @@ TEST_F(Captures, AnUnjoinedForkIsAnErrorAndReleasesTheStreams) {
   origin.begin_capture();
   fork.wait(origin.record());
   mix(fork, 1);
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureUnjoined);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureUnjoined);
   expect_usable();
 }
 
@@ -87,8 +87,8 @@ TEST_F(Captures, SyncAndQuerySpoilIt) {
   const auto spoils = [&](const auto& call) {
     origin.begin_capture();
     mix(origin, 1);
-    EXPECT_EQ(test::code_of(call), Code::kCaptureUnsupported);
-    EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
+    EXPECT_EQ(test::code_of(call), ErrorCode::kCaptureUnsupported);
+    EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
     expect_usable();
   };
   spoils([&] { origin.sync(); });
@@ -104,9 +104,9 @@ TEST_F(Captures, DeviceSyncSpoilsEachOfTheDevicesCapturesAndNoOther) {
   origin.begin_capture();
   fork.begin_capture();
   there.begin_capture();
-  EXPECT_EQ(test::code_of([&] { device.sync(); }), Code::kCaptureUnsupported);
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
-  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { device.sync(); }), ErrorCode::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), ErrorCode::kCaptureInvalidated);
   EXPECT_NO_THROW(there.end_capture());
   expect_usable();
 }
@@ -122,13 +122,13 @@ TEST_F(Captures, AnEventFromBeforeMayBeAskedMeanwhile) {
 }
 
 TEST_F(Captures, WrongBeginsAndEnds) {
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { device.legacy_stream().begin_capture(); }), Code::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.legacy_stream().begin_capture(); }), ErrorCode::kCaptureUnsupported);
   origin.begin_capture();
-  EXPECT_EQ(test::code_of([&] { origin.begin_capture(); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { origin.begin_capture(); }), ErrorCode::kInvalidValue);
   fork.wait(origin.record());
-  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), Code::kCaptureUnmatched);
-  std::thread([&] { EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureWrongThread); }).join();
+  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), ErrorCode::kCaptureUnmatched);
+  std::thread([&] { EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureWrongThread); }).join();
   origin.wait(fork.record());
   EXPECT_NO_THROW(origin.end_capture());
   expect_usable();
@@ -138,10 +138,10 @@ TEST_F(Captures, EdgesAcrossTheBorderAreRefused) {
   const Event outside = fork.record();
   origin.begin_capture();
   const Event inside = origin.record();
-  EXPECT_EQ(test::code_of([&] { origin.wait(outside); }), Code::kCaptureIsolation);
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
-  EXPECT_EQ(test::code_of([&] { fork.wait(inside); }), Code::kCaptureIsolation) << "its capture has ended";
-  EXPECT_EQ(test::code_of([&] { inside.sync(); }), Code::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.wait(outside); }), ErrorCode::kCaptureIsolation);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { fork.wait(inside); }), ErrorCode::kCaptureIsolation) << "its capture has ended";
+  EXPECT_EQ(test::code_of([&] { inside.sync(); }), ErrorCode::kCaptureUnsupported);
   expect_usable();
 }
 
@@ -149,19 +149,19 @@ TEST_F(Captures, TwoCapturesDoNotMerge) {
   origin.begin_capture();
   fork.begin_capture();
   const Event inside = origin.record();
-  EXPECT_EQ(test::code_of([&] { fork.wait(inside); }), Code::kCaptureMerge);
-  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), Code::kCaptureInvalidated);
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { fork.wait(inside); }), ErrorCode::kCaptureMerge);
+  EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), ErrorCode::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
   expect_usable();
 }
 
 TEST_F(Captures, TheLegacyStreamAndABlockingCapture) {
   Stream blocking = device.stream();
   blocking.begin_capture();
-  EXPECT_EQ(test::code_of([&] { device.legacy_stream().launch(test::nothing()); }), Code::kCaptureImplicit);
-  EXPECT_EQ(test::code_of([&] { device.fill(memory, 0); }), Code::kCaptureImplicit);
+  EXPECT_EQ(test::code_of([&] { device.legacy_stream().launch(test::nothing()); }), ErrorCode::kCaptureImplicit);
+  EXPECT_EQ(test::code_of([&] { device.fill(memory, 0); }), ErrorCode::kCaptureImplicit);
   EXPECT_NO_THROW(origin.launch(test::nothing()));
-  EXPECT_EQ(test::code_of([&] { blocking.end_capture(); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { blocking.end_capture(); }), ErrorCode::kCaptureInvalidated);
   expect_usable();
 }
 
@@ -190,7 +190,7 @@ TEST_F(Captures, DestroyingAForkSpoilsIt) {
     mix(gone, 1);
     origin.wait(gone.record());
   }
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
   expect_usable();
   EXPECT_FALSE(device.stream().capturing());
 }
@@ -203,7 +203,7 @@ TEST_F(Captures, AForkOfADeviceThatCloses) {
     there.wait(origin.record());
     origin.wait(there.record());
   }
-  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), ErrorCode::kCaptureInvalidated);
   expect_usable();
 }
 
@@ -211,11 +211,11 @@ TEST_F(Captures, MemoryCallsAreRefused) {
   Buffer pooled = origin.alloc(4096);
   Buffer pageable = device.alloc(64, MemoryKind::kPageable);
   origin.begin_capture();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(origin.alloc(64)); }), Code::kCaptureUnsupported);
-  EXPECT_EQ(test::code_of([&] { origin.free(std::move(pooled)); }), Code::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(origin.alloc(64)); }), ErrorCode::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.free(std::move(pooled)); }), ErrorCode::kCaptureUnsupported);
   EXPECT_TRUE(static_cast<bool>(pooled));
-  EXPECT_EQ(test::code_of([&] { origin.copy(memory, pageable.slice(0, 16)); }), Code::kCaptureUnsupported);
-  EXPECT_EQ(test::code_of([&] { origin.copy(result, pageable.slice(0, 16)); }), Code::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.copy(memory, pageable.slice(0, 16)); }), ErrorCode::kCaptureUnsupported);
+  EXPECT_EQ(test::code_of([&] { origin.copy(result, pageable.slice(0, 16)); }), ErrorCode::kCaptureUnsupported);
   const Plan plan = origin.end_capture();
   EXPECT_TRUE(plan.nodes().empty());
   origin.free(std::move(pooled));
@@ -275,7 +275,7 @@ TEST(Capture, IsInvalidWhenADeviceOfItIsClosed) {
     origin.launch(test::nothing());
     other.per_thread_stream().wait(origin.record());
   }
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(origin.end_capture()); }), Code::kCaptureInvalidated);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(origin.end_capture()); }), ErrorCode::kCaptureInvalidated);
   EXPECT_FALSE(origin.capturing());
 }
 

@@ -128,7 +128,7 @@ TEST_F(Fork, TheChildGetsAnErrorAndTheParentGoesOn) {
     bodies.launch(stream, [&] { ran.fetch_add(1); });
     const Event event = stream.record();
     EXPECT_EQ(0, test::child_exit([&] {
-                const auto refused = [](const auto& call) { return test::code_of(call) == Code::kInvalidDevice; };
+                const auto refused = [](const auto& call) { return test::code_of(call) == ErrorCode::kInvalidDevice; };
                 if (!refused([&] { stream.launch(test::nothing()); })) return 1;
                 if (!refused([&] { stream.sync(); })) return 2;
                 if (!refused([&] { stream.query(); })) return 3;
@@ -198,7 +198,7 @@ TEST_F(Fork, WhileWorkersAreBusy) {
   for (int round = 0; round < test::rounds(20); ++round) {
     for (int i = 0; i < 500; ++i) streams[static_cast<std::size_t>(i) % 4].launch(test::nothing());
     ASSERT_EQ(0, test::child_exit([&] {
-                if (test::code_of([&] { streams[0].sync(); }) != Code::kInvalidDevice) return 1;
+                if (test::code_of([&] { streams[0].sync(); }) != ErrorCode::kInvalidDevice) return 1;
                 const Device own = Device::open("cpu");
                 const Stream mine = own.stream();
                 mine.launch(test::nothing());
@@ -256,8 +256,9 @@ TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
         attach_observer(observer), detach_observer(observer);
         if (!test::finishes(mine)) return 3;
         inherited.reset();
-        if (test::code_of([&] { static_cast<void>(device.per_thread_stream()); }) != Code::kInvalidDevice) return 1;
-        if (test::code_of([&] { static_cast<void>(device.now()); }) != Code::kInvalidDevice) return 2;
+        if (test::code_of([&] { static_cast<void>(device.per_thread_stream()); }) != ErrorCode::kInvalidDevice)
+          return 1;
+        if (test::code_of([&] { static_cast<void>(device.now()); }) != ErrorCode::kInvalidDevice) return 2;
         static_cast<void>(device.memory());
         return 0;
       });

@@ -66,7 +66,7 @@ TEST(Memory, TheLimitHoldsForThePool) {
   const std::string text = test::text_of([&] { static_cast<void>(stream.alloc(5'000)); });
   EXPECT_TRUE(test::contains(text, "asked for 5000")) << text;
   EXPECT_TRUE(test::contains(text, "5120 of 8192 reserved")) << text;
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(5'000)); }), Code::kOutOfMemory);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(5'000)); }), ErrorCode::kOutOfMemory);
   stream.free(std::move(first));
   const Stream other = device.stream(StreamFlags::kNonBlocking);
   gate.open();
@@ -91,11 +91,12 @@ TEST(Memory, ImpossibleSizesAreRefused) {
     const Stream stream = device.stream();
     for (const std::size_t bytes : {kHuge, kHuge - 1, kHuge - 511, kHuge - 4'096, kHuge / 2 + 1}) {
       for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kPageable})
-        EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(bytes, kind)); }), Code::kOutOfMemory) << bytes;
-      EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(bytes)); }), Code::kOutOfMemory) << bytes;
+        EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(bytes, kind)); }), ErrorCode::kOutOfMemory)
+            << bytes;
+      EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(bytes)); }), ErrorCode::kOutOfMemory) << bytes;
     }
-    EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(0)); }), Code::kInvalidValue);
-    EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(0)); }), Code::kInvalidValue);
+    EXPECT_EQ(test::code_of([&] { static_cast<void>(device.alloc(0)); }), ErrorCode::kInvalidValue);
+    EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(0)); }), ErrorCode::kInvalidValue);
     EXPECT_EQ(device.memory().used, 0U);
     EXPECT_EQ(device.memory().reserved, 0U);
   }
@@ -104,8 +105,8 @@ TEST(Memory, ImpossibleSizesAreRefused) {
 TEST(Memory, WrapRefusesNothing) {
   const Device device = Device::open("cpu");
   char data[16];
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.wrap(nullptr, 16)); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.wrap(data, 0)); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.wrap(nullptr, 16)); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(device.wrap(data, 0)); }), ErrorCode::kInvalidValue);
   const Buffer wrapped = device.wrap(data, sizeof(data), MemoryKind::kPinned, "mine");
   EXPECT_EQ(wrapped.native(), data);
   EXPECT_EQ(wrapped.kind(), MemoryKind::kPinned);
@@ -134,9 +135,9 @@ TEST(Memory, ARangeOfAFreedBufferIsRefused) {
     stale = gone;
   }
   const Buffer next = device.alloc(64);  // likely the same description
-  EXPECT_EQ(test::code_of([&] { stream.fill(stale, 0); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { stream.copy(next, stale); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.reads = {stale}}); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.fill(stale, 0); }), ErrorCode::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.copy(next, stale); }), ErrorCode::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.launch(test::nothing(), {.reads = {stale}}); }), ErrorCode::kInvalidHandle);
   EXPECT_TRUE(test::finishes(stream));
 }
 
@@ -145,14 +146,14 @@ TEST(Memory, SlicesStayInside) {
   const Buffer buffer = device.alloc(100);
   EXPECT_EQ(buffer.slice(100, 0).bytes, 0U);
   EXPECT_EQ(buffer.slice(10, 20).slice(5, 15).offset, 15U);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(90, 11)); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(101, 0)); }), Code::kInvalidValue);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(1, kHuge)); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(90, 11)); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(101, 0)); }), ErrorCode::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(buffer.slice(1, kHuge)); }), ErrorCode::kInvalidValue);
   Range forged = buffer;
   forged.bytes = 101;
-  EXPECT_EQ(test::code_of([&] { device.stream().fill(forged, 1); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.stream().fill(forged, 1); }), ErrorCode::kInvalidValue);
   forged.offset = kHuge;
-  EXPECT_EQ(test::code_of([&] { device.stream().fill(forged, 1); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { device.stream().fill(forged, 1); }), ErrorCode::kInvalidValue);
 }
 
 TEST(Memory, MovedFromBuffersAreEmpty) {
@@ -161,9 +162,9 @@ TEST(Memory, MovedFromBuffersAreEmpty) {
   Buffer second = std::move(first);
   EXPECT_FALSE(static_cast<bool>(first));
   EXPECT_EQ(first.bytes(), 0U);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(first.kind()); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(first.native()); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { device.fill(first, 1); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(first.kind()); }), ErrorCode::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(first.native()); }), ErrorCode::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { device.fill(first, 1); }), ErrorCode::kInvalidHandle);
   first = std::move(second);
   EXPECT_EQ(first.bytes(), 64U);
 }
@@ -173,7 +174,7 @@ TEST(Memory, TheHostCannotTouchDeviceMemory) {
   Buffer memory = device.alloc(64, MemoryKind::kDevice, "far");
   const std::string text = test::text_of([&] { static_cast<void>(memory.host_read<int>()); });
   EXPECT_TRUE(test::contains(text, "'far'")) << text;
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(memory.host_write<int>()); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(memory.host_write<int>()); }), ErrorCode::kInvalidValue);
 }
 
 TEST(Memory, StagedUploadsAreGivenBack) {
@@ -213,7 +214,7 @@ TEST(HostViews, MayCoverARangeOfTheBuffer) {
   EXPECT_TRUE(test::contains(refused(60, 8), "60 to 68")) << refused(60, 8);
   EXPECT_TRUE(test::contains(refused(8, ~std::size_t{0}), "'words'")) << refused(8, ~std::size_t{0});
   EXPECT_TRUE(test::contains(refused(2, 4), "aligned to 4 bytes")) << refused(2, 4);
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(Buffer().host_read<char>(0, 1)); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(Buffer().host_read<char>(0, 1)); }), ErrorCode::kInvalidHandle);
 }
 
 // Only these bytes are reported to the checker: a stream may use the others meanwhile.

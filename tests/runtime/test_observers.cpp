@@ -165,7 +165,7 @@ TEST(Observers, ObserversAreNotifiedOfAFailure) {
   const Stream stream = device.stream();
   const Attached attached(log);
   bodies.launch(stream, [] { throw std::runtime_error("seen by all"); });
-  EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kLaunchFailed);
+  EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kLaunchFailed);
   const auto errors = log.of(RecordKind::kError);
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_TRUE(test::contains(std::string(errors[0].record.name.text()), "seen by all"));
@@ -262,7 +262,7 @@ TEST(Observers, ALegacyCommandIsReportedBeforeTheBarriersItMakes) {
 TEST(Observers, ThereIsALimit) {
   std::vector<Log> logs(9);
   for (int i = 0; i < 8; ++i) attach_observer(logs[static_cast<std::size_t>(i)]);
-  EXPECT_EQ(test::code_of([&] { attach_observer(logs[8]); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { attach_observer(logs[8]); }), ErrorCode::kInvalidValue);
   for (int i = 0; i < 8; ++i) detach_observer(logs[static_cast<std::size_t>(i)]);
   detach_observer(logs[8]);  // never attached: nothing happens
   attach_observer(logs[8]);

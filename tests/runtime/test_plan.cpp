@@ -81,16 +81,17 @@ TEST_F(Plans, ALaunchThatCannotBeBoundRunsNothing) {
   set(x, 1);
   set(y, 0);
   Buffer small = device.alloc(16, MemoryKind::kPinned);
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), small)); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), small)); }),
+            ErrorCode::kInvalidValue);
   Range stale;
   {
     const Buffer gone = device.alloc(64, MemoryKind::kPinned);
     stale = gone;
   }
   EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), stale)); }),
-            Code::kInvalidHandle);
+            ErrorCode::kInvalidHandle);
   EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), Range())); }),
-            Code::kInvalidValue);
+            ErrorCode::kInvalidValue);
   EXPECT_TRUE(test::finishes(stream));
   EXPECT_EQ(at(y, 8), 0) << "the first op of the plan ran although the second could not";
   stream.launch(plan);
@@ -101,7 +102,7 @@ TEST_F(Plans, ALaunchThatCannotBeBoundRunsNothing) {
 TEST_F(Plans, ABufferOfThePlanWasFreed) {
   Plan plan = add_plan();
   x = Buffer();
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), ErrorCode::kInvalidHandle);
   Buffer other = device.alloc(64, MemoryKind::kPinned);
   EXPECT_TRUE(test::finishes(stream));
 }
@@ -184,8 +185,8 @@ TEST_F(Plans, AForkedPlanOutlivesItsDevice) {
     a.sync();
   }
   // Its streams live on with the plan, or it says that their device is gone; either way nothing breaks.
-  const Code code = test::code_of([&] { stream.launch(plan); });
-  EXPECT_TRUE(code == Code::kOk || code == Code::kInvalidDevice);
+  const ErrorCode code = test::code_of([&] { stream.launch(plan); });
+  EXPECT_TRUE(code == ErrorCode::kOk || code == ErrorCode::kInvalidDevice);
   EXPECT_TRUE(test::finishes(stream));
 }
 
@@ -201,7 +202,7 @@ TEST_F(Plans, AFreshForkedPlanOfAClosedDeviceIsRefused) {
     a.wait(b.record());
     plan = a.end_capture();
   }
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), Code::kInvalidDevice);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), ErrorCode::kInvalidDevice);
   EXPECT_TRUE(test::finishes(stream));
 }
 
@@ -221,7 +222,7 @@ TEST_F(Plans, AFailedLaunchDoesNotSpoilLaterOnesInOtherStreams) {
     fails.store(true);
     const Stream origin = device.stream();
     EXPECT_NO_THROW(origin.launch(plan));
-    EXPECT_EQ(test::code_of([&] { origin.sync(); }), Code::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { origin.sync(); }), ErrorCode::kLaunchFailed);
     fails.store(false);
     const Stream next = device.stream();
     EXPECT_NO_THROW(next.launch(plan));
@@ -232,7 +233,7 @@ TEST_F(Plans, AFailedLaunchDoesNotSpoilLaterOnesInOtherStreams) {
 TEST_F(Plans, AMovedFromPlanIsRefused) {
   Plan plan = add_plan();
   Plan other = std::move(plan);
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan); }), ErrorCode::kInvalidHandle);
   stream.launch(other);
   EXPECT_TRUE(test::finishes(stream));
 }
@@ -275,7 +276,9 @@ TEST_F(Plans, BuiltByHand) {
 
 TEST_F(Plans, NodesThatCannotBeRightAreRefused) {
   Plan plan;
-  const auto refused = [&](PlanNode node) { return test::code_of([&] { plan.add(node); }) == Code::kInvalidValue; };
+  const auto refused = [&](PlanNode node) {
+    return test::code_of([&] { plan.add(node); }) == ErrorCode::kInvalidValue;
+  };
   PlanNode node = kernel_node();
   node.kernel = nullptr;
   EXPECT_TRUE(refused(node));

@@ -228,12 +228,12 @@ TEST(Pool, FreeOfWhatIsNotItsOwnIsRefused) {
   const Stream stream = devices[0].stream();
   const Stream foreign = devices[1].stream();
   Buffer ordinary = devices[0].alloc(64);
-  EXPECT_EQ(test::code_of([&] { stream.free(std::move(ordinary)); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.free(std::move(ordinary)); }), ErrorCode::kInvalidValue);
   EXPECT_TRUE(static_cast<bool>(ordinary)) << "a refused buffer stays with its owner";
   Buffer pooled = stream.alloc(64);
-  EXPECT_EQ(test::code_of([&] { foreign.free(std::move(pooled)); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { foreign.free(std::move(pooled)); }), ErrorCode::kInvalidHandle);
   EXPECT_TRUE(static_cast<bool>(pooled));
-  EXPECT_EQ(test::code_of([&] { stream.free(Buffer()); }), Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.free(Buffer()); }), ErrorCode::kInvalidHandle);
   stream.free(std::move(pooled));
 }
 
@@ -244,8 +244,8 @@ TEST(Pool, APoisonedStreamLeaksNothing) {
     const Stream stream = device.stream();
     const Buffer memory = stream.alloc(kBytes);
     bodies.launch(stream, [] { throw std::runtime_error("broken"); });
-    EXPECT_EQ(test::code_of([&] { stream.sync(); }), Code::kLaunchFailed);
-    EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(kBytes)); }), Code::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { stream.sync(); }), ErrorCode::kLaunchFailed);
+    EXPECT_EQ(test::code_of([&] { static_cast<void>(stream.alloc(kBytes)); }), ErrorCode::kLaunchFailed);
   }
   device.sync();
   EXPECT_EQ(device.memory().used, 0U);

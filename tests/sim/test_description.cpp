@@ -74,7 +74,7 @@ TEST(SimDescription, MayBeGivenAsText) {
     Device::open(R"(sim:{"name": "a/b.json", "memory": "5 bananas"})");
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kParse);
+    EXPECT_EQ(error.code(), ErrorCode::kParse);
     EXPECT_NE(std::string(error.what()).find("description.memory is \"5 bananas\""), std::string::npos) << error.what();
   }
 }
@@ -83,7 +83,7 @@ std::string error_of(const std::string& text) {
   try {
     sim::parse_description(text, "test.json");
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kParse);
+    EXPECT_EQ(error.code(), ErrorCode::kParse);
     return error.what();
   }
   return "no error";
@@ -172,7 +172,7 @@ TEST(SimDescription, ErrorsOfTypedValuesNameFieldAndValue) {
     try {
       sim::open_device(description);
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kInvalidValue);
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidValue);
       return error.what();
     }
     return "no error";
@@ -240,7 +240,7 @@ TEST(SimDescription, MutationsNeverCrash) {
       sim::parse_description(text, "fuzz");
       ++good;
     } catch (const Error& error) {
-      ASSERT_EQ(error.code(), Code::kParse) << text;
+      ASSERT_EQ(error.code(), ErrorCode::kParse) << text;
     }
   }
   EXPECT_GT(good, 0);

@@ -15,7 +15,7 @@ const Kernel& faulting_kernel() {
   return kFaulting;
 }
 
-std::string text_of(const std::function<void()>& call, Code code) {
+std::string text_of(const std::function<void()>& call, ErrorCode code) {
   try {
     call();
   } catch (const Error& error) {
@@ -33,14 +33,14 @@ TEST(SimErrors, ThrowingKernelPoisonsItsStream) {
   stream.launch(throwing_kernel(), {.name = "step 7"});
   bool called = false;
   stream.host([&] { called = true; });
-  const std::string text = text_of([&] { stream.sync(); }, Code::kLaunchFailed);
+  const std::string text = text_of([&] { stream.sync(); }, ErrorCode::kLaunchFailed);
   EXPECT_NE(text.find("step 7"), std::string::npos) << text;
   EXPECT_NE(text.find("test_errors.cpp"), std::string::npos) << text;
   EXPECT_NE(text.find("out of luck"), std::string::npos) << text;
   EXPECT_FALSE(called);
   EXPECT_NO_THROW(before.sync());
-  text_of([&] { run_for(stream, "later", 1); }, Code::kLaunchFailed);
-  text_of([&] { device.sync(); }, Code::kLaunchFailed);
+  text_of([&] { run_for(stream, "later", 1); }, ErrorCode::kLaunchFailed);
+  text_of([&] { device.sync(); }, ErrorCode::kLaunchFailed);
 }
 
 TEST(SimErrors, ExplicitWaitsInheritImplicitOnesDoNot) {
@@ -56,7 +56,7 @@ TEST(SimErrors, ExplicitWaitsInheritImplicitOnesDoNot) {
   early.host([&] { other = true; });
   device.legacy_stream().host([&] { legacy = true; });  // waits for all of them, by the legacy rule only
   bystander.host([] {});
-  const std::string text = text_of([&] { follower.sync(); }, Code::kLaunchFailed);
+  const std::string text = text_of([&] { follower.sync(); }, ErrorCode::kLaunchFailed);
   EXPECT_NE(text.find("waited for stream " + std::to_string(bad.id())), std::string::npos) << text;
   EXPECT_NO_THROW(early.sync());
   EXPECT_NO_THROW(bystander.sync());
@@ -71,7 +71,7 @@ TEST(SimErrors, StreamsAreNamedByTheirIdsAndNames) {
   const Stream bad = device.stream({.name = "loads"}), follower = device.stream();
   bad.launch(throwing_kernel());
   follower.wait(bad.record());
-  const std::string text = text_of([&] { follower.sync(); }, Code::kLaunchFailed);
+  const std::string text = text_of([&] { follower.sync(); }, ErrorCode::kLaunchFailed);
   const std::string named = fmt::format("stream {} 'loads'", bad.id());
   EXPECT_NE(text.find("in " + named + " of"), std::string::npos) << text;
   EXPECT_NE(text.find(fmt::format("; stream {} waited for {}", follower.id(), named)), std::string::npos) << text;
@@ -89,12 +89,12 @@ TEST(SimErrors, DeviceFaultLosesTheDevice) {
   c.wait(pending);
   c.host([&] { called = true; });
   d.host([&] { remote = true; });
-  const std::string text = text_of([&] { devices[0].sync(); }, Code::kDeviceFault);
+  const std::string text = text_of([&] { devices[0].sync(); }, ErrorCode::kDeviceFault);
   EXPECT_NE(text.find("illegal address 0x10"), std::string::npos);
-  text_of([&] { b.sync(); }, Code::kDeviceFault);
-  text_of([&] { run_for(a, "later", 1); }, Code::kDeviceFault);
+  text_of([&] { b.sync(); }, ErrorCode::kDeviceFault);
+  text_of([&] { run_for(a, "later", 1); }, ErrorCode::kDeviceFault);
   EXPECT_NO_THROW(d.sync());
-  text_of([&] { c.sync(); }, Code::kDeviceFault);  // it waited for work that was lost
+  text_of([&] { c.sync(); }, ErrorCode::kDeviceFault);  // it waited for work that was lost
   EXPECT_FALSE(called);
   EXPECT_TRUE(remote);
 }
@@ -103,7 +103,7 @@ TEST(SimErrors, KernelWithoutAFunctionIsRefusedByName) {
   static const Kernel kOnlyCuda{"only cuda", nullptr, nullptr};
   Device device = open_exact();
   Stream stream = device.stream();
-  const std::string text = text_of([&] { stream.launch(kOnlyCuda); }, Code::kUnsupported);
+  const std::string text = text_of([&] { stream.launch(kOnlyCuda); }, ErrorCode::kUnsupported);
   EXPECT_NE(text.find("only cuda"), std::string::npos);
   EXPECT_NO_THROW(stream.sync());
   DeviceOptions options;
@@ -118,7 +118,7 @@ TEST(SimErrors, KernelWithoutAFunctionIsRefusedByName) {
 TEST(SimErrors, FunctionsMayNotCallTheRuntime) {
   Device device = open_exact();
   Stream stream = device.stream();
-  Code seen = Code::kOk;
+  ErrorCode seen = ErrorCode::kOk;
   stream.host([&] {
     try {
       stream.sync();
@@ -127,13 +127,13 @@ TEST(SimErrors, FunctionsMayNotCallTheRuntime) {
     }
   });
   stream.sync();
-  EXPECT_EQ(seen, Code::kNotPermitted);
+  EXPECT_EQ(seen, ErrorCode::kNotPermitted);
 }
 
 TEST(SimErrors, UnknownDevicesAreNamed) {
-  text_of([] { Device::open("sim:nothing"); }, Code::kInvalidDevice);
-  text_of([] { Device::open("sim:/nowhere/at/all.json"); }, Code::kIo);
-  const std::string text = text_of([] { Device::open("sim"); }, Code::kInvalidDevice);
+  text_of([] { Device::open("sim:nothing"); }, ErrorCode::kInvalidDevice);
+  text_of([] { Device::open("sim:/nowhere/at/all.json"); }, ErrorCode::kIo);
+  const std::string text = text_of([] { Device::open("sim"); }, ErrorCode::kInvalidDevice);
   EXPECT_NE(text.find("sim:h200"), std::string::npos) << text;
 }
 

@@ -111,7 +111,7 @@ TEST_F(ReadAhead, AFaultIsReportedForItsRangeOnly) {
           continue;
         }
         EXPECT_GT(series.asked(), i) << "it was not read ahead: this tests nothing";
-        EXPECT_TRUE(fails([&] { series.read(reader, i); }, Code::kIo,
+        EXPECT_TRUE(fails([&] { series.read(reader, i); }, ErrorCode::kIo,
                           {content_.path(), "Bad address", "524288 bytes at 5767168 of"}));
       }
     }
@@ -130,7 +130,7 @@ TEST_F(ReadAhead, AFileCutShortWhileReadsAreAhead) {
   for (std::size_t i = 1; i < series.size(); ++i) {
     // What came before the cut may be right to the byte; the file is another all the same.
     const bool cut = i >= kLeft / kMiB;
-    EXPECT_TRUE(fails([&] { series.read(reader, i); }, Code::kIo,
+    EXPECT_TRUE(fails([&] { series.read(reader, i); }, ErrorCode::kIo,
                       {content_.path(), cut ? "cut short" : "was changed", std::to_string(kFileBytes)}))
         << i;
   }

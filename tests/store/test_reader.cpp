@@ -122,9 +122,13 @@ TEST_P(Ways, TheEndOfTheFile) {
       [&] {
         reader.read(file, kFileBytes - 50, 51, {memory.data(), 100});
       },
-      Code::kInvalidValue, {content.path(), "51 bytes", std::to_string(kFileBytes)}));
-  EXPECT_TRUE(fails([&] { reader.read(file, ~std::uint64_t{0}, 2, {memory.data(), 100}); }, Code::kInvalidValue));
-  EXPECT_TRUE(fails([&] { reader.read(file, 0, 101, {memory.data(), 100}); }, Code::kInvalidValue, {"101", "100"}));
+      ErrorCode::kInvalidValue, {content.path(), "51 bytes", std::to_string(kFileBytes)}));
+  EXPECT_TRUE(fails([&] { reader.read(file, ~std::uint64_t{0}, 2, {memory.data(), 100}); }, ErrorCode::kInvalidValue));
+  EXPECT_TRUE(fails(
+      [&] {
+        reader.read(file, 0, 101, {memory.data(), 100});
+      },
+      ErrorCode::kInvalidValue, {"101", "100"}));
 }
 
 TEST_P(Ways, AFileCutShortIsNoticed) {
@@ -138,17 +142,17 @@ TEST_P(Ways, AFileCutShortIsNoticed) {
         [&] {
           reader.read(file, left - 5'000'000, memory.size(), {memory.data(), memory.size()});
         },
-        Code::kIo, {content.path(), "cut short", std::to_string(kFileBytes)}));
+        ErrorCode::kIo, {content.path(), "cut short", std::to_string(kFileBytes)}));
     EXPECT_TRUE(fails(
         [&] {
           reader.read(file, left + 1'000'000, 1000, {memory.data(), memory.size()});
         },
-        Code::kIo, {content.path(), "1000 bytes", "got 0"}));
+        ErrorCode::kIo, {content.path(), "1000 bytes", "got 0"}));
     EXPECT_TRUE(fails(
         [&] {
           reader.read(file, 0, 1000, {memory.data(), memory.size()});
         },
-        Code::kIo, {content.path(), "changed"}));
+        ErrorCode::kIo, {content.path(), "changed"}));
   }
 }
 
@@ -161,7 +165,7 @@ TEST_P(Ways, AFileWrittenToIsNoticed) {
   ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 0, 100'000, 0, 0));
   std::fstream(content.path(), std::ios::in | std::ios::out | std::ios::binary).put('!');
   std::vector<std::byte> memory(10);
-  EXPECT_TRUE(fails([&] { reader.read(file, 50'000, 10, {memory.data(), 10}); }, Code::kIo, {"changed"}));
+  EXPECT_TRUE(fails([&] { reader.read(file, 50'000, 10, {memory.data(), 10}); }, ErrorCode::kIo, {"changed"}));
 }
 
 TEST_P(Ways, AFileWrittenToIsNoticedThoughItsTimeWasSetBack) {
@@ -180,7 +184,11 @@ TEST_P(Ways, AFileWrittenToIsNoticedThoughItsTimeWasSetBack) {
   } while (before.st_ctim.tv_sec == after.st_ctim.tv_sec && before.st_ctim.tv_nsec == after.st_ctim.tv_nsec);
   ASSERT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
   std::vector<std::byte> memory(10);
-  EXPECT_TRUE(fails([&] { reader.read(file, 50'000, 10, {memory.data(), 10}); }, Code::kIo, {"changed", "100000"}));
+  EXPECT_TRUE(fails(
+      [&] {
+        reader.read(file, 50'000, 10, {memory.data(), 10});
+      },
+      ErrorCode::kIo, {"changed", "100000"}));
 }
 
 // The open file still has its bytes.
@@ -209,7 +217,7 @@ TEST_P(Ways, AnErrorOfAReadIsReported) {
   const std::uint64_t first = direct ? 0 : 99;
   for (int turn = 0; turn < 3; ++turn) {
     const test::UnwritablePage page(memory.data() + (std::size_t{7} << 20) + (std::size_t{512} << 10));
-    EXPECT_TRUE(fails([&] { static_cast<void>(read()); }, Code::kIo,
+    EXPECT_TRUE(fails([&] { static_cast<void>(read()); }, ErrorCode::kIo,
                       {content.path(), "Bad address", " at " + std::to_string(first + (7 << 20)) + " of"}));
   }
   EXPECT_EQ(wrong_place(read(), 99, kBytes), "right");
@@ -336,10 +344,10 @@ TEST(Reader, OptionsThatCannotBeAreRefused) {
     options.threads = threads;
     store::BlockReader reader(options);
   };
-  EXPECT_TRUE(fails([&] { make(0, 1, 1); }, Code::kInvalidValue));
-  EXPECT_TRUE(fails([&] { make(1, 0, 1); }, Code::kInvalidValue));
-  EXPECT_TRUE(fails([&] { make(1, 5000, 1); }, Code::kInvalidValue, {"5000"}));
-  EXPECT_TRUE(fails([&] { make(1, 1, 0); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { make(0, 1, 1); }, ErrorCode::kInvalidValue));
+  EXPECT_TRUE(fails([&] { make(1, 0, 1); }, ErrorCode::kInvalidValue));
+  EXPECT_TRUE(fails([&] { make(1, 5000, 1); }, ErrorCode::kInvalidValue, {"5000"}));
+  EXPECT_TRUE(fails([&] { make(1, 1, 0); }, ErrorCode::kInvalidValue));
   EXPECT_NO_THROW(make(1, 1, 1));
 }
 

@@ -60,7 +60,7 @@ void mix(const Args& args, CUstream_st* stream) {
     const unsigned int threads = order_matters(out, in) ? 1 : kThreads;
     mix_words<<<1, threads, 0, stream>>>(out.data(), out.size(), in, args.scalar<std::uint32_t>(0));
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
-      throw Error(Code::kLaunchFailed, std::string("mix: ") + cudaGetErrorString(error));
+      throw Error(ErrorCode::kLaunchFailed, std::string("mix: ") + cudaGetErrorString(error));
   }
 }
 

@@ -63,7 +63,7 @@ __global__ void meet_others(volatile std::uint32_t* arrived, volatile std::uint3
 }
 
 void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw Error(Code::kLaunchFailed, std::string(what) + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess) throw Error(ErrorCode::kLaunchFailed, std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 unsigned int blocks_for(std::size_t count) {

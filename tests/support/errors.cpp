@@ -4,7 +4,7 @@
 
 namespace slip::test {
 
-testing::AssertionResult fails(const std::function<void()>& call, Code code,
+testing::AssertionResult fails(const std::function<void()>& call, ErrorCode code,
                                std::initializer_list<std::string_view> words) {
   try {
     call();

@@ -12,7 +12,7 @@
 namespace slip::test {
 
 // Whether the call throws Error with this code, and the text of the error contains all of `words`.
-testing::AssertionResult fails(const std::function<void()>& call, Code code,
+testing::AssertionResult fails(const std::function<void()>& call, ErrorCode code,
                                std::initializer_list<std::string_view> words = {});
 
 }  // namespace slip::test

@@ -17,7 +17,7 @@ namespace slip::test {
 
 // The result of one rank.
 struct Met {
-  std::optional<Code> code;  // of the error; none: the rank succeeded
+  std::optional<ErrorCode> code;  // of the error; none: the rank succeeded
   std::string text;
   bool first = false;  // this error was the first one of all ranks
 };
@@ -38,7 +38,7 @@ inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>&
       } catch (const Error& error) {
         mine = {error.code(), error.what(), !failed.exchange(true)};
       } catch (const std::exception& error) {
-        mine = {Code::kOk, error.what(), !failed.exchange(true)};
+        mine = {ErrorCode::kOk, error.what(), !failed.exchange(true)};
       }
       if (on_failure && (mine.code || testing::Test::HasFatalFailure())) on_failure(rank);
     });

@@ -139,7 +139,7 @@ const Hostile kHostile[] = {
 
 TEST(TopoFiles, HostileOnesAreRefusedWithLineAndAttribute) {
   for (const Hostile& each : kHostile)
-    EXPECT_TRUE(test::fails([&] { parse_topology(each.xml, "bad.xml"); }, Code::kParse, each.words)) << each.xml;
+    EXPECT_TRUE(test::fails([&] { parse_topology(each.xml, "bad.xml"); }, ErrorCode::kParse, each.words)) << each.xml;
 }
 
 std::string two_gpus(const std::string& first, const std::string& second) {
@@ -153,7 +153,7 @@ TEST(TopoFiles, NvLinksMustAgree) {
   const TopoSystem system = parse_topology(two_gpus(there, back), "x");
   EXPECT_DOUBLE_EQ(link_rate(system, system.devices[0], system.devices[1]), 80);
   const auto refused = [](const std::string& xml, std::initializer_list<std::string_view> words) {
-    EXPECT_TRUE(test::fails([&] { parse_topology(xml, "x"); }, Code::kParse, words)) << xml;
+    EXPECT_TRUE(test::fails([&] { parse_topology(xml, "x"); }, ErrorCode::kParse, words)) << xml;
   };
   refused(two_gpus(there, ""), {"line 2", "count", "0 links back"});
   refused(two_gpus("<nvlink target=\"0000:02:00.0\" count=\"0\"/>", back), {"line 2", "count"});
@@ -256,7 +256,7 @@ TEST(TopoFiles, AnNvSwitchCanBeAdded) {
   EXPECT_TRUE(topo::machine_warnings(added).empty());
   const TopoSystem to_itself = topo::with_nvswitch(data_system("azure_ncv4-topo.xml"), 12, 80);
   EXPECT_EQ(TopoPaths(to_itself).type(to_itself.devices[0], to_itself.devices[3]), TopoPathType::kNvl);
-  EXPECT_TRUE(test::fails([&] { topo::with_nvswitch(added, 18, 90); }, Code::kInvalidValue, {"has NVLinks"}));
+  EXPECT_TRUE(test::fails([&] { topo::with_nvswitch(added, 18, 90); }, ErrorCode::kInvalidValue, {"has NVLinks"}));
 }
 
 // NCCL finds 16 channels on two of these machines.
@@ -287,23 +287,25 @@ TEST(TopoFiles, PartsCanFailOrSlowDown) {
   EXPECT_DOUBLE_EQ(topo::with_slow_part(whole, "net:2", 0.5).nets.size(), 8U);
   EXPECT_EQ(topo::without_part(whole, "link:GPU0-NVS").links.size(), whole.links.size() - 2);
   for (const char* part : {"nic:99", "nic:", "link:GPU0-GPU1", "link:", "fan:1", "link:PCI99", ""}) {
-    EXPECT_TRUE(test::fails([&] { topo::without_part(whole, part); }, Code::kInvalidValue, {"no such part"})) << part;
-    EXPECT_TRUE(test::fails([&] { topo::with_slow_part(whole, part, 0.5); }, Code::kInvalidValue, {"no such part"}));
+    EXPECT_TRUE(test::fails([&] { topo::without_part(whole, part); }, ErrorCode::kInvalidValue, {"no such part"}))
+        << part;
+    EXPECT_TRUE(
+        test::fails([&] { topo::with_slow_part(whole, part, 0.5); }, ErrorCode::kInvalidValue, {"no such part"}));
   }
   EXPECT_TRUE(
-      test::fails([&] { topo::with_slow_part(whole, "nic:0", 1.5); }, Code::kInvalidValue, {"between 0 and 1"}));
+      test::fails([&] { topo::with_slow_part(whole, "nic:0", 1.5); }, ErrorCode::kInvalidValue, {"between 0 and 1"}));
 }
 
 TEST(TopoFiles, DepthAndSizeAreBounded) {
   std::string deep = "<system><cpu numaid=\"0\">";
   for (int i = 0; i < 100'000; ++i) deep += "<pci busid=\"0000:01:00.0\">";
-  EXPECT_TRUE(test::fails([&] { parse_topology(deep, "x"); }, Code::kParse, {"line 1", "64 deep"}));
+  EXPECT_TRUE(test::fails([&] { parse_topology(deep, "x"); }, ErrorCode::kParse, {"line 1", "64 deep"}));
   std::string wide = "<system><cpu numaid=\"0\">\n";
   for (int i = 0; i < 2000; ++i) wide += "<core dev=\"" + std::to_string(i) + "\"/>\n";
-  EXPECT_TRUE(test::fails([&] { parse_topology(wide + "</cpu></system>", "x"); }, Code::kParse, {"1024 nodes"}));
+  EXPECT_TRUE(test::fails([&] { parse_topology(wide + "</cpu></system>", "x"); }, ErrorCode::kParse, {"1024 nodes"}));
   std::string long_one = "<system";
   for (int i = 0; i < 100'000; ++i) long_one += " a" + std::to_string(i) + "=\"\"";
-  EXPECT_TRUE(test::fails([&] { parse_topology(long_one + "/>", "x"); }, Code::kParse, {"64 attributes"}));
+  EXPECT_TRUE(test::fails([&] { parse_topology(long_one + "/>", "x"); }, ErrorCode::kParse, {"64 attributes"}));
 }
 
 std::string with_cpus(int count) {
@@ -314,7 +316,7 @@ std::string with_cpus(int count) {
 
 // Every pair of CPUs has a link: the maximum number of CPUs is planned quickly, and more are refused.
 TEST(TopoFiles, CpusAreBounded) {
-  EXPECT_TRUE(test::fails([] { parse_topology(with_cpus(1000), "x"); }, Code::kParse, {"line 258", "256 <cpu>"}));
+  EXPECT_TRUE(test::fails([] { parse_topology(with_cpus(1000), "x"); }, ErrorCode::kParse, {"line 258", "256 <cpu>"}));
   const TopoSystem system = parse_topology(with_cpus(256), "x");
   ASSERT_EQ(system.devices.size(), 256U);
   const ChannelPlan plan = plan_channels(cluster_of(system, 1));
@@ -357,7 +359,7 @@ TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
 }
 
 TEST(TopoFiles, AFileThatIsNotThereIsNamed) {
-  EXPECT_TRUE(test::fails([] { read_topology("/nowhere/x.xml"); }, Code::kIo, {"/nowhere/x.xml"}));
+  EXPECT_TRUE(test::fails([] { read_topology("/nowhere/x.xml"); }, ErrorCode::kIo, {"/nowhere/x.xml"}));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST(TopoProbe, ManyCoresAreSearchedAllTheSame) {
 
 TEST(TopoProbe, AMachineThatHwlocCannotMakeIsRefused) {
   if (made_up("core:2 pu:1").devices.size() == 1) GTEST_SKIP() << "built without hwloc";
-  EXPECT_TRUE(test::fails([] { made_up("banana:7"); }, Code::kInvalidValue, {"banana:7"}));
+  EXPECT_TRUE(test::fails([] { made_up("banana:7"); }, ErrorCode::kInvalidValue, {"banana:7"}));
 }
 
 }  // namespace

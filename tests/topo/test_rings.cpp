@@ -295,14 +295,22 @@ TEST(TopoRings, OneChannelMayPassALinkTwice) {
 
 TEST(TopoRings, WhatCannotBeIsRefused) {
   const TopoSystem system = data_system("nvswitch8.xml");
-  EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {}}); }, Code::kInvalidValue, {"without ranks"}));
-  EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{1, 0}}}); }, Code::kInvalidValue, {"rank 0", "node 1"}));
-  EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{0, 8}}}); }, Code::kInvalidValue, {"device 8", "has 8"}));
-  EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(system, 1), {.max_channels = 0}); }, Code::kInvalidValue,
+  EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {}}); }, ErrorCode::kInvalidValue, {"without ranks"}));
+  EXPECT_TRUE(test::fails(
+      [&] {
+        plan_channels({{system}, {{1, 0}}});
+      },
+      ErrorCode::kInvalidValue, {"rank 0", "node 1"}));
+  EXPECT_TRUE(test::fails(
+      [&] {
+        plan_channels({{system}, {{0, 8}}});
+      },
+      ErrorCode::kInvalidValue, {"device 8", "has 8"}));
+  EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(system, 1), {.max_channels = 0}); }, ErrorCode::kInvalidValue,
                           {"0 channels"}));
   const TopoSystem bare = parse_topology("<system><cpu numaid=\"0\"/></system>", "bare.xml");
-  EXPECT_TRUE(
-      test::fails([&] { plan_channels(cluster_of(bare, 2)); }, Code::kInvalidValue, {"bare.xml", "no net", "<net"}));
+  EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(bare, 2)); }, ErrorCode::kInvalidValue,
+                          {"bare.xml", "no net", "<net"}));
 }
 
 }  // namespace

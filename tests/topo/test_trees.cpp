@@ -90,7 +90,7 @@ TEST(TopoRoutes, WithoutNvLinkEverySenderGoesAlone) {
     EXPECT_EQ(route.in_net, route.to / 2);
   }
   EXPECT_EQ(rail_routes(cluster, 1).size(), 64U);
-  EXPECT_TRUE(test::fails([&] { rail_routes(cluster, 2); }, Code::kInvalidValue, {"node 2"}));
+  EXPECT_TRUE(test::fails([&] { rail_routes(cluster, 2); }, ErrorCode::kInvalidValue, {"node 2"}));
 }
 
 TEST(TopoRoutes, GpusBesideTheNicHandOverToTheOthers) {

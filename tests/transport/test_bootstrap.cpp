@@ -119,7 +119,7 @@ TEST(Bootstraps, SeveralInOneProcessDoNotMix) {
 
 TEST(BootstrapDeadlines, NameRankZeroWhenItDoesNotListen) {
   const UniqueId id = UniqueId::parse("unix:slip-nobody-" + std::to_string(::getpid()));
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(milliseconds(100))); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(milliseconds(100))); }, ErrorCode::kTimeout,
                     {"rank 1 of 2", "rank 0", "unix:slip-nobody"}));
 }
 
@@ -127,7 +127,7 @@ TEST(BootstrapDeadlines, SayThatAnIdServesOnce) {
   const UniqueId id = local_id();
   { const transport::Bootstrap alone(id, 1, 0, within(seconds(30))); }
   EXPECT_TRUE(
-      fails([&] { transport::Bootstrap again(id, 1, 0, within(seconds(30))); }, Code::kIo, {"an id serves once"}));
+      fails([&] { transport::Bootstrap again(id, 1, 0, within(seconds(30))); }, ErrorCode::kIo, {"an id serves once"}));
 }
 
 TEST(BootstrapDeadlines, NameTheRanksThatHaveNotJoined) {
@@ -138,13 +138,13 @@ TEST(BootstrapDeadlines, NameTheRanksThatHaveNotJoined) {
       static_cast<void>(bootstrap.recv(0, 1));
     } else if (rank != 0) {  // joins, says so, and stays
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, milliseconds(1))); },
-                        Code::kTimeout, {"joined all-gather 2"}));
+                        ErrorCode::kTimeout, {"joined all-gather 2"}));
       bootstrap.send(0, 2, {});
       static_cast<void>(bootstrap.recv(0, 1));
     } else {
       for (const int other : {2, 4}) static_cast<void>(bootstrap.recv(other, 2));
       EXPECT_TRUE(fails([&] { bootstrap.barrier(bootstrap.begin(transport::SetupKind::kOther, seconds(1))); },
-                        Code::kTimeout, {"ranks 1 and 3 have not joined all-gather 2"}));
+                        ErrorCode::kTimeout, {"ranks 1 and 3 have not joined all-gather 2"}));
       for (const int other : {1, 2, 3, 4}) bootstrap.send(other, 1, {});
     }
   });
@@ -163,7 +163,7 @@ TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
         [&] {
           static_cast<void>(bootstrap.recv(other, 8, bootstrap.begin(transport::SetupKind::kOther, milliseconds(10))));
         },
-        Code::kTimeout, {"rank " + std::to_string(other) + " sent nothing with tag 8", "there are tags 7"}));
+        ErrorCode::kTimeout, {"rank " + std::to_string(other) + " sent nothing with tag 8", "there are tags 7"}));
     bootstrap.barrier();
   }));
 }
@@ -173,7 +173,7 @@ TEST(BootstrapMistakes, OneRankTwiceFailsOnAllRanks) {
   const int claimed[] = {0, 2, 2, 3};
   for (const Met& one :
        as_ranks(4, [&](int i) { transport::Bootstrap bootstrap(id, 4, claimed[i], within(seconds(30))); })) {
-    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("rank 2 of 4 is claimed twice: by process " + std::to_string(::getpid())),
               std::string::npos)
         << one.text;
@@ -184,7 +184,7 @@ TEST(BootstrapMistakes, DifferentCountsFailOnAllRanks) {
   const UniqueId id = local_id();
   for (const Met& one : as_ranks(
            3, [&](int rank) { transport::Bootstrap bootstrap(id, rank == 1 ? 4 : 3, rank, within(seconds(30))); })) {
-    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("there are 4"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("there are 3"), std::string::npos) << one.text;
   }
@@ -194,7 +194,7 @@ TEST(BootstrapMistakes, AnInvalidRankFailsOnAllRanks) {
   const UniqueId id = local_id();
   for (const Met& one : as_ranks(
            3, [&](int rank) { transport::Bootstrap bootstrap(id, 3, rank == 1 ? 3 : rank, within(seconds(30))); })) {
-    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("rank 3 of 3: ranks are 0 to 2"), std::string::npos) << one.text;
   }
 }
@@ -202,7 +202,7 @@ TEST(BootstrapMistakes, AnInvalidRankFailsOnAllRanks) {
 TEST(BootstrapMistakes, APortThatIsInUseIsNamed) {
   const transport::Socket held = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
   const UniqueId id = transport::UniqueIdParts{"127.0.0.1", held.local().port(), transport::random_secret(), true}.id();
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, within(seconds(30))); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, within(seconds(30))); }, ErrorCode::kIo,
                     {"rank 0 of 2", held.local().text(), "in use", "set SLIP_ID to another port"}));
 }
 
@@ -213,7 +213,7 @@ TEST(BootstrapMistakes, CallsThatDoNotMatch) {
          if (rank == 0) static_cast<void>(bootstrap.all_gather(std::int64_t{1}));
          else static_cast<void>(bootstrap.all_gather(1));
        })) {
-    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kInvalidValue) << one.text;
     EXPECT_NE(one.text.find("the calls do not match"), std::string::npos) << one.text;
   }
 }
@@ -229,7 +229,7 @@ TEST(BootstrapMistakes, ARankThatLeftIsNotWaitedFor) {
   EXPECT_FALSE(met[2].code) << met[2].text;
   for (const int rank : {0, 1, 3}) {
     const Met& one = met[static_cast<std::size_t>(rank)];
-    EXPECT_EQ(one.code, Code::kRankLost) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kRankLost) << one.text;
     EXPECT_NE(one.text.find("has left"), std::string::npos) << one.text;
   }
 }
@@ -250,7 +250,7 @@ TEST(BootstrapAborts, EndTheWaitsOfAllRanks) {
   });
   for (int rank = 0; rank < 4; ++rank) {
     const Met& one = met[static_cast<std::size_t>(rank)];
-    EXPECT_EQ(one.code, Code::kAborted) << one.text;
+    EXPECT_EQ(one.code, ErrorCode::kAborted) << one.text;
     EXPECT_NE(one.text.find(rank == 1 ? "from another thread" : "rank 1 aborted"), std::string::npos) << one.text;
   }
 }
@@ -266,7 +266,7 @@ TEST(BootstrapAborts, AreSentByARankThatLeavesAtOnce) {
     });
     for (const int rank : {0, 2}) {
       const Met& one = met[static_cast<std::size_t>(rank)];
-      ASSERT_EQ(one.code, Code::kAborted) << one.text;
+      ASSERT_EQ(one.code, ErrorCode::kAborted) << one.text;
       EXPECT_NE(one.text.find("rank 1 aborted"), std::string::npos) << one.text;
     }
   }
@@ -277,7 +277,7 @@ TEST(BootstrapAborts, EndTheConstructor) {
   transport::BootstrapOptions options = within(seconds(60));
   options.abort = std::make_shared<transport::AbortFlag>();
   std::thread aborter([&] { options.abort->set(); });
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, options); }, Code::kAborted));
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 0, options); }, ErrorCode::kAborted));
   aborter.join();
 }
 

@@ -17,7 +17,7 @@ std::optional<transport::LaunchInfo> read(const Environment& environment) {
 }
 
 testing::AssertionResult refused(const Environment& environment, std::initializer_list<std::string_view> words) {
-  return fails([&] { static_cast<void>(read(environment)); }, Code::kInvalidValue, words);
+  return fails([&] { static_cast<void>(read(environment)); }, ErrorCode::kInvalidValue, words);
 }
 
 // Changes some variables; an empty value removes one.

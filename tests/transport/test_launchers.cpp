@@ -114,7 +114,7 @@ transport::Socket listen_below_a_free_port() {
       continue;  // in use
     }
   }
-  throw Error(Code::kIo, "no two free ports", {});
+  throw Error(ErrorCode::kIo, "no two free ports", {});
 }
 
 // The variables of torchrun, given by another launcher: rank 0 listens beside the port that torchrun itself holds.

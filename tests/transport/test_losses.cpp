@@ -111,7 +111,7 @@ TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   ASSERT_EQ(lost.hear(1), "x");
   for (const RankProcess& rank : job) rank.signal(SIGSTOP);
   lost.signal(SIGSTOP);
-  EXPECT_TRUE(fails([&] { watcher.barrier(); }, Code::kRankLost, {"rank 1 gives no sign of life"}));
+  EXPECT_TRUE(fails([&] { watcher.barrier(); }, ErrorCode::kRankLost, {"rank 1 gives no sign of life"}));
   for (const RankProcess& rank : job) rank.signal(SIGCONT);
   for (const RankProcess& rank : job) rank.send('x');
   for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
@@ -141,7 +141,7 @@ transport::FrameSocket say_hello(const UniqueId& id, const transport::SocketAddr
 void wait_for_root(const transport::SocketAddress& root) {
   std::byte byte{};
   const transport::Socket stranger = say(root, "no magic at all");
-  EXPECT_TRUE(fails([&] { stranger.recv({&byte, 1}, long_enough()); }, Code::kIo));
+  EXPECT_TRUE(fails([&] { stranger.recv({&byte, 1}, long_enough()); }, ErrorCode::kIo));
 }
 
 TEST(Roots, NameTheRanksThatHaveNotCome) {
@@ -149,7 +149,7 @@ TEST(Roots, NameTheRanksThatHaveNotCome) {
   const transport::SocketAddress root = transport::resolve(id.host(), id.port()).front();
   transport::FrameSocket first = say_hello(id, root, 0, 5);
   wait_for_root(root);
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, ErrorCode::kTimeout,
                     {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not joined before the deadline of rank 2"}));
   EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind,
             transport::FrameKind::kRefused);  // the other rank is notified, too
@@ -162,7 +162,7 @@ TEST(Roots, NameARankThatDiedBeforeAllHadCome) {
   static_cast<void>(say_hello(id, root, 1, 3));  // and closes, as if it was killed
   wait_for_root(root);
   // Long before the deadline, which is too long for a test.
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 3, 2, within(seconds(600))); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 3, 2, within(seconds(600))); }, ErrorCode::kRankLost,
                     {"rank 2 of 3", "rank 1 of 3 is gone", "process 4711"}));
 }
 
@@ -199,7 +199,7 @@ TEST(Strangers, DoNotDisturbTheRoot) {
   }));
   std::array<std::byte, 64> bytes{};
   for (const std::size_t sent_away : {0U, 2U, 3U})
-    EXPECT_TRUE(fails([&] { strangers[sent_away].recv(bytes, long_enough()); }, Code::kIo));
+    EXPECT_TRUE(fails([&] { strangers[sent_away].recv(bytes, long_enough()); }, ErrorCode::kIo));
 }
 
 TEST(Strangers, DoNotDisturbTheRanks) {
@@ -213,7 +213,7 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   const auto sent_away = [&](const transport::FrameHeader& header) {
     transport::FrameSocket channel = transport::FrameSocket::reach(address, session, long_enough());
     channel.queue(header);
-    return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, Code::kIo);
+    return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, ErrorCode::kIo);
   };
   EXPECT_TRUE(sent_away(greeting));  // no such rank
   greeting.rank = 1;
@@ -234,7 +234,7 @@ TEST(Strangers, AreNotTakenForTheRoot) {
     connection.send(transport::bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
                     long_enough());
   });
-  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(seconds(20))); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { transport::Bootstrap bootstrap(id, 2, 1, within(seconds(20))); }, ErrorCode::kIo,
                     {"rank 1 of 2", listener.local().text()}));
   server.join();
 }

@@ -211,14 +211,14 @@ TEST_P(Nets, TakeOnlyRegisteredMemory) {
       [&] {
         ends.sender->isend({&stranger, 1, 4, nullptr});
       },
-      Code::kInvalidValue, {"rank 0 at", "tag 4"}));
-  EXPECT_TRUE(fails([&] { ends.sender->isend(from.part(0, 1, 64)); }, Code::kInvalidValue, {"64 bytes"}));
+      ErrorCode::kInvalidValue, {"rank 0 at", "tag 4"}));
+  EXPECT_TRUE(fails([&] { ends.sender->isend(from.part(0, 1, 64)); }, ErrorCode::kInvalidValue, {"64 bytes"}));
   EXPECT_TRUE(fails(
       [&] {
         irecv(*ends.receiver, {&stranger, 1, 4, to.registered.get()});
       },
-      Code::kInvalidValue, {"rank 1 at"}));
-  EXPECT_TRUE(fails([&] { ends.receiver->irecv({}); }, Code::kInvalidValue, {"0 parts"}));
+      ErrorCode::kInvalidValue, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { ends.receiver->irecv({}); }, ErrorCode::kInvalidValue, {"0 parts"}));
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver,
          irecv(*ends.receiver, to.part()));  // the connection still works
 }

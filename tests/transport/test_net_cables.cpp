@@ -69,7 +69,7 @@ TEST(Cables, MayBeCut) {
       transport::NetRequest* const request = irecv(*receiver, to.part(3));
       const transport::Deadline soon{cut.get_future().get(), nullptr};
       EXPECT_TRUE(
-          fails([&] { receiver->wait(request, soon); }, Code::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
+          fails([&] { receiver->wait(request, soon); }, ErrorCode::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
       return;
     }
     const auto sender = transport::net_tcp().connect(handle.get_future().get(), options, long_deadline());
@@ -78,7 +78,8 @@ TEST(Cables, MayBeCut) {
     EXPECT_TRUE(Cable::cut());
     const transport::Deadline soon{base::deadline_after(1'500'000'000), nullptr};
     cut.set_value(soon.at_ns);
-    EXPECT_TRUE(fails([&] { sender->wait(request, soon); }, Code::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
+    EXPECT_TRUE(
+        fails([&] { sender->wait(request, soon); }, ErrorCode::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
   });
   if (!reason.empty()) GTEST_SKIP() << reason;
 }

@@ -38,9 +38,9 @@ bool has_rdma_device() {
 
 TEST(NetChoices, OtherValuesAreRefused) {
   for (const char* const value : {"UCX", "infiniband", "tcp ", "plugin", "plugin:"}) {
-    EXPECT_TRUE(fails([&] { transport::require_known_net(value); }, Code::kInvalidValue,
+    EXPECT_TRUE(fails([&] { transport::require_known_net(value); }, ErrorCode::kInvalidValue,
                       {std::string("SLIP_NET=") + value + ":", "tcp, ucx or plugin:NAME", "unset it"}));
-    EXPECT_TRUE(fails([&] { transport::choose_net(value); }, Code::kInvalidValue, {"SLIP_NET="}));
+    EXPECT_TRUE(fails([&] { transport::choose_net(value); }, ErrorCode::kInvalidValue, {"SLIP_NET="}));
   }
 }
 
@@ -120,21 +120,21 @@ TEST(NetAgreements, AutomaticChoicesThatDifferFallBackToTcp) {
 
 TEST(NetAgreements, ANamedNetworkIsNotReplaced) {
   const transport::NetOffer offers[] = {offer("tcp", true), offer("ucx", false)};
-  EXPECT_TRUE(fails([&] { transport::agree_on_net(offers); }, Code::kMismatch,
+  EXPECT_TRUE(fails([&] { transport::agree_on_net(offers); }, ErrorCode::kMismatch,
                     {"rank 0 uses the network tcp (chosen automatically)",
                      "rank 1 uses the network ucx (SLIP_NET names it)", "the same value for all", "SLIP_DEBUG=net"}));
 }
 
 TEST(NetAgreements, APluginMayBeNamedByTwoVariables) {
   const transport::NetOffer offers[] = {offer("tcp", false), offer("plugin:Slipstream", false)};
-  EXPECT_TRUE(fails([&] { transport::agree_on_net(offers); }, Code::kMismatch,
+  EXPECT_TRUE(fails([&] { transport::agree_on_net(offers); }, ErrorCode::kMismatch,
                     {"rank 0 uses the network tcp (SLIP_NET names it)",
                      "rank 1 uses the network plugin:Slipstream (SLIP_NET or NCCL_NET_PLUGIN names it)"}));
 }
 
 TEST(NetAgreements, NamesHaveALimit) {
   EXPECT_EQ(offer(std::string(255, 'n'), false).name_text().size(), 255U);
-  EXPECT_TRUE(fails([] { offer(std::string(256, 'n'), false); }, Code::kInvalidValue, {"255", "256"}));
+  EXPECT_TRUE(fails([] { offer(std::string(256, 'n'), false); }, ErrorCode::kInvalidValue, {"255", "256"}));
 }
 
 }  // namespace

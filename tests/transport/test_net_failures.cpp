@@ -35,7 +35,7 @@ TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
     // libfabric does not tell the length of such a message.
     const bool is_known = std::string(GetParam()) != "plugin:libfabric";
     const std::string size_text = (is_known ? std::to_string(size) + " bytes " : "") + "with tag 3";
-    EXPECT_TRUE(fails([&] { finish(*ends.sender, nullptr, *ends.receiver, receive); }, Code::kInvalidValue,
+    EXPECT_TRUE(fails([&] { finish(*ends.sender, nullptr, *ends.receiver, receive); }, ErrorCode::kInvalidValue,
                       {"rank 1 at 127.0.0.1:", size_text, "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
@@ -43,12 +43,12 @@ TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
           const std::int64_t deadline = long_deadline().at_ns;
           while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
-        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", size_text, "room for 99"}));
+        ErrorCode::kInvalidValue, {"rank 0 at 127.0.0.1:", size_text, "room for 99"}));
     EXPECT_TRUE(
-        fails([&] { ends.sender->isend(from.part(3)); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
-    EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, Code::kInvalidValue, {"room for 99"}));
+        fails([&] { ends.sender->isend(from.part(3)); }, ErrorCode::kInvalidValue, {"room for 99"}));  // and it stays
+    EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, ErrorCode::kInvalidValue, {"room for 99"}));
     if (!send->done) {
-      EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kInvalidValue));
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, ErrorCode::kInvalidValue));
     }
   }
 }
@@ -56,9 +56,9 @@ TEST_P(NetFailures, AMessageTooLargeFailsBothSides) {
 TEST_P(NetFailures, AWaitEndsAtItsDeadline) {
   Ends ends(net());
   Memory from(*ends.sender, 64 << 20), to(*ends.receiver, 8);
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(7)), hasty()); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(7)), hasty()); }, ErrorCode::kTimeout,
                     {"rank 1 at", "at most 8 bytes with tag 7"}));
-  EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part(6)), hasty()); }, Code::kTimeout,
+  EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part(6)), hasty()); }, ErrorCode::kTimeout,
                     {"rank 0 at", "67108864 bytes with tag 6"}));
 }
 
@@ -68,10 +68,10 @@ TEST_P(NetFailures, AWaitEndsWhenAborted) {
   transport::AbortFlag abort;
   transport::NetRequest* request = irecv(*ends.receiver, to.part());
   std::thread aborter([&] { abort.set(); });
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, ErrorCode::kAborted, {"rank 1 at"}));
   aborter.join();
   const auto listener = net().listen(local_options(3));
-  EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, Code::kAborted, {"rank 3"}));
+  EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, ErrorCode::kAborted, {"rank 3"}));
 }
 
 TEST_P(NetFailures, APeerThatClosedIsLost) {
@@ -79,10 +79,11 @@ TEST_P(NetFailures, APeerThatClosedIsLost) {
   Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
   transport::NetRequest* send = one.sender->isend(from.part());
   one.receiver.reset();
-  EXPECT_TRUE(fails([&] { one.sender->wait(send, long_deadline()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { one.sender->wait(send, long_deadline()); }, ErrorCode::kRankLost, {"rank 0 at 127.0.0.1:"}));
   transport::NetRequest* receive = irecv(*two.receiver, to.part());
   two.sender.reset();
-  EXPECT_TRUE(fails([&] { two.receiver->wait(receive, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(
+      fails([&] { two.receiver->wait(receive, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST_P(NetFailures, WhatWasSentBeforeTheEndStillComes) {
@@ -115,7 +116,7 @@ TEST_P(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
   transport::NetRequest* request = irecv(*receiver, to.part());
   while (!receiver->progress()) ASSERT_FALSE(request->done);
   child.signal(SIGKILL);
-  EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(request, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at 127.0.0.1:"}));
 }
 
 TEST_P(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
@@ -128,7 +129,7 @@ TEST_P(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
   });
   const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64);
-  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, Code::kTimeout, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, ErrorCode::kTimeout, {"rank 1 at"}));
 }
 
 TEST_P(NetFailures, StrangersAreTurnedAway) {
@@ -150,8 +151,8 @@ TEST_P(NetFailures, StrangersAreTurnedAway) {
   finish(*sender, sender->isend(from.part()), *receiver, irecv(*receiver, to.part()));
   EXPECT_EQ(from.bytes, to.bytes);
   std::byte answer{};
-  EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, long_deadline()); }, Code::kIo));
-  EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, long_deadline()); }, Code::kIo));
+  EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, long_deadline()); }, ErrorCode::kIo));
+  EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, long_deadline()); }, ErrorCode::kIo));
 }
 
 // A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
@@ -171,7 +172,7 @@ TEST_P(NetFailures, HalfALineIsNotAccepted) {
       [&] {
         listener->accept({base::deadline_after(100'000'000), nullptr});
       },
-      Code::kTimeout, {"as rank 0", "1 belong to connections"}));
+      ErrorCode::kTimeout, {"as rank 0", "1 belong to connections"}));
 }
 
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
@@ -188,7 +189,8 @@ TEST_P(NetFailures, AGreetingCountsOnce) {
   for (transport::NetListener* one : {listener.get(), other.get()}) {
     const transport::Socket again = transport::Socket::connect(address_of(*one), long_deadline());
     again.send(std::as_bytes(std::span(&greeting, 1)), long_deadline());
-    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 sockets connected", "0 belong to connections"}));
+    EXPECT_TRUE(
+        fails([&] { one->accept(soon); }, ErrorCode::kTimeout, {"0 sockets connected", "0 belong to connections"}));
   }
 }
 
@@ -196,10 +198,10 @@ TEST_P(NetFailures, SendersFindTheirReceiverOrNameIt) {
   auto listener = net().listen(local_options(5));
   const transport::NetHandle handle = listener->handle();
   listener.reset();
-  EXPECT_TRUE(fails([&] { net().connect(handle, local_options(1), long_deadline()); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { net().connect(handle, local_options(1), long_deadline()); }, ErrorCode::kRankLost,
                     {"rank 5", "127.0.0.1:"}));
-  EXPECT_TRUE(
-      fails([&] { net().connect(transport::NetHandle{}, local_options(1), long_deadline()); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { net().connect(transport::NetHandle{}, local_options(1), long_deadline()); },
+                    ErrorCode::kInvalidValue));
 }
 
 // The proxy's thread prepares to sleep, too, and must not throw.
@@ -295,7 +297,7 @@ TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
   EXPECT_EQ(from.bytes, to.bytes);
   // No more messages follow.
   transport::NetRequest* const another = irecv(*receiver, to.part());
-  EXPECT_TRUE(fails([&] { receiver->wait(another, long_deadline()); }, Code::kRankLost, {"rank 1 at", "is gone"}));
+  EXPECT_TRUE(fails([&] { receiver->wait(another, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at", "is gone"}));
   sender = nullptr;
 }
 
@@ -304,7 +306,7 @@ TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   transport::NetOptions many = local_options(1);
   many.sockets = 17;
   EXPECT_TRUE(fails([&] { transport::net_tcp().connect(listener->handle(), many, long_deadline()); },
-                    Code::kInvalidValue, {"17 sockets"}));
+                    ErrorCode::kInvalidValue, {"17 sockets"}));
 }
 
 TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {
@@ -318,7 +320,8 @@ TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), long_deadline());
   const auto receiver = listener->accept(long_deadline());
   Memory to(*receiver, 64);
-  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, Code::kIo, {"rank 2 at"}));
+  EXPECT_TRUE(
+      fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, ErrorCode::kIo, {"rank 2 at"}));
 }
 
 }  // namespace

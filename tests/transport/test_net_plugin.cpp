@@ -46,22 +46,23 @@ void expect_in_child(const std::string& faults, const std::function<std::string(
 }
 
 TEST(PluginLibraries, AMissingFileIsNamed) {
-  EXPECT_TRUE(fails([] { transport::net_plugin("/nowhere/libnccl-net.so"); }, Code::kIo,
+  EXPECT_TRUE(fails([] { transport::net_plugin("/nowhere/libnccl-net.so"); }, ErrorCode::kIo,
                     {"/nowhere/libnccl-net.so", "SLIP_NET=plugin:", "LD_LIBRARY_PATH"}));
   // A name stands for libnccl-net-NAME.so, too.
-  EXPECT_TRUE(fails([] { transport::net_plugin("nosuch"); }, Code::kIo, {"nosuch: cannot", "libnccl-net-nosuch.so"}));
-  EXPECT_TRUE(fails([] { transport::net_plugin(""); }, Code::kIo, {"libnccl-net.so"}));
+  EXPECT_TRUE(
+      fails([] { transport::net_plugin("nosuch"); }, ErrorCode::kIo, {"nosuch: cannot", "libnccl-net-nosuch.so"}));
+  EXPECT_TRUE(fails([] { transport::net_plugin(""); }, ErrorCode::kIo, {"libnccl-net.so"}));
 }
 
 TEST(PluginLibraries, ALibraryWithoutATableIsRefused) {
-  EXPECT_TRUE(fails([] { plugin_named("empty"); }, Code::kUnsupported,
+  EXPECT_TRUE(fails([] { plugin_named("empty"); }, ErrorCode::kUnsupported,
                     {"libnccl-net-empty.so", "ncclNetPlugin_v8", "no network plug-in"}));
-  EXPECT_TRUE(fails([] { plugin_named("v7"); }, Code::kUnsupported,
+  EXPECT_TRUE(fails([] { plugin_named("v7"); }, ErrorCode::kUnsupported,
                     {"libnccl-net-v7.so", "only ncclNetPlugin_v7", "use a release"}));
 }
 
 TEST(PluginLibraries, AMissingFunctionIsNamed) {
-  EXPECT_TRUE(fails([] { plugin_named("hole"); }, Code::kUnsupported,
+  EXPECT_TRUE(fails([] { plugin_named("hole"); }, ErrorCode::kUnsupported,
                     {"libnccl-net-hole.so", "ncclNetPlugin_v9", "function isend"}));
 }
 
@@ -77,19 +78,20 @@ TEST(PluginLibraries, FunctionsThatFailAtTheStartAreNamed) {
     expect_in_child(
         faults,
         [&, text = words] {
-          return problem(fails([] { plugin_named("v9"); }, Code::kIo, {"libnccl-net-v9.so", text}));
+          return problem(fails([] { plugin_named("v9"); }, ErrorCode::kIo, {"libnccl-net-v9.so", text}));
         },
         "");
   }
   expect_in_child(
       "init=fail",
-      [] { return problem(fails([] { plugin_named("v9"); }, Code::kIo, {"init has an injected failure"})); }, "");
+      [] { return problem(fails([] { plugin_named("v9"); }, ErrorCode::kIo, {"init has an injected failure"})); }, "");
 }
 
 TEST(PluginLibraries, AnUnknownDeviceIsNamed) {
   const Child child([] {
     const Variable device("SLIP_NET_DEVICE", "nosuch7");
-    return problem(fails([] { plugin_named("slip"); }, Code::kInvalidValue, {"SLIP_NET_DEVICE=nosuch7", "it has "}));
+    return problem(
+        fails([] { plugin_named("slip"); }, ErrorCode::kInvalidValue, {"SLIP_NET_DEVICE=nosuch7", "it has "}));
   });
   EXPECT_EQ(child.report(), "");
 }
@@ -109,7 +111,7 @@ TEST(PluginLibraries, TheEnvironmentOfNcclNamesAPlugin) {
   EXPECT_EQ(none.report(), "tcp");
   const Child wrong([] {
     const Variable list("NCCL_NET_PLUGIN", "nosuch,/nowhere/x.so");
-    return problem(fails([] { transport::choose_net(""); }, Code::kIo,
+    return problem(fails([] { transport::choose_net(""); }, ErrorCode::kIo,
                          {"NCCL_NET_PLUGIN=nosuch,", "libnccl-net-nosuch.so", "/nowhere/x.so", "SLIP_NET=tcp"}));
   });
   EXPECT_EQ(wrong.report(), "");
@@ -128,10 +130,10 @@ void expect_receiver_fails(const std::string& version, const std::string& functi
   Memory from(*ends.sender, 8), to(*ends.receiver, 8);
   const Fault fault(function + "=fail");
   transport::NetRequest* const send = ends.sender->isend(from.part());
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, ErrorCode::kIo,
                     {"rank 1 at 127.0.0.1:", file_of(version), "in " + function, "has an injected failure"}));
-  EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo, {"has an injected failure"}));
-  EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, ErrorCode::kIo, {"has an injected failure"}));
+  EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, ErrorCode::kIo,
                     {"rank 0 at 127.0.0.1:", "gave up", "has an injected failure"}));
 }
 
@@ -153,15 +155,15 @@ TEST(PluginFaults, AReceiveThatFailsEndsTheConnection) {
       PluginEnds ends(version);
       Memory to(*ends.receiver, 8);
       const Fault fault(function + "=fail");
-      EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, Code::kIo,
+      EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part()); }, ErrorCode::kIo,
                         {"rank 1 at", file_of(version), "in " + function, "has an injected failure"}));
-      EXPECT_TRUE(fails([&] { drive_both(ends); }, Code::kIo, {"rank 1 at", "in " + function}));
+      EXPECT_TRUE(fails([&] { drive_both(ends); }, ErrorCode::kIo, {"rank 1 at", "in " + function}));
       EXPECT_TRUE(fails(
           [&] {
             const std::int64_t deadline = long_deadline().at_ns;
             while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
           },
-          Code::kIo, {"rank 0 at", "gave up", "in " + function}));
+          ErrorCode::kIo, {"rank 0 at", "gave up", "in " + function}));
     }
   }
 }
@@ -174,9 +176,9 @@ TEST(PluginFaults, AFunctionThatFailsForASenderEndsTheConnection) {
       Memory from(*ends.sender, 8), to(*ends.receiver, 8);
       transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
       const Fault fault(function + "=fail");
-      EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part()), long_deadline()); }, Code::kIo,
+      EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part()), long_deadline()); }, ErrorCode::kIo,
                         {"rank 0 at 127.0.0.1:", file_of(version), "in " + function, "has an injected failure"}));
-      EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo,
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kIo,
                         {"rank 1 at 127.0.0.1:", "gave up", "has an injected failure"}));
     }
   }
@@ -191,9 +193,10 @@ TEST(PluginFaults, AConnectThatFailsIsNamed) {
     const Fault fault("connect=fail");
     transport::NetRequest* const send = ends.sender->isend(from.part());
     EXPECT_TRUE(
-        fails([&] { drive_both(ends); }, Code::kIo, {"rank 0 at 127.0.0.1:", "in connect", "injected failure"}));
-    EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, Code::kIo, {"in connect"}));
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kIo, {"rank 1 at", "in connect"}));
+        fails([&] { drive_both(ends); }, ErrorCode::kIo, {"rank 0 at 127.0.0.1:", "in connect", "injected failure"}));
+    EXPECT_TRUE(fails([&] { ends.sender->wait(send, long_deadline()); }, ErrorCode::kIo, {"in connect"}));
+    EXPECT_TRUE(
+        fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kIo, {"rank 1 at", "in connect"}));
   }
 }
 
@@ -208,8 +211,8 @@ TEST(PluginFaults, AConnectionTooManyIsRefused) {
       transport::NetRequest* const send = second.sender->isend(from.part());
       static_cast<void>(irecv(*second.receiver, to.part()));
       std::string wrong =
-          problem(fails([&] { drive_both(second); }, Code::kInvalidValue, {file_of(version), "no more than 1"}));
-      wrong += problem(fails([&] { second.sender->wait(send, long_deadline()); }, Code::kInvalidValue,
+          problem(fails([&] { drive_both(second); }, ErrorCode::kInvalidValue, {file_of(version), "no more than 1"}));
+      wrong += problem(fails([&] { second.sender->wait(send, long_deadline()); }, ErrorCode::kInvalidValue,
                              {"rank 0 at", "no more than 1"}));
       Memory more(*first.sender, 8), there(*first.receiver, 8);
       finish(*first.sender, first.sender->isend(more.part()), *first.receiver, irecv(*first.receiver, there.part()));
@@ -235,7 +238,7 @@ TEST(PluginFaults, AListenerThatIsMissingIsNamed) {
   NewEnds ends;
   Memory to(*ends.receiver, 8);
   const Fault fault("listen=null");
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), long_deadline()); }, ErrorCode::kIo,
                     {"rank 1 at", "made no listener", "libnccl-net-v9.so"}));
 }
 
@@ -245,7 +248,7 @@ TEST(PluginFaults, ARemoteErrorMeansALostRank) {
   Memory to(*ends.receiver, 8);
   transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
   const Fault fault("test=fail");
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kRankLost,
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kRankLost,
                     {"rank 1 at", "in test: ncclRemoteError (6)"}));
 }
 
@@ -259,8 +262,8 @@ TEST(PluginFaults, LengthsThatCannotBeAreRefused) {
       Memory from(*ends.sender, 8), to(*ends.receiver, 8);
       const Fault fault(faults);
       ends.sender->isend(from.part(4));
-      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(4)), long_deadline()); }, Code::kIo,
-                        {"rank 1 at", file_of(version), words, "tag 4", "room for 8"}));
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(4)), long_deadline()); },
+                        ErrorCode::kIo, {"rank 1 at", file_of(version), words, "tag 4", "room for 8"}));
     }
   }
 }
@@ -275,10 +278,10 @@ TEST(PluginFaults, AFunctionThatNeverGetsFurtherMeetsTheDeadline) {
       Memory from(*ends.sender, 8), to(*ends.receiver, 8);
       const Fault fault(function + "=never");
       transport::NetRequest* const send = ends.sender->isend(from.part());
-      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), hasty()); }, Code::kTimeout,
+      EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part()), hasty()); }, ErrorCode::kTimeout,
                         {"rank 1 at 127.0.0.1:", "by " + file_of(version)}));
       if (function == "accept" || function == "irecv") continue;  // a send may be done before the receiver takes it
-      EXPECT_TRUE(fails([&] { ends.sender->wait(send, hasty()); }, Code::kTimeout,
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, hasty()); }, ErrorCode::kTimeout,
                         {"rank 0 at 127.0.0.1:", "by " + file_of(version)}));
     }
   }
@@ -297,7 +300,7 @@ TEST(PluginFaults, APeerThatLeavesIsNoticedWhateverThePluginDoes) {
       static_cast<void>(ends.receiver->progress());
     }
     ends.sender = nullptr;
-    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, Code::kRankLost,
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kRankLost,
                       {"rank 1 at 127.0.0.1:", "by libnccl-net-v9.so", "is gone"}));
   }
 }
@@ -308,9 +311,9 @@ TEST(PluginFaults, ThePluginsOfBothEndsMustBeTheSame) {
   const auto receiver = listener->accept(long_deadline());
   Memory from(*sender, 8), to(*receiver, 8);
   transport::NetRequest* const send = sender->isend(from.part());
-  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, Code::kMismatch,
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), long_deadline()); }, ErrorCode::kMismatch,
                     {"rank 1 at", "'Slipstream'", "Wrapped"}));
-  EXPECT_TRUE(fails([&] { sender->wait(send, long_deadline()); }, Code::kMismatch, {"rank 0 at", "Wrapped"}));
+  EXPECT_TRUE(fails([&] { sender->wait(send, long_deadline()); }, ErrorCode::kMismatch, {"rank 0 at", "Wrapped"}));
 }
 
 // Messages longer than the plug-in's maximum go in pieces; lengths at the limits are the difficult ones.
@@ -389,10 +392,11 @@ TEST(PluginEnds, StartNoMoreFlushesThanThePluginTakes) {
 TEST(PluginEnds, RefuseGpuMemoryThatThePluginCannotTake) {
   PluginEnds ends("slip");
   std::vector<std::byte> bytes(64);
-  EXPECT_TRUE(fails([&] { ends.sender->register_gpu_memory(bytes, -1, 0); }, Code::kUnsupported,
+  EXPECT_TRUE(fails([&] { ends.sender->register_gpu_memory(bytes, -1, 0); }, ErrorCode::kUnsupported,
                     {"rank 0 at", "libnccl-net-slip.so", "no GPU memory"}));
   Ends tcp;
-  EXPECT_TRUE(fails([&] { tcp.sender->register_gpu_memory(bytes, -1, 0); }, Code::kUnsupported, {"no GPU memory"}));
+  EXPECT_TRUE(
+      fails([&] { tcp.sender->register_gpu_memory(bytes, -1, 0); }, ErrorCode::kUnsupported, {"no GPU memory"}));
 }
 
 TEST(PluginEnds, SendTheOtherEndTheReasonOfAFailure) {
@@ -400,13 +404,13 @@ TEST(PluginEnds, SendTheOtherEndTheReasonOfAFailure) {
   Memory from(*ends.sender, 100), to(*ends.receiver, 99);
   ends.sender->isend(from.part(3));
   EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(3)), long_deadline()); },
-                    Code::kInvalidValue, {"rank 1 at", "100 bytes with tag 3", "room for 99"}));
+                    ErrorCode::kInvalidValue, {"rank 1 at", "100 bytes with tag 3", "room for 99"}));
   EXPECT_TRUE(fails(
       [&] {
         const std::int64_t deadline = long_deadline().at_ns;
         while (base::now_ns() < deadline) static_cast<void>(ends.sender->progress());
       },
-      Code::kInvalidValue, {"rank 0 at", "100 bytes with tag 3"}));
+      ErrorCode::kInvalidValue, {"rank 0 at", "100 bytes with tag 3"}));
 }
 
 // A plug-in has no descriptor to poll: a waiting thread looks again and again, and must not use a core for it.
@@ -421,7 +425,11 @@ TEST(PluginEnds, SleepWhileNothingMoves) {
   transport::NetRequest* const request = irecv(*ends.receiver, to.part());
   const std::int64_t begun = cpu_ns();
   constexpr std::int64_t kWaitNs = 400'000'000;
-  EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {base::deadline_after(kWaitNs), nullptr}); }, Code::kTimeout));
+  EXPECT_TRUE(fails(
+      [&] {
+        ends.receiver->wait(request, {base::deadline_after(kWaitNs), nullptr});
+      },
+      ErrorCode::kTimeout));
   EXPECT_LT(cpu_ns() - begun, kWaitNs / 4);
 }
 
@@ -432,7 +440,7 @@ TEST(PluginEnds, MemoryMayOutliveTheConnection) {
   ends = nullptr;
   from.registered = nullptr;
   PluginEnds other("slip");
-  EXPECT_TRUE(fails([&] { irecv(*other.receiver, to.part()); }, Code::kInvalidValue, {"another connection"}));
+  EXPECT_TRUE(fails([&] { irecv(*other.receiver, to.part()); }, ErrorCode::kInvalidValue, {"another connection"}));
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ TEST(PluginContexts, EndWithTheLastConnection) {
 TEST(PluginContexts, ThatCannotBeMadeAreAnError) {
   const transport::Net& net = plugin_named("v11");
   const Fault fault("init=fail");
-  EXPECT_TRUE(fails([&] { net.listen(options_of(std::byte{4})); }, Code::kIo, {"libnccl-net-v11.so", "in init"}));
+  EXPECT_TRUE(fails([&] { net.listen(options_of(std::byte{4})); }, ErrorCode::kIo, {"libnccl-net-v11.so", "in init"}));
 }
 
 }  // namespace

@@ -18,22 +18,22 @@ TEST(Notifications, AFailureReachesAllWithItsCodeAndText) {
     const std::vector<Met> met = as_ranks(nranks, [&](int rank) {
       transport::Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
       bootstrap.barrier();
-      if (rank == failing) bootstrap.failures().fail(Code::kMismatch, "the one reason");
+      if (rank == failing) bootstrap.failures().fail(ErrorCode::kMismatch, "the one reason");
       try {
         static_cast<void>(bootstrap.recv((rank + 1) % nranks, 1));
       } catch (const Error&) {
         EXPECT_TRUE(bootstrap.broken());
         EXPECT_EQ(bootstrap.failures().failure()->rank, failing);
         EXPECT_EQ(bootstrap.failures().failure()->text, "the one reason");
-        EXPECT_EQ(bootstrap.failures().failure()->code, Code::kMismatch);
+        EXPECT_EQ(bootstrap.failures().failure()->code, ErrorCode::kMismatch);
         EXPECT_FALSE(bootstrap.failures().first_loss());
-        bootstrap.failures().fail(Code::kIo, "too late");
+        bootstrap.failures().fail(ErrorCode::kIo, "too late");
         EXPECT_EQ(bootstrap.failures().failure()->text, "the one reason");
         throw;
       }
     });
     for (const Met& one : met) {
-      EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+      EXPECT_EQ(one.code, ErrorCode::kMismatch) << one.text;
       EXPECT_NE(one.text.find("the one reason"), std::string::npos) << one.text;
     }
   }
@@ -48,7 +48,7 @@ TEST(Notifications, OfSeveralFailuresAllArriveAtTheLowestRanks) {
     transport::Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     here.fetch_add(1);
     while (here.load() < kRanks) std::this_thread::yield();
-    bootstrap.failures().fail(Code::kIo, std::string(5000, static_cast<char>('0' + rank)));
+    bootstrap.failures().fail(ErrorCode::kIo, std::string(5000, static_cast<char>('0' + rank)));
     // If rank 0 is notified of another failure before its own, it does not fail; then the lowest rank that did counts.
     const std::vector<int> known = [&] {
       std::vector<int> ranks;
@@ -69,7 +69,7 @@ TEST(Notifications, AFailureIsSentEvenByARankThatLeavesAtOnce) {
   const std::vector<Met> met = as_ranks(3, [&](int rank) {
     transport::Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
     bootstrap.barrier();
-    if (rank == 1) return bootstrap.failures().fail(Code::kMismatch, "left with words");
+    if (rank == 1) return bootstrap.failures().fail(ErrorCode::kMismatch, "left with words");
     static_cast<void>(bootstrap.recv(1, 1));
   });
   for (const int rank : {0, 2})

@@ -47,8 +47,8 @@ TEST(OtherUsers, ThatListenAreNotBelieved) {
     return "heard something";
   });
   // Until the other process listens, rank 1 assumes that rank 0 has not started yet.
-  EXPECT_TRUE(fails([&] { const transport::Bootstrap bootstrap(id, 2, 1, within(seconds(60))); }, Code::kInvalidValue,
-                    {"a process of another user listens"}));
+  EXPECT_TRUE(fails([&] { const transport::Bootstrap bootstrap(id, 2, 1, within(seconds(60))); },
+                    ErrorCode::kInvalidValue, {"a process of another user listens"}));
   EXPECT_EQ(other.report(), "heard nothing");
 }
 
@@ -72,7 +72,7 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
         try {
           connection->recv({&byte, 1}, long_enough());
         } catch (const Error& error) {
-          return error.code() == Code::kIo ? "sent away" : error.what();
+          return error.code() == ErrorCode::kIo ? "sent away" : error.what();
         }
         return "heard something";
       });

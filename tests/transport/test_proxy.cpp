@@ -64,7 +64,7 @@ TEST(Proxies, NotifyTheirSubscriber) {
     ASSERT_LT(base::now_ns(), deadline);
     base::yield_thread();
   }
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, ErrorCode::kRankLost));
   EXPECT_EQ(receives.times, seen);
 }
 
@@ -101,17 +101,17 @@ TEST(Proxies, NameTheMissingRank) {
   transport::Proxy proxy;
   Proxied lines(proxy, 4096);
   lines.receiver->post(lines.in(0, 100));
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, hasty()); }, Code::kTimeout, {"rank 1 at", "0 receives of 1"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, hasty()); }, ErrorCode::kTimeout, {"rank 1 at", "0 receives of 1"}));
   transport::AbortFlag abort;
   abort.set();
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, ErrorCode::kAborted, {"rank 1 at"}));
   lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
   lines.receiver->wait(1, long_deadline());
   EXPECT_EQ(lines.receiver->moved(0), 50U);
   lines.receiver->post(lines.in(0, 100));
   lines.sender.reset();
-  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, Code::kRankLost, {"rank 1 at"}));
-  EXPECT_TRUE(fails([&] { lines.receiver->post(lines.in(0, 1)); }, Code::kRankLost, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at"}));
+  EXPECT_TRUE(fails([&] { lines.receiver->post(lines.in(0, 1)); }, ErrorCode::kRankLost, {"rank 1 at"}));
 }
 
 TEST(Proxies, SayWhatToSleepFor) {

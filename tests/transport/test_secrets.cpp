@@ -214,7 +214,7 @@ TEST(SharedSecrets, FollowFromWhatTheUserSets) {
   EXPECT_NE(secret_of("node7:29500"), first);
   EXPECT_NE(secret_of("unix:name"), first);
   variables.set("SLIP_SECRET", "too short");
-  EXPECT_TRUE(fails([] { secret_of("node7:29500"); }, Code::kInvalidValue, {"SLIP_SECRET has 9 characters"}));
+  EXPECT_TRUE(fails([] { secret_of("node7:29500"); }, ErrorCode::kInvalidValue, {"SLIP_SECRET has 9 characters"}));
 }
 
 TEST(SharedSecrets, AreMadeOnceForEachUser) {
@@ -239,7 +239,7 @@ TEST(SharedSecrets, AreMadeOnceForEachUser) {
   variables.set("SLIP_SECRET_FILE", file.c_str());
   EXPECT_EQ(secret_of("127.0.0.1:29500"), found[0]);
   ASSERT_EQ(::chmod(file.c_str(), 0640), 0);
-  EXPECT_TRUE(fails([] { secret_of("127.0.0.1:29500"); }, Code::kInvalidValue, {file, "chmod 600"}));
+  EXPECT_TRUE(fails([] { secret_of("127.0.0.1:29500"); }, ErrorCode::kInvalidValue, {file, "chmod 600"}));
   std::filesystem::remove_all(folder);
 }
 

@@ -39,12 +39,13 @@ TEST_P(SocketsAt, CarryMoreThanFitsIntoTheirBuffers) {
 
 TEST_P(SocketsAt, EndAWaitAtItsDeadline) {
   const transport::Socket listener = transport::Socket::listen(place());
-  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(soon())); }, Code::kTimeout, {listener.local().text()}));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(listener.accept(soon())); }, ErrorCode::kTimeout, {listener.local().text()}));
   const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   std::byte one{};
-  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, soon()); }, Code::kTimeout, {there.peer().text()}));
+  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, soon()); }, ErrorCode::kTimeout, {there.peer().text()}));
   const std::vector<std::byte> flood(64 << 20);  // nobody reads
-  EXPECT_TRUE(fails([&] { there.send(flood, soon()); }, Code::kTimeout, {there.peer().text()}));
+  EXPECT_TRUE(fails([&] { there.send(flood, soon()); }, ErrorCode::kTimeout, {there.peer().text()}));
 }
 
 TEST_P(SocketsAt, EndAWaitWhenAborted) {
@@ -52,11 +53,11 @@ TEST_P(SocketsAt, EndAWaitWhenAborted) {
   transport::AbortFlag abort;
   const transport::Deadline deadline{base::deadline_after(20'000'000'000), &abort};
   std::thread aborter([&] { abort.set(); });
-  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(deadline)); }, Code::kAborted));
+  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(deadline)); }, ErrorCode::kAborted));
   aborter.join();
   const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   std::byte one{};
-  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, Code::kAborted));  // and stays so
+  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, ErrorCode::kAborted));  // and stays so
 }
 
 TEST_P(SocketsAt, NotifyBothEndsOfAConnectionThatCloses) {
@@ -64,7 +65,7 @@ TEST_P(SocketsAt, NotifyBothEndsOfAConnectionThatCloses) {
   const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
   listener.accept(long_enough()).close();
   std::byte bytes[4];
-  EXPECT_TRUE(fails([&] { there.recv(bytes, long_enough()); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { there.recv(bytes, long_enough()); }, ErrorCode::kIo,
                     {there.local().text(), there.peer().text(), "0 of 4 bytes"}));
 }
 
@@ -72,7 +73,7 @@ TEST_P(SocketsAt, AreRefused) {
   transport::Socket listener = transport::Socket::listen(place());
   const transport::SocketAddress address = listener.local();
   listener.close();
-  EXPECT_TRUE(fails([&] { static_cast<void>(transport::Socket::connect(address, long_enough())); }, Code::kIo,
+  EXPECT_TRUE(fails([&] { static_cast<void>(transport::Socket::connect(address, long_enough())); }, ErrorCode::kIo,
                     {address.text()}));
 }
 
@@ -86,10 +87,10 @@ TEST(Addresses, TravelAndPrint) {
   EXPECT_EQ(six.text(), "[::1]:81");
   EXPECT_EQ(transport::SocketAddress(four.wire()).text(), four.text());
   EXPECT_EQ(transport::SocketAddress(six.wire()).text(), six.text());
-  EXPECT_TRUE(fails([] { transport::SocketAddress address(transport::SocketAddress::WireFormat{}); }, Code::kParse,
+  EXPECT_TRUE(fails([] { transport::SocketAddress address(transport::SocketAddress::WireFormat{}); }, ErrorCode::kParse,
                     {"family 0"}));
-  EXPECT_TRUE(
-      fails([] { static_cast<void>(transport::resolve("no such host", 1)); }, Code::kInvalidValue, {"no such host"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(transport::resolve("no such host", 1)); }, ErrorCode::kInvalidValue,
+                    {"no such host"}));
 }
 
 TEST(Interfaces, AreChosenByNcclsRules) {
@@ -107,14 +108,14 @@ TEST(Interfaces, AreChosenByNcclsRules) {
   EXPECT_TRUE(accepts("^=lo", "lo1"));
   EXPECT_FALSE(accepts("^=lo,eth0", "eth0"));
   EXPECT_TRUE(accepts("", "anything"));
-  EXPECT_TRUE(fails([] { transport::InterfaceFilter rule("^"); }, Code::kInvalidValue, {"SLIP_SOCKET_IFNAME=^"}));
+  EXPECT_TRUE(fails([] { transport::InterfaceFilter rule("^"); }, ErrorCode::kInvalidValue, {"SLIP_SOCKET_IFNAME=^"}));
 }
 
 TEST(Interfaces, LeadToAddressesOfThisHost) {
   EXPECT_TRUE(transport::own_address(transport::InterfaceFilter("=lo")).is_loopback());
   EXPECT_FALSE(transport::own_address(transport::InterfaceFilter()).is_link_local());
   EXPECT_TRUE(fails([] { static_cast<void>(transport::own_address(transport::InterfaceFilter("=nothing0"))); },
-                    Code::kInvalidValue, {"=nothing0", "lo (127.0.0.1)"}));
+                    ErrorCode::kInvalidValue, {"=nothing0", "lo (127.0.0.1)"}));
   const transport::SocketAddress end = transport::SocketAddress::loopback(AF_INET6, 1234);
   EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter()).text(), "[::1]:0");
   EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter("=lo")).text(), "[::1]:0");
@@ -167,11 +168,11 @@ TEST(UniqueIds, AreTextAndBytes) {
 TEST(UniqueIds, RefuseWhatIsNone) {
   for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:x", ":1", "::1:5", "unix:", "h:1/12",
                            "h:1/0123456789abcdeg", "h:1/0123456789abcdef/1"})
-    EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::parse(text)); }, Code::kInvalidValue, {text})) << text;
-  EXPECT_TRUE(fails([] { static_cast<void>(UniqueId::parse(std::string(200, 'h') + ":1")); }, Code::kInvalidValue,
+    EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::parse(text)); }, ErrorCode::kInvalidValue, {text})) << text;
+  EXPECT_TRUE(fails([] { static_cast<void>(UniqueId::parse(std::string(200, 'h') + ":1")); }, ErrorCode::kInvalidValue,
                     {"200 characters"}));
   const std::array<std::byte, UniqueId::kBytes> zeros{};
-  EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::from_bytes(zeros)); }, Code::kInvalidValue));
+  EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::from_bytes(zeros)); }, ErrorCode::kInvalidValue));
 }
 
 }  // namespace

@@ -318,7 +318,7 @@ TEST(Page, APathThatCannotBeWrittenIsSaid) {
     write_page(TraceData{}, path);
     FAIL() << "it cannot be written";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kIo);
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
     EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
   }
 }

@@ -141,7 +141,7 @@ TEST(Profile, GzipIsUnpacked) {
   try {
     static_cast<void>(read_trace(folder.file("t.json.gz")));
   } catch (const Error& error) {
-    if (error.code() == Code::kUnsupported) GTEST_SKIP() << error.what();
+    if (error.code() == ErrorCode::kUnsupported) GTEST_SKIP() << error.what();
     throw;
   }
   watch_test::expect_same(read_trace(folder.file("t.json")), read_trace(folder.file("t.json.gz")));

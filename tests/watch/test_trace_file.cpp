@@ -176,14 +176,14 @@ TEST(TraceFile, ReadsWhatAnotherToolReformatted) {
 
 // --- when it cannot be written ---
 
-Code code_of(const std::function<void()>& call, std::string& message) {
+ErrorCode code_of(const std::function<void()>& call, std::string& message) {
   try {
     call();
   } catch (const Error& error) {
     message = error.what();
     return error.code();
   }
-  return Code::kOk;
+  return ErrorCode::kOk;
 }
 
 TEST(TraceWriteErrors, FullDisk) {
@@ -192,7 +192,7 @@ TEST(TraceWriteErrors, FullDisk) {
   std::filesystem::create_symlink("/dev/full", folder.file("full.json"));
   Trace trace;
   std::string message;
-  EXPECT_EQ(code_of([&] { trace.write(folder.file("full.json")); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(folder.file("full.json")); }, message), ErrorCode::kIo);
   EXPECT_NE(message.find(folder.file("full.json")), std::string::npos) << message;
   EXPECT_NE(message.find("No space left"), std::string::npos) << message;
 }
@@ -210,10 +210,10 @@ TEST(TraceWriteErrors, FileTooLargeLeavesWhatWasThere) {
   const rlimit small{std::size_t{1} << 20, old.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   std::string message;
-  const Code code = code_of([&] { trace.write(path); }, message);
+  const ErrorCode code = code_of([&] { trace.write(path); }, message);
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(code, Code::kIo);
+  EXPECT_EQ(code, ErrorCode::kIo);
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
   EXPECT_EQ(contents(path), "old");
   EXPECT_EQ(folder.names().size(), 1U);
@@ -223,14 +223,14 @@ TEST(TraceWriteErrors, FolderThatIsNotThere) {
   const Folder folder;
   Trace trace;
   std::string message;
-  EXPECT_EQ(code_of([&] { trace.write(folder.file("no/such/t.json")); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(folder.file("no/such/t.json")); }, message), ErrorCode::kIo);
   EXPECT_NE(message.find("No such file or directory"), std::string::npos) << message;
-  EXPECT_EQ(code_of([&] { trace.write("/dev/null/t.json"); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write("/dev/null/t.json"); }, message), ErrorCode::kIo);
   EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
-  EXPECT_EQ(code_of([&] { trace.write(folder.file("")); }, message), Code::kIo);
-  EXPECT_EQ(code_of([&] { trace.write(""); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(folder.file("")); }, message), ErrorCode::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(""); }, message), ErrorCode::kIo);
   std::filesystem::create_directory(folder.file("dir"));
-  EXPECT_EQ(code_of([&] { trace.write(folder.file("dir")); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(folder.file("dir")); }, message), ErrorCode::kIo);
   EXPECT_NE(message.find("Is a directory"), std::string::npos) << message;
 }
 
@@ -241,7 +241,7 @@ TEST(TraceWriteErrors, FolderWithoutPermission) {
   ::chmod(folder.file("dir").c_str(), 0500);
   Trace trace;
   std::string message;
-  EXPECT_EQ(code_of([&] { trace.write(folder.file("dir/t.json")); }, message), Code::kIo);
+  EXPECT_EQ(code_of([&] { trace.write(folder.file("dir/t.json")); }, message), ErrorCode::kIo);
   EXPECT_NE(message.find("Permission denied"), std::string::npos) << message;
 }
 

@@ -27,7 +27,7 @@ std::string complaint(const std::string& text) {
   try {
     watch::parse_trace(text, "bad.json");
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kParse) << error.what();
+    EXPECT_EQ(error.code(), ErrorCode::kParse) << error.what();
     return error.what();
   }
   return "";
@@ -177,7 +177,7 @@ TEST(TraceReader, MissingFileAndFolder) {
       read_trace(path);
       ADD_FAILURE() << path;
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kIo);
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
       EXPECT_NE(std::string(error.what()).find(path), std::string::npos);
     }
   }
@@ -234,7 +234,7 @@ TEST(TraceReaderFuzz, MutatedFilesNeverCrash) {
       static_cast<void>(data.edges().size() + data.streams().size());
       if (round % 16 == 0) write_trace(data, "/dev/null");
     } catch (const Error& error) {
-      ASSERT_EQ(error.code(), Code::kParse) << "seed " << seed << ", round " << round << ": " << error.what();
+      ASSERT_EQ(error.code(), ErrorCode::kParse) << "seed " << seed << ", round " << round << ": " << error.what();
     }
   }
   EXPECT_GT(accepted, 0);

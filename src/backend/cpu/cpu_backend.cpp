@@ -117,7 +117,7 @@ void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
     if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
   }
   if (!data)
-    base::fail(Code::kOutOfMemory, {}, "asked for {} bytes of {} memory: the system has {}", bytes,
+    base::fail(ErrorCode::kOutOfMemory, {}, "asked for {} bytes of {} memory: the system has {}", bytes,
                memory_kind_name(kind), physical_memory());
   return data;
 }
@@ -231,7 +231,7 @@ bool CpuBackend::wait(runtime::StreamState* stream, std::uint64_t position, std:
 
 runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores) {
   if (!rest.empty() && !std::ranges::all_of(rest, [](char c) { return c >= '0' && c <= '9'; }))
-    base::fail(Code::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
+    base::fail(ErrorCode::kInvalidDevice, {}, "no device 'cpu:{}': write cpu or cpu:NUMBER", rest);
   runtime::Backends result;
   for (runtime::DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
   return result;
@@ -251,7 +251,7 @@ std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pendi
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) SLIP_EXCLUDES(lane.submit_lock) {
   const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
   if (cells > largest) [[unlikely]]
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)", cells * sizeof(Cell),
                largest * sizeof(Cell), lane.capacity * sizeof(Cell));
 }
@@ -342,7 +342,7 @@ bool activate(Lane& lane, LaneState becomes = LaneState::kQueued) SLIP_REQUIRES(
 std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   Lane& lane = static_cast<Lane&>(stream);
   if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
-    base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cpu function", op.name.text());
+    base::fail(ErrorCode::kUnsupported, op.here, "kernel '{}' has no cpu function", op.name.text());
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
     // Another kind of device: no lane can wait for it, so this thread does. No core: the device is done and closed.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);

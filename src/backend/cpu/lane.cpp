@@ -18,21 +18,21 @@ std::span<const ArgBytes> pieces(PackedOp& op, std::size_t first, std::size_t co
 
 // Called in a handler: the exception that an op threw becomes the failure of the stream or the device.
 void keep_exception(Lane& lane, OpKind kind, Name name, Here here, std::uint64_t position) {
-  const auto failure = [&](Code code, const char* why) {
+  const auto failure = [&](ErrorCode code, const char* why) {
     return runtime::op_failure(code, kind, name, here, why, position);
   };
   try {
     throw;
   } catch (const DeviceFault& fault) {
-    lane.core->fault.put(failure(Code::kDeviceFault, fault.what()));
-    runtime::fail_stream(lane, failure(Code::kDeviceFault, fault.what()));
+    lane.core->fault.put(failure(ErrorCode::kDeviceFault, fault.what()));
+    runtime::fail_stream(lane, failure(ErrorCode::kDeviceFault, fault.what()));
   } catch (const Error& error) {
-    const bool kept = error.code() == Code::kUndeclaredAccess || kind == OpKind::kExchange;
-    runtime::fail_stream(lane, failure(kept ? error.code() : Code::kLaunchFailed, error.what()));
+    const bool kept = error.code() == ErrorCode::kUndeclaredAccess || kind == OpKind::kExchange;
+    runtime::fail_stream(lane, failure(kept ? error.code() : ErrorCode::kLaunchFailed, error.what()));
   } catch (const std::exception& error) {
-    runtime::fail_stream(lane, failure(Code::kLaunchFailed, error.what()));
+    runtime::fail_stream(lane, failure(ErrorCode::kLaunchFailed, error.what()));
   } catch (...) {
-    runtime::fail_stream(lane, failure(Code::kLaunchFailed, "not a std::exception"));
+    runtime::fail_stream(lane, failure(ErrorCode::kLaunchFailed, "not a std::exception"));
   }
 }
 

@@ -151,7 +151,7 @@ void StrictScope::guarded(const std::function<void()>& function) const {
     return;
   }
   t_escape = nullptr;
-  base::fail(Code::kUndeclaredAccess, here(op_), "it accessed {} in a way that it did not declare",
+  base::fail(ErrorCode::kUndeclaredAccess, here(op_), "it accessed {} in a way that it did not declare",
              describe_address(t_fault_address));
 }
 

@@ -4,29 +4,29 @@
 
 namespace slip::backend {
 
-Code code_of(cudaError_t status) {
+ErrorCode code_of(cudaError_t status) {
   switch (status) {
-    case cudaSuccess: return Code::kOk;
-    case cudaErrorInvalidValue: return Code::kInvalidValue;
-    case cudaErrorInvalidResourceHandle: return Code::kInvalidHandle;
+    case cudaSuccess: return ErrorCode::kOk;
+    case cudaErrorInvalidValue: return ErrorCode::kInvalidValue;
+    case cudaErrorInvalidResourceHandle: return ErrorCode::kInvalidHandle;
     case cudaErrorInvalidDevice:
     case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver: return Code::kInvalidDevice;
-    case cudaErrorNotReady: return Code::kNotReady;
-    case cudaErrorNotPermitted: return Code::kNotPermitted;
-    case cudaErrorMemoryAllocation: return Code::kOutOfMemory;
-    case cudaErrorNotSupported: return Code::kUnsupported;
-    case cudaErrorPeerAccessAlreadyEnabled: return Code::kPeerAccessAlreadyEnabled;
-    case cudaErrorPeerAccessNotEnabled: return Code::kPeerAccessNotEnabled;
-    case cudaErrorStreamCaptureUnsupported: return Code::kCaptureUnsupported;
-    case cudaErrorStreamCaptureInvalidated: return Code::kCaptureInvalidated;
-    case cudaErrorStreamCaptureMerge: return Code::kCaptureMerge;
-    case cudaErrorStreamCaptureUnmatched: return Code::kCaptureUnmatched;
-    case cudaErrorStreamCaptureUnjoined: return Code::kCaptureUnjoined;
-    case cudaErrorStreamCaptureIsolation: return Code::kCaptureIsolation;
-    case cudaErrorStreamCaptureImplicit: return Code::kCaptureImplicit;
-    case cudaErrorStreamCaptureWrongThread: return Code::kCaptureWrongThread;
-    default: return is_sticky(status) ? Code::kDeviceFault : Code::kLaunchFailed;
+    case cudaErrorInsufficientDriver: return ErrorCode::kInvalidDevice;
+    case cudaErrorNotReady: return ErrorCode::kNotReady;
+    case cudaErrorNotPermitted: return ErrorCode::kNotPermitted;
+    case cudaErrorMemoryAllocation: return ErrorCode::kOutOfMemory;
+    case cudaErrorNotSupported: return ErrorCode::kUnsupported;
+    case cudaErrorPeerAccessAlreadyEnabled: return ErrorCode::kPeerAccessAlreadyEnabled;
+    case cudaErrorPeerAccessNotEnabled: return ErrorCode::kPeerAccessNotEnabled;
+    case cudaErrorStreamCaptureUnsupported: return ErrorCode::kCaptureUnsupported;
+    case cudaErrorStreamCaptureInvalidated: return ErrorCode::kCaptureInvalidated;
+    case cudaErrorStreamCaptureMerge: return ErrorCode::kCaptureMerge;
+    case cudaErrorStreamCaptureUnmatched: return ErrorCode::kCaptureUnmatched;
+    case cudaErrorStreamCaptureUnjoined: return ErrorCode::kCaptureUnjoined;
+    case cudaErrorStreamCaptureIsolation: return ErrorCode::kCaptureIsolation;
+    case cudaErrorStreamCaptureImplicit: return ErrorCode::kCaptureImplicit;
+    case cudaErrorStreamCaptureWrongThread: return ErrorCode::kCaptureWrongThread;
+    default: return is_sticky(status) ? ErrorCode::kDeviceFault : ErrorCode::kLaunchFailed;
   }
 }
 
@@ -59,15 +59,15 @@ void raise_out_of_memory(std::size_t bytes, int device, std::string_view what, H
   static_cast<void>(cudaGetLastError());
   std::size_t free = 0, total = 0;
   static_cast<void>(cudaMemGetInfo(&free, &total));
-  base::fail(Code::kOutOfMemory, here, "cuda:{}: asked for {} bytes ({}): {} free of {}", device, bytes, what, free,
-             total);
+  base::fail(ErrorCode::kOutOfMemory, here, "cuda:{}: asked for {} bytes ({}): {} free of {}", device, bytes, what,
+             free, total);
 }
 
 void* find_driver_function(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
   if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
-    base::fail(Code::kUnsupported, {}, "the CUDA driver has no {}", name);
+    base::fail(ErrorCode::kUnsupported, {}, "the CUDA driver has no {}", name);
   return found;
 }
 

@@ -11,7 +11,7 @@
 namespace slip::backend {
 
 // The error code for a CUDA status.
-Code code_of(cudaError_t status);
+ErrorCode code_of(cudaError_t status);
 // Whether the device is lost: no later call in this process can succeed.
 bool is_sticky(cudaError_t status);
 

@@ -36,7 +36,7 @@ int gpu_count() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return count;
   static_cast<void>(cudaGetLastError());
-  throw Error(Code::kInvalidDevice, no_gpu(status), {});
+  throw Error(ErrorCode::kInvalidDevice, no_gpu(status), {});
 }
 
 // Whether any library has created a primary context in this process. The CUDA runtime has loaded the driver by now. The
@@ -384,15 +384,15 @@ runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
   int first = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
-    base::fail(Code::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
+    base::fail(ErrorCode::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
   const int wanted = cores.front()->options.max_connections;
   const int queues = process_queues(wanted);
   const int count = gpu_count();
   if (first + static_cast<int>(cores.size()) > count)
-    base::fail(Code::kInvalidDevice, {}, "cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
+    base::fail(ErrorCode::kInvalidDevice, {}, "cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
                first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s");
   if (wanted > 0 && queues != wanted)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "max_connections {}: this process has {} hardware queues; set CUDA_DEVICE_MAX_CONNECTIONS={} before its "
                "first CUDA call",
                wanted, queues, wanted);

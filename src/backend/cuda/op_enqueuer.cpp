@@ -46,7 +46,8 @@ void run_host_function(const std::function<void()>& function, runtime::StreamSta
                        std::uint64_t position) {
   const runtime::InsideOp inside;
   const auto fail = [&](const char* why) {
-    runtime::fail_stream(stream, runtime::op_failure(Code::kLaunchFailed, OpKind::kHost, name, here, why, position));
+    runtime::fail_stream(stream,
+                         runtime::op_failure(ErrorCode::kLaunchFailed, OpKind::kHost, name, here, why, position));
   };
   try {
     function();
@@ -84,7 +85,7 @@ void OpEnqueuer::checked(cudaError_t status, const char* call, const Op& op) con
   try {
     raise_cuda(status, call, gpu_, op.name.text(), op.here);
   } catch (const Error& error) {
-    if (error.code() == Code::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
+    if (error.code() == ErrorCode::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
     throw;
   }
 }
@@ -134,13 +135,13 @@ void OpEnqueuer::put(cudaStream_t stream, const Op& op) const {
     }
     case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync", op);
     case OpKind::kExchange: return op.exchange->put(stream);
-    default: base::fail(Code::kUnsupported, op.here, "a {} on a CUDA stream", op_kind_name(op.kind));
+    default: base::fail(ErrorCode::kUnsupported, op.here, "a {} on a CUDA stream", op_kind_name(op.kind));
   }
 }
 
 [[gnu::hot]] void OpEnqueuer::launch_kernel(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
-    base::fail(Code::kUnsupported, op.here, "kernel '{}' has no cuda function", op.name.text());
+    base::fail(ErrorCode::kUnsupported, op.here, "kernel '{}' has no cuda function", op.name.text());
   constexpr std::size_t kInline = 16;
   alignas(ArgBytes)
       std::byte few[kInline * sizeof(ArgBytes)];  // raw bytes: an array of ArgBytes would be initialized in full
@@ -166,7 +167,7 @@ void OpEnqueuer::wait_or_write_value(cudaStream_t stream, const Op& op) const {
   const CUresult status = waits ? kWait(stream, word, op.value, CU_STREAM_WAIT_VALUE_GEQ)
                                 : kWrite(stream, word, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (status != CUDA_SUCCESS)
-    base::fail(Code::kInvalidValue, op.here, "{} on cuda:{} for op '{}': CUresult {}",
+    base::fail(ErrorCode::kInvalidValue, op.here, "{} on cuda:{} for op '{}': CUresult {}",
                waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32", gpu_, op.name.text(), static_cast<int>(status));
 }
 

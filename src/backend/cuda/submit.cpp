@@ -40,7 +40,7 @@ void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.subm
 void require_point(CudaStream& target, std::uint64_t position, const CudaStream& waiting, Here here) {
   if (target.known_done(position) || target.mark_at(position) || !target.has_handle()) return;
   if (!is_capturing(target.handle) || is_capturing(waiting.handle)) return;
-  base::fail(Code::kCaptureIsolation, here,
+  base::fail(ErrorCode::kCaptureIsolation, here,
              "{} cannot wait for an earlier op of {}, which captures now: record an event in that stream before the "
              "capture begins",
              runtime::stream_text(waiting), runtime::stream_text(target));

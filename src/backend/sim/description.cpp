@@ -246,7 +246,7 @@ class FieldValidator {
       refuse(key, fmt::to_string(value), fmt::format("from {} to {} is allowed", min, max));
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& value, std::string_view allowed) const {
-    base::fail(Code::kInvalidValue, {}, "sim description: {}{} is {}: {}", prefix_, key, value, allowed);
+    base::fail(ErrorCode::kInvalidValue, {}, "sim description: {}{} is {}: {}", prefix_, key, value, allowed);
   }
 
  private:
@@ -362,7 +362,7 @@ std::string read_file(const std::string& path) {
   std::string text(kMaxText + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.empty()) base::fail(Code::kIo, {}, "cannot read the device description '{}'", path);
+  if (text.empty()) base::fail(ErrorCode::kIo, {}, "cannot read the device description '{}'", path);
   return text;
 }
 
@@ -403,7 +403,7 @@ Description load_description(std::string_view rest) {
     if (file.name == rest) return parse_description(file.text, fmt::format("{}.json", rest));
     known += fmt::format("{}sim:{}", known.empty() ? "" : ", ", file.name);
   }
-  base::fail(Code::kInvalidDevice, {}, "no simulated device 'sim:{}': there are {}, sim:PATH.json and sim:{{...}}",
+  base::fail(ErrorCode::kInvalidDevice, {}, "no simulated device 'sim:{}': there are {}, sim:PATH.json and sim:{{...}}",
              rest, known);
 }
 

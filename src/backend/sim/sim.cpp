@@ -21,14 +21,14 @@ constexpr std::size_t kAlignment = 64;
 void* map_memory(std::size_t bytes, bool untouched) {
   if (bytes <= kSmall) {
     void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    if (!data) base::fail(Code::kOutOfMemory, {}, "the host has no {} bytes", bytes);
+    if (!data) base::fail(ErrorCode::kOutOfMemory, {}, "the host has no {} bytes", bytes);
     // Zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run.
     std::memset(data, 0, bytes);
     return data;
   }
   const int access = untouched ? PROT_NONE : PROT_READ | PROT_WRITE;
   void* data = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) base::fail(Code::kOutOfMemory, {}, "the host has no address space for {} bytes", bytes);
+  if (data == MAP_FAILED) base::fail(ErrorCode::kOutOfMemory, {}, "the host has no address space for {} bytes", bytes);
   return data;
 }
 

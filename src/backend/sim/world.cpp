@@ -42,9 +42,10 @@ void require_open(const SimStream& stream, Here here) {
 
 void require_supported(const Op& op, const SimStream& stream) {
   if (op.address)
-    throw Error(Code::kUnsupported, "the sim device allocates in stream order through the runtime's pool", op.here);
+    throw Error(ErrorCode::kUnsupported, "the sim device allocates in stream order through the runtime's pool",
+                op.here);
   if (op.kind == OpKind::kKernel && !op.kernel->cpu && stream.device->core->options.run_functions)
-    base::fail(Code::kUnsupported, op.here,
+    base::fail(ErrorCode::kUnsupported, op.here,
                "kernel '{}' has no cpu function, which the sim device runs; give it one, or open the device "
                "with run_functions = false",
                op.kernel->name.text());
@@ -270,20 +271,20 @@ bool World::poll() {
 
 void World::perform(SimStream& stream, Payload& payload, Name name) {
   const std::uint64_t position = stream.commands.head() + 1;
-  Code code = Code::kOk;
+  ErrorCode code = ErrorCode::kOk;
   std::string what;
   mutex_.unlock();
   try {
     run(payload);
   } catch (const DeviceFault& fault) {
-    code = Code::kDeviceFault, what = fault.what();
+    code = ErrorCode::kDeviceFault, what = fault.what();
   } catch (const std::exception& error) {
-    code = Code::kLaunchFailed, what = error.what();
+    code = ErrorCode::kLaunchFailed, what = error.what();
   } catch (...) {
-    code = Code::kLaunchFailed, what = "an exception that is not a std::exception";
+    code = ErrorCode::kLaunchFailed, what = "an exception that is not a std::exception";
   }
   mutex_.lock();
-  if (code == Code::kOk) [[likely]]
+  if (code == ErrorCode::kOk) [[likely]]
     return;
   SimDevice& device = *stream.device;
   runtime::Failure failure{.code = code,
@@ -292,7 +293,7 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
                                                runtime::stream_text(stream), device.core->info.label, what),
                            .position = position,
                            .here = payload.here};
-  if (code == Code::kLaunchFailed) return runtime::fail_stream(stream, std::move(failure));
+  if (code == ErrorCode::kLaunchFailed) return runtime::fail_stream(stream, std::move(failure));
   if (device.core->fault.put(failure)) machine_.fault(device, failure);
 }
 
@@ -306,7 +307,7 @@ bool World::advance(runtime::Exchange& exchange) {
 void World::finish(SimStream& stream, Payload& payload, Name name, const runtime::Failure* cause) {
   const std::uint64_t position = stream.commands.head() + 1;
   std::optional<runtime::Failure> failure;
-  const auto fail = [&](Code code, const char* what) {
+  const auto fail = [&](ErrorCode code, const char* what) {
     failure = runtime::op_failure(code, payload.kind, name, payload.here, what, position);
   };
   mutex_.unlock();
@@ -315,7 +316,7 @@ void World::finish(SimStream& stream, Payload& payload, Name name, const runtime
   } catch (const Error& error) {
     fail(error.code(), error.what());
   } catch (const std::exception& error) {
-    fail(Code::kLaunchFailed, error.what());
+    fail(ErrorCode::kLaunchFailed, error.what());
   }
   mutex_.lock();
   if (failure) runtime::fail_stream(stream, std::move(*failure));

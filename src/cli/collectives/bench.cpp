@@ -145,7 +145,7 @@ std::vector<std::string> own_command() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || words.empty())
-    throw Error(Code::kIo,
+    throw Error(ErrorCode::kIo,
                 "cannot read /proc/self, which has the path and the arguments of this program: is /proc mounted?");
   words.front() = program.string();
   return words;

@@ -71,7 +71,7 @@ const TraceSpan& Run::span(std::string_view name) const {
   for (const TraceSpan& each : spans) {
     if (each.run && each.name == name) return each;
   }
-  throw Error(Code::kInvalidValue, fmt::format("the lab looks for an op '{}' that did not run", name));
+  throw Error(ErrorCode::kInvalidValue, fmt::format("the lab looks for an op '{}' that did not run", name));
 }
 
 Bench::Bench(LabOptions options) : options_(std::move(options)) {

@@ -97,7 +97,7 @@ unsigned int blocks_for(std::int64_t pace, std::size_t count) {
 
 void check_launch(const char* kernel) {
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
-    throw Error(Code::kLaunchFailed, std::string(kernel) + ": " + cudaGetErrorString(error));
+    throw Error(ErrorCode::kLaunchFailed, std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 struct Line {
@@ -123,7 +123,7 @@ void load_kernels() {
                              reinterpret_cast<const void*>(do_nothing)}) {
     if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
-      throw Error(Code::kInvalidDevice, std::string("the kernels of the labs: ") + cudaGetErrorString(error));
+      throw Error(ErrorCode::kInvalidDevice, std::string("the kernels of the labs: ") + cudaGetErrorString(error));
     }
   }
 }

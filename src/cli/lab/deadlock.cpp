@@ -147,7 +147,7 @@ class Pipe : base::NoCopy {
   Pipe() {
     if (::pipe(ends_) != 0) {
       const std::string why = std::strerror(errno);
-      throw Error(Code::kIo, "cannot create a pipe: " + why, {});
+      throw Error(ErrorCode::kIo, "cannot create a pipe: " + why, {});
     }
   }
   ~Pipe() {

@@ -28,7 +28,7 @@ class ResultFile : base::NoCopy {
     const int made = ::mkstemp(path_.data());
     if (made < 0) {
       const std::string why = std::strerror(errno);
-      throw Error(Code::kIo, "cannot create a file in /tmp for the result of a lab: " + why, {});
+      throw Error(ErrorCode::kIo, "cannot create a file in /tmp for the result of a lab: " + why, {});
     }
     ::close(made);
   }
@@ -68,7 +68,7 @@ base::Json run_with_one_queue(const Bench& bench, std::string_view lab, int rank
   job.nranks = ranks;
   job.timeout = std::chrono::minutes(2);
   if (const int status = transport::run_local_job(job); status != 0)
-    throw Error(Code::kLaunchFailed,
+    throw Error(ErrorCode::kLaunchFailed,
                 fmt::format("lab {}: the case with one hardware queue ended with status {}", lab, status), {});
   return base::parse_json(store::read_text(file.path(), kMaxResultBytes, "the result of a lab", {}), kResultOfCase,
                           kMaxResultBytes);

@@ -34,7 +34,7 @@ TopoSystem changed(auto&& change) {
   try {
     return change();
   } catch (const Error& error) {
-    if (error.code() != Code::kInvalidValue) throw;
+    if (error.code() != ErrorCode::kInvalidValue) throw;
     throw UsageError(base::bare_text(error));
   }
 }
@@ -46,7 +46,7 @@ void add_nvswitches(const MachineOptions& options, std::vector<TopoSystem>& mach
     try {
       one = topo::with_nvswitch(one, options.nvlinks, options.sm == 0 ? 80 : options.sm, {});
     } catch (const Error& error) {
-      if (error.code() != Code::kInvalidValue) throw;
+      if (error.code() != ErrorCode::kInvalidValue) throw;
       refused.push_back(base::bare_text(error));
     }
   }

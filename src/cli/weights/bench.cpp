@@ -98,7 +98,7 @@ bool run_cases(const Workload& workload, CaseTable& rows) {
       if (!one.options.compressed || compresses(plan)) return rows.add(one.name, plan);
       rows.skip(one.name, "the planner compresses nothing, because no step would become 1 % shorter");
     } catch (const Error& error) {
-      if (error.code() != Code::kOutOfMemory) throw;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
       rows.skip(one.name, error.what());
     }
     return true;

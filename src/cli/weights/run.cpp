@@ -34,7 +34,8 @@ WeightsProof prove(const WeightsPlan& plan, const Workload& workload) {
   WeightsProof proof = verify_weights(plan, workload.graph(), workload.open(plan), workload.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // several lines: the races and their fixes
-    base::fail(Code::kInvalidValue, {}, "the plan is not run, because its proof says: {}", verdict_name(proof.verdict));
+    base::fail(ErrorCode::kInvalidValue, {}, "the plan is not run, because its proof says: {}",
+               verdict_name(proof.verdict));
   }
   return proof;
 }

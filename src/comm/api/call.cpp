@@ -44,7 +44,7 @@ std::string Signature::text() const {
 }
 
 CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
-    : Error(Code::kMismatch,
+    : Error(ErrorCode::kMismatch,
             fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
                         "the same order",
                         rank, mine.text(), there, theirs.text()),

@@ -21,7 +21,7 @@ constexpr const char* kMovedFrom = "the communicator was moved from: use the one
 comm::ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
   if (how.op != ReduceOp::kPreMulSum) return {};
   if (!how.factor)
-    throw Error(Code::kInvalidValue,
+    throw Error(ErrorCode::kInvalidValue,
                 "premulsum needs this rank's factor: pass slip::premul_sum(factor), or call all_reduce_scaled", here);
   return comm::scale_of(type, *how.factor, here);
 }
@@ -77,8 +77,8 @@ std::optional<SplitGroup> split_group(transport::Bootstrap& bootstrap, int color
   if (color < 0) return std::nullopt;
   const GroupRoot& root = roots[static_cast<std::size_t>(members.front())];
   if (!root.id.valid())
-    base::fail(Code::kIo, {}, "rank {}, the first of colour {}, could not listen for its group: {}", members.front(),
-               color, root.failure);
+    base::fail(ErrorCode::kIo, {}, "rank {}, the first of colour {}, could not listen for its group: {}",
+               members.front(), color, root.failure);
   const auto place = std::find(members.begin(), members.end(), bootstrap.rank()) - members.begin();
   return SplitGroup{
       {transport::with_secret(bootstrap, root.id), static_cast<int>(place), static_cast<int>(members.size())},
@@ -110,13 +110,13 @@ Buffer allocate_ordinary(transport::Bootstrap& bootstrap, const transport::Setup
   try {
     if (bytes > 0) result = alloc();
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory) throw;
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
     why = base::bare_text(error);
   }
   const std::vector<std::uint8_t> all = bootstrap.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 1)
-      base::fail(Code::kOutOfMemory, here, "rank {} could not get {} bytes of memory{}{}", rank, wanted[rank],
+      base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of memory{}{}", rank, wanted[rank],
                  why.empty() ? "" : ": ", why);
   }
   return result;
@@ -138,7 +138,7 @@ Communicator::~Communicator() {
 
 Communicator::State& Communicator::state(Here here) const {
   if (!state_) [[unlikely]]
-    throw Error(Code::kInvalidHandle, kMovedFrom, here);
+    throw Error(ErrorCode::kInvalidHandle, kMovedFrom, here);
   return *state_;
 }
 
@@ -159,7 +159,7 @@ Communicator Communicator::init(const Device& device, const CommunicatorOptions&
 std::vector<Communicator> Communicator::init_all(std::span<const Device> devices, const CommunicatorOptions& options,
                                                  Here here) {
   const auto nranks = static_cast<int>(devices.size());
-  if (nranks == 0) throw Error(Code::kInvalidValue, "init_all: no devices", here);
+  if (nranks == 0) throw Error(ErrorCode::kInvalidValue, "init_all: no devices", here);
   comm::check_options(options, nranks, here);
   const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
   std::vector<std::optional<Communicator>> made(devices.size());
@@ -206,7 +206,7 @@ Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
 void Communicator::finalize(Here here) { state(here).finalize(here); }
 
 std::optional<Error> Communicator::error() const {
-  if (!state_) return Error(Code::kInvalidHandle, kMovedFrom, {});
+  if (!state_) return Error(ErrorCode::kInvalidHandle, kMovedFrom, {});
   return state_->error();
 }
 
@@ -225,7 +225,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
                                          [&] { return state_->device.alloc(bytes, kind, name, here); });
     }
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory)
+    if (error.code() != ErrorCode::kOutOfMemory)
       fail(error.code(), base::bare_text(error));  // out of memory: all ranks throw it
     throw;
   }
@@ -240,7 +240,7 @@ void Communicator::abort() noexcept {
   state_->bootstrap.abort();
 }
 
-void Communicator::fail(Code code, const std::string& text) noexcept {
+void Communicator::fail(ErrorCode code, const std::string& text) noexcept {
   if (state_) state_->fail(code, text);
 }
 
@@ -299,7 +299,7 @@ void Communicator::recv(Range buffer, int peer, StreamRef stream, Here here) {
 void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {
   const auto n = static_cast<std::size_t>(state(here).bootstrap.nranks());
   if (to.size() != n || from.size() != n)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank", from.size(),
                to.size(), n);
   Group group;

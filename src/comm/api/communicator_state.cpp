@@ -31,12 +31,13 @@ const Kernel& own_message() {
 // The i-th send of a rank to itself goes to its i-th receive.
 void require_pairs(int rank, std::span<const Range> out, std::span<const Range> in, Here here) {
   if (out.size() != in.size())
-    base::fail(Code::kInvalidValue, here, "rank {} sends {} messages to itself and receives {}: a group must have both",
-               rank, out.size(), in.size());
+    base::fail(ErrorCode::kInvalidValue, here,
+               "rank {} sends {} messages to itself and receives {}: a group must have both", rank, out.size(),
+               in.size());
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (out[i].bytes != in[i].bytes)
-      base::fail(Code::kInvalidValue, here, "rank {} sends {} bytes to itself in message {}, and receives {}", rank,
-                 out[i].bytes, i, in[i].bytes);
+      base::fail(ErrorCode::kInvalidValue, here, "rank {} sends {} bytes to itself in message {}, and receives {}",
+                 rank, out[i].bytes, i, in[i].bytes);
   }
 }
 
@@ -69,7 +70,7 @@ void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& hist
     if (theirs.count == own.count && theirs.digest == own.digest) continue;
     if (const auto difference = first_difference(own, theirs))
       throw CallMismatch(rank, difference->first, other, difference->second);
-    throw Error(Code::kMismatch,
+    throw Error(ErrorCode::kMismatch,
                 difference_text(rank, own, other, theirs) +
                     ": all ranks of a communicator must make the same calls in the same order",
                 here);
@@ -97,7 +98,7 @@ void require_all_received(transport::Bootstrap& bootstrap, const RunningState& s
       if (out == in) continue;
       // All ranks have found the same pair, so all call this all_gather. Only the sender knows the size of the message.
       const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
-      base::fail(Code::kMismatch, here,
+      base::fail(ErrorCode::kMismatch, here,
                  "rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
                  "never received",
                  from, out, to, in, bytes[from]);
@@ -135,7 +136,7 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
   calls.copy_choice.set_mode(requested.single_copy);
   if (gpu) gpu->limit_blocks(requested.max_channels);
   if (gpu)
-    gpu->start({[this] { return error(); }, [this](Code code, const std::string& text) { fail(code, text); },
+    gpu->start({[this] { return error(); }, [this](ErrorCode code, const std::string& text) { fail(code, text); },
                 ledger_slot, timeout_ns(), this, &calls});
 }
 
@@ -163,7 +164,7 @@ comm::SimRun& Communicator::State::sim_run_of(comm::CallRun& run) {
 void Communicator::State::require_device(const runtime::DeviceCore& core, std::string_view what, Here here) const {
   comm::require_rank_device(core.info, what, here);
   if (core.info.world == world()) return;
-  base::fail(Code::kUnsupported, here,
+  base::fail(ErrorCode::kUnsupported, here,
              "{} on device '{}': the communicator's ranks are on '{}', and the two devices have different clocks: use "
              "a device of the same kind",
              what, core.info.label, device.info().label);
@@ -311,9 +312,9 @@ std::optional<Error> Communicator::State::error() const {
   };
   if (host && host->failed()) first_error_ = host->why();
   else if (reported) first_error_.emplace(reported->code, reported->text, Here{});
-  else if (aborted) first_error_.emplace(Code::kAborted, text("aborted by this rank"), Here{});
+  else if (aborted) first_error_.emplace(ErrorCode::kAborted, text("aborted by this rank"), Here{});
   else if (loss) first_error_.emplace(loss->code(), text(loss->text()), Here{});
-  else first_error_.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
+  else first_error_.emplace(ErrorCode::kIo, text("its connections to the other ranks failed"), Here{});
   return first_error_;
 }
 
@@ -326,10 +327,10 @@ void Communicator::State::require_usable(Here here) const {
 
 void Communicator::State::require_not_finalized(Here here) const {
   if (finalized_.load(std::memory_order_relaxed))
-    throw Error(Code::kInvalidHandle, "the communicator was finalized: it can only be destroyed", here);
+    throw Error(ErrorCode::kInvalidHandle, "the communicator was finalized: it can only be destroyed", here);
 }
 
-void Communicator::State::fail(Code code, const std::string& text) noexcept {
+void Communicator::State::fail(ErrorCode code, const std::string& text) noexcept {
   try {
     ledger_slot->fail(transport::LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.failures().fail(code, text);
@@ -376,14 +377,15 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (state.core->info.world != world()) [[unlikely]]
     require_device(*state.core, name.text(), here);
   if (comm::has_root(call.kind) && (call.root < 0 || call.root >= nranks))
-    base::fail(Code::kInvalidValue, here, "{}: root {} is not a rank of the communicator, which has {} ranks",
+    base::fail(ErrorCode::kInvalidValue, here, "{}: root {} is not a rank of the communicator, which has {} ranks",
                name.text(), call.root, nranks);
   if (comm::reduces(call.kind) && !can_reduce(call.type))
-    base::fail(Code::kInvalidValue, here, "{}: values of {} cannot be reduced", name.text(), data_type_name(call.type));
+    base::fail(ErrorCode::kInvalidValue, here, "{}: values of {} cannot be reduced", name.text(),
+               data_type_name(call.type));
   const comm::Blocks blocks = comm::blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{} on rank {} of {}: the input has {} bytes and the output {}; expected {} and {}", name.text(), rank,
                nranks, from.bytes, to.bytes, in, out);
   Range reads[1], writes[1];
@@ -392,7 +394,7 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (out > 0) runtime::require_kernel_range(*state.core, writes[written++] = to, name, here);
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
   if (in > 0 && out > 0 && comm::overlap(to, from) && !comm::is_in_place(to, from, own))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
                "not overlap otherwise",
                name.text(), from.offset, from.offset + from.bytes, from.block->name.text(), to.offset,
@@ -420,8 +422,9 @@ void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> m
   for (const comm::PendingSendRecv& message : messages) {
     const Name name = message.out ? names.send : names.recv;
     if (message.rank < 0 || message.rank >= nranks)
-      base::fail(Code::kInvalidValue, message.here, "{}: rank {} is not a rank of the communicator, which has {} ranks",
-                 name.text(), message.rank, nranks);
+      base::fail(ErrorCode::kInvalidValue, message.here,
+                 "{}: rank {} is not a rank of the communicator, which has {} ranks", name.text(), message.rank,
+                 nranks);
     if (message.range.bytes > 0) runtime::require_kernel_range(*state.core, message.range, name, message.here);
     if (message.rank == rank) {
       (message.out ? issued_.own_sent : issued_.own_received).push_back(message.range);
@@ -502,7 +505,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
     const auto bytes_of_range = [](const Range& range) { return range.bytes; };
     if (!std::ranges::equal(reads, reads_, {}, bytes_of_range) ||
         !std::ranges::equal(writes, writes_, {}, bytes_of_range))
-      base::fail(Code::kInvalidValue, here, "{} of a plan: its ranges have other sizes", name_.text());
+      base::fail(ErrorCode::kInvalidValue, here, "{} of a plan: its ranges have other sizes", name_.text());
   }
 
   std::uint64_t enqueue(runtime::StreamState& stream, const Op& op) const override {
@@ -524,7 +527,7 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
  private:
   std::shared_ptr<State> communicator(Here here) const {
     if (std::shared_ptr<State> comm = comm_.lock()) return comm;
-    base::fail(Code::kInvalidHandle, here, "{} of a plan: its communicator was destroyed", name_.text());
+    base::fail(ErrorCode::kInvalidHandle, here, "{} of a plan: its communicator was destroyed", name_.text());
   }
 
   const std::weak_ptr<State> comm_;
@@ -553,7 +556,7 @@ void Communicator::State::finalize(Here here) {
     require_same_calls(bootstrap, monitor->history, call, here);
     require_all_received(bootstrap, calls.running, call, here);
   } catch (const Error& error) {
-    if (error.code() != Code::kMismatch) throw;
+    if (error.code() != ErrorCode::kMismatch) throw;
     const std::string text = base::bare_text(error);
     fail(error.code(), text);  // so that later calls throw it, too
     throw Error(error.code(), text, here);

@@ -45,7 +45,7 @@ struct Communicator::State final : comm::RankConnections, comm::SendRecvIssuer, 
   void issue_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) override;
   void check_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) override;
   void fail_group(const std::string& text) noexcept override;
-  void fail(Code code, const std::string& text) noexcept;
+  void fail(ErrorCode code, const std::string& text) noexcept;
   std::weak_ptr<comm::SendRecvIssuer> weak() override { return weak_from_this(); }
 
   std::optional<Error> error() const;

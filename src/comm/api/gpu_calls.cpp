@@ -31,7 +31,7 @@ std::unique_ptr<GpuCalls> GpuCalls::meet(transport::Bootstrap& bootstrap, const 
   if (different != all.end()) {
     const auto rank = different - all.begin();
     throw Error(
-        Code::kUnsupported,
+        ErrorCode::kUnsupported,
         fmt::format("rank {} is {} and rank {} {}: either all ranks of a communicator are on cuda devices, or "
                     "none",
                     rank, *different != 0 ? "on a GPU" : "not on a GPU", rank + 1, *different != 0 ? "is not" : "is"),

@@ -32,8 +32,8 @@ struct GpuCall {
 
 // The parts of the communicator that the watching thread of GpuCalls uses; see GpuCalls::start().
 struct GpuWatch {
-  std::function<std::optional<Error>()> error;              // the communicator's error, if it has one
-  std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
+  std::function<std::optional<Error>()> error;                   // the communicator's error, if it has one
+  std::function<void(ErrorCode, const std::string& text)> fail;  // makes the communicator fail on all ranks
   std::shared_ptr<transport::LedgerSlot> ledger;
   std::int64_t timeout_ns = 0;
   // For calls that a thread runs on host memory, as calls of ranks on cpu devices (StagedThread).

@@ -83,7 +83,7 @@ SendRecvIssuer& issuer_at(const MessageBatch& batch, std::size_t index) {
   if (!one.alive.expired()) [[likely]]
     return *one.issuer;
   const auto first = std::find(batch.target_of.begin(), batch.target_of.end(), index) - batch.target_of.begin();
-  throw Error(Code::kInvalidHandle, "the communicator of this message was destroyed before the group ended",
+  throw Error(ErrorCode::kInvalidHandle, "the communicator of this message was destroyed before the group ended",
               batch.messages[static_cast<std::size_t>(first)].here);
 }
 
@@ -221,7 +221,7 @@ void Group::end() {
   if (!open_) return;
   MessageBatch& batch = thread_batch();
   if (batch.depth > depth_)
-    throw Error(Code::kInvalidValue, "end() of a group, while a group that began within it has not ended", here_);
+    throw Error(ErrorCode::kInvalidValue, "end() of a group, while a group that began within it has not ended", here_);
   open_ = false;
   if (--batch.depth > 0 || batch.messages.empty()) return;
   const EmptyAtEnd empty_at_end{batch};

@@ -12,7 +12,7 @@ namespace slip::comm {
 
 // The error of a group that was destroyed before it ended: the other ranks may have made the calls that this rank has
 // not.
-inline constexpr Code kUnendedCode = Code::kMismatch;
+inline constexpr ErrorCode kUnendedCode = ErrorCode::kMismatch;
 
 // A send or receive as the user called it.
 struct PendingSendRecv {

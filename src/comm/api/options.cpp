@@ -13,7 +13,7 @@ namespace {
 void require_channels(int min, int max, Here here) {
   const auto possible = [](int count) { return count >= 0 && count <= kMaxChannels; };
   if (possible(min) && possible(max) && (max == 0 || min <= max)) return;
-  base::fail(Code::kInvalidValue, here,
+  base::fail(ErrorCode::kInvalidValue, here,
              "min_channels {} and max_channels {} of a communicator (or SLIP_MIN_CHANNELS and "
              "SLIP_MAX_CHANNELS): each must be 1 to {}, the first not more than the second; 0 leaves it "
              "to the communicator",
@@ -54,18 +54,19 @@ RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here h
   if (const std::string& name = base::env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
     const std::optional<Algorithm> found = algorithm_of(name);
     if (!found)
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "SLIP_ALGORITHM={}: auto, direct, ring, tree, doubling or relay is expected", name);
     result.algorithm = *found;
   }
   if (const std::string& name = base::env().transport; !name.empty() && result.transport == Transport::kAuto) {
     const std::optional<Transport> found = transport_of(name);
-    if (!found) base::fail(Code::kInvalidValue, here, "SLIP_TRANSPORT={}: auto or net is expected", name);
+    if (!found) base::fail(ErrorCode::kInvalidValue, here, "SLIP_TRANSPORT={}: auto or net is expected", name);
     result.transport = *found;
   }
   if (const std::string name = base::env_text("SLIP_SINGLE_COPY"); !name.empty()) {
     const std::optional<SingleCopy> found = single_copy_of(name);
-    if (!found) base::fail(Code::kInvalidValue, here, "SLIP_SINGLE_COPY={}: auto, always or never is expected", name);
+    if (!found)
+      base::fail(ErrorCode::kInvalidValue, here, "SLIP_SINGLE_COPY={}: auto, always or never is expected", name);
     result.single_copy = *found;
   }
   const std::string& host = options.host.empty() ? base::env().host_id : options.host;
@@ -86,34 +87,36 @@ void require_rank_device(const DeviceInfo& info, std::string_view what, Here her
     return info.name == kind || (info.name.starts_with(kind) && info.name[kind.size()] == ':');
   };
   if (is("cpu") || is("cuda") || info.virtual_time) return;
-  base::fail(Code::kUnsupported, here, "{} on device '{}': ranks run on cpu, cuda and sim devices", what, info.label);
+  base::fail(ErrorCode::kUnsupported, here, "{} on device '{}': ranks run on cpu, cuda and sim devices", what,
+             info.label);
 }
 
 void check_options(const CommunicatorOptions& options, int nranks, Here here) {
   const auto positive = [&](std::chrono::milliseconds time, const char* name) {
     if (time.count() <= 0)
-      base::fail(Code::kInvalidValue, here, "{} of a communicator is {} ms: it must be positive", name, time.count());
+      base::fail(ErrorCode::kInvalidValue, here, "{} of a communicator is {} ms: it must be positive", name,
+                 time.count());
   };
   positive(options.timeout, "timeout");
   positive(options.init_timeout, "init_timeout");
   positive(options.heartbeat, "heartbeat");
   if (options.silence <= options.heartbeat)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "silence of a communicator is {} ms and heartbeat {} ms: a rank counts as lost after a silence, "
                "so silence must be longer than heartbeat",
                options.silence.count(), options.heartbeat.count());
   if (options.sockets < 0 || options.sockets > transport::kNetMaxSockets)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
                options.sockets, transport::kNetMaxSockets);
   if (options.topo_device < -1)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "topo_device of a communicator is {}: it counts the devices of the topology file from 0, and "
                "-1 leaves it to the rank's number on its host",
                options.topo_device);
   constexpr int kMax = std::numeric_limits<decltype(BufferLocation::rank)>::max();
   if (nranks > kMax)
-    base::fail(Code::kUnsupported, here, "a communicator of {} ranks: at most {} are possible", nranks, kMax);
+    base::fail(ErrorCode::kUnsupported, here, "a communicator of {} ranks: at most {} are possible", nranks, kMax);
 }
 
 transport::BootstrapOptions bootstrap_options(const CommunicatorOptions& options,
@@ -143,7 +146,7 @@ transport::NetOptions net_options_of(const CommunicatorOptions& options) {
 void require_same_requests(const std::vector<RequestedOptions>& all, int rank, Here here) {
   for (std::size_t other = 1; other < all.size(); ++other) {
     if (all[other].heartbeat_ms == all[0].heartbeat_ms && all[other].silence_ms == all[0].silence_ms) continue;
-    base::fail(Code::kMismatch, here,
+    base::fail(ErrorCode::kMismatch, here,
                "rank 0 has a heartbeat of {} ms and a silence of {} ms, rank {} of {} ms and {} ms: all "
                "ranks must have the same",
                all[0].heartbeat_ms, all[0].silence_ms, other, all[other].heartbeat_ms, all[other].silence_ms);
@@ -154,7 +157,7 @@ void require_same_requests(const std::vector<RequestedOptions>& all, int rank, H
         all[other].deterministic == mine.deterministic && all[other].min_channels == mine.min_channels &&
         all[other].max_channels == mine.max_channels)
       continue;
-    base::fail(Code::kMismatch, here,
+    base::fail(ErrorCode::kMismatch, here,
                "rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options", rank,
                mine.text(), other, all[other].text());
   }

@@ -64,11 +64,11 @@ RankConnections::RankConnections(const transport::Membership& group, const Devic
   try {
     set_up(inherited_topology_device, here);
   } catch (const Error& error) {
-    const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
+    const bool is_consequence = error.code() == ErrorCode::kRankLost || error.code() == ErrorCode::kAborted;
     const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
     // Every rank finds a mismatch itself. Other errors are reported: otherwise the other ranks would only see that this
     // rank left.
-    if (cause.code() != Code::kMismatch) bootstrap.failures().fail(cause.code(), base::bare_text(cause));
+    if (cause.code() != ErrorCode::kMismatch) bootstrap.failures().fail(cause.code(), base::bare_text(cause));
     throw cause;
   }
   bootstrap.set_call({});

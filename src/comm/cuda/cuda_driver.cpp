@@ -9,8 +9,8 @@ namespace {
 
 void check_driver(CUresult status, const char* call, int gpu) {
   if (status != CUDA_SUCCESS)
-    throw Error(Code::kInvalidValue, fmt::format("{} on cuda:{}: CUresult {}", call, gpu, static_cast<int>(status)),
-                {});
+    throw Error(ErrorCode::kInvalidValue,
+                fmt::format("{} on cuda:{}: CUresult {}", call, gpu, static_cast<int>(status)), {});
 }
 
 CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }

@@ -44,7 +44,7 @@ class StagingPool {
     constexpr std::size_t kHugePage = 2 << 20;
     constexpr std::size_t kBytes = (StagingMemory::kBytes + kHugePage - 1) / kHugePage * kHugePage;
     void* const data = std::aligned_alloc(kHugePage, kBytes);
-    if (!data) throw Error(Code::kOutOfMemory, "no host memory for the staging of a communicator on GPUs", {});
+    if (!data) throw Error(ErrorCode::kOutOfMemory, "no host memory for the staging of a communicator on GPUs", {});
     static_cast<void>(::madvise(data, kBytes, MADV_HUGEPAGE));
     std::memset(data, 0, kBytes);
     const cudaError_t status = cudaHostRegister(data, kBytes, cudaHostRegisterPortable | cudaHostRegisterMapped);

@@ -38,8 +38,8 @@ class CudaHosts final : public GpuCalls {
   const int rank_, nranks_, gpu_;
   std::shared_ptr<StagingMemory> memory_;
   PendingStreams pending_;
-  std::function<void(Code, const std::string& text)> fail_;  // makes the communicator fail on all ranks
-  std::atomic<const runtime::DeviceCore*> core_{nullptr};    // of this rank's device; set by the first call
+  std::function<void(ErrorCode, const std::string& text)> fail_;  // makes the communicator fail on all ranks
+  std::atomic<const runtime::DeviceCore*> core_{nullptr};         // of this rank's device; set by the first call
   StagedThread thread_;
   // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
   CallOrder order_;

@@ -39,7 +39,7 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
     if (others_copy && message.bytes > 0) {
       const PeerMemory::Found own = peers_->find(message.data);
       if (!own.bases && own.unmappable_by < 0)
-        throw Error(Code::kUnsupported,
+        throw Error(ErrorCode::kUnsupported,
                     fmt::format("{}: the buffer is memory that other processes cannot map (from a memory pool or the "
                                 "host): use device memory of cudaMalloc",
                                 message.out ? "send" : "receive"),

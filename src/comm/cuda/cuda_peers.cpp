@@ -46,7 +46,7 @@ int PeerMemory::publish(const Allocation& allocation) {
     one.state.store(PublishedAllocation::kPublished, std::memory_order_release);  // a reader sees handle and base
     return index;
   }
-  throw Error(Code::kOutOfMemory,
+  throw Error(ErrorCode::kOutOfMemory,
               fmt::format("rank {} uses more than {} device allocations in collectives at a time: use fewer, larger "
                           "buffers",
                           setup_.rank, kMaxPublished),

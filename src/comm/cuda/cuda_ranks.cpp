@@ -72,7 +72,7 @@ class ControlPool {
 std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Here here) {
   if (bootstrap.nranks() > kMaxGpuRanks)
     throw Error(
-        Code::kUnsupported,
+        ErrorCode::kUnsupported,
         fmt::format("a communicator of {} ranks on GPUs: at most {} are possible", bootstrap.nranks(), kMaxGpuRanks),
         here);
   std::unique_ptr<CudaRanks> made(new CudaRanks(bootstrap, device));
@@ -147,7 +147,7 @@ void CudaRanks::map_controls(const std::vector<ControlHandle>& all, Here here) {
       const cudaError_t status = cudaIpcOpenMemHandle(&address, all[index].handle, cudaIpcMemLazyEnablePeerAccess);
       if (status != cudaSuccess)
         throw Error(
-            Code::kUnsupported,
+            ErrorCode::kUnsupported,
             fmt::format("rank {} cannot map device memory of rank {}: {}", rank_, rank, cudaGetErrorString(status)),
             here);
       controls_.opened.push_back(address);
@@ -248,7 +248,7 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
     }
     if (found.unmappable_by >= 0)
       throw Error(
-          Code::kUnsupported,
+          ErrorCode::kUnsupported,
           fmt::format("rank {} could not map memory of rank {} (cudaIpcOpenMemHandle)", found.unmappable_by, rank_),
           here);
     placed.mapped_by = 0;
@@ -263,7 +263,7 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
     if (const std::optional<Error> error = watch_.error()) throw Error(*error);
     if (now > deadline)
       throw Error(
-          Code::kTimeout,
+          ErrorCode::kTimeout,
           fmt::format("rank {} waited {} s until the other ranks mapped its memory", rank_, kMapNs / 1'000'000'000),
           here);
   }

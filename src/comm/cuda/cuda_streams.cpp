@@ -42,8 +42,9 @@ void require_aligned(const GpuCall& asked, Here here) {
   const std::uint64_t size = reduces(call.kind) ? bytes_of(call.type) : 1;
   for (const std::byte* data : {asked.input, static_cast<const std::byte*>(asked.output)}) {
     if (reinterpret_cast<std::uint64_t>(data) % size != 0)
-      base::fail(Code::kInvalidValue, here, "{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes",
-                 collective_name(call.kind), data_type_name(call.type), size);
+      base::fail(ErrorCode::kInvalidValue, here,
+                 "{} of {}: a buffer on a GPU must be aligned to its elements of {} bytes", collective_name(call.kind),
+                 data_type_name(call.type), size);
   }
 }
 
@@ -63,7 +64,7 @@ CallOrder::~CallOrder() {
 
 void CallOrder::require_stream_of_device(const runtime::StreamState& stream, Here here) const {
   if (stream.core->native && stream.core->native->ordinal == static_cast<std::uint32_t>(gpu_)) return;
-  throw Error(Code::kInvalidDevice,
+  throw Error(ErrorCode::kInvalidDevice,
               fmt::format("a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
                           device_.info().label, stream.core->info.label),
               here);
@@ -168,7 +169,7 @@ void PendingStreams::drain() noexcept {
 }
 
 void WatchThread::start(const char* name, int gpu, std::function<void()> look,
-                        std::function<void(Code, const std::string& text)> fail) {
+                        std::function<void(ErrorCode, const std::string& text)> fail) {
   thread_.start(name, [this, gpu, look = std::move(look), fail = std::move(fail)] {
     constexpr std::int64_t kLookNs = 1'000'000;  // short, because a rank that uses new memory waits for a look
     static_cast<void>(cudaSetDevice(gpu));
@@ -180,7 +181,7 @@ void WatchThread::start(const char* name, int gpu, std::function<void()> look,
       } catch (const Error& error) {
         fail(error.code(), base::bare_text(error));
       } catch (const std::exception& error) {
-        fail(Code::kLaunchFailed, error.what());
+        fail(ErrorCode::kLaunchFailed, error.what());
       }
       base::sleep_ns(kLookNs);
     }

@@ -94,7 +94,7 @@ class PendingStreams {
 class WatchThread {
  public:
   void start(const char* name, int gpu, std::function<void()> look,
-             std::function<void(Code, const std::string& text)> fail);
+             std::function<void(ErrorCode, const std::string& text)> fail);
   void stop() noexcept;
   bool ends() const { return ends_.load(std::memory_order_relaxed); }
 

@@ -188,11 +188,12 @@ void CudaWatch::check_progress(std::uint32_t finished, std::uint32_t begun) {
     if (!is_missing(rank)) continue;
     missing.push_back(rank);
     if (setup_.bootstrap->failures().has_left(rank))
-      return watch_.fail(Code::kRankLost, fmt::format("rank {} has left the communicator; rank {} waits for it in {}",
-                                                      rank, own, name_of(begun)));
+      return watch_.fail(
+          ErrorCode::kRankLost,
+          fmt::format("rank {} has left the communicator; rank {} waits for it in {}", rank, own, name_of(begun)));
   }
   if (now - joined_ns_ <= watch_.timeout_ns) return;
-  watch_.fail(Code::kTimeout,
+  watch_.fail(ErrorCode::kTimeout,
               fmt::format("rank {} waited {:.1f} s in {} for {}", own, static_cast<double>(watch_.timeout_ns) / 1e9,
                           name_of(begun),
                           missing.empty() ? "a peer that has joined" : missing_ranks_text(*setup_.bootstrap, missing)));
@@ -231,13 +232,13 @@ void CudaWatch::check_messages() {
 bool CudaWatch::fail_message(int other, std::int64_t since_ns) {
   const int own = setup_.bootstrap->rank();
   if (setup_.bootstrap->failures().has_left(other)) {
-    watch_.fail(Code::kRankLost,
+    watch_.fail(ErrorCode::kRankLost,
                 fmt::format("rank {} has left the communicator; rank {} waits for it in a message", other, own));
     return true;
   }
   if (base::now_ns() - since_ns <= watch_.timeout_ns) return false;
-  watch_.fail(Code::kTimeout, fmt::format("rank {} waited {:.1f} s for rank {} in a message", own,
-                                          static_cast<double>(watch_.timeout_ns) / 1e9, other));
+  watch_.fail(ErrorCode::kTimeout, fmt::format("rank {} waited {:.1f} s for rank {} in a message", own,
+                                               static_cast<double>(watch_.timeout_ns) / 1e9, other));
   return true;
 }
 

@@ -69,7 +69,7 @@ EngineChoice choose_engine(std::span<const EngineOffer> offers) {
       return {.reason = fmt::format("SLIP_NCCL {} on rank 0 and {} on rank {}: it must be the same on all ranks",
                                     request_text(request), request_text(offers[rank].request), rank),
               .is_error = true,
-              .code = Code::kMismatch};
+              .code = ErrorCode::kMismatch};
   }
   if (request == NcclRequest::kNone) return {.reason = "SLIP_NCCL is not set"};
   const std::optional<std::string> obstacle = find_obstacle(offers);
@@ -80,7 +80,7 @@ EngineChoice choose_engine(std::span<const EngineOffer> offers) {
   if (request == NcclRequest::kAuto) return {.reason = *obstacle};
   return {.reason = fmt::format("SLIP_NCCL: {}; unset SLIP_NCCL to use Slipstream's own kernels", *obstacle),
           .is_error = true,
-          .code = Code::kUnsupported};
+          .code = ErrorCode::kUnsupported};
 }
 
 }  // namespace slip::comm

@@ -34,8 +34,8 @@ struct EngineChoice {
   // all ranks create together.
   bool polls = false;
   std::string reason;
-  bool is_error = false;  // SLIP_NCCL names a library, and it cannot be used
-  Code code = Code::kOk;  // of the error
+  bool is_error = false;            // SLIP_NCCL names a library, and it cannot be used
+  ErrorCode code = ErrorCode::kOk;  // of the error
 };
 
 // `offers`: by rank. A pure function, so all ranks choose the same.

@@ -89,15 +89,15 @@ class HandleSlot : base::NoCopy {
   bool is_written_ = false;
 };
 
-Code code_of(NcclResult result) {
+ErrorCode code_of(NcclResult result) {
   switch (result) {
-    case NcclResult::kSuccess: return Code::kOk;
-    case NcclResult::kUnhandledCudaError: return Code::kLaunchFailed;
-    case NcclResult::kInvalidArgument: return Code::kInvalidValue;
-    case NcclResult::kInvalidUsage: return Code::kUnsupported;
-    case NcclResult::kRemoteError: return Code::kRankLost;
-    case NcclResult::kInProgress: return Code::kNotReady;
-    default: return Code::kIo;
+    case NcclResult::kSuccess: return ErrorCode::kOk;
+    case NcclResult::kUnhandledCudaError: return ErrorCode::kLaunchFailed;
+    case NcclResult::kInvalidArgument: return ErrorCode::kInvalidValue;
+    case NcclResult::kInvalidUsage: return ErrorCode::kUnsupported;
+    case NcclResult::kRemoteError: return ErrorCode::kRankLost;
+    case NcclResult::kInProgress: return ErrorCode::kNotReady;
+    default: return ErrorCode::kIo;
   }
 }
 
@@ -182,7 +182,7 @@ void NcclConnection::split_off(int rank, const Check& check) {
   child.set_written();
   const base::LockGuard lock(mutex_);
   parent_ = std::exchange(comm_, child.value());
-  if (!comm_) throw Error(Code::kIo, "NCCL made no communicator", {});
+  if (!comm_) throw Error(ErrorCode::kIo, "NCCL made no communicator", {});
 }
 
 void NcclConnection::end_init() {
@@ -194,7 +194,7 @@ void NcclConnection::run(const Call& call, const Check& check) {
   NcclResult result = NcclResult::kSuccess;
   {
     const base::LockGuard lock(mutex_);
-    if (!comm_) throw Error(Code::kAborted, "the communicator was aborted", {});
+    if (!comm_) throw Error(ErrorCode::kAborted, "the communicator was aborted", {});
     const bool is_direct = mode_ == NcclCallMode::kDirect;
     if (is_direct) inside_since_ns_.store(base::now_ns(), std::memory_order_relaxed);  // relaxed: a hint
     result = call(comm_);

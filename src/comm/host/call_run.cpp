@@ -59,7 +59,7 @@ bool CallRun::advance(By thread) noexcept {
     fail(error.code(), base::bare_text(error));
     error_ = std::make_exception_ptr(error);
   } catch (const std::exception& error) {
-    fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", context_.rank, signature().text(), error.what()));
+    fail(ErrorCode::kLaunchFailed, fmt::format("rank {} in {}: {}", context_.rank, signature().text(), error.what()));
     error_ = std::current_exception();
   }
   if (error_) give_up();
@@ -108,7 +108,7 @@ void CallRun::finish(const runtime::Failure* cause) {
   if (cause) {
     // If the stream failed because a rank was lost, the calls behind it report a lost rank, too, even if they belong to
     // another communicator.
-    fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
+    fail(cause->code == ErrorCode::kRankLost ? ErrorCode::kRankLost : ErrorCode::kAborted,
          fmt::format("rank {} skipped {}, because its stream had failed before: {}", context_.rank, signature().text(),
                      cause->text));
     error_ = nullptr;  // the stream keeps its own error

@@ -43,7 +43,7 @@ class CallRun final : public runtime::Exchange {
   bool failed() const { return error_ != nullptr; }  // after advance() returned true
   const Signature& signature() const { return runner_.call().signature; }
   // Reports this rank's failure to all ranks, unless another rank has failed before.
-  void fail(Code code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
+  void fail(ErrorCode code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
 
   std::vector<UserMessage> messages;  // of a call of sends and receives; its plan refers to them
   // The next call may take this object. release when a call ends, acquire when it is taken: the thread that takes it

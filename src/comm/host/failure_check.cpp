@@ -30,9 +30,9 @@ constexpr std::int64_t kLongPauseNs = 300'000'000, kMeasureNs = 500'000'000;
 
 }  // namespace
 
-void FailureCheck::report(Code code, const std::string& text) const {
-  context_.ledger_slot.fail(code == Code::kAborted ? transport::LedgerLife::kAborted : transport::LedgerLife::kFailed,
-                            text);
+void FailureCheck::report(ErrorCode code, const std::string& text) const {
+  context_.ledger_slot.fail(
+      code == ErrorCode::kAborted ? transport::LedgerLife::kAborted : transport::LedgerLife::kFailed, text);
   if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.failures().fail(code, text);
 }
 
@@ -74,7 +74,7 @@ void FailureCheck::exclude_suspension(std::int64_t now) {
 void FailureCheck::throw_if_failed() {
   if (!has_failed()) return;
   if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
-    base::fail(Code::kAborted, {}, "rank {}: aborted in {}", context_.rank, call_.signature.text());
+    base::fail(ErrorCode::kAborted, {}, "rank {}: aborted in {}", context_.rank, call_.signature.text());
   context_.throw_failure();
   if (context_.bootstrap.broken()) throw_loss();
   if (waits_for_departed()) throw_departed(condition_.rank());
@@ -145,7 +145,7 @@ CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
 Error FailureCheck::with_cause(const Error& met) const {
   if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
   const int rank = context_.links.failed_rank();
-  if (met.code() != Code::kRankLost || rank < 0) return met;
+  if (met.code() != ErrorCode::kRankLost || rank < 0) return met;
   const std::int64_t until = base::now_ns() + kReasonNs;
   const auto known = [&] {
     return (context_.host && context_.host->failed()) || context_.bootstrap.broken() ||
@@ -165,13 +165,13 @@ Error FailureCheck::with_cause(const Error& met) const {
 
 void FailureCheck::throw_loss() const {
   const std::optional<transport::Loss> loss = context_.bootstrap.failures().first_loss();
-  base::fail(loss ? loss->code() : Code::kRankLost, {}, "{}; rank {} was in {}",
+  base::fail(loss ? loss->code() : ErrorCode::kRankLost, {}, "{}; rank {} was in {}",
              loss ? loss->text() : "the connections to the others failed", context_.rank, call_.signature.text());
 }
 
 void FailureCheck::throw_departed(int rank) const {
-  base::fail(Code::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it in {}", rank, context_.rank,
-             call_.signature.text());
+  base::fail(ErrorCode::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it in {}", rank,
+             context_.rank, call_.signature.text());
 }
 
 void FailureCheck::throw_timeout() const {
@@ -182,7 +182,7 @@ void FailureCheck::throw_timeout() const {
   const char* const what = !condition_.on_link()     ? ""
                            : condition_.link_sends() ? ", to receive a message"
                                                      : ", to send a message";
-  base::fail(Code::kTimeout, {}, "rank {} waited {:.1f} s in {} for {}{}", context_.rank,
+  base::fail(ErrorCode::kTimeout, {}, "rank {} waited {:.1f} s in {} for {}{}", context_.rank,
              static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
              missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what);
 }

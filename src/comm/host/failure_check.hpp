@@ -26,7 +26,7 @@ class FailureCheck {
   void throw_if_failed();
 
   // Reports this rank's failure to the ranks of this host and to all others, unless another rank has failed before.
-  void report(Code code, const std::string& text) const;
+  void report(ErrorCode code, const std::string& text) const;
   // The cause of the error `met`: why a link was closed, or the first call that differs.
   Error with_cause(const Error& met) const;
   [[noreturn]] void throw_loss() const;

@@ -70,8 +70,9 @@ std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uin
   if (address.segment == SharedAddress::kPrivate) return reinterpret_cast<std::byte*>(address.offset);
   const std::uint64_t bytes = blocks * call_.call.block_bytes();
   if (std::byte* const data = context_.memory->at(address, bytes)) return data;
-  base::fail(Code::kInvalidValue, {}, "rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}",
-             rank, bytes, address.offset, address.segment, context_.rank, call_.signature.text());
+  base::fail(ErrorCode::kInvalidValue, {},
+             "rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}", rank, bytes,
+             address.offset, address.segment, context_.rank, call_.signature.text());
 }
 
 void PeerBuffers::choose_path(HostProgramBuilder& plan) {

@@ -84,7 +84,7 @@ std::uint64_t SharedHost::last_posted(int rank) const {
   return last;
 }
 
-bool SharedHost::fail(Code code, const std::string& text) const {
+bool SharedHost::fail(ErrorCode code, const std::string& text) const {
   std::uint32_t none = 0;
   // relaxed: only the first rank writes; the release store below publishes the text.
   if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
@@ -99,8 +99,8 @@ Error SharedHost::why() const {
   base::Backoff backoff;
   for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) backoff.pause();
   if (failure().state.load(std::memory_order_acquire) != 2)
-    return {Code::kRankLost, "a rank of this host failed, and ended before it wrote the reason", {}};
-  return {static_cast<Code>(failure().code), failure().text, {}};
+    return {ErrorCode::kRankLost, "a rank of this host failed, and ended before it wrote the reason", {}};
+  return {static_cast<ErrorCode>(failure().code), failure().text, {}};
 }
 
 }  // namespace slip::comm

@@ -112,7 +112,7 @@ class SharedHost {
 
   // The first failure of any rank of this host.
   bool failed() const { return failure().state.load(std::memory_order_relaxed) != 0; }  // relaxed: why() acquires
-  bool fail(Code code, const std::string& text) const;  // false: a rank has failed before; its failure is kept
+  bool fail(ErrorCode code, const std::string& text) const;  // false: a rank has failed before; its failure is kept
   Error why() const;
 
  private:

@@ -123,7 +123,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const tran
     const std::size_t part = wanted[rank] < memory ? whole_pages(wanted[rank]) : memory;
     whole += part;
     if (whole > memory)  // Linux may overcommit: it would grant the memory and kill a rank that accesses it
-      base::fail(Code::kOutOfMemory, here,
+      base::fail(ErrorCode::kOutOfMemory, here,
                  "together the ranks ask for more shared memory than the {} bytes of memory of the host: rank {}, "
                  "which asks for {} bytes, is the first that exceeds it",
                  memory, rank, wanted[rank]);
@@ -147,8 +147,8 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const tran
   const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 1)
-      base::fail(Code::kOutOfMemory, here, "rank {} could not get {} bytes of shared memory{}{}", rank, wanted[rank],
-                 why.empty() ? "" : ": ", why);
+      base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of shared memory{}{}", rank,
+                 wanted[rank], why.empty() ? "" : ": ", why);
   }
   registry_->add(mapping);
   if (bytes == 0) return nullptr;

@@ -47,7 +47,7 @@ class Pair {
       backoff.pause();
       if (bootstrap_.broken()) bootstrap_.failures().throw_if_broken();
       if (base::now_ns() > deadline_ns_)
-        base::fail(Code::kTimeout, {},
+        base::fail(ErrorCode::kTimeout, {},
                    "rank {} measured its link to rank {}, which did not answer before the deadline of init",
                    bootstrap_.rank(), peer_);
     }
@@ -211,7 +211,7 @@ std::unique_ptr<transport::ProxyConnection> Links::connect(int rank, int number)
     fail_descriptors(error);
   } catch (const Error& error) {
     failed_rank_ = rank;
-    if (error.code() == Code::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
+    if (error.code() == ErrorCode::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
     throw;
   }
 }

@@ -75,7 +75,7 @@ bool NetInlet::post_receive(Message& message) {
     }
     if (connection_->done() < message.signature_end) return false;
     if (connection_->moved(message.signature_end - 1) != sizeof(Signature))
-      base::fail(Code::kMismatch, {},
+      base::fail(ErrorCode::kMismatch, {},
                  "rank {} calls {}, rank {} has not joined it: all ranks of a communicator must make the "
                  "same calls in the same order (it sent a message of {} bytes instead of the call's signature of {})",
                  rank_, message.expected.text(), from_, connection_->moved(message.signature_end - 1),
@@ -100,8 +100,8 @@ bool NetInlet::drive() {
     const Message& message = messages_[done_ % kDepth];
     if (connection_->done() < message.end) break;
     if (message.bytes > 0 && connection_->moved(message.end - 1) != message.bytes)
-      base::fail(Code::kMismatch, {}, "rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes, from_,
-                 connection_->moved(message.end - 1));
+      base::fail(ErrorCode::kMismatch, {}, "rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes,
+                 from_, connection_->moved(message.end - 1));
     moved = true;
   }
   return moved;

@@ -123,7 +123,7 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   const bool expects = message.is_signed && message.received == 0;
   if (expects && head.is_signed) require_same(rank_, message.signature, from_, head.signature);
   if (head.is_signed != expects)
-    base::fail(Code::kMismatch, {},
+    base::fail(ErrorCode::kMismatch, {},
                "rank {} and rank {} are not in the same call: all ranks of a communicator must make the "
                "same calls in the same order",
                rank_, from_);
@@ -169,8 +169,8 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
   base::acquire_fence();                                    // the reads are done before the next load, too
   if (memory_.given_up.load(std::memory_order_relaxed))
-    base::fail(Code::kRankLost, {}, "rank {} gave up the message that it was sending to rank {}: its call has failed",
-               from_, rank_);
+    base::fail(ErrorCode::kRankLost, {},
+               "rank {} gave up the message that it was sending to rank {}: its call has failed", from_, rank_);
   if (!read) {
     refused_ = true;
     memory_.refused.store(taken_ + 1,

@@ -44,7 +44,7 @@ void require_same_file(const std::vector<int>& members, const std::vector<RankLo
   for (const int rank : members) {
     const RankLocation &first = ranks[at(members.front())], &other = ranks[at(rank)];
     if (other.file == first.file) continue;
-    base::fail(Code::kMismatch, here,
+    base::fail(ErrorCode::kMismatch, here,
                "rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
                "SLIP_TOPO_FILE (or option topology), or none",
                members.front(), file_text(first), rank, file_text(other));
@@ -134,7 +134,7 @@ class PlacementFinder {
       const HostTopology& one = found[at(host)];
       if (one.code == 0) continue;
       const bool has_file = placement_.ranks[at(host)].file != 0;
-      base::fail(static_cast<Code>(one.code), here_, "rank {} on host '{}' cannot {} of its host: {}; {}", host,
+      base::fail(static_cast<ErrorCode>(one.code), here_, "rank {} on host '{}' cannot {} of its host: {}; {}", host,
                  bootstrap_.placements()[at(host)].host, has_file ? "use the topology file" : "probe the topology",
                  one.text,
                  has_file ? "give another SLIP_TOPO_FILE (or option topology), or none"
@@ -175,7 +175,7 @@ class PlacementFinder {
     for (std::size_t i = 0; i < system.devices.size(); ++i) {
       if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
     }
-    base::fail(Code::kInvalidDevice, here_,
+    base::fail(ErrorCode::kInvalidDevice, here_,
                "rank {} is bound to NUMA node {}, which hwloc does not report on host '{}': name a file "
                "with SLIP_TOPO_FILE, or do not bind ranks",
                rank, numa, bootstrap_.placements()[at(rank)].host);
@@ -183,7 +183,7 @@ class PlacementFinder {
 
   void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
-    base::fail(Code::kInvalidValue, here_,
+    base::fail(ErrorCode::kInvalidValue, here_,
                "rank {} has topology device {} of '{}' ({}), which has {} devices: give a file with more, name one "
                "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
                "fewer ranks on the host",
@@ -285,7 +285,7 @@ void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGr
   rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
   const std::vector<RingsText> texts = bootstrap.all_gather(own_text);
   const auto rank = static_cast<int>(other - digests.begin());
-  base::fail(Code::kMismatch, here,
+  base::fail(ErrorCode::kMismatch, here,
              "rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
              "on all hosts. Rank 0:\n{}rank {}:\n{}",
              rank, texts[0].text, rank, texts[at(rank)].text);

@@ -34,7 +34,7 @@ std::string text_of(const Range& range) {
 }
 
 [[noreturn]] void refuse(const Range& received, const Range& other, const char* what, Here here) {
-  base::fail(Code::kInvalidValue, here,
+  base::fail(ErrorCode::kInvalidValue, here,
              "a group receives {} and {} {}, which overlap: its messages travel at the same time, so give each its own "
              "bytes, or use two groups",
              text_of(received), what, text_of(other));

@@ -135,7 +135,8 @@ ReduceScale whole_scale(double factor, DataType type, Here here) {
   constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
   constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
   if (!(factor >= kMin && factor < kTooLarge))
-    base::fail(Code::kInvalidValue, here, "the factor {} is out of range for type {}", factor, data_type_name(type));
+    base::fail(ErrorCode::kInvalidValue, here, "the factor {} is out of range for type {}", factor,
+               data_type_name(type));
   return ReduceScale::of(static_cast<T>(factor));
 }
 
@@ -161,7 +162,7 @@ ReduceScale scale_of(DataType type, double factor, Here here) {
     case DataType::kU16:
     case DataType::kI16: break;
   }
-  base::fail(Code::kInvalidValue, here, "values of {} cannot be reduced", data_type_name(type));
+  base::fail(ErrorCode::kInvalidValue, here, "values of {} cannot be reduced", data_type_name(type));
 }
 
 bool has_instructions(InstructionSet set) {

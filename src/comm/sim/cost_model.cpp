@@ -311,7 +311,8 @@ std::vector<CollectiveModel::Term> CollectiveModel::choice_terms(Collective kind
 
 Estimate CollectiveModel::choice(Collective kind, double bytes) const {
   const std::optional<Estimate> best = fastest(choice_terms(kind, bytes));
-  if (!best) base::fail(Code::kInvalidValue, {}, "no algorithm for {} of {} ranks", collective_name(kind), in_.ranks);
+  if (!best)
+    base::fail(ErrorCode::kInvalidValue, {}, "no algorithm for {} of {} ranks", collective_name(kind), in_.ranks);
   return *best;
 }
 

@@ -169,14 +169,15 @@ FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<con
 
 Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> measured, Here here) {
   if (inputs.ranks < 2)
-    base::fail(Code::kInvalidValue, here, "a fit needs at least 2 ranks, there is {}", inputs.ranks);
+    base::fail(ErrorCode::kInvalidValue, here, "a fit needs at least 2 ranks, there is {}", inputs.ranks);
   for (const Measurement& row : measured) {
     if (!(row.bytes > 0) || !(row.us > 0) || !std::isfinite(row.bytes) || !std::isfinite(row.us))
-      base::fail(Code::kInvalidValue, here, "a row of {} bytes and {} us: both must be more than 0", row.bytes, row.us);
+      base::fail(ErrorCode::kInvalidValue, here, "a row of {} bytes and {} us: both must be more than 0", row.bytes,
+                 row.us);
   }
   const std::vector<Measurement> rows = by_size(measured);
   if (rows.size() < kMinFitRows)
-    base::fail(Code::kInvalidValue, here, "a fit needs at least {} rows with different sizes, there are {}",
+    base::fail(ErrorCode::kInvalidValue, here, "a fit needs at least {} rows with different sizes, there are {}",
                kMinFitRows, rows.size());
   const CollectiveModel model(inputs);
   Fit result;

@@ -90,7 +90,7 @@ class ClusterLinks {
     if (!added_.insert({from, to, track}).second) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
-      base::fail(Code::kInvalidValue, {},
+      base::fail(ErrorCode::kInvalidValue, {},
                  "prediction: rank {} exchanges messages with more than {} other ranks, which is not simulated; give "
                  "fewer ranks",
                  from, kMaxWires);
@@ -150,7 +150,7 @@ class ClusterLinks {
   int net(int node, std::size_t number) const {
     const std::vector<int>& nets = system(node).nets;
     if (nets.empty())
-      base::fail(Code::kInvalidValue, {}, "prediction: machine {} ({}) has no net to reach others", node,
+      base::fail(ErrorCode::kInvalidValue, {}, "prediction: machine {} ({}) has no net to reach others", node,
                  system(node).name);
     return nets[number % nets.size()];
   }
@@ -247,7 +247,7 @@ void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t track
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
                        static_cast<double>(builder.pieces(0)) * nranks * static_cast<double>(tracks);
   if (steps > kMaxSteps)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "
                "bytes",
                steps, kMaxSteps);
@@ -261,7 +261,7 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const bool by_tree = request.algorithm == Algorithm::kTree && request.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
   if (!schedule || nranks < 2 || request.call.block_bytes() == 0 || (request.through_switch && !has_switch))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "prediction: {} of {} bytes by {}{} among {} ranks cannot be simulated: the algorithm must have this "
                "collective, and the call at least 1 byte and 2 ranks",
                collective_name(request.call.kind), request.call.block_bytes(), algorithm_name(request.algorithm),
@@ -384,8 +384,9 @@ double CallPredictor::us(const Call& call, bool reachable, int calls, Here here)
     channels = std::max(channels, programs.channels);
   }
   if (steps == 0 || steps > kMaxCommSteps)
-    base::fail(Code::kInvalidValue, here, "prediction: {} steps of {} ranks; at most {} of 2 to {} ranks are simulated",
-               steps, nranks, kMaxCommSteps, kMaxRanks);
+    base::fail(ErrorCode::kInvalidValue, here,
+               "prediction: {} steps of {} ranks; at most {} of 2 to {} ranks are simulated", steps, nranks,
+               kMaxCommSteps, kMaxRanks);
   const runtime::PrivateScope predicting;  // keeps the simulation out of the program's trace
   const std::vector<Device> devices = open_ranks();
   for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads the staging memory of the others

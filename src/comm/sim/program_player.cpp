@@ -133,7 +133,7 @@ void ProgramPlayer::deliver() {
 void ProgramPlayer::require_matching(const Wire& wire) const {
   const auto require = [&](bool good, const std::string& what) {
     if (good) return;
-    base::fail(Code::kMismatch, {}, "program simulation: from rank {} to rank {}: {}", wire.from, wire.to, what);
+    base::fail(ErrorCode::kMismatch, {}, "program simulation: from rank {} to rank {}: {}", wire.from, wire.to, what);
   };
   require(wire.out.size() == wire.in.size(),
           fmt::format("{} messages sent, {} received", wire.out.size(), wire.in.size()));

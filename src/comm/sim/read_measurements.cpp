@@ -71,9 +71,9 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
     const auto bytes = base::parse_number<double>(words[0], 0, 1e18);
     const auto us = base::parse_number<double>(words[column], 0, 1e15);
     if (!bytes || !us || *us <= 0)
-      base::fail(Code::kParse, here, "'{}', line {}: column {} is '{}', but the time in us is expected there", file,
-                 number, column + 1, words[column]);
-    if (rows.size() >= kMaxRows) base::fail(Code::kParse, here, "'{}': more than {} rows", file, kMaxRows);
+      base::fail(ErrorCode::kParse, here, "'{}', line {}: column {} is '{}', but the time in us is expected there",
+                 file, number, column + 1, words[column]);
+    if (rows.size() >= kMaxRows) base::fail(ErrorCode::kParse, here, "'{}': more than {} rows", file, kMaxRows);
     if (*bytes > 0) rows.push_back({*bytes, *us});
   }
   return rows;
@@ -163,7 +163,7 @@ std::vector<Measurement> parse_tables(const Json& json, const std::string& file,
     if (one.name == table || json.size() == 1) return parse_rows(*one.rows, fields.path_of("rows"), here);
     names += (names.empty() ? "" : ", ") + one.name;
   }
-  base::fail(Code::kParse, here, "'{}' has several tables: choose one with --table: {}", file, names);
+  base::fail(ErrorCode::kParse, here, "'{}' has several tables: choose one with --table: {}", file, names);
 }
 
 }  // namespace
@@ -178,10 +178,10 @@ std::vector<Measurement> parse_measurements(std::string_view text, const std::st
                                       ? parse_tables(base::parse_json(text, file, text.size(), here), file, table, here)
                                       : parse_text(text, file, here);
   if (rows.empty() && may_be_json && !is_json)
-    base::fail(Code::kParse, here, "'{}' is neither text of all_reduce_perf nor valid JSON", file);
+    base::fail(ErrorCode::kParse, here, "'{}' is neither text of all_reduce_perf nor valid JSON", file);
   if (rows.empty())
-    base::fail(Code::kParse, here, "'{}' has no rows of all_reduce_perf: size, count, type, redop, root, time, ...",
-               file);
+    base::fail(ErrorCode::kParse, here,
+               "'{}' has no rows of all_reduce_perf: size, count, type, redop, root, time, ...", file);
   return rows;
 }
 

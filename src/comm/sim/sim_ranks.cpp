@@ -40,7 +40,7 @@ bool SimRun::advance(By) noexcept {
   } catch (const Error& error) {
     trouble_ = error;
   } catch (const std::exception& error) {
-    trouble_.emplace(Code::kLaunchFailed, error.what(), Here{});
+    trouble_.emplace(ErrorCode::kLaunchFailed, error.what(), Here{});
   }
   return true;
 }
@@ -54,7 +54,7 @@ bool SimRun::concerns(int rank) const {
 // does: the bytes may move before all ranks have joined, for example those of a broadcast's root.
 void SimRun::check_peers() {
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
-    base::fail(Code::kAborted, {}, "rank {}: aborted", rank_);
+    base::fail(ErrorCode::kAborted, {}, "rank {}: aborted", rank_);
   calls_.throw_failure();
   if (deadline_ns_ == 0) deadline_ns_ = base::now_ns() + calls_.timeout_ns;
   std::string missing;
@@ -63,10 +63,10 @@ void SimRun::check_peers() {
     if (!concerns(rank) || (!is_message() && other && !other->begun_)) continue;
     missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", rank);
     if (calls_.bootstrap.failures().has_left(rank))
-      base::fail(Code::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it", rank, rank_);
+      base::fail(ErrorCode::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it", rank, rank_);
   }
   if (calls_.bootstrap.broken() || base::now_ns() > deadline_ns_)
-    base::fail(calls_.bootstrap.broken() ? Code::kRankLost : Code::kTimeout, {},
+    base::fail(calls_.bootstrap.broken() ? ErrorCode::kRankLost : ErrorCode::kTimeout, {},
                "rank {} waited {:.1f} s for {} to come to the same call", rank_,
                static_cast<double>(calls_.timeout_ns) / 1e9, missing);
 }
@@ -108,7 +108,7 @@ std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const 
   if (std::all_of(worlds.begin(), worlds.end(), [](std::uint64_t world) { return world == 0; })) return nullptr;
   for (std::size_t rank = 1; rank < worlds.size(); ++rank) {
     if (worlds[rank] == worlds[0] && transport::same_process(places[rank], places[0])) continue;
-    base::fail(Code::kUnsupported, here,
+    base::fail(ErrorCode::kUnsupported, here,
                "ranks 0 and {} do not share a virtual time: open their devices together, with "
                "Device::open_all, in one process",
                rank);

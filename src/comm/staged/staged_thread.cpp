@@ -99,7 +99,7 @@ void StagedThread::run() {
     } catch (const Error& error) {
       setup_.fail(error.code(), base::bare_text(error));
     } catch (const std::exception& error) {
-      setup_.fail(Code::kLaunchFailed, error.what());
+      setup_.fail(ErrorCode::kLaunchFailed, error.what());
     }
   }
 }
@@ -122,7 +122,7 @@ void StagedThread::run_call(std::uint32_t id) {
     if (is_last) return;
   }
   setup_.fail(
-      Code::kInvalidValue,
+      ErrorCode::kInvalidValue,
       fmt::format("rank {}: a call began before the previous one had ended: the program must order the launches "
                   "of its CUDA graphs and its other calls of a communicator",
                   setup_.ranks->bootstrap.rank()));
@@ -136,7 +136,7 @@ std::uint32_t StagedThread::await_part(std::uint64_t slot) {
     if (const std::uint32_t id = poll(slot); id != 0) return id;
     if (ends_.load(std::memory_order_relaxed) || setup_.error()) return 0;
     if (base::now_ns() - began > timeout)
-      throw Error(Code::kTimeout,
+      throw Error(ErrorCode::kTimeout,
                   fmt::format("rank {} waited {:.1f} s until its stream posted the next part of a call",
                               setup_.ranks->bootstrap.rank(), static_cast<double>(timeout) / 1e9),
                   {});

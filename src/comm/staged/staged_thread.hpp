@@ -24,9 +24,9 @@ class StagedThread {
  public:
   struct Setup {
     StagingMemory memory;
-    std::function<std::optional<Error>()> error;              // the communicator's error, if it has one
-    std::function<void(Code, const std::string& text)> fail;  // makes the communicator fail on all ranks
-    std::function<void(const Error&)> fail_streams;           // called once, before the streams are released
+    std::function<std::optional<Error>()> error;                   // the communicator's error, if it has one
+    std::function<void(ErrorCode, const std::string& text)> fail;  // makes the communicator fail on all ranks
+    std::function<void(const Error&)> fail_streams;                // called once, before the streams are released
     const RankConnections* ranks = nullptr;
     CallContext* calls = nullptr;
   };

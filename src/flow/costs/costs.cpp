@@ -57,7 +57,7 @@ Picos interpolated(const std::vector<const CostSample*>& samples, const CostSamp
 [[noreturn]] void refuse_unknown(const Costs& costs, const GraphOp& op) {
   std::set<std::string> known;
   for (const CostSample& sample : costs.samples) known.insert(sample.kernel);
-  base::fail(Code::kInvalidValue, {},
+  base::fail(ErrorCode::kInvalidValue, {},
              "op '{}': the costs of '{}' have no sample of its kernel '{}', only of {}; measure the graph "
              "again with measure_costs",
              op.name, costs.device, op.kernel->name.text(),
@@ -68,7 +68,7 @@ Picos interpolated(const std::vector<const CostSample*>& samples, const CostSamp
 
 Picos LinkCost::time_for(std::uint64_t bytes) const {
   if (!(bytes_per_second > 0))
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
                "measure_link",
                bytes, bytes_per_second);
@@ -105,7 +105,7 @@ double Costs::slowdown_of(const Graph& graph) const {
 // Uses the arithmetic of the sim device, so that a simulated run takes exactly the modelled time.
 Costs model_costs(const Graph& graph, std::string_view device, Here here) {
   if (!device.starts_with(kPrefix))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "'{}' has no description to model costs from: name a sim device such as sim:h200, or "
                "measure with measure_costs",
                device);

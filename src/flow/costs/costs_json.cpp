@@ -74,16 +74,17 @@ void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.decode.bytes_per_second, costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
-      base::fail(Code::kInvalidValue, here, "costs with a rate or slowdown of {}", value);
+      base::fail(ErrorCode::kInvalidValue, here, "costs with a rate or slowdown of {}", value);
   }
   double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
   for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));
   if (!(slowdown <= sim::kMaxSlowdown))
-    base::fail(Code::kInvalidValue, here, "costs with a slowdown of {}: at most {} is expected", slowdown,
+    base::fail(ErrorCode::kInvalidValue, here, "costs with a slowdown of {}: at most {} is expected", slowdown,
                sim::kMaxSlowdown);
   bool texts = base::is_utf8(costs.device);
   for (const CostSample& sample : costs.samples) texts = texts && base::is_utf8(sample.kernel);
-  if (!texts) throw Error(Code::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
+  if (!texts)
+    throw Error(ErrorCode::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range
 
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
   if (load.piece_bytes == 0)
-    throw Error(Code::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
+    throw Error(ErrorCode::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
   const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   Costs costs;
   costs.device = device.info().name;
@@ -264,7 +264,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
 LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                       std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
   if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "measure_link: transfers of {} bytes in multiples of {}{}; give at least one multiple and a "
                "function that issues the transfer",
                piece_bytes, unit_bytes, issue ? "" : ", and no function");

@@ -223,12 +223,12 @@ void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here 
   std::uint64_t next = 0;
   for (const Bucket& bucket : sorted) {
     if (bucket.first != next || bucket.bytes == 0)
-      base::fail(Code::kInvalidValue, here, "a bucket plan: bytes {} to {} are in no bucket or in two",
+      base::fail(ErrorCode::kInvalidValue, here, "a bucket plan: bytes {} to {} are in no bucket or in two",
                  std::min(next, bucket.first), std::max(next, bucket.first));
     next += bucket.bytes;
   }
   if (next != profile.bytes())
-    base::fail(Code::kInvalidValue, here, "a bucket plan: its buckets have {} bytes, the gradients {}", next,
+    base::fail(ErrorCode::kInvalidValue, here, "a bucket plan: its buckets have {} bytes, the gradients {}", next,
                profile.bytes());
 }
 
@@ -243,7 +243,7 @@ ReduceCost ReduceCost::of(const LinkCost& link) {
 }
 
 Picos ReduceCost::time(std::uint64_t bytes) const {
-  if (points.empty()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", {});
+  if (points.empty()) throw Error(ErrorCode::kInvalidValue, "the cost of a reduction is not known", {});
   if (points.size() == 1) return points.front().time;
   auto above = std::lower_bound(points.begin(), points.end(), bytes,
                                 [](const Point& point, std::uint64_t wanted) { return point.bytes < wanted; });
@@ -336,7 +336,7 @@ BucketExposure exposure_of(const GradientProfile& profile, const ReduceCost& cos
 
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
   if (profile.gradients.empty()) return {};
-  if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
+  if (!cost.known()) throw Error(ErrorCode::kInvalidValue, "the cost of a reduction is not known", here);
   std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
   std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
   BucketPlan best = ddp_buckets(profile);

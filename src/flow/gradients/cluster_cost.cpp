@@ -51,11 +51,12 @@ ClusterCost cluster_cost(const std::vector<TopoSystem>& kinds, int copies, Here 
   int devices = 0;
   for (const TopoSystem& kind : kinds) devices += static_cast<int>(kind.devices.size());
   if (devices * std::min(copies, topo::kMaxCopies) > kMaxPlanned)
-    base::fail(Code::kInvalidValue, here, "{} devices in {} machines: {} ranks are too many, at most {} can be planned",
-               devices, kinds.size(), devices * std::min(copies, topo::kMaxCopies), kMaxPlanned);
+    base::fail(ErrorCode::kInvalidValue, here,
+               "{} devices in {} machines: {} ranks are too many, at most {} can be planned", devices, kinds.size(),
+               devices * std::min(copies, topo::kMaxCopies), kMaxPlanned);
   result.ranks = copies * devices;
   if (result.ranks < 2)
-    base::fail(Code::kInvalidValue, here, "'{}' has one device, which reduces with no other: give more machines",
+    base::fail(ErrorCode::kInvalidValue, here, "'{}' has one device, which reduces with no other: give more machines",
                kinds.front().name);
   const auto add = [&](std::uint64_t bytes, double us) {
     auto time = static_cast<Picos>(us * 1e6);
@@ -72,8 +73,8 @@ ClusterCost cluster_cost(const std::vector<TopoSystem>& kinds, int copies, Here 
     return result;
   }
   if (kinds.size() > 1)
-    base::fail(Code::kInvalidValue, here, "'{}' is one of several machines, and not all have GPUs: give equal machines",
-               kinds.front().name);
+    base::fail(ErrorCode::kInvalidValue, here,
+               "'{}' is one of several machines, and not all have GPUs: give equal machines", kinds.front().name);
   for (const std::uint64_t bytes : kSizes)
     add(bytes, std::min(all_reduce_us(kinds.front(), copies, bytes, false, kSimulatedRing, here),
                         all_reduce_us(kinds.front(), copies, bytes, true, kSimulatedTree, here)));

@@ -99,7 +99,7 @@ GradientNorm::GradientNorm(const Device& device, Stream stream, const ParameterL
   norm_ = take(1, MemoryKind::kPinned, "norm of gradients");
   for (const Parameter& parameter : parameters) {
     if (!kernels_of(parameter.type))
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "gradients: options.norm is set, and parameter {} is of a type without a norm", parameter.text());
   }
 }

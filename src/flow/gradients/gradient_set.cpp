@@ -41,7 +41,7 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
   std::vector<std::uint64_t> lengths;
   for (const std::uint64_t length : sizes.host_read<std::uint64_t>()) lengths.push_back(length);
   if (lengths[static_cast<std::size_t>(comm.rank())] != own.size())
-    throw Error(Code::kUnsupported, "ranks cannot exchange data on devices that run no functions (run_functions)",
+    throw Error(ErrorCode::kUnsupported, "ranks cannot exchange data on devices that run no functions (run_functions)",
                 here);
   const std::size_t longest = std::max<std::size_t>(*std::max_element(lengths.begin(), lengths.end()), 1);
   Buffer text = device.alloc(longest, MemoryKind::kPinned, "text", here);
@@ -63,7 +63,7 @@ std::string Parameter::text() const { return fmt::format("'{}' ({} bytes of {})"
 std::uint32_t ParameterList::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
   Parameter added{std::string(name), bytes, type};
   const auto wrong = [&](const std::string& what) {
-    base::fail(Code::kInvalidValue, here, "parameter {} {}", added.text(), what);
+    base::fail(ErrorCode::kInvalidValue, here, "parameter {} {}", added.text(), what);
   };
   if (name.empty() || name.find(kEnd) != std::string_view::npos) wrong("has no name that can be compared");
   if (!can_reduce(type)) wrong("is of a type that cannot be reduced");
@@ -94,7 +94,7 @@ void require_same(const ParameterList& parameters, const GradientOptions& option
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (entry(rank, i) == entry(0, i)) continue;
       const std::string what = i == 0 ? "options" : fmt::format("parameter {}", i - 1);
-      base::fail(Code::kMismatch, here, "gradients: {} on rank {}: {}; on rank 0: {}", what, rank, entry(rank, i),
+      base::fail(ErrorCode::kMismatch, here, "gradients: {} on rank {}: {}; on rank 0: {}", what, rank, entry(rank, i),
                  entry(0, i));
     }
   }

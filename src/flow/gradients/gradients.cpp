@@ -25,7 +25,7 @@ struct Gradients::State {
   std::uint32_t index_of(ParameterId parameter, const char* call, Here here) const;
   // Throws an error after which the ranks cannot continue together; every rank gets it.
   template <class... Values>
-  [[noreturn]] void fail(Code code, Here here, fmt::format_string<Values...> what, Values&&... values) {
+  [[noreturn]] void fail(ErrorCode code, Here here, fmt::format_string<Values...> what, Values&&... values) {
     const std::string text = fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(),
                                          fmt::format(what, std::forward<Values>(values)...));
     comm.fail(code, text);
@@ -88,10 +88,10 @@ Gradients::State::~State() {
   // makes.
   const bool gives_up =
       std::uncaught_exceptions() > exceptions || (!step->ended() && !count.captured && count.paused == 0);
-  const auto notify_others = [&](Code code, const std::string& what) {
+  const auto notify_others = [&](ErrorCode code, const std::string& what) {
     if (!comm.error()) comm.fail(code, fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(), what));
   };
-  if (gives_up) notify_others(Code::kAborted, fmt::format("it gave up in step {}", count.steps));
+  if (gives_up) notify_others(ErrorCode::kAborted, fmt::format("it gave up in step {}", count.steps));
   try {
     step->stream().sync();
   } catch (const Error& error) {  // the stream reported it to its waiters already
@@ -122,27 +122,27 @@ void Gradients::State::retire_memory() {
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
-  if (!sealed()) base::fail(Code::kNotReady, here, "gradients: {} before seal()", call);
+  if (!sealed()) base::fail(ErrorCode::kNotReady, here, "gradients: {} before seal()", call);
 }
 
 std::uint32_t Gradients::State::index_of(ParameterId parameter, const char* call, Here here) const {
   require_sealed(call, here);
   const auto index = static_cast<std::uint32_t>(parameter);
   if (index >= parameters.size())
-    base::fail(Code::kInvalidValue, here, "gradients: {} of parameter {}, and there are {}", call, index,
+    base::fail(ErrorCode::kInvalidValue, here, "gradients: {} of parameter {}, and there are {}", call, index,
                parameters.size());
   return index;
 }
 
 void Gradients::State::seal(Here here) {
-  if (sealed()) throw Error(Code::kInvalidValue, "gradients: sealed already", here);
+  if (sealed()) throw Error(ErrorCode::kInvalidValue, "gradients: sealed already", here);
   // On a GPU all streams are opened, and all kernels loaded, before the first call.
   Stream stream = device.stream(StreamFlags::kNonBlocking, device.info().max_priority, here);
   std::optional<Stream> norm_stream;
   if (options.norm) norm_stream.emplace(device.stream(StreamFlags::kNonBlocking, 0, here));
   if (flow::on_gpu(device)) flow::cuda::load_kernels();
   flow::require_same(parameters, options, comm, device, stream, here);
-  if (parameters.size() == 0) throw Error(Code::kInvalidValue, "gradients: no parameters", here);
+  if (parameters.size() == 0) throw Error(ErrorCode::kInvalidValue, "gradients: no parameters", here);
   std::vector<std::uint32_t> order(parameters.size());
   std::iota(order.rbegin(), order.rend(), 0U);  // the backward pass runs in the reverse order of the forward pass
   layout = flow::GradientLayout(parameters, order);
@@ -224,7 +224,7 @@ void Gradients::State::begin_if_ended(StreamRef stream) {
 
 void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here) {
   if (step->is_ready(parameter))
-    fail(Code::kInvalidValue, here, "{} twice in step {} for parameter {}", call, count.steps,
+    fail(ErrorCode::kInvalidValue, here, "{} twice in step {} for parameter {}", call, count.steps,
          parameters[parameter].text());
   begin_if_ended(stream);
   if (count.paused > 0) return step->note(parameter);
@@ -235,8 +235,8 @@ void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, con
   } catch (const std::exception& error) {
     if (comm.error()) throw;  // every rank has this error already
     const auto* const own = dynamic_cast<const Error*>(&error);
-    fail(own ? own->code() : Code::kLaunchFailed, here, "{} in step {} for parameter {}: {} of {} failed: {}", call,
-         count.steps, parameters[parameter].text(), reduction.is_hook() ? "the hook" : "the reduction",
+    fail(own ? own->code() : ErrorCode::kLaunchFailed, here, "{} in step {} for parameter {}: {} of {} failed: {}",
+         call, count.steps, parameters[parameter].text(), reduction.is_hook() ? "the hook" : "the reduction",
          step->text_of(step->made()), error.what());
   }
 }
@@ -244,17 +244,17 @@ void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, con
 void Gradients::State::end_step(Here here) {
   require_sealed("step_end()", here);
   if (step->ended())
-    fail(Code::kInvalidValue, here,
+    fail(ErrorCode::kInvalidValue, here,
          "step {} ends without any gradient; the first that is missing is that of parameter {}", count.steps,
          parameters[0].text());
   const std::uint32_t missing = step->first_missing();
   if (missing < parameters.size())
-    fail(Code::kInvalidValue, here, "step {} ends and parameter {} had neither ready() nor absent()", count.steps,
+    fail(ErrorCode::kInvalidValue, here, "step {} ends and parameter {} had neither ready() nor absent()", count.steps,
          parameters[missing].text());
   step->end();
   if (count.paused > 0) return;
   if (norm && !count.clipped)
-    fail(Code::kInvalidValue, here, "step {} ends without clip_norm(), which options.norm promised", count.steps);
+    fail(ErrorCode::kInvalidValue, here, "step {} ends without clip_norm(), which options.norm promised", count.steps);
   if (count.captured) return;
   ++count.steps;
   ++count.steps_of_plan;
@@ -263,9 +263,10 @@ void Gradients::State::end_step(Here here) {
 
 Gradients::Gradients(Communicator& comm, const Device& device, GradientOptions options, Here here) {
   if (options.check_every < 0)
-    base::fail(Code::kInvalidValue, here, "gradients: a check every {} steps", options.check_every);
+    base::fail(ErrorCode::kInvalidValue, here, "gradients: a check every {} steps", options.check_every);
   if (options.hook && options.compression != Compression::kNone)
-    throw Error(Code::kInvalidValue, "gradients: a hook takes the place of compression; ask for one of them", here);
+    throw Error(ErrorCode::kInvalidValue, "gradients: a hook takes the place of compression; ask for one of them",
+                here);
   state_ = std::make_unique<State>(Communicator(comm.state_), device, std::move(options));
 }
 Gradients::Gradients(Gradients&&) noexcept = default;
@@ -273,7 +274,8 @@ Gradients& Gradients::operator=(Gradients&&) noexcept = default;
 Gradients::~Gradients() = default;
 
 ParameterId Gradients::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
-  if (state_->sealed()) base::fail(Code::kInvalidValue, here, "gradients: parameter '{}' comes after seal()", name);
+  if (state_->sealed())
+    base::fail(ErrorCode::kInvalidValue, here, "gradients: parameter '{}' comes after seal()", name);
   try {
     return ParameterId{state_->parameters.add(name, bytes, type, here)};
   } catch (const Error& error) {
@@ -303,7 +305,7 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
   if (state_->count.paused > 0) return;
   const std::uint32_t call = step.last_call(index);
   if (!step.is_made(call))
-    base::fail(Code::kNotReady, here,
+    base::fail(ErrorCode::kNotReady, here,
                "gradients, rank {} of {}: wait() for parameter {}, whose reduction waits for that of {}",
                state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call));
   flow::GradientClock& clock = *state_->clock;
@@ -315,12 +317,12 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
 // Returns false in a step that is not reduced; throws if clip_norm() is not possible now.
 bool Gradients::State::can_clip(double max_norm, Here here) const {
   require_sealed("clip_norm()", here);
-  if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
-  if (!(max_norm > 0)) base::fail(Code::kInvalidValue, here, "gradients: a norm of at most {}", max_norm);
+  if (!norm) throw Error(ErrorCode::kInvalidValue, "gradients: clip_norm() without options.norm", here);
+  if (!(max_norm > 0)) base::fail(ErrorCode::kInvalidValue, here, "gradients: a norm of at most {}", max_norm);
   if (count.paused > 0) return false;
   const auto last = static_cast<std::uint32_t>(step->calls() - 1);
   if (step->ended() || !step->is_made(last))
-    base::fail(Code::kNotReady, here, "gradients: clip_norm() waits for parameter {}", step->missing(last));
+    base::fail(ErrorCode::kNotReady, here, "gradients: clip_norm() waits for parameter {}", step->missing(last));
   return true;
 }
 
@@ -333,12 +335,12 @@ void Gradients::clip_norm(double max_norm, StreamRef stream, Here here) {
 // Ranks with the same gradients count once: each of n such ranks adds 1/n of its total.
 void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, double max_norm, StreamRef stream,
                           Here here) {
-  if (sets.empty()) throw Error(Code::kInvalidValue, "gradients: clip_norm() of none", here);
+  if (sets.empty()) throw Error(ErrorCode::kInvalidValue, "gradients: clip_norm() of none", here);
   std::size_t can = 0;
   for (const Gradients* const set : sets) can += set->state_->can_clip(max_norm, here) ? 1 : 0;
   if (can == 0) return;
   if (can < sets.size())
-    throw Error(Code::kInvalidValue,
+    throw Error(ErrorCode::kInvalidValue,
                 "gradients: clip_norm() of some that are reduced in this step and some that are not", here);
   const Range total = sets.front()->state_->norm->own_total();
   for (Gradients* const set : sets) set->state_->norm->await(*set->state_->step, stream, *set->state_->clock, here);

@@ -15,7 +15,7 @@ namespace {
 
 void require_end(const Range& memory, std::uint64_t bytes, const char* which, Here here) {
   if (memory.bytes == bytes) return;
-  base::fail(Code::kInvalidValue, here, "pipeline: its {} has {} bytes, not the {} of all elements", which,
+  base::fail(ErrorCode::kInvalidValue, here, "pipeline: its {} has {} bytes, not the {} of all elements", which,
              memory.bytes, bytes);
 }
 
@@ -58,7 +58,7 @@ struct Pipeline::State {
   }
 
   void set_ends(const PipelineSource& source, const PipelineSink& sink, Here here) {
-    if (running) throw Error(Code::kNotReady, "pipeline: a run is under way; finish() it first", here);
+    if (running) throw Error(ErrorCode::kNotReady, "pipeline: a run is under way; finish() it first", here);
     flow::PipelineEnds ends{.source = source.memory, .sink = sink.memory, .read = source.read, .write = sink.write};
     if (!ends.read) {
       runtime::require_range(ends.source, "pipeline source", here);
@@ -122,7 +122,7 @@ void Pipeline::start(const PipelineSource& source, const PipelineSink& sink, Her
 }
 
 PipelineReport Pipeline::finish(const Trace* trace, Here here) {
-  if (!state_->running) throw Error(Code::kNotReady, "pipeline: no run is under way; start() one", here);
+  if (!state_->running) throw Error(ErrorCode::kNotReady, "pipeline: no run is under way; start() one", here);
   state_->running = false;
   state_->loop.drain(here);
   return state_->report(trace);

@@ -70,7 +70,7 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
   const std::uint64_t chunk = spec.chunk > 0 ? spec.chunk : spec.granule;
   const std::uint32_t depth = std::max(spec.depth, 1u);
   const std::uint64_t needed = min_memory(spec, chunk, depth);
-  base::fail(Code::kInvalidValue, here,
+  base::fail(ErrorCode::kInvalidValue, here,
              "pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
              "in {} slot(s): at least {} bytes are needed",
              spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed);
@@ -186,7 +186,7 @@ std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uin
 
 void require_sane(const PipelineSpec& spec, Here here) {
   const auto refuse = [&]<class... Values>(fmt::format_string<Values...> why, Values&&... values) {
-    base::fail(Code::kInvalidValue, here, "pipeline: {}", fmt::format(why, std::forward<Values>(values)...));
+    base::fail(ErrorCode::kInvalidValue, here, "pipeline: {}", fmt::format(why, std::forward<Values>(values)...));
   };
   if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
   if (spec.bytes_in == 0 || spec.bytes_out == 0)

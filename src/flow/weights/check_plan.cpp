@@ -10,7 +10,7 @@ namespace {
 
 template <class... Values>
 [[noreturn]] void refuse(Here here, fmt::format_string<Values...> why, Values&&... values) {
-  base::fail(Code::kInvalidValue, here, "the plan {}", fmt::format(why, std::forward<Values>(values)...));
+  base::fail(ErrorCode::kInvalidValue, here, "the plan {}", fmt::format(why, std::forward<Values>(values)...));
 }
 
 bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {

@@ -70,7 +70,7 @@ class MemoryChooser {
                            .compressed = compressed_bytes_of(pass, catalog_),
                            .search_effort = options_.search_effort});
     } catch (const Error& error) {
-      if (error.code() != Code::kOutOfMemory) throw;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
       return std::nullopt;
     }
   }
@@ -155,7 +155,7 @@ StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& p
                              std::uint64_t budget, const StreamerOptions& options, Here here) {
   const MemoryChooser chooser(passes, catalog, budget, options);
   if (budget < chooser.smallest())
-    base::fail(Code::kOutOfMemory, here,
+    base::fail(ErrorCode::kOutOfMemory, here,
                "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}); the largest group, "
                "'{}', takes {} bytes of it",
                budget, base::format_bytes(budget), chooser.smallest(), base::format_bytes(chooser.smallest()),

@@ -18,18 +18,18 @@ WeightGroup group_of(const std::vector<GraphValue>& parts, std::size_t first_val
 }
 
 GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) {
-  if (groups.empty()) throw Error(Code::kInvalidValue, "a streamer without groups of weights", here);
+  if (groups.empty()) throw Error(ErrorCode::kInvalidValue, "a streamer without groups of weights", here);
   for (const StreamedGroup& group : groups) {
     const auto index = static_cast<std::uint32_t>(groups_.size());
-    if (group.name.empty()) base::fail(Code::kInvalidValue, here, "group {} of the streamer has no name", index);
+    if (group.name.empty()) base::fail(ErrorCode::kInvalidValue, here, "group {} of the streamer has no name", index);
     if (!by_name_.emplace(group.name, index).second)
-      base::fail(Code::kInvalidValue, here, "two groups of the streamer have the name '{}'", group.name);
+      base::fail(ErrorCode::kInvalidValue, here, "two groups of the streamer have the name '{}'", group.name);
     const WeightGroup& made = groups_.emplace_back(group_of(group.source.parts_, values_.size()));
     for (const GraphValue& part : group.source.parts_) {
       values_.push_back(part);
       if (part.name.empty()) values_.back().name = group.name;
     }
-    if (made.bytes == 0) base::fail(Code::kInvalidValue, here, "group '{}' has no bytes", group.name);
+    if (made.bytes == 0) base::fail(ErrorCode::kInvalidValue, here, "group '{}' has no bytes", group.name);
     names_.push_back(group.name);
     sources_.push_back(group.source.source_);
     pinned_.push_back(group.source.pinned_);
@@ -60,13 +60,13 @@ void GroupCatalog::compress(const Device& device, bool all, Here here) {
 std::uint32_t GroupCatalog::find(std::string_view name, Here here) const {
   const auto found = by_name_.find(name);
   if (found != by_name_.end()) return found->second;
-  base::fail(Code::kInvalidValue, here, "the streamer has no group '{}'; it has {} groups, from '{}' to '{}'", name,
-             names_.size(), names_.front(), names_.back());
+  base::fail(ErrorCode::kInvalidValue, here, "the streamer has no group '{}'; it has {} groups, from '{}' to '{}'",
+             name, names_.size(), names_.front(), names_.back());
 }
 
 void GroupCatalog::check(std::uint32_t group, Here here) const {
   if (group >= names_.size())
-    base::fail(Code::kInvalidValue, here, "the streamer has no group {}: it has {} groups", group, names_.size());
+    base::fail(ErrorCode::kInvalidValue, here, "the streamer has no group {}: it has {} groups", group, names_.size());
 }
 
 }  // namespace slip::flow
@@ -78,7 +78,7 @@ namespace {
 // A group of one part without a name: the group's name is used.
 GraphValue nameless(DataType type, std::uint64_t bytes, Here here) {
   if (bytes % bytes_of(type) != 0)
-    base::fail(Code::kInvalidValue, here, "a group of {} bytes is not a whole number of {} elements", bytes,
+    base::fail(ErrorCode::kInvalidValue, here, "a group of {} bytes is not a whole number of {} elements", bytes,
                data_type_name(type));
   return {.name = "", .type = type, .shape = {bytes / bytes_of(type)}, .bytes = bytes};
 }
@@ -94,7 +94,8 @@ GroupSource GroupSource::callback(std::uint64_t bytes, Fill fill, Here here) {
 }
 
 GroupSource GroupSource::pinned(Range memory, DataType type, Here here) {
-  if (!memory.block || memory.bytes == 0) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
+  if (!memory.block || memory.bytes == 0)
+    throw Error(ErrorCode::kInvalidValue, "a group of weights of no memory", here);
   const std::byte* const data = runtime::address(memory);
   GroupSource source;
   source.source_ = WeightSource::memory(
@@ -106,7 +107,7 @@ GroupSource GroupSource::pinned(Range memory, DataType type, Here here) {
 }
 
 GroupSource GroupSource::memory(std::span<const std::byte> memory, DataType type, Here here) {
-  if (memory.empty()) throw Error(Code::kInvalidValue, "a group of weights of no memory", here);
+  if (memory.empty()) throw Error(ErrorCode::kInvalidValue, "a group of weights of no memory", here);
   GroupSource source;
   source.source_ = WeightSource::memory([memory](const GraphValue&) { return memory; });
   source.parts_ = {nameless(type, memory.size(), here)};
@@ -115,7 +116,7 @@ GroupSource GroupSource::memory(std::span<const std::byte> memory, DataType type
 
 GroupSource GroupSource::tensors(const WeightSource& files, const std::vector<std::string>& names, Here here) {
   if (!files.files_)
-    throw Error(Code::kInvalidValue, "tensors of a source that is not WeightSource::files: there are none", here);
+    throw Error(ErrorCode::kInvalidValue, "tensors of a source that is not WeightSource::files: there are none", here);
   GroupSource source;
   source.source_ = files;
   for (const std::string& name : names) {
@@ -128,7 +129,7 @@ GroupSource GroupSource::tensors(const WeightSource& files, const std::vector<st
 
 GroupSource GroupSource::callback(std::uint64_t bytes, DataType type, Fill fill, Here here) {
   if (!fill || bytes == 0)
-    throw Error(Code::kInvalidValue, "a group of weights of 0 bytes, or without a function", here);
+    throw Error(ErrorCode::kInvalidValue, "a group of weights of 0 bytes, or without a function", here);
   GroupSource source;
   source.source_ = WeightSource::callback([fill = std::move(fill)](const GraphValue&, std::uint64_t offset,
                                                                    std::span<std::byte> into) { fill(offset, into); });
@@ -159,7 +160,7 @@ std::uint64_t GroupSource::compressed_bytes() const {
 void GroupSource::read(std::span<std::byte> into, Here here) const {
   const WeightGroup group = flow::group_of(parts_, 0);
   if (into.size() != group.bytes)
-    base::fail(Code::kInvalidValue, here, "the group has {} bytes, and the caller passed room for {}", group.bytes,
+    base::fail(ErrorCode::kInvalidValue, here, "the group has {} bytes, and the caller passed room for {}", group.bytes,
                into.size());
   if (const flow::PackedGroups::Group packed = flow::PackedGroups::in_memory(source_))
     return flow::unpack(*packed, runtime::address(packed->image), into.data(), here);

@@ -73,7 +73,7 @@ Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memo
   }
   if (largest_copy > 0 && memory_.slots.bytes > 0 && !options.direct_reads) {
     if (memory_.slots.bytes < slots_bytes(kDecodeSlots, largest_copy))
-      base::fail(Code::kInvalidValue, here, "the plan has {} bytes of slots for compressed groups, and needs {}",
+      base::fail(ErrorCode::kInvalidValue, here, "the plan has {} bytes of slots for compressed groups, and needs {}",
                  memory_.slots.bytes, slots_bytes(kDecodeSlots, largest_copy));
     device_slots_ = std::make_unique<LoadSlots>(device, "copies of compressed weights", memory_.slots, kDecodeSlots,
                                                 largest_copy, here);
@@ -98,7 +98,7 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) {
   if (planned.compressed_bytes > 0) {
     const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[index].get();
     if (options_.purpose == Purpose::kRun && (!packed || packed->bytes != planned.compressed_bytes))
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "the plan has weight '{}' compressed to {} bytes, and the source has it {}: plan with "
                  "WeightsOptions::compressed of this source (slip run --compress compresses a folder)",
                  value_of(planned.parts.front()).name, planned.compressed_bytes,
@@ -304,7 +304,7 @@ void Loader::check_decoded(Here here) const {
           std::atomic_ref(reinterpret_cast<std::uint64_t*>(runtime::address(decode_memory_.reports.range()))[next])
               .load(std::memory_order_relaxed);
       if (const std::optional<model::BlockReport> report = model::read_report(word))
-        base::fail(Code::kParse, here, "{}: block {}: {}", all_.packed[i]->parts[part].what, report->block,
+        base::fail(ErrorCode::kParse, here, "{}: block {}: {}", all_.packed[i]->parts[part].what, report->block,
                    model::fault_text(report->fault));
     }
   }
@@ -485,14 +485,14 @@ WeightSource WeightSource::callback(Fill fill) {
 
 void WeightSource::check(const Graph& graph, Here here) const {
   if (!files_ && !memory_ && !fill_ && !packed_)
-    throw Error(Code::kInvalidValue, "this source of weights is empty", here);
+    throw Error(ErrorCode::kInvalidValue, "this source of weights is empty", here);
   if (packed_) return static_cast<void>(PackedGroups::of(*this, make_weight_groups(graph), graph.values(), here));
   if (files_) return model::require_weights(graph, *files_, here);
   for (const GraphValue& weight : graph.values()) {
     if (weight.role != ValueRole::kWeight || !memory_) continue;
     const std::size_t bytes = memory_(weight).size();
     if (bytes != weight.bytes)
-      base::fail(Code::kInvalidValue, here, "weight '{}' has {} bytes in memory, but {} {} takes {}", weight.name,
+      base::fail(ErrorCode::kInvalidValue, here, "weight '{}' has {} bytes in memory, but {} {} takes {}", weight.name,
                  bytes, data_type_name(weight.type), shape_text(weight.shape), weight.bytes);
   }
 }

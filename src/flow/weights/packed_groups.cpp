@@ -46,7 +46,8 @@ void for_each_block(const PackedGroup& group, const Visit& visit) {
 }
 
 void refuse_block(const PackedPart& part, std::size_t block, model::BlockFault fault, Here here) {
-  base::fail(Code::kParse, here, "{}: block {}: {}", part.what, part.sizes.first + block, model::fault_text(fault));
+  base::fail(ErrorCode::kParse, here, "{}: block {}: {}", part.what, part.sizes.first + block,
+             model::fault_text(fault));
 }
 
 void copy_on_all_cores(std::byte* into, std::span<const std::byte> from) {
@@ -216,7 +217,7 @@ std::vector<PackedGroups::Group> PackedGroups::of(const WeightSource& source, co
       return packed->decoded_bytes == group.bytes && std::ranges::equal(packed->parts, group.parts, same_part);
     };
     if (!std::ranges::equal(result, groups, same))
-      base::fail(Code::kInvalidValue, here,
+      base::fail(ErrorCode::kInvalidValue, here,
                  "the weights were compressed for another graph: its {} weight groups are not the {} of this graph",
                  result.size(), groups.size());
   } else if (source.files_) {

@@ -218,7 +218,7 @@ class WeightsPlanner {
 
   // This error is possible only with a requested ring: a ring that the planner chooses is large enough.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
-    base::fail(Code::kOutOfMemory, here,
+    base::fail(ErrorCode::kOutOfMemory, here,
                "within {} a ring of {} cannot hold the weights of each op: {}; give a larger ring, or leave it to the "
                "planner",
                base::format_bytes(budget), base::format_bytes(options_.ring.value_or(0)),
@@ -335,7 +335,7 @@ class WeightsPlanner {
 
 [[noreturn]] void too_small(const WeightsPlanner& planner, const Graph& graph, std::uint64_t budget, Here here) {
   const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
-  base::fail(Code::kOutOfMemory, here,
+  base::fail(ErrorCode::kOutOfMemory, here,
              "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
              "for activations, most of them live at op '{}'",
              budget, base::format_bytes(budget), planner.smallest(), base::format_bytes(planner.smallest()),
@@ -344,11 +344,12 @@ class WeightsPlanner {
 }
 
 void check(const Graph& graph, const WeightsOptions& options, Here here) {
-  if (graph.ops().empty()) throw Error(Code::kInvalidValue, "the graph has no ops: there is nothing to plan", here);
+  if (graph.ops().empty())
+    throw Error(ErrorCode::kInvalidValue, "the graph has no ops: there is nothing to plan", here);
   if (options.budget && options.slowdown)
-    throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
+    throw Error(ErrorCode::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
   if (options.slowdown && !(*options.slowdown >= 0 && std::isfinite(*options.slowdown)))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "a slowdown of {}: must be 0 or more; 0.05 allows 5 % more time than with all weights resident",
                *options.slowdown);
 }
@@ -370,7 +371,7 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
     const auto smallest = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
     if (!smallest)
       base::fail(
-          Code::kInvalidValue, here,
+          ErrorCode::kInvalidValue, here,
           "no budget allows a slowdown of {} with the given ring or with all weights streamed: leave the ring to "
           "the planner, or do not stream all weights",
           *options.slowdown);

@@ -118,7 +118,7 @@ std::uint64_t memory_for(std::uint64_t bytes) {
 void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
   const auto require = [&](const char* what, double value, double min, double max, const char* suffix) {
     if (value >= min && value <= max) return;
-    base::fail(Code::kInvalidValue, here, "costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated",
+    base::fail(ErrorCode::kInvalidValue, here, "costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated",
                costs.device, what, value, suffix, min, max);
   };
   const auto require_link = [&](const char* what, const LinkCost& link) {
@@ -146,7 +146,7 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
   }
   time *= (1 + costs.kernel_slowdown + costs.load_slowdown) * steps;
   if (time > 4e18)
-    base::fail(Code::kInvalidValue, here, "{} steps may take {:.0f} days: more than 40 cannot be simulated", steps,
+    base::fail(ErrorCode::kInvalidValue, here, "{} steps may take {:.0f} days: more than 40 cannot be simulated", steps,
                time / 86400e12);
 }
 
@@ -213,7 +213,8 @@ WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const D
 }
 
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
-  if (steps < 2) base::fail(Code::kInvalidValue, here, "{} steps show no steady state: at least 2 are needed", steps);
+  if (steps < 2)
+    base::fail(ErrorCode::kInvalidValue, here, "{} steps show no steady state: at least 2 are needed", steps);
   check_plan(plan, graph, here);
   check_times(plan, graph, costs, steps, here);
   const double kernel_slowdown = costs.slowdown_of(graph);

@@ -66,7 +66,7 @@ struct Runner::State {
   }
   [[noreturn]] void refuse(Value value, const char* what, Here here) const {
     const std::string name = value.index < graph.values().size() ? graph[value].name : fmt::format("{}", value.index);
-    base::fail(Code::kInvalidValue, here, "value '{}' is no {} of the graph", name, what);
+    base::fail(ErrorCode::kInvalidValue, here, "value '{}' is no {} of the graph", name, what);
   }
 };
 
@@ -103,7 +103,7 @@ void Runner::step(Here here) {
 }
 
 std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
-  if (state_->issued == 0) throw Error(Code::kNotReady, "no step was issued yet: there is no output", here);
+  if (state_->issued == 0) throw Error(ErrorCode::kNotReady, "no step was issued yet: there is no output", here);
   State::Turn& turn = state_->turns[(state_->issued - 1) % 2];
   const flow::HostValue* output = State::find(turn.outputs, value);
   if (!output) state_->refuse(value, "output", here);

@@ -97,7 +97,7 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
       return to.slice(within + loader_.shift(to, i, number), bytes.bytes);
     }
   }
-  throw Error(Code::kInvalidValue,
+  throw Error(ErrorCode::kInvalidValue,
               fmt::format("the plan has no place for bytes {}..{} of weight '{}', which op '{}' reads: it was made for "
                           "another graph",
                           bytes.offset, bytes.offset + bytes.bytes, graph_[bytes.value].name, graph_.ops()[op].name));
@@ -157,7 +157,7 @@ std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream
   std::erase_if(spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel; });
   const auto missing = std::ranges::count_if(spans, [](const TraceSpan& span) { return !span.run; });
   if (missing > 0)
-    base::fail(Code::kInvalidValue, {}, "the trace does not say when {} of {} ops ran: the steps cannot be found",
+    base::fail(ErrorCode::kInvalidValue, {}, "the trace does not say when {} of {} ops ran: the steps cannot be found",
                missing, spans.size());
   std::ranges::sort(spans, {}, &TraceSpan::position);
   return spans;

@@ -73,7 +73,7 @@ std::size_t StreamedGroups::begin(PassTable& pass, PassTable& after) {
 
 StreamedGroups::Acquired StreamedGroups::acquire(std::uint32_t group, std::uint32_t use, StreamRef stream, Here here) {
   if (open_.size() == kMaxOpen)
-    base::fail(Code::kOutOfMemory, here, "group '{}' is the {}th that is acquired and not released",
+    base::fail(ErrorCode::kOutOfMemory, here, "group '{}' is the {}th that is acquired and not released",
                catalog_.name(group), kMaxOpen + 1);
   check_stream(stream, here);
   const WeightGroup& bytes = catalog_[group];
@@ -101,7 +101,7 @@ std::uint32_t StreamedGroups::release(std::uint32_t group, StreamRef stream, Her
   auto open = std::ranges::find_if(open_, is_same);
   if (open == open_.end()) open = std::ranges::find(open_, group, &OpenUse::group);
   if (open == open_.end())
-    base::fail(Code::kInvalidValue, here, "release of group '{}', which is not acquired", catalog_.name(group));
+    base::fail(ErrorCode::kInvalidValue, here, "release of group '{}', which is not acquired", catalog_.name(group));
   check_stream(stream, here);
   if (open->entry) loads_.end_use(*open->entry, stream);
   const std::uint32_t use = open->use;
@@ -113,7 +113,7 @@ std::uint32_t StreamedGroups::release(std::uint32_t group, StreamRef stream, Her
 void StreamedGroups::check_stream(StreamRef stream, Here here) const {
   const runtime::StreamState& state = *stream.state(here);
   if (state.core->id != device_.id())
-    base::fail(Code::kInvalidHandle, here, "{} is of device {}, the weights are on device {}",
+    base::fail(ErrorCode::kInvalidHandle, here, "{} is of device {}, the weights are on device {}",
                runtime::stream_text(state, stream.id()), state.core->id, device_.id());
 }
 
@@ -125,7 +125,7 @@ void StreamedGroups::no_place(std::uint32_t group, Here here) const {
     held += fmt::format("{}'{}'", held.empty() ? "" : ", ", catalog_.name(open.group));
     bytes += open.entry->end - open.entry->begin;
   }
-  base::fail(Code::kOutOfMemory, here,
+  base::fail(ErrorCode::kOutOfMemory, here,
              "group '{}' of {} bytes has no place in the ring of {} bytes ({}): acquired and not released are {}, with "
              "{} bytes; release them first, or give a larger budget",
              catalog_.name(group), catalog_[group].bytes, sizes_.ring_bytes, base::format_bytes(sizes_.ring_bytes),

@@ -29,7 +29,7 @@ class OneThread : base::NoCopy {
   OneThread(std::atomic<bool>& busy, Here here) : busy_(busy) {
     // acquire: this thread sees what the thread of the call before wrote.
     if (busy_.exchange(true, std::memory_order_acquire))
-      throw Error(Code::kNotPermitted, "another thread is in a call of this WeightStreamer: one at a time", here);
+      throw Error(ErrorCode::kNotPermitted, "another thread is in a call of this WeightStreamer: one at a time", here);
   }
   ~OneThread() { busy_.store(false, std::memory_order_release); }  // release: for the thread of the next call
 
@@ -59,7 +59,7 @@ struct WeightStreamer::State {
   State(const Device& on, const std::vector<StreamedGroup>& all, const StreamerOptions& how, Here here)
       : device(on), options(how), catalog(all, here) {
     if (how.budget && how.slowdown)
-      throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
+      throw Error(ErrorCode::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
     links.device = "streamer";  // the groups get no room for direct reads: see Loader::Options::exact_places
     links.load = how.load;
     links.read = how.read;
@@ -68,12 +68,12 @@ struct WeightStreamer::State {
 
   flow::StreamedPass& pass(WeightPass pass, Here here) const {
     if (pass.index >= passes.size())
-      base::fail(Code::kInvalidValue, here, "the streamer has no pass {}: it has {}", pass.index, passes.size());
+      base::fail(ErrorCode::kInvalidValue, here, "the streamer has no pass {}: it has {}", pass.index, passes.size());
     return *passes[pass.index];
   }
   flow::StreamedPass& planned_pass(WeightPass index, Here here) const {
     flow::StreamedPass& found = pass(index, here);
-    if (!groups) throw Error(Code::kNotReady, "the passes are not planned yet: call plan() first", here);
+    if (!groups) throw Error(ErrorCode::kNotReady, "the passes are not planned yet: call plan() first", here);
     return found;
   }
   Range ring() const { return sizes.ring_of(memory); }
@@ -131,7 +131,7 @@ void WeightStreamer::State::plan_pass(flow::StreamedPass& one) const {
 }
 
 void WeightStreamer::State::plan(Here here) {
-  if (passes.empty()) throw Error(Code::kInvalidValue, "the streamer has no pass: call add_pass() first", here);
+  if (passes.empty()) throw Error(ErrorCode::kInvalidValue, "the streamer has no pass: call add_pass() first", here);
   catalog.clear_places();  // removes the places that an earlier, failed call has set
   catalog.compress(device, options.compress, here);
   measure_links(here);
@@ -218,8 +218,9 @@ WeightPass WeightStreamer::add_pass(std::string name, const std::vector<GroupUse
   };
   for (const GroupUse& use : uses) {
     if (use.held >= uses.size() - order.size())
-      base::fail(Code::kInvalidValue, here, "use {} of pass '{}', of group '{}', is held over {} uses, but {} follow",
-                 order.size(), name, use.group, use.held, uses.size() - order.size() - 1);
+      base::fail(ErrorCode::kInvalidValue, here,
+                 "use {} of pass '{}', of group '{}', is held over {} uses, but {} follow", order.size(), name,
+                 use.group, use.held, uses.size() - order.size() - 1);
     add(state_->catalog.find(use.group, here), use.time, use.held);
   }
   for (std::uint32_t i = 0; uses.empty() && i < state_->catalog.size(); ++i) add(i, 0, 0);
@@ -234,7 +235,7 @@ WeightPass WeightStreamer::add_pass(std::string name, const std::vector<GroupUse
 
 void WeightStreamer::plan(Here here) {
   const OneThread call(state_->busy, here);
-  if (state_->groups) throw Error(Code::kNotPermitted, "the streamer is planned already", here);
+  if (state_->groups) throw Error(ErrorCode::kNotPermitted, "the streamer is planned already", here);
   state_->plan(here);
 }
 
@@ -303,7 +304,7 @@ Range WeightStreamer::acquire(std::uint32_t group, StreamRef stream, Here here) 
   State& state = *state_;
   state.catalog.check(group, here);
   if (!state.current)
-    base::fail(Code::kNotReady, here, "acquire of group '{}' before the first begin(): no step has begun",
+    base::fail(ErrorCode::kNotReady, here, "acquire of group '{}' before the first begin(): no step has begun",
                state.catalog.name(group));
   const auto use = static_cast<std::uint32_t>(state.log.order().size());
   const flow::StreamedGroups::Acquired acquired = state.groups->acquire(group, use, stream, here);
@@ -324,7 +325,8 @@ void WeightStreamer::release(std::uint32_t group, StreamRef stream, Here here) {
   State& state = *state_;
   state.catalog.check(group, here);
   if (!state.current)
-    base::fail(Code::kInvalidValue, here, "release of group '{}', which is not acquired", state.catalog.name(group));
+    base::fail(ErrorCode::kInvalidValue, here, "release of group '{}', which is not acquired",
+               state.catalog.name(group));
   const std::uint32_t use = state.groups->release(group, stream, here);
   state.histories[*state.current].end_use(use, stream);
   state.log.end(use);
@@ -339,13 +341,14 @@ std::uint32_t WeightStreamer::group(std::string_view name, Here here) const { re
 std::uint64_t WeightStreamer::offset(std::string_view group, std::size_t tensor, Here here) const {
   const WeightGroup& found = state_->catalog[state_->catalog.find(group, here)];
   if (tensor >= found.parts.size())
-    base::fail(Code::kInvalidValue, here, "group '{}' has no tensor {}: it has {}", group, tensor, found.parts.size());
+    base::fail(ErrorCode::kInvalidValue, here, "group '{}' has no tensor {}: it has {}", group, tensor,
+               found.parts.size());
   return found.parts[tensor].offset;
 }
 
 std::optional<Range> WeightStreamer::resident(std::uint32_t group, Here here) const {
   state_->catalog.check(group, here);
-  if (!state_->groups) throw Error(Code::kNotReady, "the passes are not planned yet: call plan() first", here);
+  if (!state_->groups) throw Error(ErrorCode::kNotReady, "the passes are not planned yet: call plan() first", here);
   const WeightGroup& found = state_->catalog[group];
   if (!found.in_place()) return std::nullopt;
   return state_->memory.slice(found.offset, found.bytes);

@@ -20,7 +20,8 @@ const Kernel& decompress_or_fail_kernel() {
                                 // write.
                                 const std::atomic_ref<std::uint64_t> report(args.out<std::uint64_t>(1)[0]);
                                 if (report.load(std::memory_order_relaxed) != 0)
-                                  throw Error(Code::kParse, "a block of compressed weights is damaged", Here::at());
+                                  throw Error(ErrorCode::kParse, "a block of compressed weights is damaged",
+                                              Here::at());
                               },
                               cuda::decompress};
   return kKernel;

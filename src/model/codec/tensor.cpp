@@ -26,7 +26,7 @@ constexpr std::size_t kBlocksAtOnce = 512;  // encoded before their sizes, and s
 
 template <class... Values>
 [[noreturn]] void refuse(const std::string& what, Here here, fmt::format_string<Values...> text, Values&&... values) {
-  base::fail(Code::kParse, here, "{}: {}", what, fmt::format(text, std::forward<Values>(values)...));
+  base::fail(ErrorCode::kParse, here, "{}: {}", what, fmt::format(text, std::forward<Values>(values)...));
 }
 
 FixedHead read_fixed(std::span<const std::byte> head, std::uint64_t bytes, const std::string& what, Here here) {
@@ -75,10 +75,11 @@ std::uint32_t weights_in(Split split, std::uint64_t weights, std::uint64_t block
 
 BlockTable::BlockTable(Split split, std::uint64_t weights, Here here) : split_(split), weights_(weights) {
   if (weights > kMaxWeights)
-    base::fail(Code::kInvalidValue, here, "a tensor of {} weights: at most {} can be compressed", weights, kMaxWeights);
+    base::fail(ErrorCode::kInvalidValue, here, "a tensor of {} weights: at most {} can be compressed", weights,
+               kMaxWeights);
   count_ = count_of(split, weights);
   if (count_ * max_block_bytes(split) / kBlockAlignment > UINT32_MAX)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "a tensor of {} weights of {} bytes: only tensors below 64 GiB can be compressed", weights,
                weight_bytes(split));
   checksums_.reserve(count_);
@@ -164,7 +165,7 @@ EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t co
       id.checksum = weighted_sum(into, bytes) + checksum_seed(id.index, id.weights);
       const BlockFault fault = decode_block(split, {into, bytes}, id, again);
       if (fault != BlockFault::kNone || std::memcmp(from.data(), again, from.size()) != 0)
-        base::fail(Code::kInvalidValue, here,
+        base::fail(ErrorCode::kInvalidValue, here,
                    "block {} does not decode to its weights ({}): check the memory of this machine", id.index,
                    fault_text(fault));
       found[i - begin] = {bytes, id.checksum};
@@ -185,7 +186,7 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
   const std::uint64_t base = table.begin(first), start = table.weights_begin(first);
   if (blocks.size() != table.begin(first + count) - base ||
       into.size() != std::min(table.weights_begin(first + count), table.weights_bytes()) - start)
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{}: blocks {} to {} have {} bytes and decode to {}, and the caller passed {} and room for {}", what,
                first, first + count, table.begin(first + count) - base,
                std::min(table.weights_begin(first + count), table.weights_bytes()) - start, blocks.size(), into.size());
@@ -200,7 +201,7 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
 std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte> weights, Here here) {
   const Split split = split_of(type);
   if (weights.size() % weight_bytes(split) != 0)
-    base::fail(Code::kInvalidValue, here, "{} bytes are not a whole number of {} weights", weights.size(),
+    base::fail(ErrorCode::kInvalidValue, here, "{} bytes are not a whole number of {} weights", weights.size(),
                data_type_name(type));
   BlockTable table(split, weights.size() / weight_bytes(split), here);
   const EncodedBlocks blocks = encode_blocks(table, 0, table.blocks(), weights, here);

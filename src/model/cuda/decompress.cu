@@ -399,7 +399,7 @@ void decompress(const Args& args, CUstream_st* stream) {
   const auto count = static_cast<unsigned>(checksums.size() < ends.size() ? checksums.size() : ends.size());
   if (count == 0) return;
   if (reinterpret_cast<std::uintptr_t>(blocks.data()) % kBlockAlignment != 0)
-    throw Error(Code::kInvalidValue, "decompress: the compressed blocks are not at a multiple of 16 bytes", {});
+    throw Error(ErrorCode::kInvalidValue, "decompress: the compressed blocks are not at a multiple of 16 bytes", {});
   const Job job{blocks.data(),
                 blocks.size(),
                 checksums.data(),

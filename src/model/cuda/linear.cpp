@@ -24,7 +24,7 @@ void* open_library() {
     if (void* library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   }
   const char* const why = dlerror();
-  base::fail(Code::kUnsupported, {},
+  base::fail(ErrorCode::kUnsupported, {},
              "linear on a GPU needs cuBLASLt, and {} is neither on the loader's path nor in "
              "/usr/local/cuda/lib64 ({}); add its folder to LD_LIBRARY_PATH",
              name, why ? why : "no reason given");
@@ -33,7 +33,7 @@ void* open_library() {
 template <class Function>
 Function* find(void* library, const char* name) {
   if (void* const function = dlsym(library, name)) return reinterpret_cast<Function*>(function);
-  base::fail(Code::kUnsupported, {}, "cuBLASLt has no function {}", name);
+  base::fail(ErrorCode::kUnsupported, {}, "cuBLASLt has no function {}", name);
 }
 
 #define SLIP_FIND(function) find<decltype(function)>(library, #function)
@@ -69,7 +69,7 @@ int current_gpu() {
 
 void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  base::fail(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed, {},
+  base::fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kLaunchFailed, {},
              "{} on cuda:{} for {} tokens, weight {} [{}, {}], rows {} to {}: {}", call, current_gpu(), sizes.tokens,
              data_type_name(sizes.type), sizes.out, sizes.in, sizes.first, sizes.first + sizes.rows,
              cublas_lt().status_string(status));

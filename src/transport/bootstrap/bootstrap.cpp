@@ -24,8 +24,8 @@ FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const De
   try {
     return FrameSocket::reach_in_time(rendezvous.successor, rendezvous.session, deadline);
   } catch (const Error& error) {
-    if (error.code() == Code::kIo) rendezvous.require_all_answered(deadline);
-    const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
+    if (error.code() == ErrorCode::kIo) rendezvous.require_all_answered(deadline);
+    const ErrorCode code = error.code() == ErrorCode::kIo ? ErrorCode::kRankLost : error.code();
     base::fail(code, {},
                "rank {} is not reached by rank {}, its predecessor in the ring: {}; its process has ended, or "
                "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
@@ -35,7 +35,7 @@ FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const De
 
 std::int64_t deadline_in(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0)
-    base::fail(Code::kInvalidValue, {}, "a timeout of {} ms: it must be positive", timeout.count());
+    base::fail(ErrorCode::kInvalidValue, {}, "a timeout of {} ms: it must be positive", timeout.count());
   return base::deadline_after(std::chrono::nanoseconds(timeout).count());
 }
 
@@ -45,7 +45,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
     : self_{rank, nranks},
       timeout_(options.timeout),
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
-  if (!id.valid()) base::fail(Code::kInvalidValue, {}, "the UniqueId is empty: make it with create() or parse()");
+  if (!id.valid()) base::fail(ErrorCode::kInvalidValue, {}, "the UniqueId is empty: make it with create() or parse()");
   const Deadline deadline{deadline_in(timeout_), abort_.get()};
   const InterfaceFilter filter(base::socket_interface_rule());
   Rendezvous rendezvous = meet_at_root(id, self_, filter, deadline);
@@ -70,7 +70,7 @@ void Bootstrap::join(Rendezvous& rendezvous, const SocketAddress& listening, con
       placements_.push_back(contact.placement);
     }
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) failures().throw_if_broken();  // throws the error with the cause instead
+    if (error.code() == ErrorCode::kAborted) failures().throw_if_broken();  // throws the error with the cause instead
     failures().fail(error.code(), base::bare_text(error));  // otherwise the others would see only that this rank left
     throw;
   }
@@ -98,7 +98,8 @@ SetupCall Bootstrap::call_of(const SetupCall& call) const {
 }
 
 Error Bootstrap::with_cause(const Error& observed) const {
-  if (observed.code() != Code::kIo && observed.code() != Code::kRankLost && observed.code() != Code::kAborted)
+  if (observed.code() != ErrorCode::kIo && observed.code() != ErrorCode::kRankLost &&
+      observed.code() != ErrorCode::kAborted)
     return observed;
   static_cast<void>(wait_a_moment(kRingTripNs, {0, &broken_flag()}));
   try {
@@ -111,7 +112,7 @@ Error Bootstrap::with_cause(const Error& observed) const {
 
 const SocketAddress& Bootstrap::address(int rank) const {
   if (rank < 0 || rank >= nranks())
-    base::fail(Code::kInvalidValue, {}, "rank {} of {}: ranks are 0 to {}", rank, nranks(), nranks() - 1);
+    base::fail(ErrorCode::kInvalidValue, {}, "rank {} of {}: ranks are 0 to {}", rank, nranks(), nranks() - 1);
   return addresses_[static_cast<std::size_t>(rank)];
 }
 

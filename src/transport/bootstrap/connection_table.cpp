@@ -5,8 +5,8 @@
 namespace slip::transport {
 
 void ControlContext::require_not_aborted() const {
-  if (!thread_failure.empty()) base::fail(Code::kIo, {}, "{}: {}", self.text(), thread_failure);
-  if (abort->is_set()) base::fail(Code::kAborted, {}, "{}: aborted from another thread", self.text());
+  if (!thread_failure.empty()) base::fail(ErrorCode::kIo, {}, "{}: {}", self.text(), thread_failure);
+  if (abort->is_set()) base::fail(ErrorCode::kAborted, {}, "{}: aborted from another thread", self.text());
 }
 
 ControlConnection* ConnectionTable::outgoing(int rank) {

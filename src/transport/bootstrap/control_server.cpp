@@ -48,8 +48,8 @@ void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns
                                   SLIP_REQUIRES(control_mutex) { return connections_.predecessor_joined() || left(); };
   if (failures_.wait_until(deadline_ns, joined_or_left) && !left()) return;
   failures_.require_whole();
-  base::fail(left() ? Code::kRankLost : Code::kTimeout, {}, "{}: rank {}, its predecessor in the ring, {}", self.text(),
-             self.predecessor(),
+  base::fail(left() ? ErrorCode::kRankLost : ErrorCode::kTimeout, {}, "{}: rank {}, its predecessor in the ring, {}",
+             self.text(), self.predecessor(),
              left() ? "has left" : "connected to the root, but not to this rank before the deadline");
 }
 
@@ -176,7 +176,7 @@ void ControlServer::handle(ControlConnection& connection, Frame& frame) {
       break;
     case FrameKind::kLeft: handle_left(connection, header); break;
     case FrameKind::kFailed:
-      failures_.add_failure({header.rank, static_cast<Code>(header.tag), frame.text().substr(0, kMaxFailureText)});
+      failures_.add_failure({header.rank, static_cast<ErrorCode>(header.tag), frame.text().substr(0, kMaxFailureText)});
       break;
     case FrameKind::kInitOver: detector_.add_init_over(connection, header); break;
     case FrameKind::kAsk:

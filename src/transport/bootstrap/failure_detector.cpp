@@ -28,7 +28,7 @@ FailureDetector::FailureDetector(ControlContext& context, ConnectionTable& conne
       interval_ns_(std::chrono::nanoseconds(heartbeat.interval).count()),
       silence_ns_(std::chrono::nanoseconds(heartbeat.silence).count()) {
   if (interval_ns_ <= 0 || silence_ns_ <= interval_ns_)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "a heartbeat every {} ms and a loss after {} ms: the second must be longer than the first",
                heartbeat.interval.count(), heartbeat.silence.count());
 }

@@ -35,7 +35,7 @@ std::string Loss::text() const {
   return fmt::format("rank {} aborted", rank);
 }
 
-void FailureTable::fail(Code code, std::string_view text) {
+void FailureTable::fail(ErrorCode code, std::string_view text) {
   const base::LockGuard lock(context_.mutex());
   if (!is_whole()) return;  // the reason is known already
   add_failure({context_.self.rank, code, std::string(text.substr(0, kMaxFailureText))});

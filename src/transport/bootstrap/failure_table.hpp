@@ -33,14 +33,14 @@ struct Loss {
   Cause cause = Cause::kEnded;
   int noticed_by = 0;
   std::string text() const;
-  Code code() const { return cause == Cause::kAborted ? Code::kAborted : Code::kRankLost; }
+  ErrorCode code() const { return cause == Cause::kAborted ? ErrorCode::kAborted : ErrorCode::kRankLost; }
 };
 
 // The reason that a failed rank sent to all others. If several fail at once, all ranks keep the failure of the lowest
 // one.
 struct RankFailure {
   int rank = 0;
-  Code code = Code::kOk;
+  ErrorCode code = ErrorCode::kOk;
   std::string text;
 };
 
@@ -51,7 +51,7 @@ class FailureTable {
   // Notifies all ranks that this one failed, with the reason. On each of them broken_flag() is set, and all waits end
   // with this code and text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the
   // lowest rank.
-  void fail(Code code, std::string_view text);
+  void fail(ErrorCode code, std::string_view text);
   std::optional<RankFailure> failure() const {
     const base::LockGuard lock(context_.mutex());
     return failure_;

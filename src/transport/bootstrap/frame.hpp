@@ -54,7 +54,7 @@ inline constexpr std::uint16_t kProtocolVersion = 3;
 enum class FrameKind : std::uint16_t {
   kHello = 1,    // rank to root: the sender is `rank` of `nranks`; HelloBody
   kWelcome,      // root to rank: WelcomeBody
-  kRefused,      // root to rank: the reason as text; `tag` is the Code
+  kRefused,      // root to rank: the reason as text; `tag` is the ErrorCode
   kGreetRing,    // first frame on the connection from a rank to its successor
   kGreetDirect,  // first frame on a direct connection from a rank to another
   kMessage,      // a message from `rank` with `tag`
@@ -62,7 +62,7 @@ enum class FrameKind : std::uint16_t {
   kAlive,   // a heartbeat
   kLost,    // `rank` is lost; LostBody; passed on both ways round the ring
   kLeft,    // goodbye: `rank` shuts down cleanly; `tag`: RankMonitor::calls(); passed on to the successor
-  kFailed,  // `rank` failed: the reason as text; `tag` is the Code; passed on both ways round the ring
+  kFailed,  // `rank` failed: the reason as text; `tag` is the ErrorCode; passed on both ways round the ring
   kAsk,     // `rank` asks for the receiver's state; `tag`: number of the question
   kAnswer,  // the reply to kAsk, on the same connection, with the same tag
   kPing,    // answered by kAlive on the same connection

@@ -108,19 +108,21 @@ FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, 
   if (refused) *refused = false;
   // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
-    base::fail(Code::kInvalidValue, {}, "a process of another user listens at {}: choose another name", peer.text());
+    base::fail(ErrorCode::kInvalidValue, {}, "a process of another user listens at {}: choose another name",
+               peer.text());
   FrameSocket result(std::move(socket), secret, Side::kConnects);
   while (!result.is_proven()) {
     const short events = result.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
     const Waited waited = wait_for(result.socket_.descriptor(), events, deadline);
-    if (waited == Waited::kAborted) throw Error(Code::kAborted, "connecting to " + peer.text() + " was aborted", {});
+    if (waited == Waited::kAborted)
+      throw Error(ErrorCode::kAborted, "connecting to " + peer.text() + " was aborted", {});
     if (waited == Waited::kTimeout)
-      base::fail(Code::kTimeout, {}, "{} does not answer before the deadline", peer.text());
+      base::fail(ErrorCode::kTimeout, {}, "{} does not answer before the deadline", peer.text());
     result.flush();
     result.pump();
     if (result.is_foreign())
-      base::fail(Code::kIo, {}, "the process that listens at {} {}", peer.text(), result.reason());
-    if (!result.is_proven() && result.ended()) base::fail(Code::kIo, {}, "{} closed the connection", peer.text());
+      base::fail(ErrorCode::kIo, {}, "the process that listens at {} {}", peer.text(), result.reason());
+    if (!result.is_proven() && result.ended()) base::fail(ErrorCode::kIo, {}, "{} closed the connection", peer.text());
   }
   return result;
 }
@@ -132,7 +134,7 @@ FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& 
     try {
       return reach(peer, secret, end, &refused);
     } catch (const Error& error) {
-      const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
+      const bool late = error.code() == ErrorCode::kTimeout, closed = error.code() == ErrorCode::kIo && !refused;
       if (late && end.at_ns != deadline.at_ns) continue;
       // The peer closed the connection because it had too many unproven ones, or its process is ending. The next
       // attempt will show which.
@@ -250,11 +252,12 @@ Frame FrameSocket::wait_for_frame(const Deadline& deadline) {
     pump();
     if (std::optional<Frame> frame = next()) return std::move(*frame);
     if (ended() || is_foreign())
-      base::fail(Code::kIo, {}, "{}: the other end {}", socket_.text(),
+      base::fail(ErrorCode::kIo, {}, "{}: the other end {}", socket_.text(),
                  is_foreign() ? reason() : "closed the connection");
     const Waited waited = wait_for(socket_.descriptor(), wants_to_write() ? POLLIN | POLLOUT : POLLIN, deadline);
-    if (waited == Waited::kAborted) base::fail(Code::kAborted, {}, "waiting for an answer was aborted");
-    if (waited == Waited::kTimeout) base::fail(Code::kTimeout, {}, "{}: no answer before the deadline", socket_.text());
+    if (waited == Waited::kAborted) base::fail(ErrorCode::kAborted, {}, "waiting for an answer was aborted");
+    if (waited == Waited::kTimeout)
+      base::fail(ErrorCode::kTimeout, {}, "{}: no answer before the deadline", socket_.text());
   }
 }
 

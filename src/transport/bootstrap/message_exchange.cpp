@@ -28,7 +28,7 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   const std::string self = context_.self.text();
   const auto nranks = static_cast<std::size_t>(context_.self.nranks);
   if (table.size() != nranks * bytes_per_rank || bytes_per_rank > kMaxBody)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "{}: a table of {} bytes for {} bytes of each rank: it must have {} bytes, and at most {} for each rank",
                self, table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody);
   const base::LockGuard lock(context_.mutex());
@@ -51,14 +51,14 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   const std::string what =
       call.kind == SetupKind::kOther ? fmt::format("all-gather {}", gathering) : std::string(setup_name(call.kind));
   if (elsewhere)
-    base::fail(Code::kMismatch, {},
+    base::fail(ErrorCode::kMismatch, {},
                "{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
                "in the same order",
                self, what, *elsewhere, setup_name(pieces_[{gathering, *elsewhere}].call));
   if (absent) failures_.require_whole();  // if the rank left because of a loss, throws that loss
-  if (absent) base::fail(Code::kRankLost, {}, "{}: rank {} has left before {}", self, *absent, what);
+  if (absent) base::fail(ErrorCode::kRankLost, {}, "{}: rank {} has left before {}", self, *absent, what);
   if (!in_time)
-    base::fail(Code::kTimeout, {}, "{}: {} not joined {} before the deadline", self,
+    base::fail(ErrorCode::kTimeout, {}, "{}: {} not joined {} before the deadline", self,
                rank_list(missing(gathering)) + (missing(gathering).size() == 1 ? " has" : " have"), what);
   copy_pieces(gathering, table, bytes_per_rank);
 }
@@ -68,7 +68,7 @@ void MessageExchange::copy_pieces(std::uint64_t gathering, std::span<std::byte> 
     if (rank == context_.self.rank) continue;
     const std::vector<std::byte> piece = std::move(pieces_.extract({gathering, rank}).mapped().bytes);
     if (piece.size() != bytes_per_rank)
-      base::fail(Code::kInvalidValue, {},
+      base::fail(ErrorCode::kInvalidValue, {},
                  "{}: rank {} sent {} bytes for all-gather {}, and this rank {}: the calls do not match",
                  context_.self.text(), rank, piece.size(), gathering, bytes_per_rank);
     std::ranges::copy(piece, table.subspan(static_cast<std::size_t>(rank) * bytes_per_rank).begin());
@@ -84,11 +84,11 @@ void MessageExchange::connect_to(int rank, const SocketAddress& to, std::int64_t
   } catch (const Error& error) {
     failures_.require_whole();  // if a rank is lost, throw that: it is the cause
     const std::string self = context_.self.text();
-    if (error.code() == Code::kTimeout)
-      base::fail(Code::kTimeout, {}, "{}: rank {} did not accept a connection before the deadline: {}", self, rank,
+    if (error.code() == ErrorCode::kTimeout)
+      base::fail(ErrorCode::kTimeout, {}, "{}: rank {} did not accept a connection before the deadline: {}", self, rank,
                  error.what());
-    if (error.code() != Code::kIo) throw;
-    base::fail(Code::kRankLost, {}, "{}: rank {} is gone or has left: {}", self, rank, error.what());
+    if (error.code() != ErrorCode::kIo) throw;
+    base::fail(ErrorCode::kRankLost, {}, "{}: rank {} is gone or has left: {}", self, rank, error.what());
   }
   // Another thread may have connected to the rank meanwhile.
   if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);
@@ -98,7 +98,7 @@ void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byt
                            std::int64_t deadline_ns) {
   const std::string self = context_.self.text();
   if (bytes.size() > kMaxBody)
-    base::fail(Code::kInvalidValue, {}, "{}: a message of {} bytes: at most {} are possible", self, bytes.size(),
+    base::fail(ErrorCode::kInvalidValue, {}, "{}: a message of {} bytes: at most {} are possible", self, bytes.size(),
                kMaxBody);
   const base::LockGuard lock(context_.mutex());
   failures_.require_whole();
@@ -115,11 +115,11 @@ void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byt
     return !connection || !connection->channel.unsent();
   };
   if (!failures_.wait_until(deadline_ns, taken))
-    base::fail(Code::kTimeout, {}, "{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self,
+    base::fail(ErrorCode::kTimeout, {}, "{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self,
                rank, to.text(), bytes.size(), tag);
   if (!connections_.has_undelivered(rank)) return;
   failures_.require_whole();
-  base::fail(Code::kRankLost, {}, "{}: rank {} has left before tag {} reached it", self, rank, tag);
+  base::fail(ErrorCode::kRankLost, {}, "{}: rank {} has left before tag {} reached it", self, rank, tag);
 }
 
 std::string MessageExchange::other_tags(int rank) const {
@@ -154,8 +154,9 @@ std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::i
     if (messages_.contains(key)) return take(key);
     if (in_time) continue;  // the rank has left meanwhile
     if (gone_first) failures_.require_whole();
-    if (gone_first) base::fail(Code::kRankLost, {}, "{}: rank {} has left without sending tag {}", self, rank, tag);
-    base::fail(Code::kTimeout, {}, "{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag,
+    if (gone_first)
+      base::fail(ErrorCode::kRankLost, {}, "{}: rank {} has left without sending tag {}", self, rank, tag);
+    base::fail(ErrorCode::kTimeout, {}, "{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag,
                other_tags(rank));
   }
 }

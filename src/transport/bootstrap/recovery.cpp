@@ -53,10 +53,10 @@ bool take(std::span<const std::byte>& from, T& value) {
 std::set<int> checked(std::span<const int> excluded, const Bootstrap& bootstrap) {
   for (const int rank : excluded) {
     if (rank < 0 || rank >= bootstrap.nranks())
-      base::fail(Code::kInvalidValue, {}, "rank {} of {} cannot be left out: ranks are 0 to {}", rank,
+      base::fail(ErrorCode::kInvalidValue, {}, "rank {} of {} cannot be left out: ranks are 0 to {}", rank,
                  bootstrap.nranks(), bootstrap.nranks() - 1);
     if (rank == bootstrap.rank())
-      base::fail(Code::kInvalidValue, {}, "rank {} leaves itself out: only the others may call", rank);
+      base::fail(ErrorCode::kInvalidValue, {}, "rank {} leaves itself out: only the others may call", rank);
   }
   return {excluded.begin(), excluded.end()};
 }
@@ -93,7 +93,7 @@ class Recovery {
   enum class Verdict : std::uint32_t { kRendezvous, kDone, kAgain, kFailed };
   struct Decision {
     Verdict verdict{};
-    Code code{};
+    ErrorCode code{};
     std::vector<std::byte> body;
   };
   struct Votes {
@@ -114,7 +114,8 @@ class Recovery {
   void require_not_given_up() const {  // throws if the others have declared this rank lost
     for (const Loss& loss : failures_.losses()) {
       if (loss.rank == bootstrap_.rank())
-        base::fail(Code::kRankLost, {}, "{} was given up by the others: {}", bootstrap_.self().text(), loss.text());
+        base::fail(ErrorCode::kRankLost, {}, "{} was given up by the others: {}", bootstrap_.self().text(),
+                   loss.text());
     }
   }
 
@@ -124,7 +125,7 @@ class Recovery {
     const std::int64_t silence = server_.detector().own_silence_ns();
     const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
     if (silence == 0 || others == 0 || candidates().size() > 1) return;
-    base::fail(Code::kRankLost, {},
+    base::fail(ErrorCode::kRankLost, {},
                "{} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
                "of them is left; it was stopped, or had no time to run",
                bootstrap_.self().text(), static_cast<double>(silence) / 1e9);
@@ -159,7 +160,7 @@ class Recovery {
     failures_.on_loss(abort);
     try {
       // A rank may have been lost before the flag was set up.
-      if (lost_a_member()) base::fail(Code::kRankLost, {}, "a rank was lost meanwhile");
+      if (lost_a_member()) base::fail(ErrorCode::kRankLost, {}, "a rank was lost meanwhile");
       make(group, abort);
     } catch (const std::exception& error) {
       failure = error.what();
@@ -180,11 +181,12 @@ class Recovery {
         VerdictHead head;
         // Ignore a malformed decision, or one of an earlier attempt.
         if (message->rank != leader || !take(rest, head) || head.attempt != attempt_) continue;
-        return Decision{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
+        return Decision{
+            static_cast<Verdict>(head.verdict), static_cast<ErrorCode>(head.code), {rest.begin(), rest.end()}};
       }
       if (gone.contains(leader)) return std::nullopt;
       if (base::now_ns() >= deadline_ns_ + kNotifyNs)
-        base::fail(Code::kTimeout, {},
+        base::fail(ErrorCode::kTimeout, {},
                    "{}: rank {}, the lowest surviving rank, has not joined shrink before the deadline",
                    bootstrap_.self().text(), leader);
     }
@@ -211,8 +213,8 @@ class Recovery {
       RendezvousBody body;
       std::span<const std::byte> rest = decision->body;
       if (!take(rest, body))
-        base::fail(Code::kIo, {}, "rank {} sent {} bytes as the id of the new root: at least {} are needed", leader,
-                   decision->body.size(), sizeof(body));
+        base::fail(ErrorCode::kIo, {}, "rank {} sent {} bytes as the id of the new root: at least {} are needed",
+                   leader, decision->body.size(), sizeof(body));
       members_.clear();
       for (std::int32_t rank = 0; take(rest, rank);) members_.push_back(rank);
       std::string failure;
@@ -272,12 +274,12 @@ class Recovery {
       const std::size_t gone = failures_.gone().size();
       const std::vector<int> missing = not_joined();
       if (missing.empty() && !mismatch_.empty())
-        fail_all(Code::kMismatch, mismatch_);  // only after all have joined, so that all ranks get the error
+        fail_all(ErrorCode::kMismatch, mismatch_);  // only after all have joined, so that all ranks get the error
       if (missing.empty()) return;
       if (const auto message = server_.messages().next_message(kJoinTag, gone, deadline_ns_)) {
         take_join(*message);
       } else if (base::now_ns() >= deadline_ns_) {
-        fail_all(Code::kTimeout,
+        fail_all(ErrorCode::kTimeout,
                  fmt::format("{} of {} {} not joined shrink before the deadline of rank {}", rank_list(missing),
                              bootstrap_.nranks(), missing.size() == 1 ? "has" : "have", bootstrap_.rank()));
       }
@@ -287,14 +289,14 @@ class Recovery {
 
   // Sends a decision to a rank. If the rank is lost meanwhile, it needs none.
   void decide(int rank, std::uint64_t attempt, Verdict verdict, std::span<const std::byte> body,
-              Code code = Code::kOk) {
+              ErrorCode code = ErrorCode::kOk) {
     std::vector<std::byte> bytes;
     append(bytes, bytes_of(VerdictHead{attempt, static_cast<std::uint32_t>(verdict), static_cast<std::int32_t>(code)}));
     append(bytes, body);
     server_.messages().post(rank, kVerdictTag, bytes);
   }
 
-  [[noreturn]] void fail_all(Code code, const std::string& text) {
+  [[noreturn]] void fail_all(ErrorCode code, const std::string& text) {
     for (const auto& [rank, attempt] : joined_)
       decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), code);
     throw Error(code, text, {});
@@ -305,7 +307,7 @@ class Recovery {
         fmt::format("rank {} of {} calls shrink, but the others leave it out", rank, bootstrap_.nranks());
     const std::pair<int, SocketAddress> one(rank, bootstrap_.address(rank));
     server_.detector().watch_all({&one, 1}, deadline_ns_);
-    decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
+    decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), ErrorCode::kInvalidValue);
   }
 
   // The other members that are not gone and have not voted.
@@ -325,8 +327,8 @@ class Recovery {
       const auto message = server_.messages().next_message(kVoteTag, gone.size(), deadline_ns_ + kNotifyNs);
       require_not_given_up();
       if (!message && base::now_ns() >= deadline_ns_ + kNotifyNs)
-        fail_all(Code::kTimeout, fmt::format("shrink: {} did not report the new communicator before the deadline",
-                                             rank_list(without_vote(votes, gone))));
+        fail_all(ErrorCode::kTimeout, fmt::format("shrink: {} did not report the new communicator before the deadline",
+                                                  rank_list(without_vote(votes, gone))));
       if (!message) continue;
       std::span<const std::byte> rest = message->bytes;
       VoteHead head;
@@ -359,7 +361,7 @@ class Recovery {
     if (failure.empty()) failure = votes.failure;
     const bool lost = lost_a_member();
     const bool done = failure.empty() && !lost;
-    if (!done && !lost && ++failed_rounds_ >= kMaxFailedRounds) fail_all(Code::kIo, "shrink failed: " + failure);
+    if (!done && !lost && ++failed_rounds_ >= kMaxFailedRounds) fail_all(ErrorCode::kIo, "shrink failed: " + failure);
     for (const auto& [rank, attempt] : joined_) decide(rank, attempt, done ? Verdict::kDone : Verdict::kAgain, {});
     return done;
   }

@@ -28,7 +28,7 @@ std::vector<SocketAddress> resolve_in_time(const UniqueId& id, const RankId& sel
       if (!id.rank0_listens()) throw;
       const Waited waited = wait_a_moment(pause, limit);
       if (waited == Waited::kAborted)
-        throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+        throw Error(ErrorCode::kAborted, self.text() + ": aborted while it looked for the root", {});
       if (waited == Waited::kTimeout) throw;
     }
   }
@@ -85,17 +85,17 @@ HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
   return body;
 }
 
-Code refusal_code(std::uint64_t tag) {
-  for (const Code code : {Code::kTimeout, Code::kRankLost}) {
+ErrorCode refusal_code(std::uint64_t tag) {
+  for (const ErrorCode code : {ErrorCode::kTimeout, ErrorCode::kRankLost}) {
     if (tag == static_cast<std::uint64_t>(code)) return code;
   }
-  return Code::kInvalidValue;
+  return ErrorCode::kInvalidValue;
 }
 
 Error late(const UniqueId& id, const RankId& self, const SocketAddress& address, const std::string& reason) {
   const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not joined before the deadline"
                                                : "the root at {} did not answer before the deadline";
-  return {Code::kTimeout,
+  return {ErrorCode::kTimeout,
           fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), address.text()), reason),
           {}};
 }
@@ -116,17 +116,18 @@ Rendezvous greet_root(FrameSocket channel, const SocketAddress& address, const U
   try {
     answer = channel.wait_for_frame({deadline.at_ns + kNotifyNs, deadline.abort});
   } catch (const Error& error) {
-    if (error.code() == Code::kTimeout) throw late(id, self, address, base::bare_text(error));
-    if (error.code() != Code::kIo) throw;
+    if (error.code() == ErrorCode::kTimeout) throw late(id, self, address, base::bare_text(error));
+    if (error.code() != ErrorCode::kIo) throw;
     // The root answers before it closes a connection. If it does not, its process has ended.
-    throw Error(Code::kRankLost, result.root_loss, {});
+    throw Error(ErrorCode::kRankLost, result.root_loss, {});
   }
   if (answer.header.kind == FrameKind::kRefused)
     base::fail(refusal_code(answer.header.tag), {}, "{}: {}", self.text(), answer.text());
   WelcomeBody welcome;
   if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
-    base::fail(Code::kIo, {}, "{}: the root at {} answered with a frame of kind {} and {} bytes, which is no answer",
-               self.text(), address.text(), static_cast<int>(answer.header.kind), answer.body.size());
+    base::fail(ErrorCode::kIo, {},
+               "{}: the root at {} answered with a frame of kind {} and {} bytes, which is no answer", self.text(),
+               address.text(), static_cast<int>(answer.header.kind), answer.body.size());
   result.session = derive(UniqueIdParts::of(id).secret, "slip session", welcome.session);
   result.successor = SocketAddress(welcome.successor);
   result.rest_ns = welcome.rest_ns;
@@ -141,8 +142,8 @@ void Rendezvous::require_all_answered(const Deadline& deadline) {
   try {
     while (root->wait_for_frame(limit).header.kind != FrameKind::kAllAnswered) {}
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw;
-    if (error.code() == Code::kIo) throw Error(Code::kRankLost, root_loss, {});
+    if (error.code() == ErrorCode::kAborted) throw;
+    if (error.code() == ErrorCode::kIo) throw Error(ErrorCode::kRankLost, root_loss, {});
     // kTimeout: the root lives, so the rank that does not answer is the lost one.
   }
 }
@@ -170,8 +171,8 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
       } catch (const Error& error) {
         // Before rank 0 has started, no process listens there, or a root that is just ending, of another communicator.
         // An attempt that timed out is repeated, because packets may have been lost.
-        if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
-        no_answer = error.code() == Code::kTimeout;
+        if (error.code() != ErrorCode::kIo && error.code() != ErrorCode::kTimeout) throw;
+        no_answer = error.code() == ErrorCode::kTimeout;
         // The deadline may cut the last attempt short: then an earlier one knows why.
         if (!no_answer || end.at_ns != deadline.at_ns || reason.empty()) reason = base::bare_text(error);
         if (no_answer && base::now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
@@ -182,13 +183,13 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
     limit = std::min(2 * limit, kMaxAttemptNs);
     if (no_answer) continue;
     if (!id.rank0_listens() || is_root)
-      base::fail(Code::kIo, {},
+      base::fail(ErrorCode::kIo, {},
                  "{}: the root at {} does not answer: {}; the process that made the id must live until all "
                  "ranks have connected, and an id serves once",
                  self.text(), addresses.front().text(), reason);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted)
-      throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+      throw Error(ErrorCode::kAborted, self.text() + ": aborted while it looked for the root", {});
     if (waited == Waited::kTimeout) throw late(id, self, addresses.front(), reason);
   }
 }

@@ -105,7 +105,7 @@ class Root {
       fail(fmt::format("rank {} of {} is gone: its connection to the root closed during init; process {} of {} ended "
                        "or was killed",
                        client.rank, nranks_, client.hello.pid, client.hello.host),
-           Code::kRankLost);
+           ErrorCode::kRankLost);
   }
 
   void read_hello(Client& client, const Frame& frame) {
@@ -154,7 +154,7 @@ class Root {
     if (nranks_ == 0 && header.nranks >= 1 && header.nranks <= kMaxRanks) nranks_ = header.nranks;
   }
 
-  void fail(const std::string& why, Code code = Code::kInvalidValue) {
+  void fail(const std::string& why, ErrorCode code = ErrorCode::kInvalidValue) {
     failure_ = why;
     failure_code_ = code;
     failed_at_ns_ = base::now_ns();
@@ -228,7 +228,7 @@ class Root {
     if (late_rank.empty() && !lifetime_over) return;
     fail(fmt::format("{} of {} {} not joined before the deadline of {}", rank_list(absent()), nranks_,
                      nranks_ - here_ == 1 ? "has" : "have", late_rank.empty() ? "the root" : late_rank),
-         Code::kTimeout);
+         ErrorCode::kTimeout);
   }
 
   std::vector<int> absent() const {
@@ -256,7 +256,7 @@ class Root {
   int nranks_ = 0, first_rank_ = 0;  // 0 until a rank has sent them
   int here_ = 0, answers_ = 0;
   std::string failure_;
-  Code failure_code_ = Code::kOk;
+  ErrorCode failure_code_ = ErrorCode::kOk;
   std::int64_t failed_at_ns_ = 0;
   bool out_of_descriptors_ = false, welcomed_ = false, confirmed_ = false;
 };

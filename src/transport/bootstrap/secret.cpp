@@ -23,14 +23,14 @@ template <class T>
 T random_value() {
   T value{};
   if (::getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value)))
-    base::fail(Code::kIo, {}, "the system gives no random bytes: {}", std::strerror(errno));
+    base::fail(ErrorCode::kIo, {}, "the system gives no random bytes: {}", std::strerror(errno));
   return value;
 }
 
 constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
 constexpr const char* kAdvice = "set SLIP_SECRET to at least 16 random characters, the same for all ranks";
 
-[[noreturn]] void fail(const std::string& text) { base::fail(Code::kInvalidValue, {}, "{}; {}", text, kAdvice); }
+[[noreturn]] void fail(const std::string& text) { base::fail(ErrorCode::kInvalidValue, {}, "{}; {}", text, kAdvice); }
 
 int open_private(const std::string& path, int flags) {
   return ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);

@@ -33,7 +33,7 @@ Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why, Here here) {
-  base::fail(Code::kInvalidValue, here,
+  base::fail(ErrorCode::kInvalidValue, here,
              "the id '{}' {}; write host:port, [::1]:port, unix:name, or the result of UniqueId::text()", text, why);
 }
 
@@ -64,7 +64,7 @@ UniqueId UniqueIdParts::id() const {
   parts.port = port;
   parts.secret = secret;
   if (host.size() >= sizeof(parts.host))
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "the host '{}' of an id has {} characters: at most {} fit; give its IP address instead", host,
                host.size(), sizeof(parts.host) - 1);
   std::memcpy(parts.host, host.data(), host.size());
@@ -116,7 +116,7 @@ UniqueId UniqueId::from_bytes(std::span<const std::byte, kBytes> bytes, Here her
   UniqueId result;
   std::memcpy(result.bytes_.data(), bytes.data(), kBytes);
   if (!result.valid())
-    throw Error(Code::kInvalidValue,
+    throw Error(ErrorCode::kInvalidValue,
                 "these 128 bytes are not a UniqueId of this version: pass the result of UniqueId::bytes()", here);
   return result;
 }

@@ -78,7 +78,7 @@ PortReservation::PortReservation(const SocketAddress& address, const base::PortR
   socklen_t bytes = sizeof(chosen);
   if (::setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&chosen), &bytes) != 0)
-    base::fail(Code::kIo, {}, "{}: {}", what, std::strerror(errno));
+    base::fail(ErrorCode::kIo, {}, "{}: {}", what, std::strerror(errno));
   address_ = SocketAddress(reinterpret_cast<const sockaddr*>(&chosen), bytes);
 }
 
@@ -99,7 +99,7 @@ OwnedDescriptor take_standard(int number, int flags) {
   OwnedDescriptor taken(::fcntl(number, F_DUPFD_CLOEXEC, 3));
   const OwnedDescriptor nothing(::open("/dev/null", flags | O_CLOEXEC));
   if (taken.number() < 0 || nothing.number() < 0)
-    base::fail(Code::kIo, {},
+    base::fail(ErrorCode::kIo, {},
                "the agent cannot take its standard input and output: {}; only slip launch can start `slip agent`",
                std::strerror(errno));
   ::dup2(nothing.number(), number);

@@ -102,7 +102,7 @@ StartedChild start_child(const ChildProgram& program, const std::string& name) {
   StartedChild child;
   child.pid = ::fork();
   if (child.pid == 0) exec_program(setup);
-  if (child.pid < 0) base::fail(Code::kIo, {}, "cannot start {}: {}", name, std::strerror(errno));
+  if (child.pid < 0) base::fail(ErrorCode::kIo, {}, "cannot start {}: {}", name, std::strerror(errno));
   failure.write.reset();            // now only the child holds it, so that read() below ends
   ::setpgid(child.pid, child.pid);  // parent and child both do it: either may be first
   int error = 0;

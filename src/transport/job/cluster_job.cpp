@@ -151,8 +151,8 @@ void HostGroup::throw_failures() const {
     if (!host.failure.empty()) text += fmt::format("{}host {}: {}", count++ == 0 ? "" : "\n", host.name, host.failure);
   }
   if (count == 0) return;
-  if (count == 1) base::fail(Code::kIo, {}, "no rank was started: {}", text);
-  base::fail(Code::kIo, {}, "no rank was started, {} of {} hosts failed:\n{}", count, hosts_.size(), text);
+  if (count == 1) base::fail(ErrorCode::kIo, {}, "no rank was started: {}", text);
+  base::fail(ErrorCode::kIo, {}, "no rank was started, {} of {} hosts failed:\n{}", count, hosts_.size(), text);
 }
 
 class ClusterRun : base::NoCopy {

@@ -30,7 +30,8 @@ constexpr std::int64_t kEndLimitNs = 1'000'000'000;  // after the end of its out
 std::string own_program() {
   std::error_code error;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) base::fail(Code::kIo, {}, "cannot read /proc/self/exe, the path of this program: {}", error.message());
+  if (error)
+    base::fail(ErrorCode::kIo, {}, "cannot read /proc/self/exe, the path of this program: {}", error.message());
   return own.string();
 }
 
@@ -74,7 +75,8 @@ void HostConnection::connect(const sigset_t& mask) {
   errors_ = std::move(errors.read);
   errors_text_.clear();
   if (child.error != 0)
-    base::fail(Code::kIo, {}, "cannot run '{}': {}; install it (Debian: openssh-client), or give another one: --ssh",
+    base::fail(ErrorCode::kIo, {},
+               "cannot run '{}': {}; install it (Debian: openssh-client), or give another one: --ssh",
                program.command.front(), std::strerror(child.error));
 }
 

@@ -20,7 +20,7 @@ constexpr std::string_view kBlank = " \t\r";
 constexpr std::string_view kPunctuation = "-_.:%@";  // allowed in host names besides letters and digits
 
 [[noreturn]] void refuse(const std::string& where, std::string_view entry, std::string_view why) {
-  base::fail(Code::kInvalidValue, {}, "{}: '{}' {}", where, entry, why);
+  base::fail(ErrorCode::kInvalidValue, {}, "{}: '{}' {}", where, entry, why);
 }
 
 int slots_of(std::string_view text, const std::string& where, std::string_view entry) {
@@ -80,12 +80,12 @@ std::vector<int> shares(std::span<const HostEntry> hosts, int nranks) {
   const int fixed = std::accumulate(hosts.begin(), hosts.end(), 0,
                                     [](int sum, const HostEntry& host) { return std::min(sum + host.slots, 1 << 28); });
   if (open == 0 && nranks > fixed)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "{} ranks do not fit in the {} slots of the hosts: give more slots, as in {}:{}", nranks, fixed,
                hosts.back().name, hosts.back().slots + nranks - fixed);
   const bool mixed = open > 0 && open < static_cast<int>(hosts.size());
   if (mixed && nranks < fixed + open)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "{} ranks: the hosts with a number of slots take {}, and no rank is left for some of the other {}: "
                "give more ranks, or a number of slots for each host",
                nranks, std::min(fixed, nranks), open);
@@ -135,7 +135,7 @@ std::vector<HostEntry> parse_host_file(std::string_view text, const std::string&
     }
     result.push_back(std::move(entry));
   }
-  if (result.empty()) base::fail(Code::kInvalidValue, {}, "{} names no host", path);
+  if (result.empty()) base::fail(ErrorCode::kInvalidValue, {}, "{} names no host", path);
   return result;
 }
 

@@ -156,7 +156,8 @@ JobGuard::JobGuard(const std::string& marker) {
   }
   const int error = errno;
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (guard_ < 0) base::fail(Code::kIo, {}, "cannot start the process that guards the job: {}", std::strerror(error));
+  if (guard_ < 0)
+    base::fail(ErrorCode::kIo, {}, "cannot start the process that guards the job: {}", std::strerror(error));
   pipe_ = std::move(pipe.write);
 }
 

@@ -20,7 +20,7 @@ namespace {
 // Ports that are derived from a job's id are in this range, below the ephemeral ports of the system.
 constexpr std::uint64_t kFirstPort = 20'000, kPorts = 10'000;
 
-[[noreturn]] void fail(const std::string& text) { throw Error(Code::kInvalidValue, text, {}); }
+[[noreturn]] void fail(const std::string& text) { throw Error(ErrorCode::kInvalidValue, text, {}); }
 
 class Reader {
  public:

@@ -95,14 +95,15 @@ std::vector<std::string> split_words(std::string_view line) {
       inside = true;
     }
   }
-  if (quote != 0) base::fail(Code::kInvalidValue, {}, "{}: the quote {} is not closed", line, quote);
+  if (quote != 0) base::fail(ErrorCode::kInvalidValue, {}, "{}: the quote {} is not closed", line, quote);
   if (inside) words.push_back(word);
   return words;
 }
 
 RemoteShell::RemoteShell(std::string_view command, std::chrono::milliseconds connect_timeout)
     : words_(split_words(command)), connect_timeout_(connect_timeout) {
-  if (words_.empty()) base::fail(Code::kInvalidValue, {}, "the command of the remote shell is empty: give --ssh ssh");
+  if (words_.empty())
+    base::fail(ErrorCode::kInvalidValue, {}, "the command of the remote shell is empty: give --ssh ssh");
   const std::string& program = words_.front();
   is_ssh_ = program.substr(program.rfind('/') + 1) == "ssh";
 }

@@ -27,7 +27,7 @@ constexpr std::uint64_t kTag = 0x5e93e17;
   const int error = errno;
   const std::string text = fmt::format("cannot {} {} bytes of shared memory", what, bytes);
   if (error != ENOMEM) base::fail_errno(text, error);
-  base::fail(Code::kOutOfMemory, {}, "{}: {}", text, std::strerror(error));
+  base::fail(ErrorCode::kOutOfMemory, {}, "{}: {}", text, std::strerror(error));
 }
 
 // A message of one byte that carries a descriptor.
@@ -47,8 +47,8 @@ struct DescriptorMessage {
 
 void await(const Socket& socket, short events, const Deadline& deadline) {
   const Waited waited = wait_for(socket.descriptor(), events, deadline);
-  if (waited == Waited::kTimeout) base::fail(Code::kTimeout, {}, "the deadline has passed");
-  if (waited == Waited::kAborted) base::fail(Code::kAborted, {}, "aborted");
+  if (waited == Waited::kTimeout) base::fail(ErrorCode::kTimeout, {}, "the deadline has passed");
+  if (waited == Waited::kAborted) base::fail(ErrorCode::kAborted, {}, "aborted");
 }
 
 void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadline) {
@@ -60,7 +60,7 @@ void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadl
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   while (::sendmsg(socket.descriptor(), &carrier.message, MSG_NOSIGNAL) != 1) {
     if (errno != EAGAIN && errno != EINTR)
-      base::fail(Code::kIo, {}, "cannot send a descriptor: {}", std::strerror(errno));
+      base::fail(ErrorCode::kIo, {}, "cannot send a descriptor: {}", std::strerror(errno));
     await(socket, POLLOUT, deadline);
   }
 }
@@ -70,16 +70,16 @@ int recv_descriptor(const Socket& socket, const Deadline& deadline) {
   for (;;) {
     const ssize_t got = ::recvmsg(socket.descriptor(), &carrier.message, MSG_CMSG_CLOEXEC);
     if (got == 1) break;
-    if (got == 0) base::fail(Code::kIo, {}, "its connection closed");
+    if (got == 0) base::fail(ErrorCode::kIo, {}, "its connection closed");
     if (errno != EAGAIN && errno != EINTR)
-      base::fail(Code::kIo, {}, "cannot receive a descriptor: {}", std::strerror(errno));
+      base::fail(ErrorCode::kIo, {}, "cannot receive a descriptor: {}", std::strerror(errno));
     await(socket, POLLIN, deadline);
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) {
     // MSG_CTRUNC: the kernel could not make a descriptor in this process.
     if ((carrier.message.msg_flags & MSG_CTRUNC) != 0) base::fail_errno("cannot receive a descriptor", EMFILE);
-    base::fail(Code::kIo, {}, "its message has no descriptor");
+    base::fail(ErrorCode::kIo, {}, "its message has no descriptor");
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
@@ -116,7 +116,8 @@ Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes)
 void Segment::commit(std::size_t offset, std::size_t bytes) const {
   // EINVAL: a kernel before 5.14 has no MADV_POPULATE_WRITE; it allocates the pages when they are touched.
   if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
-    base::fail(Code::kOutOfMemory, {}, "the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno));
+    base::fail(ErrorCode::kOutOfMemory, {}, "the system has no {} bytes for shared memory: {}", bytes,
+               std::strerror(errno));
   }
 }
 
@@ -149,9 +150,9 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
     } catch (const Error& error) {
       // The peer closed the connection: if it was a rank, the failure detector reports its loss. An error of accept()
       // itself would repeat forever.
-      if (error.code() == Code::kIo && socket.valid()) continue;
-      if (error.code() != Code::kTimeout) throw;
-      base::fail(Code::kTimeout, {}, "{}: {} did not take the shared memory of {} before the deadline",
+      if (error.code() == ErrorCode::kIo && socket.valid()) continue;
+      if (error.code() != ErrorCode::kTimeout) throw;
+      base::fail(ErrorCode::kTimeout, {}, "{}: {} did not take the shared memory of {} before the deadline",
                  bootstrap.self().text(), rank_list(std::vector<int>(absent.begin(), absent.end())),
                  setup_name(call.kind));
     }
@@ -164,14 +165,14 @@ Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const 
   const std::string text = text_of(bootstrap.recv(maker, kTag, call));
   try {
     const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
-    if (!socket.same_user()) base::fail(Code::kIo, {}, "its name is held by a process of another user");
+    if (!socket.same_user()) base::fail(ErrorCode::kIo, {}, "its name is held by a process of another user");
     const std::int32_t rank = bootstrap.rank();
     socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
     const OwnedDescriptor descriptor(recv_descriptor(socket, deadline));
     return map(text, descriptor.number(), bytes);
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;
-    base::fail(error.code() == Code::kIo ? Code::kRankLost : error.code(), {},
+    if (error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kOutOfMemory) throw;
+    base::fail(error.code() == ErrorCode::kIo ? ErrorCode::kRankLost : error.code(), {},
                "{}: rank {} did not hand over the shared memory of {}: {}", bootstrap.self().text(), maker,
                setup_name(call.kind), base::bare_text(error));
   }
@@ -183,7 +184,7 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
     return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
                                              : take(bootstrap, ranks.front(), bytes, call);
   } catch (const Error& error) {
-    if (error.code() == Code::kOutOfMemory)
+    if (error.code() == ErrorCode::kOutOfMemory)
       bootstrap.failures().fail(error.code(), base::bare_text(error));  // so that the others do not wait
     throw bootstrap.with_cause(error);
   }

@@ -37,8 +37,9 @@ std::unique_ptr<NetMemory> NetConnection::register_memory(std::span<std::byte> b
 }
 
 std::unique_ptr<NetMemory> NetConnection::register_gpu_memory(std::span<std::byte> bytes, int, std::uint64_t) {
-  base::fail(Code::kUnsupported, {}, "{}: this network takes no GPU memory: copy the {} bytes to host memory first",
-             peer_.text(), bytes.size());
+  base::fail(ErrorCode::kUnsupported, {},
+             "{}: this network takes no GPU memory: copy the {} bytes to host memory first", peer_.text(),
+             bytes.size());
 }
 
 void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
@@ -47,11 +48,11 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
     const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;
     if (deadline.abort && deadline.abort->is_set())
-      fail(base::make_error(Code::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
+      fail(base::make_error(ErrorCode::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
     const base::IdleWait::Next next = idle.next(moved_some);
     if (next == base::IdleWait::Next::kSpin) continue;
     if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
-      fail(base::make_error(Code::kTimeout, {},
+      fail(base::make_error(ErrorCode::kTimeout, {},
                             "{}: {} was not done before its deadline: the peer is stopped or cut off, or has not made "
                             "the matching call",
                             peer_.text(), request->text()));
@@ -74,7 +75,7 @@ void NetConnection::fail(Error error) {
 
 void NetConnection::refuse(const NetPart& part) const {
   const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
-  base::fail(Code::kInvalidValue, {},
+  base::fail(ErrorCode::kInvalidValue, {},
              "{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
              "call register_memory first, and pass the NetMemory that it returns with each part",
              peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data()));
@@ -89,7 +90,7 @@ NetRequest* NetReceiver::flush(std::span<const NetPart> parts) {
 }
 
 void NetReceiver::refuse_count(std::size_t parts) {
-  base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts, kNetMaxParts);
+  base::fail(ErrorCode::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible", parts, kNetMaxParts);
 }
 
 }  // namespace slip::transport

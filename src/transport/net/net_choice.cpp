@@ -73,14 +73,14 @@ std::optional<NetChoice> choose_nccl_plugin() {
     }
     begin = end + 1;
   }
-  base::fail(Code::kIo, {}, "{}={}: {}; SLIP_NET=tcp uses TCP instead", kNcclVariable, list, reasons);
+  base::fail(ErrorCode::kIo, {}, "{}={}: {}; SLIP_NET=tcp uses TCP instead", kNcclVariable, list, reasons);
 }
 
 }  // namespace
 
 void require_known_net(const std::string& requested) {
   if (requested.empty() || requested == kTcp || requested == kUcx || names_plugin(requested)) return;
-  base::fail(Code::kInvalidValue, {},
+  base::fail(ErrorCode::kInvalidValue, {},
              "SLIP_NET={}: tcp, ucx or plugin:NAME is expected (NAME: of a network plug-in of NCCL, or the path of its "
              "library); unset it for an automatic choice",
              requested);
@@ -121,8 +121,8 @@ const NetChoice& net_choice() {
 
 NetOffer NetOffer::of(const NetChoice& choice) {
   if (choice.name.size() > kMaxName)
-    base::fail(Code::kInvalidValue, {}, "SLIP_NET={}: a name has {} characters at most, this one has {}", choice.name,
-               kMaxName, choice.name.size());
+    base::fail(ErrorCode::kInvalidValue, {}, "SLIP_NET={}: a name has {} characters at most, this one has {}",
+               choice.name, kMaxName, choice.name.size());
   NetOffer offer;
   choice.name.copy(offer.name, kMaxName);
   offer.automatic = choice.automatic;
@@ -148,7 +148,7 @@ NetAgreement agree_on_net(std::span<const NetOffer> offers) {
   const bool replaceable = std::all_of(offers.begin(), offers.end(),
                                        [](const NetOffer& one) { return one.automatic || one.name_text() == kTcp; });
   if (replaceable) return {true, fmt::format("{}, {}: all ranks can use TCP", found(0), found(rank))};
-  base::fail(Code::kMismatch, {},
+  base::fail(ErrorCode::kMismatch, {},
              "{}, {}: all ranks of a communicator need the same network; set SLIP_NET to the same value for all of "
              "them, or to tcp; SLIP_DEBUG=net and slip topo explain a rank's choice",
              found(0), found(rank));

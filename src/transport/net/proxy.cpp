@@ -101,8 +101,8 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
     if (failed() || ((aborted || late) && done() < count)) {
       end_drive();
       if (failed()) throw Error(*error_);
-      base::fail(aborted ? Code::kAborted : Code::kTimeout, {}, "{}: {} {} of {} are done: {}", peer().text(), done(),
-                 sender_ ? "sends" : "receives", count,
+      base::fail(aborted ? ErrorCode::kAborted : ErrorCode::kTimeout, {}, "{}: {} {} of {} are done: {}", peer().text(),
+                 done(), sender_ ? "sends" : "receives", count,
                  aborted ? "the wait was aborted" : "the others were not done before the deadline");
     }
     if (next == base::IdleWait::Next::kSleep) sleep(deadline);

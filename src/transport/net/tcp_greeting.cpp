@@ -32,7 +32,7 @@ TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
   TcpHandle contact;
   std::memcpy(&contact, handle.data(), sizeof(contact));
   if (std::memcmp(contact.mark, network, sizeof(contact.mark)) != 0 || contact.version != kTcpVersion)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "these {} bytes are no handle of the {}network, version {}: pass the bytes that handle() returned",
                handle.size(), network, kTcpVersion);
   return contact;
@@ -46,7 +46,7 @@ std::optional<Socket> connect_path(const RailPath& path, const NetOptions& optio
   } catch (const base::TooManyFiles&) {
     throw;  // no other path could do better
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw;
+    if (error.code() == ErrorCode::kAborted) throw;
     if (options.lost_path) options.lost_path(path, base::bare_text(error));
     return std::nullopt;
   }
@@ -209,9 +209,9 @@ void GreetingListener::wait(const Deadline& deadline) const {
   }
   const std::string what =
       fmt::format("waiting at {} as rank {} for a sender", SocketAddress(contact_.address).text(), contact_.rank);
-  if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+  if (deadline.abort && deadline.abort->is_set()) throw Error(ErrorCode::kAborted, what + " was aborted", {});
   if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
-    base::fail(Code::kTimeout, {},
+    base::fail(ErrorCode::kTimeout, {},
                "{} took longer than its deadline allows: {} sockets connected but sent no greeting, {} "
                "belong to connections whose other sockets have not connected",
                what, silent, pending_.size() - silent);
@@ -228,7 +228,7 @@ GreetingDialer::GreetingDialer(const NetHandle& handle, const char (&network)[5]
   greeting_.channel = options.channel;
 }
 
-void GreetingDialer::fail(Code code, const std::string& text) const {
+void GreetingDialer::fail(ErrorCode code, const std::string& text) const {
   base::fail(code, {}, "{}{}", contact_.rank < 0 ? std::string() : fmt::format("rank {}: ", contact_.rank), text);
 }
 
@@ -238,7 +238,7 @@ bool GreetingDialer::advance() {
     if (written_ == 0) greeting_.code = greeting_.expected_code(key_, contact_.salt);
     const Socket::Moved moved = opening_.try_send(std::as_bytes(std::span(&greeting_, 1)).subspan(written_));
     if (moved.ended)
-      fail(Code::kRankLost, fmt::format("{} closed the connection{}", to_.text(), reason_text(moved.error)));
+      fail(ErrorCode::kRankLost, fmt::format("{} closed the connection{}", to_.text(), reason_text(moved.error)));
     written_ += moved.bytes;
     if (written_ < sizeof(greeting_)) return false;
     sockets_.push_back(std::exchange(opening_, Socket()));
@@ -265,7 +265,7 @@ bool GreetingDialer::open_next() {
   opening_.close();
   // EAGAIN and EADDRNOTAVAIL: the kernel has no entry or port left for this address now.
   if (error != EAGAIN && error != EADDRNOTAVAIL)
-    fail(Code::kRankLost, fmt::format("cannot connect to {}: {}", to_.text(), std::strerror(error)));
+    fail(ErrorCode::kRankLost, fmt::format("cannot connect to {}: {}", to_.text(), std::strerror(error)));
   error_ = error;
   pause_end_ns_ = base::now_ns() + pause_ns_;
   pause_ns_ = std::min(2 * pause_ns_, kMaxPauseNs);
@@ -277,8 +277,8 @@ void GreetingDialer::wait(const Deadline& deadline) {
                             ? wait_for(opening_.descriptor(), POLLOUT, deadline)
                             : wait_a_moment(std::max<std::int64_t>(pause_end_ns_ - base::now_ns(), 0), deadline);
   if (waited == Waited::kReady) return;
-  if (waited == Waited::kAborted) fail(Code::kAborted, fmt::format("connecting to {} was aborted", to_.text()));
-  fail(Code::kTimeout,
+  if (waited == Waited::kAborted) fail(ErrorCode::kAborted, fmt::format("connecting to {} was aborted", to_.text()));
+  fail(ErrorCode::kTimeout,
        opening_.valid()
            ? fmt::format("connecting to {} took longer than its deadline allows", to_.text())
            : fmt::format("cannot connect to {} before the deadline: {}", to_.text(), std::strerror(error_)));

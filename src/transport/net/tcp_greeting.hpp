@@ -122,7 +122,7 @@ class GreetingDialer : base::NoCopy {
 
  private:
   bool open_next();
-  [[noreturn]] void fail(Code code, const std::string& text) const;
+  [[noreturn]] void fail(ErrorCode code, const std::string& text) const;
 
   const TcpHandle contact_;
   const SocketAddress to_;

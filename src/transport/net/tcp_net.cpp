@@ -15,7 +15,7 @@ void require_valid(const NetOptions& options) {
   if (options.sockets >= 1 && options.sockets <= kNetMaxSockets && options.stripe_bytes >= 1 &&
       options.stripe_bytes <= kMaxStripeBytes)
     return;
-  base::fail(Code::kInvalidValue, {},
+  base::fail(ErrorCode::kInvalidValue, {},
              "a connection of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of 1 to {} bytes are "
              "possible",
              options.sockets, options.stripe_bytes, kNetMaxSockets, kMaxStripeBytes);

@@ -124,7 +124,7 @@ bool TcpReceiver::take_header() {
   TcpHeader header;
   std::memcpy(&header, inbox_.data() + inbox_begin_, sizeof(header));
   if (header.mark != TcpHeader::kMark)
-    fail(base::make_error(Code::kIo, {},
+    fail(base::make_error(ErrorCode::kIo, {},
                           "{} sent bytes that are no message header (mark {:#x}): both sides must run "
                           "the same version",
                           peer_.text(), header.mark));
@@ -161,7 +161,7 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
   if (header.bytes <= part.bytes) return;
   const TcpTooLarge refusal{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
   static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
-  fail(base::make_error(Code::kInvalidValue, {},
+  fail(base::make_error(ErrorCode::kInvalidValue, {},
                         "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
                         peer_.text(), header.bytes, header.tag, part.bytes));
 }
@@ -169,7 +169,7 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
 // Called when the posted receives have other tags: their messages come after this one, so this one must be read first.
 void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
   if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
-    fail(base::make_error(Code::kOutOfMemory, {},
+    fail(base::make_error(ErrorCode::kOutOfMemory, {},
                           "{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
                           "wait already: at most {} are kept; post receives in the order of the sends",
                           peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes));
@@ -222,7 +222,7 @@ void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t
 }
 
 void TcpReceiver::fail_lost(int error) {
-  fail(base::make_error(Code::kRankLost, {},
+  fail(base::make_error(ErrorCode::kRankLost, {},
                         "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
                         unfinished_, reason_text(error)));
 }

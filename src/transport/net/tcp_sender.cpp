@@ -183,19 +183,19 @@ void TcpSender::read_answer() {
   if (answered_ == answer_.size()) {
     TcpTooLarge refusal;
     std::memcpy(&refusal, answer_.data(), sizeof(refusal));
-    fail(base::make_error(Code::kInvalidValue, {},
+    fail(base::make_error(ErrorCode::kInvalidValue, {},
                           "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
                           "sizes",
                           peer_.text(), refusal.room, refusal.bytes, refusal.tag));
   }
   if (!moved.ended || under_way_ == 0) return;
-  fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
-                        under_way_, reason_text(moved.error)));
+  fail(base::make_error(ErrorCode::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}",
+                        peer_.text(), under_way_, reason_text(moved.error)));
 }
 
 void TcpSender::fail_lost(const Outgoing& out, int error) {
   read_answer();  // the receiver may have sent the reason
-  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending{} failed: {}", peer_.text(),
+  fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: sending{} failed: {}", peer_.text(),
                         out.path.empty() ? "" : " over " + out.path, std::strerror(error)));
 }
 
@@ -206,7 +206,7 @@ void TcpSender::check() {
     if (out.path.empty() || silence_ns_ == 0) continue;
     const std::int64_t silent_ns = unanswered_ns(out.socket, out.unanswered_since);
     if (silent_ns < silence_ns_) continue;
-    fail(base::make_error(Code::kIo, {},
+    fail(base::make_error(ErrorCode::kIo, {},
                           "rank {} cannot be reached over {}: it acknowledged no bytes for {:.1f} s. The rank may be "
                           "alive: check the cable, the switch and the interface on both hosts, or leave {} out with "
                           "SLIP_SOCKET_IFNAME",

@@ -76,12 +76,12 @@ const char* result_name(net_result result) {
   return "a result that NCCL does not define";
 }
 
-Code code_of(net_result result) {
+ErrorCode code_of(net_result result) {
   switch (result) {
     case NET_INVALID_ARGUMENT:
-    case NET_INVALID_USAGE: return Code::kInvalidValue;
-    case NET_REMOTE_ERROR: return Code::kRankLost;
-    default: return Code::kIo;
+    case NET_INVALID_USAGE: return ErrorCode::kInvalidValue;
+    case NET_REMOTE_ERROR: return ErrorCode::kRankLost;
+    default: return ErrorCode::kIo;
   }
 }
 
@@ -138,14 +138,14 @@ NetPlugin::NetPlugin(const std::string& name) {
   version_ = find_plugin_calls(library_, calls_, own_name, missing);
   if (version_ == 0) {
     const std::string others = other_plugin_tables(library_);
-    base::fail(Code::kUnsupported, {}, "{}: the library has no ncclNetPlugin_v8, v9, v10 or v11{}: {}", path_,
+    base::fail(ErrorCode::kUnsupported, {}, "{}: the library has no ncclNetPlugin_v8, v9, v10 or v11{}: {}", path_,
                others.empty() ? std::string() : fmt::format(", only {}", others),
                others.empty()
                    ? "it is no network plug-in of NCCL; SLIP_NET=plugin:NAME or NCCL_NET_PLUGIN must name one"
                    : "use a release of the plug-in that has one of them");
   }
   if (!missing.empty())
-    base::fail(Code::kUnsupported, {},
+    base::fail(ErrorCode::kUnsupported, {},
                "{}: its table ncclNetPlugin_v{} has no function {}: use another release of the "
                "plug-in",
                path_, version_, missing);
@@ -197,7 +197,7 @@ void NetPlugin::open(const std::string& name) {
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", why ? why : file);
   }
   base::fail(
-      Code::kIo, {},
+      ErrorCode::kIo, {},
       "the network plug-in '{}' cannot be loaded ({}): name the file with SLIP_NET=plugin:/PATH/libnccl-net.so, or "
       "put its folder into LD_LIBRARY_PATH; ldd shows which of its libraries are missing",
       name.empty() ? std::string("libnccl-net.so") : name, reasons);
@@ -216,7 +216,7 @@ void NetPlugin::find_devices() {
   int count = 0;
   if (const net_result result = calls_.devices(&count); result != NET_SUCCESS) throw error("devices", result, "");
   if (count <= 0 || count > kMaxDevices)
-    base::fail(Code::kIo, {},
+    base::fail(ErrorCode::kIo, {},
                "the plug-in {} found {} network devices: at least 1 is needed{}; NCCL_DEBUG=INFO prints "
                "the log of the plug-in",
                text(), count, count > kMaxDevices ? fmt::format(", at most {} are possible", kMaxDevices) : "");
@@ -228,7 +228,7 @@ PluginDevice NetPlugin::read_device(int index) const {
   if (const net_result result = calls_.get_properties(calls_, index, properties); result != NET_SUCCESS)
     throw error(fmt::format("getProperties of device {}", index), result, "");
   if (properties.max_recvs < 1 || properties.max_p2p_bytes < kMinMessageBytes)
-    base::fail(Code::kIo, {},
+    base::fail(ErrorCode::kIo, {},
                "the plug-in {} says that its device {} receives {} messages at a time, of {} bytes at most: "
                "at least 1 of {} bytes is needed; use another release of the plug-in",
                text(), index, properties.max_recvs, properties.max_p2p_bytes, kMinMessageBytes);
@@ -255,7 +255,7 @@ void NetPlugin::choose_devices() {
     if (named == devices_.end()) {
       std::string all;
       for (const PluginDevice& one : devices_) all += fmt::format("{}{}", all.empty() ? "" : ", ", one.name);
-      base::fail(Code::kInvalidValue, {}, "{}={}: the plug-in {} has no device '{}'; it has {}", kDeviceVariable,
+      base::fail(ErrorCode::kInvalidValue, {}, "{}={}: the plug-in {} has no device '{}'; it has {}", kDeviceVariable,
                  wanted, text(), word, all);
     }
     used_.push_back(static_cast<int>(named - devices_.begin()));

@@ -13,8 +13,9 @@ namespace slip::transport {
 PluginMemory::~PluginMemory() { comm_->deregister(*this); }
 
 void PluginComm::refuse(const NetPart& part, const NetPeer& peer) const {
-  base::fail(Code::kInvalidValue, {}, "{}: the memory of {} bytes with tag {} was registered with another connection",
-             peer.text(), part.bytes, part.tag);
+  base::fail(ErrorCode::kInvalidValue, {},
+             "{}: the memory of {} bytes with tag {} was registered with another connection", peer.text(), part.bytes,
+             part.tag);
 }
 
 void* PluginComm::register_memory(const NetMemory* memory, const NetPeer& peer) {

@@ -96,7 +96,7 @@ class PluginComm : base::NoCopy {
 struct PluginNotice {
   static constexpr std::uint32_t kGoodbye = 0x67627965, kFailure = 0x6661696c;
   std::uint32_t mark = 0;
-  std::int32_t code = 0;       // of a failure: a Code
+  std::int32_t code = 0;       // of a failure: a ErrorCode
   std::uint64_t messages = 0;  // of a sender's goodbye: messages that it has sent
   char text[496] = {};         // of a failure
 };

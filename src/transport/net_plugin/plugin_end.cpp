@@ -60,9 +60,9 @@ std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_gpu_memory(std::span<
                                                                       std::uint64_t offset) {
   const PluginDevice& device = comm_->properties();
   if (!device.takes_gpu_memory || (dma_buf >= 0 && !device.takes_dma_buf))
-    base::fail(Code::kUnsupported, {}, "{}: device {} of the plug-in {} takes {}: copy the bytes to host memory first",
-               this->peer_.text(), device.name, comm_->plugin().text(),
-               device.takes_gpu_memory ? "no dma-buf" : "no GPU memory");
+    base::fail(ErrorCode::kUnsupported, {},
+               "{}: device {} of the plug-in {} takes {}: copy the bytes to host memory first", this->peer_.text(),
+               device.name, comm_->plugin().text(), device.takes_gpu_memory ? "no dma-buf" : "no GPU memory");
   return std::make_unique<PluginMemory>(bytes, comm_, PluginMemory::Gpu{dma_buf, offset});
 }
 
@@ -159,25 +159,25 @@ void PluginEnd<Self, Base>::look_at_control() {
 
 template <class Self, class Base>
 Error PluginEnd<Self, Base>::lost() const {
-  return base::make_error(Code::kRankLost, {}, "{} is gone: it closed the connection with {} messages not done{}",
+  return base::make_error(ErrorCode::kRankLost, {}, "{} is gone: it closed the connection with {} messages not done{}",
                           this->peer_.text(), queued_ - finished_, control_.end_text());
 }
 
 // The plug-in's error may be only a consequence: the peer has failed and reported the reason, or it is gone.
 template <class Self, class Base>
 Error PluginEnd<Self, Base>::with_cause(const Error& error) {
-  if (error.code() != Code::kIo && error.code() != Code::kRankLost) return error;
+  if (error.code() != ErrorCode::kIo && error.code() != ErrorCode::kRankLost) return error;
   if (greeted_ && !control_.notice() && !control_.ended()) {
     static_cast<void>(wait_for(control_.descriptor(), POLLIN, Deadline{}.within(kCauseNs)));
     control_.look();
   }
   if (const PluginNotice* const notice = control_.notice(); notice && notice->mark == PluginNotice::kFailure) {
-    const bool known = notice->code > 0 && notice->code <= static_cast<std::int32_t>(Code::kAborted);
-    return base::make_error(known ? static_cast<Code>(notice->code) : Code::kRankLost, {}, "{} gave up: {}",
+    const bool known = notice->code > 0 && notice->code <= static_cast<std::int32_t>(ErrorCode::kAborted);
+    return base::make_error(known ? static_cast<ErrorCode>(notice->code) : ErrorCode::kRankLost, {}, "{} gave up: {}",
                             this->peer_.text(), text_of(notice->text));
   }
-  if (error.code() == Code::kRankLost || !control_.ended()) return error;
-  return base::make_error(Code::kRankLost, {}, "{} is gone{}; {}", this->peer_.text(), control_.end_text(),
+  if (error.code() == ErrorCode::kRankLost || !control_.ended()) return error;
+  return base::make_error(ErrorCode::kRankLost, {}, "{} is gone{}; {}", this->peer_.text(), control_.end_text(),
                           base::bare_text(error));
 }
 
@@ -215,7 +215,7 @@ bool PluginSender::join() {
     if (!greeted_ && control_.ended()) throw lost();
     if (!greeted_) return false;
     if (answer_.mark != PluginAnswer::kMark)
-      base::fail(Code::kIo, {},
+      base::fail(ErrorCode::kIo, {},
                  "{} answered with bytes that are not its address: both ranks must run the same version of Slipstream",
                  peer_.text());
     limits_.bytes = std::min(limits_.bytes, answer_.max_bytes);
@@ -304,15 +304,16 @@ void PluginReceiver::begin_listening() {
   try {
     const NetPlugin& plugin = comm_->plugin();
     if (hello_.mark != PluginHello::kMark || hello_.max_bytes == 0)
-      base::fail(Code::kIo, {},
+      base::fail(ErrorCode::kIo, {},
                  "{} did not name the plug-in that it uses: both ranks must run the same version of Slipstream",
                  peer_.text());
     if (text_of(hello_.plugin) != plugin.name().substr(0, sizeof(hello_.plugin) - 1))
-      base::fail(Code::kMismatch, {}, "{} uses the plug-in '{}', this rank the plug-in {}: all ranks need the same one",
-                 peer_.text(), text_of(hello_.plugin), plugin.text());
+      base::fail(ErrorCode::kMismatch, {},
+                 "{} uses the plug-in '{}', this rank the plug-in {}: all ranks need the same one", peer_.text(),
+                 text_of(hello_.plugin), plugin.text());
     require(calls_.listen(calls_, comm_->context(), comm_->device(), answer.handle.data(), &listener_), "listen");
     if (!listener_)
-      base::fail(Code::kIo, {}, "{}: the plug-in {} made no listener although listen succeeded", peer_.text(),
+      base::fail(ErrorCode::kIo, {}, "{}: the plug-in {} made no listener although listen succeeded", peer_.text(),
                  plugin.text());
     limits_.bytes = std::min(limits_.bytes, hello_.max_bytes);
     answer.max_bytes = limits_.bytes;
@@ -327,8 +328,8 @@ NetRequest* PluginReceiver::irecv(std::span<const NetPart> parts) {
   require_no_error();
   const std::size_t max_parts = comm_->properties().max_parts;
   if (parts.empty() || parts.size() > max_parts)
-    base::fail(Code::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible with the plug-in {}", parts.size(),
-               max_parts, comm_->plugin().text());
+    base::fail(ErrorCode::kInvalidValue, {}, "a receive of {} parts: 1 to {} are possible with the plug-in {}",
+               parts.size(), max_parts, comm_->plugin().text());
   for (const NetPart& part : parts) {
     check_part(part);
     comm_->require_own(part, peer_);
@@ -372,7 +373,7 @@ bool PluginReceiver::start(NetRequest& request) {
 }
 
 void PluginReceiver::fail_part(const NetPart& part) const {
-  base::fail(Code::kInvalidValue, {},
+  base::fail(ErrorCode::kInvalidValue, {},
              "{}: a part of {} bytes: a receive of several parts takes less than {} bytes each with the plug-in {}",
              peer_.text(), part.bytes, limits_.bytes, comm_->plugin().text());
 }
@@ -402,7 +403,7 @@ bool PluginReceiver::land(const Piece& piece) {
 }
 
 void PluginReceiver::fail_length(const NetPart& part, std::size_t room, int bytes) const {
-  base::fail(Code::kIo, {},
+  base::fail(ErrorCode::kIo, {},
              "{}: the plug-in {} reported {} bytes in test for a receive with tag {} that has room for {}: the plug-in "
              "is faulty, or the ranks disagree on sizes",
              peer_.text(), comm_->plugin().text(), bytes, part.tag, room);

@@ -93,7 +93,7 @@ UcxMemory::UcxMemory(const UcxContext& context, std::span<std::byte> bytes)
   params.address = bytes.data();
   params.length = bytes.size();
   if (const ucs_status_t status = context.ucx().mem_map(context.handle(), &params, &handle_); status != UCS_OK)
-    base::fail(Code::kOutOfMemory, {},
+    base::fail(ErrorCode::kOutOfMemory, {},
                "{} cannot register {} bytes at {}: {}. The limit of locked memory (ulimit -l) may be too low",
                context.ucx().text, bytes.size(), fmt::ptr(bytes.data()), context.status_text(status));
 }
@@ -134,7 +134,7 @@ UcxReport ask_ucx() {
 
 const Net& net_ucx() {
   base::fail(
-      Code::kUnsupported, {},
+      ErrorCode::kUnsupported, {},
       "this build of Slipstream has no UCX: the headers of UCX 1.13 or later (Debian: libucx-dev) were not found "
       "when it was configured. Install them and build again, or set SLIP_NET=tcp");
 }

@@ -84,7 +84,7 @@ void UcxReceiver::finish_part(const UcxOperation& operation) {
   NetRequest& request = requests_[index];
   if (operation.status == UCS_ERR_MESSAGE_TRUNCATED) fail_too_large(operation, request.parts[part]);
   if (operation.status != UCS_OK)
-    fail(base::make_error(Code::kRankLost, {}, "{} is gone: receiving over UCX failed: {}", peer_.text(),
+    fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: receiving over UCX failed: {}", peer_.text(),
                           port_.worker().context().status_text(operation.status)));
   request.moved[part] = operation.bytes;
   ++received_;
@@ -95,7 +95,7 @@ void UcxReceiver::finish_part(const UcxOperation& operation) {
 void UcxReceiver::fail_too_large(const UcxOperation& operation, const NetPart& part) {
   const UcxTooLarge refusal{.tag = part.tag, .bytes = operation.bytes, .room = part.bytes};
   static_cast<void>(socket_.try_send(std::as_bytes(std::span(&refusal, 1))));
-  fail(base::make_error(Code::kInvalidValue, {},
+  fail(base::make_error(ErrorCode::kInvalidValue, {},
                         "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
                         peer_.text(), operation.bytes, part.tag, part.bytes));
 }
@@ -119,14 +119,14 @@ void UcxReceiver::check_end(bool moved) {
   const bool may_come = said_goodbye ? received_ < goodbye.messages && now - ended_ns_ < kAnnouncedNs
                                      : now - moved_ns_ < kSilenceNs && now - ended_ns_ < kMaxWaitNs;
   if (unfinished_ == 0 || may_come) return;
-  fail(base::make_error(Code::kRankLost, {},
+  fail(base::make_error(ErrorCode::kRankLost, {},
                         "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
                         unfinished_, reason_text(end_error_)));
 }
 
 void UcxReceiver::require_worker() {
   if (port_.worker().handle()) return;
-  fail(base::make_error(Code::kAborted, {},
+  fail(base::make_error(ErrorCode::kAborted, {},
                         "{}: the connection has ended, because this rank closed another one in the middle of a message",
                         peer_.text()));
 }

@@ -120,8 +120,8 @@ bool UcxSender::read_answer() {
   if (!answer) return false;
   if (answer->mark != UcxAnswer::kMark || answer->address_bytes == 0 || answer->address_bytes > kMaxAddressBytes)
     fail(base::make_error(
-        Code::kIo, {}, "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream",
-        peer_.text()));
+        ErrorCode::kIo, {},
+        "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream", peer_.text()));
   if (unread_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
   number_ = answer->number;
   connect();
@@ -140,7 +140,7 @@ void UcxSender::connect() {
   for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
   const std::string limits = ucx_limits_text();
   fail(base::make_error(
-      Code::kUnsupported, {},
+      ErrorCode::kUnsupported, {},
       "{}: {} has no transport that reaches it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
       "host, set the variables of UCX alike, or set SLIP_NET=tcp",
       peer_.text(), context.ucx().text, context.status_text(status), own, limits.empty() ? "" : " with " + limits));
@@ -151,24 +151,24 @@ void UcxSender::connect() {
 void UcxSender::read_refusal(bool ended, int error) {
   if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(unread_);
       port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
-    fail(base::make_error(Code::kInvalidValue, {},
+    fail(base::make_error(ErrorCode::kInvalidValue, {},
                           "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
                           "sizes",
                           peer_.text(), refusal->room, refusal->bytes, refusal->tag));
   if (!ended || under_way_ == 0) return;
-  fail(base::make_error(Code::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}", peer_.text(),
-                        under_way_, reason_text(error)));
+  fail(base::make_error(ErrorCode::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}",
+                        peer_.text(), under_way_, reason_text(error)));
 }
 
 void UcxSender::fail_lost(ucs_status_t status) {
   static_cast<void>(read_socket());  // the receiver may have sent the reason
-  fail(base::make_error(Code::kRankLost, {}, "{} is gone: sending over UCX failed: {}", peer_.text(),
+  fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: sending over UCX failed: {}", peer_.text(),
                         port_.worker().context().status_text(status)));
 }
 
 void UcxSender::require_worker() {
   if (port_.worker().handle()) return;
-  fail(base::make_error(Code::kAborted, {},
+  fail(base::make_error(ErrorCode::kAborted, {},
                         "{}: the connection has ended, because this rank closed another one in the middle of a message",
                         peer_.text()));
 }

@@ -113,7 +113,7 @@ const UcxContext& UcxContext::of_process() {
   if (const UcxContext* const earlier = find(nullptr)) return *earlier;
   const UcxSearch search = find_ucx();
   if (!search.loaded)
-    base::fail(Code::kUnsupported, {},
+    base::fail(ErrorCode::kUnsupported, {},
                "UCX cannot be used: {}. Install it (Debian: libucx0), name its libucp.so.0 with SLIP_UCX_LIBRARY=FILE, "
                "or set SLIP_NET=tcp",
                search.problem);
@@ -154,7 +154,7 @@ void UcxContext::init(bool plain_tcp) {
   }
   if (status != UCS_OK) {
     const std::string limits = ucx_limits_text();
-    base::fail(Code::kUnsupported, {},
+    base::fail(ErrorCode::kUnsupported, {},
                "{} cannot be initialised{}: {}. `ucx_info -d` lists the transports and devices that it has; change the "
                "variables of UCX, or set SLIP_NET=tcp",
                ucx_.text, limits.empty() ? "" : " with " + limits, status_text(status));
@@ -171,7 +171,7 @@ std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
     std::shared_ptr<UcxWorker> ended;  // released after the table's lock, which the destructor of a worker takes
     return with_table([&](ProcessTable& table) {
       if (table.inherited)
-        base::fail(Code::kUnsupported, {},
+        base::fail(ErrorCode::kUnsupported, {},
                    "rank {} cannot use UCX: process {} was forked from one that has connections over UCX, whose thread "
                    "does not exist here. Start the process with exec (multiprocessing: spawn), fork before the first "
                    "communicator, or set SLIP_NET=tcp",
@@ -208,7 +208,7 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
   }
   if (handle_) end();
   with_table([](ProcessTable& table) { return --table.live; });
-  base::fail(Code::kIo, {}, "{} cannot make a worker: {}. Set SLIP_NET=tcp to use TCP instead", ucx().text,
+  base::fail(ErrorCode::kIo, {}, "{} cannot make a worker: {}. Set SLIP_NET=tcp to use TCP instead", ucx().text,
              context_.status_text(status));
 }
 

@@ -62,8 +62,9 @@ SocketAddress own_loopback(const std::vector<Interface>& all) {
   std::string names;
   for (const Interface& one : all)
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.name, one.address.host());
-  base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}",
-             filter.rule(), family, names.empty() ? "none" : names);
+  base::fail(ErrorCode::kInvalidValue, {},
+             "SLIP_SOCKET_IFNAME={}: no interface {}is accepted by this rule; there are {}", filter.rule(), family,
+             names.empty() ? "none" : names);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ SocketAddress::SocketAddress(const WireFormat& wire) {
     std::memcpy(&v6(storage_).sin6_addr, wire.address, 16);
     bytes_ = sizeof(sockaddr_in6);
   } else {
-    base::fail(Code::kParse, {}, "an address of family {} in a message: 4 or 6 is expected", wire.family);
+    base::fail(ErrorCode::kParse, {}, "an address of family {} in a message: 4 or 6 is expected", wire.family);
   }
 }
 
@@ -94,7 +95,7 @@ SocketAddress SocketAddress::unix_name(std::string_view name) {
   SocketAddress result;
   auto& address = reinterpret_cast<sockaddr_un&>(result.storage_);
   if (name.empty() || name.size() > sizeof(address.sun_path) - 1)
-    base::fail(Code::kInvalidValue, {}, "the Unix socket name '{}' has {} bytes: 1 to {} are possible", name,
+    base::fail(ErrorCode::kInvalidValue, {}, "the Unix socket name '{}' has {} bytes: 1 to {} are possible", name,
                name.size(), sizeof(address.sun_path) - 1);
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -182,7 +183,7 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
   if (error != 0)
-    base::fail(Code::kInvalidValue, {},
+    base::fail(ErrorCode::kInvalidValue, {},
                "the host '{}' has no address: {}; give a name that every host knows, or a number", host,
                ::gai_strerror(error));
   std::vector<SocketAddress> result;
@@ -195,7 +196,7 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
 std::vector<Interface> list_interfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0)
-    base::fail(Code::kIo, {}, "cannot list the network interfaces: {}", std::strerror(errno));
+    base::fail(ErrorCode::kIo, {}, "cannot list the network interfaces: {}", std::strerror(errno));
   std::vector<Interface> result;
   for (const ifaddrs* one = first; one; one = one->ifa_next) {
     if (!one->ifa_addr || !(one->ifa_flags & IFF_UP)) continue;
@@ -247,8 +248,8 @@ InterfaceFilter::InterfaceFilter(std::string_view rule) : rule_(rule) {
     rule.remove_prefix(std::min(comma + 1, rule.size()));
   }
   if (names_.empty() && !rule_.empty())
-    base::fail(Code::kInvalidValue, {}, "SLIP_SOCKET_IFNAME={}: names no interface; write eth, =eth0 or ^docker,lo",
-               rule_);
+    base::fail(ErrorCode::kInvalidValue, {},
+               "SLIP_SOCKET_IFNAME={}: names no interface; write eth, =eth0 or ^docker,lo", rule_);
 }
 
 bool InterfaceFilter::accepts(std::string_view name) const {

@@ -30,8 +30,8 @@ int poll_timeout_ms(std::int64_t deadline_ns) {
 }
 
 [[noreturn]] void fail_wait(Waited why, const std::string& what) {
-  if (why == Waited::kAborted) throw Error(Code::kAborted, what + " was aborted", {});
-  throw Error(Code::kTimeout, what + " took longer than its deadline allows", {});
+  if (why == Waited::kAborted) throw Error(ErrorCode::kAborted, what + " was aborted", {});
+  throw Error(ErrorCode::kTimeout, what + " took longer than its deadline allows", {});
 }
 
 void set_option(int descriptor, int level, int option, int value = 1) {
@@ -164,7 +164,7 @@ int try_ports(const base::PortRange& ports, const std::function<int(std::uint16_
 
 void fail_ports(const base::PortRange& ports, const std::string& what, int error) {
   if (error != EADDRINUSE || ports.first == 0) base::fail_errno(what, error);
-  base::fail(Code::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, ports.first,
+  base::fail(ErrorCode::kIo, {}, "{}: all ports of SLIP_PORTS={}-{} are in use: give a larger range", what, ports.first,
              ports.last);
 }
 
@@ -233,7 +233,7 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
-      base::fail(Code::kTimeout, {}, "{} before the deadline: {}", what, std::strerror(error));
+      base::fail(ErrorCode::kTimeout, {}, "{} before the deadline: {}", what, std::strerror(error));
     pause = std::min(2 * pause, kMaxPauseNs);
   }
 }
@@ -298,7 +298,7 @@ void Socket::recv(std::span<std::byte> bytes, const Deadline& deadline) const {
   while (!bytes.empty()) {
     const Moved moved = try_recv(bytes);
     if (moved.ended)
-      base::fail(Code::kIo, {}, "{}: the other end closed after {} of {} bytes{}", text(), wanted - bytes.size(),
+      base::fail(ErrorCode::kIo, {}, "{}: the other end closed after {} of {} bytes{}", text(), wanted - bytes.size(),
                  wanted, reason_text(moved.error));
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
@@ -352,7 +352,8 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
     std::vector<pollfd> watched;
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
     wait_for_any(watched, deadline);
-    if (deadline.abort && deadline.abort->is_set()) base::fail(Code::kAborted, {}, "connecting to others was aborted");
+    if (deadline.abort && deadline.abort->is_set())
+      base::fail(ErrorCode::kAborted, {}, "connecting to others was aborted");
     const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
     std::erase_if(pending, [&](std::size_t i) {
       const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {base::now_ns(), nullptr});

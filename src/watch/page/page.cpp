@@ -29,7 +29,7 @@ const base::EmbeddedFile& page_file(std::string_view name) {
   for (const base::EmbeddedFile& file : watch::embedded_page()) {
     if (file.name == name) return file;
   }
-  base::fail(Code::kUnsupported, Here::at(), "this build has no file '{}' for the page", name);
+  base::fail(ErrorCode::kUnsupported, Here::at(), "this build has no file '{}' for the page", name);
 }
 
 std::string bytes_of_hex(std::string_view digits) {

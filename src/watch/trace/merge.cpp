@@ -41,7 +41,7 @@ Picos clock_shift(const TraceProcess& first, const TraceProcess& process, Here h
   if (__builtin_sub_overflow(same ? process.since_boot_ns : process.since_1970_ns,
                              same ? first.since_boot_ns : first.since_1970_ns, &shift) ||
       __builtin_mul_overflow(shift, 1000, &shift) || shift < -watch::kMaxTime || shift > watch::kMaxTime)
-    base::fail(Code::kInvalidValue, here, "the clocks of ranks {} and {} are more than 26 days apart", first.rank,
+    base::fail(ErrorCode::kInvalidValue, here, "the clocks of ranks {} and {} are more than 26 days apart", first.rank,
                process.rank);
   return shift;
 }
@@ -59,7 +59,7 @@ class Merger {
       return found->second;
     };
     if (result_.records.size() + trace.records.size() > watch::kMaxRecords)
-      base::fail(Code::kInvalidValue, here_, "together the traces have more than {} records", watch::kMaxRecords);
+      base::fail(ErrorCode::kInvalidValue, here_, "together the traces have more than {} records", watch::kMaxRecords);
     for (TraceRecord record : trace.records) {
       record.device = device_of(record.device);
       record.first_range += bases.range;
@@ -100,7 +100,7 @@ class Merger {
   void move(std::uint64_t& number, std::uint64_t base, std::uint64_t& max) const {
     if (number == 0) return;
     if (__builtin_add_overflow(number, base, &number))
-      throw Error(Code::kInvalidValue, "the traces cannot be merged: ids in them are too large", here_);
+      throw Error(ErrorCode::kInvalidValue, "the traces cannot be merged: ids in them are too large", here_);
     max = std::max(max, number);
   }
 
@@ -135,7 +135,7 @@ bool are_ranks_of_one_job(std::span<const TraceData> traces) {
 
 TraceData merge_traces(std::span<const TraceData> traces, Here here) {
   if (!are_ranks_of_one_job(traces))
-    base::fail(Code::kInvalidValue, here,
+    base::fail(ErrorCode::kInvalidValue, here,
                "{} traces cannot be merged: each must be of another rank of one job, recorded at the same "
                "time",
                traces.size());

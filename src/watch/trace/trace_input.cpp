@@ -32,7 +32,7 @@ class Inflater : base::NoCopy {
       : packed_(std::move(packed)), name_(name), here_(here) {
     constexpr int kGzip = 16;  // zlib: added to windowBits, it selects the gzip format
     if (inflateInit2(&state_, MAX_WBITS + kGzip) != Z_OK)
-      base::fail(Code::kOutOfMemory, here_, "unpacking '{}': no memory for zlib", name_);
+      base::fail(ErrorCode::kOutOfMemory, here_, "unpacking '{}': no memory for zlib", name_);
   }
   ~Inflater() { inflateEnd(&state_); }
 
@@ -61,7 +61,7 @@ class Inflater : base::NoCopy {
     return count > 0;
   }
   [[noreturn]] void fail(const char* why) const {
-    base::fail(Code::kParse, here_, "cannot unpack '{}' (gzip): {}", name_, why);
+    base::fail(ErrorCode::kParse, here_, "cannot unpack '{}' (gzip): {}", name_, why);
   }
 
   base::JsonReader::Source packed_;
@@ -80,7 +80,7 @@ base::JsonReader::Source gunzip(base::JsonReader::Source packed, const std::stri
 #else
 
 base::JsonReader::Source gunzip(base::JsonReader::Source, const std::string& name, Here here) {
-  base::fail(Code::kUnsupported, here,
+  base::fail(ErrorCode::kUnsupported, here,
              "'{}' is compressed with gzip, and this program was built without zlib: unpack it with "
              "gunzip, or build again with zlib1g-dev installed",
              name);
@@ -116,7 +116,7 @@ TraceData parse(base::JsonReader::Source source, std::size_t file_bytes, const s
     base::JsonReader json(name, std::move(bytes), here);
     return read_trace_events(json, file_bytes);
   } catch (const std::bad_alloc&) {
-    base::fail(Code::kOutOfMemory, here, "reading '{}': its records do not fit into memory", name);
+    base::fail(ErrorCode::kOutOfMemory, here, "reading '{}': its records do not fit into memory", name);
   }
 }
 
@@ -142,7 +142,7 @@ class InputFile : base::NoCopy {
 
  private:
   [[noreturn]] void fail(const char* what) const {
-    base::fail(Code::kIo, here_, "cannot {} '{}': {}", what, path_, std::strerror(errno));
+    base::fail(ErrorCode::kIo, here_, "cannot {} '{}': {}", what, path_, std::strerror(errno));
   }
   const std::string& path_;
   Here here_;

@@ -13,13 +13,13 @@ class BadHandles : public DeviceTest {};
 
 TEST_P(BadHandles, UnknownDevices) {
   const auto opening = [](const char* name) { return [name] { static_cast<void>(Device::open(name)); }; };
-  EXPECT_TRUE(fails(opening("gpu"), Code::kInvalidDevice, {"'gpu'", "cpu"})) << "names what there is";
-  EXPECT_TRUE(fails(opening(""), Code::kInvalidDevice, {"cpu"}));
-  EXPECT_TRUE(fails(opening("cpu:x"), Code::kInvalidDevice, {"cpu:x"}));
-  EXPECT_TRUE(fails(opening("sim:nothing"), Code::kInvalidDevice, {"sim:nothing", "sim:h200"}));
-  EXPECT_TRUE(fails(opening("sim:/no/such/file.json"), Code::kIo, {"/no/such/file.json"}));
-  EXPECT_TRUE(fails([] { static_cast<void>(Device::open_all("cpu", 0)); }, Code::kInvalidValue, {"0"}));
-  EXPECT_TRUE(fails([] { static_cast<void>(Device::open_all("cpu", 100000)); }, Code::kInvalidValue, {"100000"}));
+  EXPECT_TRUE(fails(opening("gpu"), ErrorCode::kInvalidDevice, {"'gpu'", "cpu"})) << "names what there is";
+  EXPECT_TRUE(fails(opening(""), ErrorCode::kInvalidDevice, {"cpu"}));
+  EXPECT_TRUE(fails(opening("cpu:x"), ErrorCode::kInvalidDevice, {"cpu:x"}));
+  EXPECT_TRUE(fails(opening("sim:nothing"), ErrorCode::kInvalidDevice, {"sim:nothing", "sim:h200"}));
+  EXPECT_TRUE(fails(opening("sim:/no/such/file.json"), ErrorCode::kIo, {"/no/such/file.json"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(Device::open_all("cpu", 0)); }, ErrorCode::kInvalidValue, {"0"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(Device::open_all("cpu", 100000)); }, ErrorCode::kInvalidValue, {"100000"}));
 }
 
 TEST_P(BadHandles, DestroyedStreams) {
@@ -60,7 +60,8 @@ TEST_P(BadHandles, DestroyedStreams) {
       [&] { static_cast<void>(gone.native()); },
   };
   const std::string name = "stream " + std::to_string(gone.id());
-  for (const auto& call : calls) EXPECT_TRUE(fails(call, Code::kInvalidHandle, {name, "destroyed"})) << &call - calls;
+  for (const auto& call : calls)
+    EXPECT_TRUE(fails(call, ErrorCode::kInvalidHandle, {name, "destroyed"})) << &call - calls;
   EXPECT_TRUE(finished(reused));
   EXPECT_FALSE(timed.recorded());
   EXPECT_TRUE(event.query());
@@ -70,7 +71,8 @@ TEST_P(BadHandles, MovedFromStreams) {
   const Device device = open();
   Stream stream = device.stream();
   const Stream owner = std::move(stream);
-  EXPECT_TRUE(fails([&] { busy(stream, 0); }, Code::kInvalidHandle));  // NOLINT(bugprone-use-after-move): the point
+  EXPECT_TRUE(
+      fails([&] { busy(stream, 0); }, ErrorCode::kInvalidHandle));  // NOLINT(bugprone-use-after-move): the point
   busy(owner, 0);
   EXPECT_TRUE(finished(owner));
 }
@@ -100,8 +102,8 @@ TEST_P(BadHandles, FreedBuffers) {
       [&] { device.copy(memory, gone); },
       [&] { device.fill(gone, 1); },
   };
-  for (const auto& call : calls) EXPECT_TRUE(fails(call, Code::kInvalidHandle, {"freed"})) << &call - calls;
-  EXPECT_TRUE(fails([&] { stream.fill(gone, 1); }, Code::kInvalidHandle, {"id " + std::to_string(gone.id)}));
+  for (const auto& call : calls) EXPECT_TRUE(fails(call, ErrorCode::kInvalidHandle, {"freed"})) << &call - calls;
+  EXPECT_TRUE(fails([&] { stream.fill(gone, 1); }, ErrorCode::kInvalidHandle, {"id " + std::to_string(gone.id)}));
   EXPECT_TRUE(finished(stream));
 }
 
@@ -110,12 +112,12 @@ TEST_P(BadHandles, EmptyBuffers) {
   const Stream stream = device.stream();
   const Buffer memory = device.alloc(64);
   Buffer empty;
-  EXPECT_TRUE(fails([&] { stream.copy(memory, empty); }, Code::kInvalidHandle, {"copy source"}));
-  EXPECT_TRUE(fails([&] { stream.copy(empty, memory); }, Code::kInvalidHandle, {"copy destination"}));
-  EXPECT_TRUE(fails([&] { stream.fill(Range(), 1); }, Code::kInvalidHandle, {"fill"}));
-  EXPECT_TRUE(fails([&] { stream.free(std::move(empty)); }, Code::kInvalidHandle));
-  EXPECT_TRUE(fails([&] { static_cast<void>(empty.kind()); }, Code::kInvalidHandle));
-  EXPECT_TRUE(fails([&] { static_cast<void>(empty.host_read<int>()); }, Code::kInvalidHandle));
+  EXPECT_TRUE(fails([&] { stream.copy(memory, empty); }, ErrorCode::kInvalidHandle, {"copy source"}));
+  EXPECT_TRUE(fails([&] { stream.copy(empty, memory); }, ErrorCode::kInvalidHandle, {"copy destination"}));
+  EXPECT_TRUE(fails([&] { stream.fill(Range(), 1); }, ErrorCode::kInvalidHandle, {"fill"}));
+  EXPECT_TRUE(fails([&] { stream.free(std::move(empty)); }, ErrorCode::kInvalidHandle));
+  EXPECT_TRUE(fails([&] { static_cast<void>(empty.kind()); }, ErrorCode::kInvalidHandle));
+  EXPECT_TRUE(fails([&] { static_cast<void>(empty.host_read<int>()); }, ErrorCode::kInvalidHandle));
 }
 
 TEST_P(BadHandles, EventsOfAnotherDevice) {
@@ -124,7 +126,7 @@ TEST_P(BadHandles, EventsOfAnotherDevice) {
   const Stream here = devices[0].stream(), there = devices[1].stream();
   TimedEvent event = here.record_timed();
   const std::string ids[] = {"device " + std::to_string(devices[0].id()), "device " + std::to_string(devices[1].id())};
-  EXPECT_TRUE(fails([&] { there.record(event); }, Code::kInvalidHandle, {ids[0], ids[1]}));
+  EXPECT_TRUE(fails([&] { there.record(event); }, ErrorCode::kInvalidHandle, {ids[0], ids[1]}));
   here.sync();
   EXPECT_TRUE(event.query()) << "the record it had is untouched";
   const TimedEvent later = here.record_timed();
@@ -137,14 +139,14 @@ TEST_P(BadHandles, BuffersOfAnotherDevice) {
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   Buffer ordered = here.alloc(64, "ordered");
-  EXPECT_TRUE(fails([&] { there.free(std::move(ordered)); }, Code::kInvalidHandle,
+  EXPECT_TRUE(fails([&] { there.free(std::move(ordered)); }, ErrorCode::kInvalidHandle,
                     {"ordered", std::to_string(devices[0].id()), std::to_string(devices[1].id())}));
   EXPECT_TRUE(ordered) << "still ours";
   const Buffer remote = devices[1].alloc(64, MemoryKind::kDevice, "remote");
   EXPECT_TRUE(fails([&] { here.launch(store_kernel(), {.writes = {remote}, .scalars = {1}}); },
-                    Code::kPeerAccessNotEnabled, {"store", "remote"}));
+                    ErrorCode::kPeerAccessNotEnabled, {"store", "remote"}));
   Buffer plain = devices[0].alloc(64, MemoryKind::kDevice, "plain");
-  EXPECT_TRUE(fails([&] { here.free(std::move(plain)); }, Code::kInvalidValue, {"plain"})) << "not from a stream";
+  EXPECT_TRUE(fails([&] { here.free(std::move(plain)); }, ErrorCode::kInvalidValue, {"plain"})) << "not from a stream";
   EXPECT_TRUE(plain);
 }
 
@@ -157,8 +159,8 @@ TEST_P(BadHandles, ARecordThatFailsLeavesTheEventAsItWas) {
   stream.sync();
   const auto before = event - begin;
   broken.launch(fail_kernel());
-  EXPECT_TRUE(fails([&] { broken.sync(); }, Code::kLaunchFailed));
-  EXPECT_TRUE(fails([&] { broken.record(event); }, Code::kLaunchFailed));
+  EXPECT_TRUE(fails([&] { broken.sync(); }, ErrorCode::kLaunchFailed));
+  EXPECT_TRUE(fails([&] { broken.record(event); }, ErrorCode::kLaunchFailed));
   EXPECT_TRUE(event.query());
   EXPECT_EQ(event - begin, before);
 }

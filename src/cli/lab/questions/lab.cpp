@@ -18,7 +18,7 @@ Finding run_question(const Bench& bench, const Question& question) {
   try {
     return question.run(bench);
   } catch (const Error& error) {
-    const bool refused = error.code() == Code::kInvalidDevice || error.code() == Code::kInvalidValue;
+    const bool refused = error.code() == ErrorCode::kInvalidDevice || error.code() == ErrorCode::kInvalidValue;
     if (!bench.on_gpu() || !refused) throw;
     return {"nothing: this GPU cannot be opened as the experiment needs it", error.what(), "Ask it on cpu or sim.",
             false};
