@@ -7,6 +7,7 @@
 
 #include "cpu_ranks.hpp"
 #include "slip/event.hpp"
+#include "slip/plan.hpp"
 #include "support/errors.hpp"
 
 namespace slip::test_repeated_calls {
@@ -183,6 +184,23 @@ TEST(RepeatedCalls, OnTwoDevicesByTurns) {
       stream.sync();
     }
     EXPECT_EQ(read(rank, data)[1], 256U);
+  }));
+}
+
+// The next device often gets the address of the one that was closed before.
+TEST(RepeatedCalls, OnAClosedDeviceAreNotThoseOnTheNextOne) {
+  expect_no_errors(with_ranks(1, [&](Rank& rank) {
+    for (int i = 0; i < 4; ++i) {
+      {
+        const Device closed = Device::open("cpu", {.compute_workers = 2});
+        const Stream stream = closed.stream();
+        for (int call = 0; call < 3; ++call) rank.comm.barrier(stream);
+        stream.sync();
+      }
+      const Device next = Device::open("sim:h200");
+      const Stream stream = next.stream();
+      EXPECT_TRUE(fails([&] { rank.comm.barrier(stream); }, ErrorCode::kUnsupported, {"different clocks"}));
+    }
   }));
 }
 

@@ -259,7 +259,7 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
 bool Communicator::State::start_known(const comm::Call& call, const Range& to, const Range& from,
                                       runtime::StreamState& stream, Here here) {
   const base::LockGuard lock(mutex_);
-  comm::KnownCall* const known = known_.find(call, to, from, stream.core);
+  comm::KnownCall* const known = known_.find(call, to, from, stream.core->id);
   if (!known) return false;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
@@ -409,7 +409,7 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (captures) return capture(state, op, call, {});
   const base::LockGuard lock(mutex_);
   start_call(call, op, state, runtime::issue);
-  if (is_repeatable(call)) known_.keep({call, to, from, out > 0, in > 0, state.core, {call, 0, 0, rank, nranks}});
+  if (is_repeatable(call)) known_.keep({call, to, from, out > 0, in > 0, state.core->id, {call, 0, 0, rank, nranks}});
 }
 
 // Fills in `issued_`. Throws if a message cannot be sent or received.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "comm/api/call.hpp"
 #include "comm/plan/host_program.hpp"
@@ -22,12 +23,14 @@ inline bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
 struct KnownCall {
   Call call;
   Range to, from;
-  bool writes = false, reads = false;         // the call uses `to`, `from` on this rank
-  const runtime::DeviceCore* core = nullptr;  // of its stream; null: no call is kept here
+  bool writes = false, reads = false;  // the call uses `to`, `from` on this rank
+  // The id of its stream's device; 0: no call is kept here. Not the address of the device: after that device is closed,
+  // the next one may get its address.
+  std::uint32_t device = 0;
   HostProgramBuilder program{Call{}, 0, 0, 0, 1};
 
-  bool is(const Call& other, const Range& other_to, const Range& other_from, const runtime::DeviceCore* on) const {
-    return core == on && same(from, other_from) && same(to, other_to) && call == other && is_alive(reads, from) &&
+  bool is(const Call& other, const Range& other_to, const Range& other_from, std::uint32_t on) const {
+    return device == on && same(from, other_from) && same(to, other_to) && call == other && is_alive(reads, from) &&
            is_alive(writes, to);
   }
 
@@ -44,9 +47,9 @@ struct KnownCall {
 class KnownCalls {
  public:
   // The call with exactly these ranges, if it is known and its buffers still exist.
-  KnownCall* find(const Call& call, const Range& to, const Range& from, const runtime::DeviceCore* core) {
+  KnownCall* find(const Call& call, const Range& to, const Range& from, std::uint32_t device) {
     KnownCall& kept = calls_[index(call, to, from)];
-    return kept.is(call, to, from, core) ? &kept : nullptr;
+    return kept.is(call, to, from, device) ? &kept : nullptr;
   }
   void keep(const KnownCall& call) { calls_[index(call.call, call.to, call.from)] = call; }
 
