@@ -204,5 +204,21 @@ TEST(RepeatedCalls, OnAClosedDeviceAreNotThoseOnTheNextOne) {
   }));
 }
 
+TEST(RepeatedCalls, NeedTheAccessToAPeerEachTime) {
+  expect_no_errors(with_ranks(1, [&](Rank& rank) {
+    const Device peer = Device::open("cpu", {.compute_workers = 2});
+    const Buffer in = peer.alloc(8), out = rank.device.alloc(8);
+    rank.device.enable_peer_access(peer);
+    for (int i = 0; i < 3; ++i) sum(rank, out, in);
+    rank.stream.sync();
+    rank.device.disable_peer_access(peer);
+    EXPECT_TRUE(fails([&] { sum(rank, out, in); }, ErrorCode::kPeerAccessNotEnabled, {"enable_peer_access"}));
+    EXPECT_TRUE(fails([&] { sum(rank, in, out); }, ErrorCode::kPeerAccessNotEnabled, {"enable_peer_access"}));
+    rank.device.enable_peer_access(peer);
+    sum(rank, out, in);
+    rank.stream.sync();
+  }));
+}
+
 }  // namespace
 }  // namespace slip::test_repeated_calls

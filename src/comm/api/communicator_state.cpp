@@ -409,7 +409,9 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (captures) return capture(state, op, call, {});
   const base::LockGuard lock(mutex_);
   start_call(call, op, state, runtime::issue);
-  if (is_repeatable(call)) known_.keep({call, to, from, out > 0, in > 0, state.core->id, {call, 0, 0, rank, nranks}});
+  const auto stays = [&](const Range& range) { return comm::stays_accessible(*state.core, range); };
+  if (is_repeatable(call) && std::ranges::all_of(op.reads, stays) && std::ranges::all_of(op.writes, stays))
+    known_.keep({call, to, from, out > 0, in > 0, state.core->id, {call, 0, 0, rank, nranks}});
 }
 
 // Fills in `issued_`. Throws if a message cannot be sent or received.

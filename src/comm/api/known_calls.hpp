@@ -20,6 +20,12 @@ inline bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
                                : runtime::address(from) == runtime::address(to) + own;
 }
 
+// Whether a call of the device may use the memory for as long as it exists. Access to the memory of another device can
+// be disabled, so it is checked for each call.
+inline bool stays_accessible(const runtime::DeviceCore& core, const Range& range) {
+  return range.block->core == &core || range.block->kind == MemoryKind::kPinned;
+}
+
 struct KnownCall {
   Call call;
   Range to, from;
