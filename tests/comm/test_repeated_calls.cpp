@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <random>
+#include <stdexcept>
+#include <string>
 
 #include "cpu_ranks.hpp"
 #include "slip/event.hpp"
@@ -217,6 +220,53 @@ TEST(RepeatedCalls, NeedTheAccessToAPeerEachTime) {
     rank.device.enable_peer_access(peer);
     sum(rank, out, in);
     rank.stream.sync();
+  }));
+}
+
+// The error of a call: its code and text, which names the line of the call.
+std::string error_of(Rank& rank, const Buffer& data, StreamRef stream) {
+  try {
+    rank.comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
+  } catch (const Error& error) {
+    return std::to_string(static_cast<int>(error.code())) + " " + error.what();
+  }
+  return "none";
+}
+
+// In each state that a known call does not check itself, it fails as a first call does.
+TEST(RepeatedCalls, FailAsAFirstCallDoes) {
+  expect_no_errors(with_ranks(1, [&](Rank& rank) {
+    const Buffer known = words(rank, 2, 1), first = words(rank, 2, 1);
+    for (int i = 0; i < 3; ++i) sum(rank, known, known);
+    const auto compare = [&](const char* state, StreamRef stream) {
+      const std::string error = error_of(rank, known, stream);
+      EXPECT_EQ(error, error_of(rank, first, stream)) << state;
+      EXPECT_NE(error, "none") << state;
+    };
+
+    rank.stream.host([&] { compare("in a host function", rank.stream); });
+    rank.stream.sync();
+
+    std::optional<Stream> closed = rank.device.stream();
+    const StreamRef destroyed = *closed;
+    closed.reset();
+    compare("destroyed stream", destroyed);
+
+    const Stream failed = rank.device.stream();
+    const Kernel wrong{"wrong", [](const Args&) { throw std::runtime_error("as asked"); }};
+    failed.launch(wrong, {});
+    EXPECT_TRUE(fails([&] { failed.sync(); }, ErrorCode::kLaunchFailed));
+    compare("failed stream", failed);
+
+    const Stream captured = rank.device.stream();
+    captured.begin_capture();
+    compare("legacy stream in a capture", rank.device.default_stream());
+    EXPECT_TRUE(fails([&] { static_cast<void>(captured.end_capture()); }, ErrorCode::kCaptureInvalidated));
+
+    sum(rank, known, known);
+    rank.stream.sync();
+    rank.comm.abort();
+    compare("aborted communicator", rank.stream);
   }));
 }
 
