@@ -1,5 +1,6 @@
 // Small calls that a rank makes again, with the same ranges: they take a shorter way (KnownCalls). Results, errors and
 // plans must be those of a first call.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,8 +9,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/sync.hpp"
 #include "cpu_ranks.hpp"
 #include "slip/event.hpp"
+#include "slip/observer.hpp"
 #include "slip/plan.hpp"
 #include "support/errors.hpp"
 
@@ -267,6 +270,81 @@ TEST(RepeatedCalls, FailAsAFirstCallDoes) {
     rank.stream.sync();
     rank.comm.abort();
     compare("aborted communicator", rank.stream);
+  }));
+}
+
+// The records of one stream, as texts without times.
+class StreamLog final : public Observer {
+ public:
+  void on(const Record& record) override {
+    const base::LockGuard lock(mutex_);
+    if (record.stream == 0 || record.stream != stream_) return;
+    std::string text = fmt::format("kind {} {} {} at {}:{}", static_cast<int>(record.kind), record.name.text(),
+                                   engine_name(record.engine), record.here.file, record.here.line);
+    if (record.op) {
+      text += fmt::format(" {} bytes", record.op->cost.bytes);
+      for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
+        for (const Range& range : ranges) text += fmt::format(" {}+{}:{}", range.id, range.offset, range.bytes);
+      }
+    }
+    texts_.push_back(text);
+    if (record.kind == RecordKind::kSubmit) positions_.push_back(record.position);
+  }
+  void begin(std::uint64_t stream) {
+    const base::LockGuard lock(mutex_);
+    stream_ = stream;
+    texts_.clear();
+    positions_.clear();
+  }
+  std::vector<std::string> texts() const {
+    const base::LockGuard lock(mutex_);
+    return texts_;
+  }
+  std::vector<std::uint64_t> positions() const {
+    const base::LockGuard lock(mutex_);
+    return positions_;
+  }
+
+ private:
+  mutable base::Mutex mutex_;
+  std::uint64_t stream_ SLIP_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> texts_ SLIP_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> positions_ SLIP_GUARDED_BY(mutex_);
+};
+
+struct Attached : base::NoCopy {
+  explicit Attached(Observer& which) : observer(which) { attach_observer(observer); }
+  ~Attached() { detach_observer(observer); }
+  Observer& observer;
+};
+
+// The observer is attached when the call is known already.
+TEST(RepeatedCalls, AreReportedLikeAFirstCall) {
+  expect_no_errors(with_ranks(1, [&](Rank& rank) {
+    const Buffer data = words(rank, 2, 1);
+    for (int i = 0; i < 3; ++i) sum(rank, data, data);
+    rank.stream.sync();
+    StreamLog log;
+    const Attached attached(log);
+    const auto records = [&](StreamRef stream, int calls) {
+      log.begin(stream.id());
+      for (int i = 0; i < calls; ++i) {
+        rank.comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
+        stream.sync();
+      }
+      return log.texts();
+    };
+    const std::vector<std::string> got = records(rank.stream, 1);
+    static_cast<void>(records(rank.stream, 3));
+    const std::vector<std::uint64_t> positions = log.positions();
+    const Device other = Device::open("cpu", {.compute_workers = 2});
+    const Stream first = other.stream();  // no call on this device is known
+    const std::vector<std::string> expected = records(first, 1);
+    EXPECT_GE(expected.size(), 2U);  // submitted, and run
+    EXPECT_EQ(got, expected);
+    ASSERT_EQ(positions.size(), 3U);
+    EXPECT_LT(positions[0], positions[1]);
+    EXPECT_LT(positions[1], positions[2]);
   }));
 }
 
