@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <iterator>
 
 #include "base/json_text.hpp"
@@ -63,6 +64,11 @@ std::string single_line_text(std::string_view text) {
   });
 }
 
-void log_line(std::string_view text) { fmt::print(stderr, "slip: {}\n", terminal_text(text)); }
+void log_line(std::string_view text) noexcept {
+  try {
+    fmt::print(stderr, "slip: {}\n", terminal_text(text));
+  } catch (const std::exception&) {  // stderr is closed or full, or no memory for the text
+  }
+}
 
 }  // namespace slip::base

@@ -15,7 +15,8 @@ std::string terminal_text(std::string_view text);
 // '?'.
 std::string single_line_text(std::string_view text);
 
-// Writes "slip: text" to stderr. For errors that cannot be thrown: in destructors and at process exit.
-void log_line(std::string_view text);
+// Writes "slip: text" to stderr. For errors that cannot be thrown: in destructors and at process exit. A line that
+// cannot be written is lost.
+void log_line(std::string_view text) noexcept;
 
 }  // namespace slip::base

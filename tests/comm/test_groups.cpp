@@ -1,6 +1,8 @@
 // How a group ends: by end(), by cancel(), in its destructor, by an exception, and after its communicator.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <stdexcept>
 #include <thread>
@@ -190,6 +192,22 @@ TEST_P(Groups, WithoutEndAreLoggedOnce) {
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_EQ(text.find("without end()", at + wanted.size()), std::string::npos) << text;
   expect_unended(4);
+}
+
+TEST_P(Groups, WithoutEndAreAnErrorEvenIfItCannotBeLogged) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  if (full < 0) GTEST_SKIP() << "no /dev/full here";
+  const int log = ::dup(STDERR_FILENO);
+  ::dup2(full, STDERR_FILENO);
+  {
+    const Group group;
+    exchange(out, in);
+  }
+  ::dup2(log, STDERR_FILENO);
+  ::close(log);
+  ::close(full);
+  expect_unended(2);
 }
 
 // A group that begins and ends in a destructor while an exception unwinds the stack works like any other.
