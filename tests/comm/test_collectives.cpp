@@ -1,9 +1,12 @@
 // Collectives between ranks of one host, as threads and as processes. One thread computes the expected results.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "cpu_ranks.hpp"
 #include "slip/communicator.hpp"
@@ -233,6 +236,27 @@ TEST(Collectives, ACallIsAnOpOfItsStream) {
   EXPECT_TRUE(passed.load());
   EXPECT_EQ(data[0].host_read<int>()[0], 3);
   EXPECT_EQ(data[1].host_read<int>()[0], 3);
+}
+
+// The thread that waits for room in the stream holds the lock of the communicator. The host function must be refused
+// without it.
+TEST(Collectives, AHostFunctionIsRefusedWhileACallWaitsForRoom) {
+  const Device device = Device::open("cpu", {.compute_workers = 2, .queue_depth = 16});
+  const std::vector<Device> devices{device};
+  std::vector<Communicator> comms = Communicator::init_all(devices, {});
+  const Stream stream = device.stream();
+  const Buffer data = device.alloc(64, MemoryKind::kPinned);
+  std::atomic<int> issued{0};
+  stream.host([&] {
+    for (int known = -1; known != issued.load();) {  // until the stream has no room
+      known = issued.load();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_TRUE(fails([&] { comms[0].barrier(stream); }, ErrorCode::kNotPermitted, {"host function"}));
+    EXPECT_TRUE(fails([&] { comms[0].send(data, 0, stream); }, ErrorCode::kNotPermitted, {"host function"}));
+  });
+  for (; issued < 100; ++issued) comms[0].barrier(stream);
+  stream.sync();
 }
 
 TEST(Collectives, CallsThatDifferFailOnAllRanks) {

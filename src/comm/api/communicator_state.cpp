@@ -370,6 +370,8 @@ void Communicator::State::drain() {
 void Communicator::State::issue_call(const comm::Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
   runtime::StreamState& state = *stream.state(here);
+  // Before the lock: a thread that waits for room in the stream holds it, perhaps until the caller's op has run.
+  runtime::require_usable(*state.core, here);
   const bool captures = state.capture.load(std::memory_order_relaxed) != nullptr;
   if (!captures && start_known(call, to, from, state, here)) return;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
@@ -444,6 +446,7 @@ runtime::StreamState& Communicator::State::require_stream_for(std::span<const co
   const Here here = messages.front().here;
   require_usable(here);
   runtime::StreamState& state = *stream.state(here);
+  runtime::require_usable(*state.core, here);  // before the lock, see issue_call()
   if (state.core->info.world != world()) [[unlikely]]
     require_device(*state.core, names[comm::Collective::kMessage].text(), here);
   return state;
