@@ -1,4 +1,5 @@
-// A plan of 64 small kernels in two streams, forked and joined, beside a CUDA graph captured from the same calls.
+// A plan of 64 small kernels in two streams, forked and joined, compared with a CUDA graph captured from the same
+// calls.
 #include "bars.hpp"
 #include "gpu.hpp"
 #include "slip/plan.hpp"
