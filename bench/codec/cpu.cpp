@@ -65,7 +65,7 @@ double best_decode_rate(DataType type, std::size_t blocks, int runs) {
   return rate;
 }
 
-// 4 GB/s, also from memory to memory. There a copy of the same weights is the most that can be.
+// Target: 4 GB/s, also from memory to memory. There the rate of a copy of the same weights is the upper limit.
 void add_decode_bars(Harness& harness, DataType type) {
   harness.add({.area = "codec",
                .name = fmt::format("decode_{}_one_core", data_type_name(type)),

@@ -1,4 +1,5 @@
-// Pinned copies beside cudaMemcpyAsync. Each side has memory of its own, so that how slip takes memory counts, too.
+// Pinned copies, compared with cudaMemcpyAsync. Each side allocates its own memory, because the allocation can change
+// the rate of copies.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -11,8 +12,9 @@ namespace slip::bench {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kMoved = 1024 * kMiB;  // a sample: 20 ms at 55 GB/s, beside which one sync is nothing
-constexpr std::size_t kProbes = 64;          // words that are checked, spread over the copy
+constexpr std::size_t kMoved =
+    1024 * kMiB;                     // bytes of a sample: 20 ms at 55 GB/s, so that the time of a sync is negligible
+constexpr std::size_t kProbes = 64;  // number of words that are checked, spread over the copy
 
 enum class Way { kIn, kOut };
 
@@ -32,8 +34,8 @@ class RawMemory {
   void* on_device = nullptr;
 };
 
-// Where the copies of one side come from and go to. Before a sample the source's probes get new values and the target's
-// others; after it they must be equal.
+// The source and the target of the copies of one side. Before a sample, the probed words of source and target get
+// different new values; after it they must be equal.
 struct Ends {
   void* host;
   void* on_device;

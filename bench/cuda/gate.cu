@@ -13,7 +13,8 @@ struct Gate::Words {
 
 namespace {
 
-// A gate that nobody opens would leave the GPU spinning for good: a kernel outlives the process that launched it.
+// Without a timeout, a gate that is never opened would leave the GPU spinning: a kernel outlives the process that
+// launched it.
 constexpr unsigned long long kTimeoutNs = 2'000'000'000;
 
 __device__ unsigned long long timer_ns() {
@@ -37,7 +38,7 @@ Gate::Gate() {
   void* memory = nullptr;
   check(cudaMallocHost(&memory, sizeof(Words)), "cudaMallocHost");
   words_ = new (memory) Words{1, 0};
-  // The first launch of a kernel loads it, which may wait for the device: not behind a gate that is closed.
+  // The first launch of a kernel loads it, which may wait for the device. So it must not happen behind a closed gate.
   hold<<<1, 1>>>(&words_->opened, &words_->timed_out);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

@@ -1,4 +1,5 @@
-// Gate: holds a stream of the GPU back, so that submission alone is timed and nothing hides behind the GPU's own work.
+// Gate: a kernel that blocks a stream of the GPU until the host opens the gate. So the submission of the later work is
+// timed alone, without the GPU's own time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,11 +13,11 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // Later work of the stream waits for open(). At most 1,024 launches fit behind it: the next would hold the host.
+  // Later work of the stream waits for open(). At most 1,024 launches fit behind it: the next would block the host.
   void close(cudaStream_t stream);
   void open();
 
-  // Throws if the gate opened by its timeout. Only when the stream is done.
+  // Throws if the gate opened by its timeout. REQUIRES: the stream is done.
   void expect_held() const;
 
  private:

@@ -13,7 +13,7 @@ constexpr unsigned kBurnBlocksPerProcessor = 2;  // 2048 threads: all that a mul
 
 std::unique_ptr<Device> g_device;
 
-// A shift between multiplications, or the compiler folds several steps into one.
+// The shift between the multiplications keeps the compiler from combining several steps into one.
 __host__ __device__ inline unsigned churn(unsigned word, unsigned steps) {
   for (unsigned i = 0; i < steps; ++i) word = (word ^ (word >> 15)) * 0x2c1b3c6du + 0x9e3779b9u;
   return word;
@@ -86,9 +86,9 @@ Record on_gpu(Record record) {
       context.skip(std::move(reason));
       return {};
     }
-    static bool s_said = false;  // once a run: the rows are of one device
+    static bool s_said = false;  // the note is printed once: all rows are of one device
     if (!std::exchange(s_said, true)) context.note(gpu_text());
-    device();  // makes its context current before a raw call could make another
+    device();  // makes its context current before a raw call could make another context
     return record(context);
   };
 }
@@ -152,7 +152,8 @@ unsigned burn_steps_for(double ns) {
                   }) /
            kKernels;
   };
-  // The first rounds bring the clock up; each takes the slope from the last, since the start of a kernel is in it too.
+  // Each round scales the number of steps by the time measured. Several rounds are needed: the clock rate rises during
+  // the first ones, and the time of a kernel includes its start, so it is not proportional to the steps.
   unsigned steps = 1000;
   for (int round = 0; round < 6; ++round) {
     const double scaled = static_cast<double>(steps) * ns / kernel_ns(steps);

@@ -1,5 +1,5 @@
-// What the bars share: the device, raw streams and memory beside it, kernels whose work can be checked, and pairs of
-// runs. The host thread of the benchmark is the only one that uses any of it.
+// Helpers of all bars: the device, streams and events made with raw CUDA calls, kernels whose work can be checked, and
+// pairs of runs. Only the main thread of the benchmark uses them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ namespace slip::bench {
 
 void expect(bool holds, const std::string& otherwise);
 
-// Wraps the record function of a bar: without a GPU it gives no samples but the reason.
+// Wraps the record function of a bar: without a GPU it takes no samples and gives the reason.
 using Record = std::function<Recorded(Context&)>;
 Record on_gpu(Record record);
 
@@ -54,8 +54,8 @@ class RawEvent {
 // GPU time of what `submit` puts into the stream, by events around it.
 double gpu_ns(const RawStream& stream, const std::function<void()>& submit);
 
-// kCount adds scalar 0 to the word it writes; its read range is not read. As near to an empty kernel as one can be that
-// leaves a trace of every launch: one thread, one atomic whose result nobody waits for.
+// kCount adds scalar 0 to the word that it writes; it does not read its read range. It is almost an empty kernel, but
+// every launch can be counted: it has one thread, which makes one atomic addition and does not wait for the result.
 extern const Kernel kCount;
 void launch_count(const unsigned* unused, unsigned* word, unsigned value, cudaStream_t stream);
 
@@ -75,21 +75,22 @@ class Counter {
   Buffer memory_;
 };
 
-// kBurn computes without touching memory to speak of: thread i turns word i of the range into churn(word, steps).
-// burn_words() threads fill every multiprocessor, so that a second kernel runs after the first and not beside it.
+// kBurn computes and hardly accesses memory: thread i replaces word i of the range by churned(word, steps).
+// burn_words() threads fill every multiprocessor, so two such kernels do not run concurrently.
 extern const Kernel kBurn;  // scalar 0: steps
 void launch_burn(unsigned* words, unsigned steps, cudaStream_t stream);
 unsigned burn_words();
-unsigned burn_steps_for(double ns);  // measured on this device, now
+unsigned burn_steps_for(double ns);  // the number of steps that take this time; measured on this device at each call
 unsigned churned(unsigned word, unsigned steps);
 
-// Samples of two sides that ran in turn; odd turns go backwards. A first turn is not kept.
+// Samples of two sides that are measured alternately; every second pair begins with the other side. The first pair is
+// not kept.
 struct Pairs {
   std::vector<double> ours, raw;
 };
 Pairs take_pairs(const Context& context, const std::function<double()>& ours, const std::function<double()>& raw);
 
-// Pairs as what is judged; the sides themselves are kept beside it as ours_ns and raw_ns, and noted.
+// The figure that a bar compares, from pairs. The samples of both sides are kept with it, as ours_ns and raw_ns.
 Recorded extra_ns(Context& context, Pairs pairs);  // ours - raw
 Recorded percent(Context& context, Pairs pairs);   // 100 * ours / raw
 

@@ -1,4 +1,5 @@
-// `make bench ONLY=cuda`: the cuda device beside raw CUDA calls. Without a GPU every bar is skipped, with the reason.
+// `make bench ONLY=cuda`: the cuda device compared with raw CUDA calls. Without a GPU every bar is skipped, with the
+// reason.
 #include "bars.hpp"
 #include "gpu.hpp"
 

@@ -1,5 +1,6 @@
-// Copy in, compute and copy out of 16 chunks over four streams. No schedule can be faster than the busiest engine's
-// work and, before and after it, one chunk on each of the others; both are measured alone, raw, in the same turn.
+// Copy in, compute and copy out of 16 chunks over four streams, compared with a lower bound: all work of the busiest
+// engine, and one chunk on each of the other engines before and after it. The work of each engine is measured alone,
+// with raw CUDA calls, before each pair of runs.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -15,10 +16,10 @@ constexpr std::size_t kBytes = std::size_t{256} << 20;
 constexpr std::size_t kChunks = 16;
 constexpr std::size_t kChunk = kBytes / kChunks;
 constexpr std::size_t kChunkWords = kChunk / sizeof(unsigned);
-constexpr std::size_t kStreams = 4;  // three are needed to keep three engines busy; the fourth takes up jitter
+constexpr std::size_t kStreams = 4;  // three keep three engines busy; the fourth makes up for variations in time
 constexpr double kLimitPercent = 103;
-// Copies in both directions at once are each a little slower than alone, for reasons of the bus. Compute that is this
-// much longer than a copy is the busiest engine all the same, so the bound stays one that can be reached.
+// Copies in both directions at the same time are each a little slower than alone, because they share the bus. Compute
+// takes this much longer than a copy alone, so it is the busiest engine even then, and the bound can be reached.
 constexpr double kComputePerCopy = 1.15;
 
 struct Turn {
@@ -113,7 +114,8 @@ class Pipeline {
     return elapsed;
   }
 
-  // Words of a chunk that are checked: the first and last that the kernel changes, and the last, which it does not.
+  // The words of a chunk that are checked: the first and the last word that the kernel changes, and the last word of
+  // the chunk, which it does not change.
   std::array<std::size_t, 3> probes() const { return {0, burn_words() - 1, kChunkWords - 1}; }
 
   void clear() {

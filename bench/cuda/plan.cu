@@ -1,4 +1,5 @@
-// A plan of 64 small kernels in two streams, forked and joined, beside a CUDA graph captured from the same calls.
+// A plan of 64 small kernels in two streams, forked and joined, compared with a CUDA graph captured from the same
+// calls.
 #include "bars.hpp"
 #include "gpu.hpp"
 #include "slip/plan.hpp"
@@ -6,8 +7,8 @@
 namespace slip::bench {
 namespace {
 
-constexpr std::size_t kBranch = 31;  // kernels of a branch; with the one before the fork and after the join 64
-constexpr std::size_t kKernels = 2 * kBranch + 2;
+constexpr std::size_t kBranch = 31;                // kernels of each of the two branches
+constexpr std::size_t kKernels = 2 * kBranch + 2;  // 64: also one before the fork and one after the join
 constexpr std::size_t kLaunches = 200;
 constexpr double kLimitPercent = 105;
 

@@ -1,6 +1,6 @@
-// What a call through slip costs the host beside the same raw call. Each workload is measured twice: submitted and run,
-// which is what a program sees, but where the GPU is the slower side it hides the host; and submitted alone, behind a
-// gate, which shows the host's cost whole.
+// The host time of a call of Slipstream, compared with the raw CUDA call. Each workload is measured in two ways. Until
+// all work has run: that is what a program observes, but if the GPU is slower than the host, its time hides the host's.
+// Only the submission, behind a closed gate: that is the host's time alone.
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,8 +12,8 @@
 namespace slip::bench {
 namespace {
 
-constexpr double kExtraLimit = 200;     // ns an op
-constexpr std::size_t kBatchOps = 480;  // below the 1,024 that the hardware queue takes, with room
+constexpr double kExtraLimit = 200;     // nanoseconds that an op may take longer than the raw call
+constexpr std::size_t kBatchOps = 480;  // well below the 1,024 launches that fit into a hardware queue
 
 enum class Held { kNo, kYes };
 enum class Side { kOurs, kRaw };
@@ -54,7 +54,7 @@ struct Launches final : Workload {
   }
 };
 
-// The raw side records one event again and again, the cheapest there is; a wait takes the record made last.
+// The raw side records the same event each time, which is the fastest way. A wait refers to the last record.
 struct RecordWait final : Workload {
   RecordWait() { ops = 2, launches = 0, second_held = true; }
   void ours(std::size_t rounds) const override {
@@ -96,7 +96,7 @@ struct PingPong final : Workload {
   RawEvent there_{cudaEventDisableTiming}, back_{cudaEventDisableTiming};
 };
 
-// Nanoseconds: with the gate until all is submitted, without it until all is done.
+// Returns nanoseconds: with a gate until all work is submitted, without one until all work is done.
 double run(const Workload& work, Side side, std::size_t rounds, Gate* gate) {
   const bool ours = side == Side::kOurs;
   const cudaStream_t first = ours ? work.a.native() : static_cast<cudaStream_t>(work.raw_a);
@@ -108,9 +108,9 @@ double run(const Workload& work, Side side, std::size_t rounds, Gate* gate) {
   else work.raw(rounds);
   const double submitted = timer.elapsed_ns();
   if (gate) {
-    // Proves that the work waited for the gate, and with it that records and waits did what they are for.
+    // Checks that the work waits for the gate. If the second stream does, the records and waits have had an effect.
     const cudaError_t state = cudaStreamQuery(work.second_held ? second : first);
-    static_cast<void>(cudaGetLastError());  // "not ready" stays behind as an error, which the next check would find
+    static_cast<void>(cudaGetLastError());  // clears "not ready": otherwise the next check would find it as an error
     expect(state == cudaErrorNotReady, "the gate did not hold the work");
     gate->open();
   }
@@ -121,8 +121,8 @@ double run(const Workload& work, Side side, std::size_t rounds, Gate* gate) {
   return gate ? submitted : done;
 }
 
-// Interleaved batch by batch: the machine's own ups and downs then meet both sides alike, and a held queue takes only
-// so many. The sum of a side is one sample.
+// Measures the two sides alternately, in batches: changes of the machine's speed then affect both sides alike, and a
+// batch fits into the queue behind the gate. The sum over the batches of a side is one sample.
 Pairs interleaved_pairs(const Context& context, const Workload& work, std::size_t all_ops, Held held) {
   std::optional<Gate> gate;
   if (held == Held::kYes) gate.emplace();
@@ -159,8 +159,9 @@ void add_extra(Harness& harness, const std::string& name, std::size_t ops) {
   }
 }
 
-// Nanoseconds a pair of alloc and free, submitted and run.
 constexpr std::size_t kAllocBytes = std::size_t{1} << 20;
+
+// Both functions return nanoseconds for a pair of allocation and free, until all work has run.
 
 double alloc_free_ours(const Stream& stream, std::size_t pairs) {
   const std::size_t before = device().memory().used;

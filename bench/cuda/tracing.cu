@@ -14,7 +14,7 @@ constexpr std::size_t kKernels = 2000;
 constexpr double kKernelNs = 50'000;
 constexpr double kLimitPercent = 103;
 
-// The kernels work on one word range in turn, so that its end tells that all of them ran.
+// The kernels change one range of words, one after the other. The final value shows that all of them ran.
 class Chain {
  public:
   explicit Chain(std::size_t kernels) : kernels_(kernels) {}
@@ -28,7 +28,7 @@ class Chain {
     return elapsed;
   }
 
-  // stop() counts: what a trace puts off until then is part of its price.
+  // The time of stop() counts: a trace may postpone work until then.
   double run_traced() {
     clear();
     Trace trace;
@@ -61,7 +61,7 @@ class Chain {
     expect(word == wanted_, "not every kernel of the chain ran");
   }
 
-  // The length of a typical kernel, after a look that the trace has all of them.
+  // Checks that the trace has all kernels, and returns the median of their durations.
   double kernel_ns(const TraceData& data) const {
     std::vector<double> durations;
     for (const TraceSpan& span : data.spans()) {

@@ -1,5 +1,6 @@
-// Steps of two ranks on two hosts, network namespaces joined by a link that is slow enough to take about as long as the
-// compute: the reduction in the compute stream, by DDP's rule, and planned, in turns in one run.
+// Steps of two ranks on two hosts. The hosts are network namespaces. Their link is so slow that communication takes
+// about as long as the compute. One run alternates three ways: the reduction in the compute stream, by DDP's rule, and
+// planned.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -163,8 +164,9 @@ struct LinkRun {
   std::string report, unavailable;
 };
 
-// Two namespaces and a pair of wires with a rate; gone with it. With a burst of 64 KiB the kernel cuts what TCP sends
-// at once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.
+// Two network namespaces, and a veth pair with a limited rate. The destructor removes them. With a burst of 64 KiB the
+// kernel would cut a piece that TCP sends at once into 44 packets. The compute of a step would then take 17 % longer
+// while they are sent, instead of 10 %.
 class SlowLink {
  public:
   explicit SlowLink(int megabits) {
@@ -184,7 +186,7 @@ class SlowLink {
       static_cast<void>(!std::system(fmt::format("ip netns del {} >/dev/null 2>&1", name).c_str()));
   }
   bool made() const { return made_; }
-  // Runs this program as both ranks, and gives what the first one says.
+  // Runs this program as both ranks, and returns what rank 0 prints.
   std::string run(std::size_t layer_bytes, bool quick) const {
     char self[4096] = {};
     if (::readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) return {};

@@ -35,7 +35,7 @@ struct Case {
   double gigabits = 0;
   Picos ddp = 0;          // exposed: DDP's buckets, all waited for at the end of the backward pass
   Picos ddp_by_need = 0;  // DDP's buckets, each waited for where it is needed
-  Picos at_once = 0;      // our borders, all waited for at the end
+  Picos at_once = 0;      // Slipstream's borders, all waited for at the end
   Picos ours = 0;
   Picos simulated = 0;  // ours, on the sim device
   Picos compute = 0, communication = 0;

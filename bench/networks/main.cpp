@@ -1,5 +1,5 @@
-// `make bench ONLY=networks`: the UCX transport compared with ucx_perftest and with our TCP, and the cost of NCCL's
-// plug-in interface.
+// `make bench ONLY=networks`: the UCX transport compared with ucx_perftest and with Slipstream's TCP transport, and the
+// cost of NCCL's plug-in interface.
 #include <string_view>
 
 #include "bars.hpp"

@@ -1,6 +1,6 @@
 // What the interface of NCCL's network plug-ins costs: the TCP transport used directly, compared with the same
-// transport used through our loader and libnccl-net-slip.so. Both are measured in turn, in short blocks, and the bar is
-// the difference per message.
+// transport used through Slipstream's loader of plug-ins and libnccl-net-slip.so. Both are measured alternately, in
+// short blocks, and the bar is the difference per message.
 #include <algorithm>
 #include <array>
 #include <span>

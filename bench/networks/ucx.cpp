@@ -1,6 +1,6 @@
-// Messages over UCX between two processes on loopback, compared with ucx_perftest and with our TCP transport. UCX uses
-// TCP on the interface lo in all cases. Latency: half the time of a message and its answer. Rate: messages in one
-// direction, of which up to kWindow are under way, as ucx_perftest does.
+// Messages over UCX between two processes on loopback, compared with ucx_perftest and with Slipstream's TCP transport.
+// UCX uses TCP on the interface lo in all cases. Latency: half the time of a message and its answer. Rate: messages in
+// one direction, of which up to kWindow are under way, as in ucx_perftest.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,9 +28,10 @@ namespace {
 enum class Kind { kLatency, kRate };
 
 constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr double kBytesOfSample = 256e6;  // a sample moves about as much, or kMaxMessages
+// A sample moves about this many bytes, in kMinMessages to kMaxMessages messages.
+constexpr double kBytesOfSample = 256e6;
 constexpr std::size_t kMaxMessages = 10'000, kMinMessages = 8;
-constexpr std::size_t kWindow = 32;  // what ucx_perftest's tag_bw has without -O
+constexpr std::size_t kWindow = 32;  // maximum number of messages under way; the default of ucx_perftest's tag_bw
 
 transport::Deadline long_deadline() { return {base::deadline_after(60'000'000'000), nullptr}; }
 
@@ -67,7 +68,7 @@ class Side {
     out_ = sender_->register_memory(memory_);
     in_ = receiver_->register_memory(memory_);
   }
-  // `first`: this side begins. The last message of a stream is answered.
+  // `first`: this side begins. kRate: after the last message the other side sends one back, so both end together.
   void run(Kind kind, std::size_t messages, bool first) {
     if (kind == Kind::kRate) {
       move(first, messages);

@@ -19,8 +19,8 @@ constexpr std::size_t kHops = 500'000;
 constexpr std::size_t kRounds = 100'000;
 constexpr std::size_t kCopyBytes = std::size_t{64} << 20;
 
-// The forms in which the body runs as a task of its own. Lightweight bodies run inside the put, on the thread that
-// puts: a call, not a queue; they are listed beside.
+// The forms of oneTBB nodes whose body runs as a task of its own. A lightweight body runs in the thread that puts the
+// message: that is a call, not a queue, so it is no peer of a stream.
 std::vector<Peer> queueing(std::vector<Peer> peers) {
   std::erase_if(peers, [](const Peer& peer) { return peer.name.find("lightweight") != std::string::npos; });
   return peers;
@@ -41,7 +41,7 @@ Measure with_threads(double (*measure)(const Device&, std::size_t), std::size_t 
 
 double gated(const Device& on, std::size_t count) { return gated_chain_ns(on, count, kGateDepth); }
 
-// Bytes of memory that a queued op takes: a kernel with two ranges and a scalar, held back by a gate.
+// Bytes of memory that a queued op takes: a kernel with two ranges and a scalar, in a stream that waits for a flag.
 std::optional<double> bytes_per_queued_op(Context& context) {
   const std::size_t ops = context.iterations(200'000);
   const Device on = Device::open("cpu", {.queue_depth = 4 * ops});
@@ -157,7 +157,7 @@ void add_task_bars(Harness& harness) {
                .target = 1});
 }
 
-// The same beside one busy thread per core: at least as fast as oneTBB in the same run.
+// The same beside one busy process per core. Target: at least as fast as oneTBB in the same run.
 void add_busy_bars(Harness& harness) {
   const auto add = [&](const char* name, Measure ours, std::vector<Peer> peers) {
     harness.add({.area = "streams",

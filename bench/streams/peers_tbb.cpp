@@ -29,7 +29,7 @@ namespace flow = oneapi::tbb::flow;
 using Lightweight = flow::queueing_lightweight;
 using Queueing = flow::queueing;
 
-// Apart by more than a line: some cores fetch lines in pairs.
+// Two cache lines apart, because some cores fetch lines in pairs.
 constexpr std::size_t kApart = 128;
 
 struct alignas(kApart) Counter {
@@ -87,8 +87,8 @@ double run_function_node_gated(std::size_t count, std::size_t depth) {
   std::thread first_put;
   Timer timer;
   if (count > 0 && kInPlace) {
-    // The put of the first message is where its body waits, so another thread has to do it; its start is
-    // not what is measured.
+    // The first body waits inside the put of its message, so another thread makes that put. The start of this thread is
+    // not part of the measurement.
     first_put = std::thread([&] { node.try_put(0); });
     while (!entered.load(std::memory_order_acquire)) std::this_thread::yield();
     timer.restart();
@@ -98,7 +98,7 @@ double run_function_node_gated(std::size_t count, std::size_t depth) {
   for (std::size_t i = 1; i < before_open; ++i) node.try_put(i);
   open.store(true, std::memory_order_release);
   for (std::size_t i = before_open; i < count; ++i) node.try_put(i);
-  // Until the first put is back, what was queued behind it may not be known to the graph.
+  // Before the first put returns, the graph may not know of the messages that are queued behind it.
   if (first_put.joinable()) first_put.join();
   graph.wait_for_all();
   const double elapsed = timer.elapsed_ns();
@@ -108,8 +108,8 @@ double run_function_node_gated(std::size_t count, std::size_t depth) {
 
 template <class Policy>
 TbbChainCost run_continue_chain(std::size_t count) {
-  // A lightweight node runs its successors on its own stack, which ends a long chain in an overflow; every
-  // so often a queueing node has to break the recursion.
+  // A lightweight node runs its successors on its own stack, so a long chain would overflow it. A queueing node after
+  // every kRecursion nodes ends the recursion.
   constexpr std::size_t kRecursion = 64;
   using LinkNode = flow::continue_node<flow::continue_msg, Policy>;
   using BreakNode = flow::continue_node<flow::continue_msg, Queueing>;
@@ -146,8 +146,8 @@ TbbChainCost run_continue_chain(std::size_t count) {
 double run_ping_pong_edges(std::size_t count) {
   flow::graph graph;
   Counter hops;
-  // Only one body is ever running, so both may use the counter. A cycle of edges has no end of its own:
-  // the last hop cancels what would follow it.
+  // Only one body runs at a time, so both may use the counter. A cycle of edges never ends by itself: the last hop
+  // cancels the graph.
   const auto body = [&](std::size_t message) noexcept {
     if (++hops.value == count) graph.cancel();
     return message;
@@ -189,7 +189,7 @@ double run_ping_pong_try_put(std::size_t count) {
   return per_unit(elapsed, count);
 }
 
-// Rounds follow each other, so each node can count for itself without atomics.
+// Rounds run one after the other, so each node can have a counter that is not atomic.
 using FanCounters = std::array<Counter, kTbbFanWidth>;
 
 void check_fan(const FanCounters& ran, std::size_t fan_count, const Counter& rounds, std::size_t count) {
@@ -221,7 +221,7 @@ double run_fan_continue(std::size_t count) {
   }
   graph.wait_for_all();
   const double elapsed = timer.elapsed_ns();
-  // Cancelling stops tasks; a lightweight body is none, so the eight run once more after the last join.
+  // cancel() stops tasks. A lightweight body is no task, so the eight nodes run once more after the last join.
   const bool once_more = std::is_same_v<Policy, Lightweight> && count > 0;
   check_fan(ran, count + (once_more ? 1 : 0), rounds, count);
   return per_unit(elapsed, count);
@@ -333,7 +333,7 @@ std::optional<double> tbb_task_group(std::size_t, TbbSpawn) { return std::nullop
 
 namespace {
 
-// run(count, form) for each form.
+// A peer for each form, which measures run(count, form).
 template <class Form, class Run>
 std::vector<Peer> peers_of(std::size_t count, std::initializer_list<std::pair<const char*, Form>> forms, Run run) {
   std::vector<Peer> peers;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kOps = 2'000'000;
 constexpr int kRing = 64;
 
-// An H200 whose peers sit in a ring, each link shared by both directions.
+// An H200 whose peers form a ring; both directions share each link.
 constexpr const char* kRingDevice = R"({
   "name": "ring", "memory": "141 GB", "queues": 8,
   "compute": {"flops": "787 TFLOP/s", "bandwidth": "4.24 TB/s", "launch": "0.5 us"},
@@ -24,7 +24,7 @@ constexpr const char* kRingDevice = R"({
   "peers": {"form": "ring", "bandwidth": "50 GB/s", "latency": "1.5 us", "shared": true}
 })";
 
-// The description as a file, for as long as the program runs.
+// Writes the description to a file in the temporary folder, once, and returns its path. The file is not removed.
 const std::string& ring_file() {
   static const std::string kPath = [] {
     const auto path = std::filesystem::temp_directory_path() / ("slip-ring-" + std::to_string(std::rand()) + ".json");

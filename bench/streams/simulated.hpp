@@ -1,4 +1,4 @@
-// How many ops a second the simulator gets through, functions off.
+// The number of ops that the simulator executes in a second, without running functions.
 #pragma once
 
 #include <optional>

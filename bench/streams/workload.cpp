@@ -20,7 +20,7 @@ struct alignas(64) Counter {
 };
 
 std::mutex g_mutex;
-std::vector<Counter*> g_counters;  // never freed: threads come and go
+std::vector<Counter*> g_counters;  // of all threads that ever counted; never freed, because a thread may end earlier
 
 Counter& own_counter() {
   thread_local Counter* t_counter = [] {
@@ -37,7 +37,7 @@ void count_one(const Args&) {
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // one writer
 }
 
-// Holds its stream until the host says so.
+// A kernel that runs until the host sets g_gate_open, so the ops behind it in the stream wait.
 std::atomic<bool> g_gate_open{false};
 const Kernel kGate{"gate", [](const Args&) {
                      while (!g_gate_open.load(std::memory_order_acquire)) std::this_thread::yield();

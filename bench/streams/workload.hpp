@@ -1,4 +1,5 @@
-// The work of the stream benchmarks on our side: empty kernels on streams of the cpu device, counted per thread.
+// The workloads of the stream benchmarks on Slipstream's side: empty kernels on streams of the cpu device, counted by
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ inline constexpr std::size_t kGateDepth = 4000;
 // A kernel that does nothing but count that it ran, and on which thread.
 extern const Kernel kEmpty;
 void reset_count();
-std::size_t total_count();   // throws nothing: the caller compares
+std::size_t total_count();   // kernels that have run since reset_count()
 std::string threads_text();  // "host 2 %, 1 worker 98 %"
 
 // Nanoseconds per op, hop or round, submitted and run. They throw std::runtime_error if an op did not run.

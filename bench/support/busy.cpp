@@ -14,10 +14,10 @@
 namespace slip::bench {
 namespace {
 
-// In the child of a process with threads: nothing but system calls.
+// Runs in a forked child of a process that has threads, so it makes system calls only.
 [[noreturn]] void stay_busy(int core, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // it ended before it could be followed
+  if (getppid() != parent) _exit(0);  // the parent ended before prctl() took effect
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(core, &set);

@@ -1,4 +1,4 @@
-// Other work for the cores: what a benchmark runs beside when it measures a machine that is not idle.
+// Other work for the cores, for benchmarks that measure on a machine that is not idle.
 #pragma once
 
 #include <sys/types.h>

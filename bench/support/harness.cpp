@@ -22,8 +22,8 @@ constexpr std::size_t kQuickDivisor = 10;
 
 bool is_better(double a, double b, Better better) { return better == Better::kLower ? a < b : a > b; }
 
-// How many times better ours is. Differences such as RSS growth can be zero or below: nothing is then an
-// infinitely good cost, and equal to another nothing.
+// How many times better `ours` is. A difference such as the growth of the RSS can be zero or negative: such a cost is
+// infinitely better than a positive one, and equal to another such cost.
 double peer_ratio(double ours, double peer, Better better) {
   const double over = better == Better::kLower ? peer : ours;
   const double under = better == Better::kLower ? ours : peer;
@@ -41,7 +41,7 @@ Rounding pessimistic(const Bar& bar) {
   return bar.limit && bar.better == Better::kLower ? Rounding::kUp : Rounding::kDown;
 }
 
-// Adds one sample; false means there will be no more from this side.
+// Adds one sample. False: this side gives no more samples.
 bool take_sample(const Measure& measure, const std::string& missing, Context& context, Series& series, bool keep) {
   try {
     const std::optional<double> value = measure(context);
@@ -75,8 +75,8 @@ Recorded record_all(const Bar& bar, Context& context) {
   return recorded;
 }
 
-// One sample of every side that still gives any. Odd turns go backwards, so that no side always runs in the
-// wake of the same other one.
+// Takes one sample of every side that still gives samples. Odd turns go in reverse order, so that no side always runs
+// after the same other side.
 void take_turn(const Bar& bar, int turn, Context& context, Recorded& recorded) {
   const bool keep = turn >= bar.warmups;
   const std::size_t sides = bar.peers.size() + 1;
@@ -89,7 +89,7 @@ void take_turn(const Bar& bar, int turn, Context& context, Recorded& recorded) {
       const Peer& peer = bar.peers[side - 1];
       take_sample(peer.measure, peer.missing, context, series, keep);
     } else if (!take_sample(bar.ours, "not available here", context, series, keep)) {
-      return;  // the other sides would be measured for nothing
+      return;  // without `ours` the other samples have no use
     }
   }
 }
@@ -188,7 +188,7 @@ BarResult judge(const Bar& bar, Recorded recorded, std::vector<std::string> note
   else select_best_peer(bar, result);
   add_peer_notes(bar, result);
   if (!result.ours.usable()) {
-    // Not being there is a reason to skip; going wrong is a bar that is not reached.
+    // A side that is not available skips the bar. A side that failed misses it.
     result.verdict = has_failed(result.ours) ? Verdict::kMissed : Verdict::kSkipped;
     const std::string reason = result.ours.unavailable.empty() ? "no samples" : result.ours.unavailable;
     result.notes.push_back(fmt::format("ours not measured: {}", reason));
@@ -271,7 +271,8 @@ int Harness::run(int argc, const char* const* argv) {
     fmt::print("{}", usage_text(program));
     return 0;
   }
-  // Asked before the run, which may be long; appending leaves an older result alone until there is a new one.
+  // Checked before the run, which may be long. Opening the file to append keeps an older result until there is a new
+  // one.
   if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
     progress(fmt::format("{}: cannot write {}", program, options.json_file));
     return 2;
@@ -280,7 +281,7 @@ int Harness::run(int argc, const char* const* argv) {
   for (const Bar& bar : bars_) {
     if ((bar.area + "." + bar.name).find(options.filter) != std::string::npos) selected.push_back(&bar);
   }
-  // Measuring nothing must not look like reaching everything.
+  // A run that measures nothing must not succeed.
   if (selected.empty()) {
     progress(fmt::format("{}: no bar matches '{}'", program, options.filter));
     return 2;

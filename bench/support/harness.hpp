@@ -1,7 +1,8 @@
-// Side-by-side measurement. A `Bar` is one line the project must reach: our number against the best of some
-// peers, or against an absolute limit. The harness runs the sides in turn, compares medians and prints
+// Side-by-side measurement. A `Bar` is a measured figure with a target: Slipstream's figure (`ours`) against that of
+// the best of some peers, or against an absolute limit. The harness measures the sides alternately, compares medians
+// and prints
 //   BAR area name ours peer ratio target ok|missed|skipped
-// with NOTE rows for whatever a reader needs to judge the number.
+// and NOTE rows with what a reader needs to judge the figure.
 #pragma once
 
 #include <chrono>
@@ -32,7 +33,7 @@ class Context {
   int repeat() const { return options_.repeat; }
   std::size_t iterations(std::size_t full) const;
 
-  // A line printed below the bar; the same text is kept once, so it can be called from every repetition.
+  // Adds a line that is printed below the bar. Equal texts are kept once, so every repetition may call it.
   void note(std::string text);
 
   // `return context.skip("no GPU");` says why a side has no number.
@@ -47,19 +48,19 @@ class Context {
   std::string skip_reason_;
 };
 
-// One sample in the unit of the bar. No value means not available here; an exception means it went wrong.
+// Takes one sample, in the unit of the bar. No value: the side is not available here. An exception: it failed.
 using Measure = std::function<std::optional<double>(Context&)>;
 
 struct Peer {
   std::string name;
   Measure measure;
-  std::string missing = "not available in this build";  // the reason when measure gives none of its own
+  std::string missing = "not available in this build";  // the reason if `measure` returns no value and gives none
 };
 
 struct Series {
   std::string name;
   std::vector<double> samples;
-  std::string unavailable;  // a reason: the series takes no part in the comparison
+  std::string unavailable;  // why the series takes no part in the comparison; empty: it does
 
   bool usable() const { return unavailable.empty() && !samples.empty(); }
 };
@@ -75,15 +76,15 @@ struct Bar {
   Unit unit = Unit::kNanoseconds;
   Better better = Better::kLower;
   Measure ours = {};
-  std::vector<Peer> peers = {};      // the best of them is the one to beat
-  std::optional<double> limit = {};  // instead of peers: a most (lower is better) or a least (higher)
-  double target = 1.0;               // how many times better than the peer we have to be
-  // Takes all samples of both sides itself, where they cannot be had one by one; replaces ours and peers.
+  std::vector<Peer> peers = {};      // the best of them is compared
+  std::optional<double> limit = {};  // instead of peers: a maximum (Better::kLower) or a minimum (Better::kHigher)
+  double target = 1.0;               // how many times better than the peer `ours` must be
+  // Takes all samples of both sides itself, if they cannot be taken one by one. Replaces `ours` and `peers`.
   std::function<Recorded(Context&)> record = {};
-  bool beside_busy = false;  // all sides run beside one busy thread per core (busy.hpp)
-  int warmups = 1;           // unrecorded turns; 0 where only a first run counts
-  int max_repeat = 0;        // for slow bars; 0 follows --repeat
-  // Workers of the side before spin a while before they sleep; they must not eat the next side's cores.
+  bool beside_busy = false;  // all sides run beside one busy process per core (busy.hpp)
+  int warmups = 1;           // samples that are not kept; 0 if only a first run counts
+  int max_repeat = 0;        // limits the number of samples of a slow bar; 0: as --repeat says
+  // Pause between two sides: worker threads of the side before spin for a while, and must not take cores from the next.
   std::chrono::milliseconds settle{20};
 };
 
@@ -100,7 +101,7 @@ struct BarResult {
 
 double median(std::vector<double> values);
 
-// Compares series that are already there; no output.
+// Compares samples that were taken before. Prints nothing.
 BarResult judge(const Bar& bar, Recorded recorded, std::vector<std::string> notes);
 
 // The BAR row without its newline.

@@ -1,4 +1,4 @@
-// The JSON side of the harness, apart so that only one file pays for the JSON header.
+// The JSON output of the harness. A file of its own, so that only one file takes the time to compile the JSON header.
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -76,7 +76,8 @@ bool Harness::write_json(const Options& options, const MachineInfo& machine,
   json["bars"] = Json::array();
   for (const Outcome& outcome : outcomes) json["bars"].push_back(bar_json(*outcome.bar, outcome.result));
   std::ofstream file(options.json_file, std::ios::trunc);
-  // A command line or an exception text may be in any encoding; replacing beats losing the whole result.
+  // A command line or the text of an exception may have any encoding. Invalid bytes are replaced: otherwise the whole
+  // result would be lost.
   file << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   file.flush();
   return file.good();

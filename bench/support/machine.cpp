@@ -17,7 +17,7 @@
 namespace slip::bench {
 namespace {
 
-// Empty when the command cannot be run or fails: none of what is asked for here is worth an error.
+// The output of a command. Empty if it cannot be run or fails: a result without it is still useful.
 std::string output_of(const char* command) {
   FILE* pipe = popen(command, "r");
   if (pipe == nullptr) return {};

@@ -1,4 +1,4 @@
-// What a result has to say about the machine and build it came from.
+// The machine and the build of a result.
 #pragma once
 
 #include <string>

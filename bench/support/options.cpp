@@ -31,7 +31,7 @@ void set_flag(Options& options, std::string_view name) {
   else throw std::invalid_argument(fmt::format("unknown argument '{}'", name));
 }
 
-// Empty where the option is the last word.
+// `value` is empty if the option is the last word.
 void set_value(Options& options, std::string_view name, std::string_view value) {
   if (value.empty()) throw std::invalid_argument(fmt::format("{} needs a value", name));
   if (name == "--json") options.json_file = value;

@@ -1,4 +1,4 @@
-// Small tools for code being measured: a steady clock, an optimiser fence and the resident set size.
+// Helpers for measured code: a steady clock, a barrier for the optimiser, and the resident set size.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,8 @@ class Timer {
   Clock::time_point start_;
 };
 
-// Passing the address (not the value) works for any type, and the memory clobber also keeps the stores
-// that produced the value from being dropped.
+// Makes the compiler compute the value. It passes the address, which works for any type. The memory clobber keeps the
+// stores that produced the value.
 template <class T>
 inline void do_not_optimize(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");
@@ -31,7 +31,7 @@ inline void do_not_optimize(const T& value) {
 
 inline void clobber_memory() { asm volatile("" : : : "memory"); }
 
-// Resident set of this process; empty where /proc is not there.
+// The resident set of this process, in bytes. Empty without /proc.
 std::optional<std::uint64_t> current_rss_bytes();
 
 }  // namespace slip::bench

@@ -73,8 +73,8 @@ std::string format_ratio(double ratio, Rounding rounding) {
   if (!std::isfinite(ratio)) return fmt::format("{}x", ratio);
   const int digits = std::fabs(ratio) < 0.1 && ratio != 0 ? 4 : 2;
   const double scale = digits == 4 ? 1e4 : 1e2;
-  // The slack keeps a value such as 0.29 * 100 = 28.999999999999996 from losing a whole last digit; it is
-  // far below anything a measurement can resolve.
+  // Without the slack, a value such as 0.29 * 100 = 28.999999999999996 would be rounded down to 28. The slack is far
+  // below the resolution of any measurement.
   constexpr double kSlack = 1e-9;
   const double scaled = ratio * scale;
   const double rounded = rounding == Rounding::kDown ? std::floor(scaled + kSlack) : std::ceil(scaled - kSlack);

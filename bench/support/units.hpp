@@ -1,4 +1,4 @@
-// Units of a bar and their short, blank-free text: rows are space separated, so a value is one word.
+// Units of a bar, and values as short texts without spaces: the columns of a row are separated by spaces.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ std::string format_bytes(double bytes);
 std::string format_rate(double per_second);
 std::string format_bytes_per_second(double bytes_per_second);
 
-// The caller says which way is the pessimistic one, so that a printed ratio never looks better than the
-// ratio that was judged (1.998 must not be shown as 2.00x next to a target of >=2x).
+// `rounding`: the direction that makes the ratio worse. So a printed ratio never looks better than the measured one:
+// 1.998 must not be printed as 2.00x beside a target of >=2x.
 std::string format_ratio(double ratio, Rounding rounding);
 
 }  // namespace slip::bench

@@ -8,7 +8,7 @@ namespace slip::bench {
 namespace {
 
 constexpr std::size_t kBytes = 4096;
-constexpr std::size_t kSyncEvery = 65'536;  // a program waits for its results now and then
+constexpr std::size_t kSyncEvery = 65'536;  // number of ops between two syncs, as a program waits for its results
 
 }  // namespace
 

@@ -21,7 +21,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses to the same bytes that no dependency orders; at least one writes."""
+    """Two accesses to the same bytes that no dependency orders; at least one writes. `times`: how often it was
+    observed for the same two source lines."""
 
     first: Place
     second: Place
@@ -33,7 +34,7 @@ class Race:
 
 @dataclass(frozen=True)
 class Fix:
-    """A missing wait: `before` must wait for `after`."""
+    """A missing wait, which belongs after the op `after` and before the op `before`: `before` must wait for `after`."""
 
     after: Place
     before: Place
@@ -41,7 +42,8 @@ class Fix:
 
 @dataclass(frozen=True)
 class RaceReport:
-    """Races with the waits that would order them."""
+    """Races with the waits that would order them. `opaque`: ops without declared ranges. `dropped`: records that are missing
+    from the trace."""
 
     races: list[Race]
     fixes: list[Fix]
@@ -75,7 +77,8 @@ class SuperfluousWait:
 
 @dataclass(frozen=True)
 class FalseDependency:
-    """An op that waited for an unrelated op: in a shared hardware queue, or by the legacy stream's rule."""
+    """An op, `held`, that waited for an unrelated op, `by`. `queue`: it was behind `by` in a shared hardware queue;
+    otherwise the legacy stream's rule made it wait."""
 
     held: Place
     by: Place
@@ -86,7 +89,7 @@ class FalseDependency:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All findings in a trace."""
+    """All findings in a trace. `deadlocks`: cycles of waits, each as a list of (op, what it waits for)."""
 
     races: RaceReport
     superfluous: list[SuperfluousWait]

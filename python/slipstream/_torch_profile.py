@@ -48,8 +48,8 @@ class TorchProfile:
 
 
 def name_streams(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events without the marks and their kernels, and with a name for each marked stream. The kernel of a mark shows
-    which stream of the profile it is."""
+    """The events without the marks and their kernels, and with a name for each marked stream. The kernel that was
+    launched in a mark ran in the stream that the mark names: its event has the number of that stream in the profile."""
     marks = [event for event in events
              if event.get("ph") == "X" and str(event.get("name", "")).startswith(_MARK) and event.get("cat") == "user_annotation"]
     names: dict[tuple[Any, Any], str] = {}

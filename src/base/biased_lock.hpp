@@ -58,8 +58,9 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
     const auto slot = static_cast<int>(bias % kSlots);
     taken_[slot].store(true, std::memory_order_relaxed);
     light_fence();
-    // The bias is still ours: a thread that revokes it stores 0, calls heavy_fence(), and waits while the slot is
-    // taken. relaxed: the data needs no acquire, because this thread itself held the lock last.
+    // If the bias is unchanged, this thread holds the lock: a thread that revokes the bias stores 0, calls
+    // heavy_fence(), and waits while the slot is taken. relaxed: the data needs no acquire, because this thread held
+    // the lock last.
     if (bias_.load(std::memory_order_relaxed) == bias) [[likely]] {
       slot_ = slot;
       return true;

@@ -19,7 +19,7 @@ std::string limit_of(int error) {
   const std::string more = files.rlim_max > files.rlim_cur
                                ? fmt::format("up to {} without root", limit_text(files.rlim_max))
                                : "a higher limit needs root";
-  return fmt::format("this process may have {}; raise the limit before it starts with ulimit -n ({})",
+  return fmt::format("this process may have {} open; raise the limit before it starts with ulimit -n ({})",
                      limit_text(files.rlim_cur), more);
 }
 

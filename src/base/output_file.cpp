@@ -57,7 +57,8 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
   }
 }
 
-// False: the file system does not support O_TMPFILE, or /proc, which name_it() needs, is missing.
+// Opens a file that has no name yet, so nothing is left if the process is killed before finish(). False: the file
+// system does not support O_TMPFILE, or /proc, which name_it() needs, is missing.
 bool OutputFile::open_unnamed() {
   file_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (file_ < 0) return false;

@@ -123,7 +123,7 @@ class SLIP_CAPABILITY("mutex") ForkMutex : public Mutex {
   ForkMutex* next_ = nullptr;  // next in the list of all ForkMutexes; guarded by ForkMutexes::mutex
 };
 
-// Holds a lock of any of our types while it exists.
+// Holds a lock of any type of this library while it exists.
 template <class Lock>
 class SLIP_SCOPED_CAPABILITY LockGuard : NoCopy {
  public:

@@ -33,14 +33,14 @@ void sleep_ns(std::int64_t time);
 // How a thread polls in a loop for a condition for which no other thread will wake it.
 struct WaitPolicy {
   static constexpr int kUnlimited = std::numeric_limits<int>::max();
-  int spins = 0;       // number of first iterations that only call cpu_relax(); the first one this often,
-  int relaxes = 1;     // each next one by `relax_step` more often,
-  int relax_step = 0;  // up to this maximum (used if relax_step is not 0)
-  int max_relaxes = 0;
-  int yields = 0;                  // number of next iterations that yield the core
-  std::int64_t sleep_ns = 0;       // all later iterations sleep; the first one for this time,
-  std::int64_t sleep_step_ns = 0;  // each next one longer by this,
-  std::int64_t max_sleep_ns = 0;   // up to this maximum (used if sleep_step_ns is not 0)
+  int spins = 0;                   // number of first iterations, which only call cpu_relax()
+  int relaxes = 1;                 // number of these calls in the first iteration
+  int relax_step = 0;              // how many more calls each next iteration makes
+  int max_relaxes = 0;             // maximum number of calls in an iteration; used if relax_step is not 0
+  int yields = 0;                  // number of next iterations, which yield the core; all later iterations sleep
+  std::int64_t sleep_ns = 0;       // duration of the first sleep
+  std::int64_t sleep_step_ns = 0;  // how much longer each next sleep is
+  std::int64_t max_sleep_ns = 0;   // maximum duration of a sleep; used if sleep_step_ns is not 0
 
   // Number of calls of cpu_relax() in this iteration, which is one of the spins.
   constexpr int relaxes_at(int iteration) const {
@@ -60,15 +60,15 @@ inline constexpr WaitPolicy kLockWait{.spins = 64, .yields = WaitPolicy::kUnlimi
 // exchange in virtual time, or to run anything at all if the process has one core.
 inline constexpr WaitPolicy kYieldWait{.yields = WaitPolicy::kUnlimited};
 // For a lane of the cpu device that another thread runs. Reading the lane's position too often slows that thread down,
-// so the pauses grow. After these polls (some microseconds) the waiting thread parks.
+// so the pauses grow. After `spins` polls (some microseconds) Pool::wait() parks the waiting thread.
 inline constexpr WaitPolicy kLaneWait{
     .spins = 100, .relaxes = 0, .relax_step = 1, .max_relaxes = 32, .yields = WaitPolicy::kUnlimited};
 // For device work: a query takes about a microsecond, and short work is done after a few queries.
 inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
 // For a flag that a kernel writes within a second, read by a thread that watches a communicator.
 inline constexpr WaitPolicy kKernelFlagWait{.sleep_ns = 20'000};
-// For a part of a collective, if no network notifies the thread of the other ranks' messages. The thread is one of a
-// rank on a GPU, so it leaves the cores to the program.
+// For a part of a collective of a rank on a GPU, if no network notifies the thread of the other ranks' messages. The
+// thread is one of the library's own, so it leaves the cores to the program.
 inline constexpr WaitPolicy kPartWait{.sleep_ns = 20'000, .sleep_step_ns = 2'000, .max_sleep_ns = 100'000};
 // For another library that does something in its own threads, such as NCCL destroying a communicator: milliseconds.
 inline constexpr WaitPolicy kLibraryWait{.sleep_ns = 200'000};
@@ -105,7 +105,7 @@ class Backoff {
 // How a thread waits that sleeps until it is woken, or whose polls take long. Both times count from its last progress.
 struct IdlePolicy {
   double spin_us = 0;   // until then it polls without a pause
-  double yield_us = 0;  // until then it yields after each poll; not above spin_us: it never yields
+  double yield_us = 0;  // then, until this time, it yields after each poll; never if this is not above spin_us
 };
 // For a helper of a parallel loop: longer than the gap between two kernels of a stream, and too short to delay other
 // threads noticeably.

@@ -20,7 +20,7 @@
 namespace slip::cli {
 namespace {
 
-// Our libnccl.so.2: beside the program in a build folder, in the library folder of an installation.
+// Slipstream's libnccl.so.2: beside the program in a build folder, in the library folder of an installation.
 std::string nccl_library() {
   namespace fs = std::filesystem;
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
@@ -34,8 +34,8 @@ std::string nccl_library() {
               {});
 }
 
-// For --nccl: adds our library of this host to LD_PRELOAD among the changed variables. Throws kIo if it is not there.
-// The first library that is preloaded wins, so ours comes before those of the caller.
+// For --nccl: adds Slipstream's libnccl.so.2 of this host to LD_PRELOAD among the changed variables. Throws kIo if it
+// is not there. The first library that is preloaded wins, so Slipstream's comes before those of the caller.
 void preload_nccl(std::map<std::string, std::string>& changes) {
   const auto given = changes.find("LD_PRELOAD");
   const std::string others = given != changes.end() ? given->second : base::env_text("LD_PRELOAD");

@@ -23,7 +23,6 @@
 namespace slip::nccl {
 
 // ncclConfig_t, and the environment variables of NCCL, as options of a communicator.
-
 struct CommConfig {
   bool blocking = true;
   CommunicatorOptions options = {};

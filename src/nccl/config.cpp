@@ -28,8 +28,9 @@ std::chrono::milliseconds seconds_of(const char* variable, int default_seconds) 
   return std::chrono::seconds(value);
 }
 
-// Fields that the caller's version did not have are undefined. The size does not exclude all of them: the struct
-// of 2.14 ends with padding where cgaClusterSize is now, that of 2.18 where trafficClass is.
+// Sets the fields that the caller's version did not have to NCCL_CONFIG_UNDEF_INT or null. The size of the struct does
+// not exclude all of them: that of 2.14 ends with padding where cgaClusterSize is now, that of 2.18 where
+// trafficClass is.
 void reset_newer_fields(ncclConfig_t& config) {
   const ncclConfig_t undefined = NCCL_CONFIG_INITIALIZER;
   const auto reset_before = [&](unsigned version, auto... fields) {
@@ -43,7 +44,7 @@ void reset_newer_fields(ncclConfig_t& config) {
   reset_before(NCCL_VERSION(2, 28, 0), &C::nChannelsPerNetPeer, &C::nvlinkCentricSched);
 }
 
-// The fields of the caller's struct; those beyond its size are undefined.
+// The fields of the caller's struct. Those that it does not have are NCCL_CONFIG_UNDEF_INT or null.
 ncclConfig_t fields_of(const ncclConfig_t* config) {
   ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
   if (!config) return result;

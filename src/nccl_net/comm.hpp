@@ -1,4 +1,4 @@
-// How our plug-in makes connections. NCCL gets pointers to the objects of the TCP transport: a NetListener, a
+// How the plug-in makes connections. NCCL gets pointers to the objects of the TCP transport: a NetListener, a
 // NetConnection, a NetMemory and a NetRequest. NCCL ensures that only one thread at a time uses each of them.
 #pragma once
 
@@ -12,8 +12,7 @@
 
 namespace slip::nccl_net {
 
-// The network devices of our plug-in: one for each network interface that the rules of SLIP_SOCKET_IFNAME accept.
-
+// A network device of the plug-in. There is one for each network interface that the rules of SLIP_SOCKET_IFNAME accept.
 struct NetDevice {
   std::string name;      // of the interface
   std::string host;      // the address at which a listener of this device listens, without a port

@@ -157,7 +157,7 @@ void raise_destroyed(const StreamState* stream, std::uint64_t id, Here here) {
 }
 
 Failure op_failure(ErrorCode code, OpKind kind, Name name, Here here, const char* why, std::uint64_t position) {
-  // Without a line, `file` is empty, or the name of the function of our libnccl.so.2 that the caller used.
+  // Without a line, `file` is empty, or the name of the function of Slipstream's libnccl.so.2 that the caller used.
   std::string place;
   if (here.line > 0) place = fmt::format(" issued at {}:{}", here.file, here.line);
   else if (here.file[0] != 0) place = fmt::format(" issued by {}", here.file);

@@ -31,8 +31,8 @@ namespace {
   refuse_implicit_capture(stream, here);
 }
 
-// One Op per thread and kind, in which each call fills in the fields that differ. That is safe, because submissions do
-// not nest: kernels and host functions may not call the runtime.
+// One Op for each thread and kind. A call only sets the fields that differ from the last call. That is safe, because
+// submissions do not nest: kernels and host functions may not call the runtime.
 constinit thread_local Op t_record{.kind = OpKind::kRecord}, t_wait{.kind = OpKind::kWait};
 const Name kEdgeName("launch edge");  // an edge of a plan launch, or of a copy that is a barrier on two devices
 
@@ -48,7 +48,8 @@ struct Submission : base::NoCopy {
   ~Submission() { t_submission = nullptr; }
 };
 
-// With an observer, submission and its record are one step, so that the records of a stream are in its order.
+// With an observer, a submission and its report are one step under a lock. So the observer gets the records of a stream
+// in the order of the stream.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   const base::LockGuard lock(stream.observed);
   Record record{.kind = RecordKind::kSubmit,

@@ -44,7 +44,8 @@ void forget_notifiers();  // in a child of fork(): the notifying threads of the 
 
 // An event record that the runtime itself issues, only to get the current end of the stream, including the waits issued
 // so far. The runtime's own submissions must not change the order of the program's work. So in a blocking stream such a
-// record does not wait for legacy work. (On an H200 the sync of a blocking stream does not wait for it either.)
+// record does not wait for work of the legacy stream. (On an H200, syncing a blocking stream does not wait for that
+// work either.)
 inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
 
 // An op that gives an allocation its own position in the stream. So observers can distinguish events recorded before it
@@ -56,8 +57,8 @@ namespace detail {
 void notify_submission(std::uint64_t position);  // reports this thread's submission, unless it is reported already
 }
 
-// Backends call it when the op has its position and no other thread can see the op yet. So a barrier that another
-// thread's op gets because of this op is reported after this op, as observers require.
+// Backends call it when the op has its position and no other thread can see the op yet. Because of this op, an op of
+// another thread may get a barrier. Observers require that this op is reported before that barrier.
 inline void notify_submitted(std::uint64_t position) {
   if (observed()) [[unlikely]]
     detail::notify_submission(position);

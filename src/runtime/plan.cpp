@@ -12,7 +12,8 @@
 
 namespace slip {
 
-// The streams of forked branches, opened by the first launch and kept. One launch at a time (rule 100).
+// What launches of a plan share: the streams of forked branches, which the first launch opens, the end of the previous
+// launch, and the compiled plan. One launch at a time runs (rule 100).
 struct Plan::Launches {
   struct ForkedStream {
     std::shared_ptr<runtime::DeviceCore> core;
@@ -24,7 +25,7 @@ struct Plan::Launches {
   std::vector<Name> names;
   std::vector<ForkedStream> forked SLIP_GUARDED_BY(mutex);  // by number of the stream; entry 0, the origin, stays empty
   StreamPoint last SLIP_GUARDED_BY(mutex);                  // the end of the previous launch
-  // The id of its stream, which may be closed by now.
+  // The id of the stream of `last`, which may be closed by now.
   std::uint64_t last_stream SLIP_GUARDED_BY(mutex) = 0;
 
   // The plan as compiled by a device that compiles plans, and the id of that device.
@@ -327,7 +328,8 @@ void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) SLIP
   const StreamPoint begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
-  // If points are events of the driver, each edge needs its own event; otherwise it would wait for later ops, too.
+  // On a CUDA device a wait for a point waits for an event recorded at or after it. An op that another stream waits for
+  // gets a record of its own, right behind it. Otherwise that wait would cover later ops of the stream, too.
   std::vector<bool> marked(nodes_.size());
   for (const PlanNode& node : nodes_) {
     for (const std::uint32_t before : node.waits) {

@@ -27,10 +27,12 @@ class BlockReader {
   static std::size_t lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
-  // Returns where the first requested byte is: as above if it fits, otherwise at the start of the destination. With a
-  // capacity of exactly `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the
-  // destination too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was
-  // changed since it was opened. The bytes of the destination are then undefined, and are not written any more.
+  // Returns the address of the first requested byte. It equals `offset` modulo file.direct_alignment() if the bytes fit
+  // into the destination that way; otherwise it is the start of the destination. With a capacity of exactly `bytes` it
+  // is always the start. Throws
+  // kInvalidValue if the range is beyond the file or the destination too small. Throws kIo with the path, the offset
+  // and the bytes if the disk fails or the file was changed since it was opened. The bytes of the destination are then
+  // undefined, and are not written any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Destination destination,
                   Here here = Here::at()) {
     return read({&file, offset, bytes, destination}, {}, here);

@@ -71,8 +71,8 @@ double host_rate(const TopoSystem& system, int net, const std::vector<int>& part
   return std::min(result, uplink_gbps(system, nic_top));
 }
 
-// Of the devices that NVLink connects to `from` and that share no PCI switch with a net, the one that transfers the
-// least; -1: none. `parts`: see host_rate().
+// Returns the device that transfers the least data; -1: none. Only devices that NVLink connects to `from`, and that
+// share no PCI switch with a net, are considered. `parts`: see host_rate().
 int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
@@ -111,6 +111,7 @@ class SwitchRelief {
   }
 
  private:
+  // Whether relieve_nics() found that other GPUs make the exchange with this net faster.
   bool gains(int node, int net) {
     const auto [known, fresh] = reliefs_.try_emplace(fabric_.system(node).xml);
     if (fresh) known->second = relieve_nics(fabric_.system(node));

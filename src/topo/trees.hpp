@@ -17,7 +17,7 @@ std::vector<int> binary_parents(int count);  // binary, in order: leaves at even
 std::array<std::vector<int>, 2> double_binary_parents(int count);
 
 CommTree tree_of(std::vector<int> parent);  // adds the children, in order
-// Edges from a position up to its root; of a tree: from the farthest rank.
+// The number of edges from a position up to its root; for a tree, from the rank farthest from the root.
 int depth_of(const std::vector<int>& parent, std::size_t position);
 int depth_of(const CommTree& tree);
 

@@ -37,7 +37,8 @@ void write_process_trace() {
   }
 }
 
-// Runs as our last exit handler. A race changes the exit status, and in a handler only _exit can do that.
+// Runs as the last exit handler of this library. A race changes the exit status, and in a handler only _exit can do
+// that.
 void report_process_races() {
   if (::getpid() != g_process) return;
   g_check->stop();

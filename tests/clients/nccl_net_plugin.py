@@ -1,10 +1,10 @@
-"""NVIDIA's NCCL over our network plug-in: two ranks of PyTorch on one GPU, which NCCL takes for ranks of two hosts.
+"""NVIDIA's NCCL over Slipstream's network plug-in: two ranks of PyTorch on one GPU, which NCCL takes for ranks of two hosts.
 
 usage: python3 tests/clients/nccl_net_plugin.py PLUGIN [RANKS]
 
 PLUGIN is the path of libnccl-net-slip.so. Needs a GPU and PyTorch with NCCL. The script starts the ranks itself. Each has
 an NCCL_HOSTID of its own, so that NCCL sends over the network. It checks the results of collectives and messages, and
-that NCCL's log says that our plug-in carried them.
+that NCCL's log says that this plug-in carried them.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-NAME = "Slipstream"   # what our plug-in calls itself
+NAME = "Slipstream"   # what the plug-in calls itself
 SIZES = (1, 1000, 1 << 20, (16 << 20) + 3)   # elements
 
 

@@ -11,8 +11,8 @@ namespace slip::test::cuda {
 
 #if SLIP_HAS_CUDA
 
-// Reserves the memory of all meetings. Called when a GPU was opened, and before a gate holds any stream: allocating or
-// freeing pinned memory later could wait for work that a test holds back.
+// Reserves the memory of all meetings (kernels that wait for each other, see meeting_flags.hpp). Call it when a GPU was
+// opened, before a test blocks a stream: allocating or freeing pinned memory later could wait for the blocked work.
 void prepare();
 // The flags of a new meeting, in memory that GPUs can access; null before prepare(). They are reused after 4096 calls.
 MeetingFlags* meeting_flags();

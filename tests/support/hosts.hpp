@@ -96,7 +96,8 @@ class Hosts {
   static constexpr std::size_t kQueue =
       64;  // packets waiting for a slow link; further ones are dropped, as in a switch
   struct Host {
-    int wire = -1, space = -1;
+    int wire = -1;   // file descriptor of the tun device
+    int space = -1;  // file descriptor of the network namespace
     bool cut = false;
   };
   struct Packet {

@@ -17,7 +17,7 @@ namespace slip::test {
 
 // The result of one rank.
 struct Met {
-  std::optional<ErrorCode> code;  // of the error; none: the rank succeeded
+  std::optional<ErrorCode> code;  // of the error; kOk: an exception that is no Error; none: the rank succeeded
   std::string text;
   bool first = false;  // this error was the first one of all ranks
 };

@@ -1,5 +1,5 @@
-// Watchdog: ends the program, with the name of the test, when a test takes too long. So a wait that never ends is a
-// failure with a place, not a job that hangs.
+// Watchdog: ends the program, with the name of the test, when a test takes too long. So a wait that never ends makes
+// this test fail; the whole job does not hang.
 #pragma once
 
 #include <chrono>

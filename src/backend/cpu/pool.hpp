@@ -8,7 +8,7 @@
 // - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects
 //   the mean time of the lane's ops so far; an unknown time counts as long.
 // - A host thread that waits for a lane is a driver: it runs that lane, and the lanes it depends on, itself. On one
-//   core a lane whose host waits after each submission is left to that host for a while.
+//   core, if a host thread waits after each submission to a lane, the worker leaves the lane to it for a while.
 // - LaneScheduler decides which worker takes the other lanes, and which workers sleep.
 #pragma once
 

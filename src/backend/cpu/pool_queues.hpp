@@ -36,15 +36,15 @@ class LaneList {
   Lane* last_ = nullptr;
 };
 
-// The queue of ready lanes that any thread may take. A driver claims a lane by its state alone, so the lane's entry may
-// stay here after that.
+// The queue of ready lanes that any thread may take. A driver is a host thread that waits for a lane and runs it
+// meanwhile. It claims the lane by changing the lane's state alone, so the lane's entry may stay here after that.
 class SharedQueue {
  public:
-  // On one core, a lane whose host waits after each submission is left to that host for a while.
+  // On one core: if a host thread submits to a lane and waits each time, the worker leaves the lane to that thread.
   explicit SharedQueue(bool one_core) : one_core_(one_core) {}
 
-  // Adds a lane whose state is kQueued. `urgent`: a thread should take it at once. Returns whether it is urgent; a lane
-  // that is left to its host is not.
+  // Adds a lane whose state is kQueued. `urgent`: a sleeping worker should be woken for it, see
+  // LaneScheduler::share(). Returns whether it is urgent; a lane that is left to its host is not.
   bool push(Lane& lane, bool urgent);
   // Takes the first lane that nobody claimed; its state is then kRunning. Null: there is none.
   Lane* take();
@@ -60,7 +60,7 @@ class SharedQueue {
   base::SpinLock lock_;
   LaneList<&Lane::shared_next> lanes_ SLIP_GUARDED_BY(lock_);
   alignas(64) std::atomic<int> count_{0};  // threads read it far more often than a thread takes the lock
-  std::atomic<bool> urgent_{false};        // it has a lane whose ops are expected to be long
+  std::atomic<bool> urgent_{false};        // the queue may have an urgent lane; a hint
 };
 
 // The slots of one engine: as many ops as there are slots may run on it concurrently.

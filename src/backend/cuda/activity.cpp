@@ -45,7 +45,7 @@ Library g_cupti{};
 
 struct State {
   base::Mutex mutex;
-  // Our op numbers by CUPTI's correlation id, until the span arrives.
+  // The op numbers of Slipstream by CUPTI's correlation id, until the span arrives.
   std::unordered_map<std::uint32_t, std::uint64_t> numbers SLIP_GUARDED_BY(mutex);
   // Spans by correlation id, until the number arrives.
   std::unordered_map<std::uint32_t, GpuSpan> early SLIP_GUARDED_BY(mutex);

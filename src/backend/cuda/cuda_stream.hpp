@@ -74,14 +74,14 @@ class EventUse {
 struct CudaStream final : runtime::StreamState {
   cudaStream_t handle = nullptr;
   bool owned = true;  // false: the legacy stream, or a stream adopted from another library
-  // Adopted, and its owner may destroy it at any time. So the handle is used only while the owner submits an op through
-  // this stream. Each op gets a mark then, because a mark cannot be recorded later.
+  // The stream is adopted, and its owner may destroy it at any time. So the handle is used only while the owner submits
+  // an op through this stream. Each op gets a mark then, because a mark cannot be recorded later.
   bool may_end = false;
   int gpu = 0;
   bool joins_legacy = false;  // a blocking stream; for adopted streams as CUDA reports it
 
-  bool stands_alone() const { return !joins_legacy && !legacy; }
-  bool has_handle() const { return handle && !may_end; }  // outside a submission
+  bool stands_alone() const { return !joins_legacy && !legacy; }  // no implicit barrier concerns this stream
+  bool has_handle() const { return handle && !may_end; }          // outside a submission
 
   // One submission at a time, so positions are the order in the CUDA stream. Guards no data: it orders the calls of
   // CUDA.

@@ -36,7 +36,9 @@ void CUDART_CB call_host_function(void* data) {
                      .name = call->name,
                      .here = call->here},
                     call->stream->audience);
-  const runtime::InsideOp inside;  // a callback may not call CUDA, as freeing a buffer that the function owns would
+  // The function may own a buffer, and freeing it would call CUDA. A callback may not call CUDA, so with InsideOp the
+  // buffer is leaked instead.
+  const runtime::InsideOp inside;
   call.reset();
 }
 
@@ -163,9 +165,9 @@ void OpEnqueuer::wait_or_write_value(cudaStream_t stream, const Op& op) const {
   static auto* const kWait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
   static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
   const bool waits = op.kind == OpKind::kWaitValue;
-  const auto word = reinterpret_cast<CUdeviceptr>(runtime::address(waits ? op.reads[0] : op.writes[0]));
-  const CUresult status = waits ? kWait(stream, word, op.value, CU_STREAM_WAIT_VALUE_GEQ)
-                                : kWrite(stream, word, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  const auto flag = reinterpret_cast<CUdeviceptr>(runtime::address(waits ? op.reads[0] : op.writes[0]));
+  const CUresult status = waits ? kWait(stream, flag, op.value, CU_STREAM_WAIT_VALUE_GEQ)
+                                : kWrite(stream, flag, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (status != CUDA_SUCCESS)
     base::fail(ErrorCode::kInvalidValue, op.here, "{} on cuda:{} for op '{}': CUresult {}",
                waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32", gpu_, op.name.text(), static_cast<int>(status));

@@ -51,8 +51,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
 
 }  // namespace
 
-// Kernels have a short path of their own, in adjacent code. Reason: each launch by the driver evicts our code from the
-// instruction cache, so every cache line of our code costs a miss.
+// Kernels have a short path of their own, in adjacent code. Reason: each launch by the driver evicts this code from the
+// instruction cache, so every cache line of it costs a miss.
 [[gnu::hot]] std::uint64_t CudaBackend::submit(runtime::StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();

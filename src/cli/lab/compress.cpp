@@ -27,7 +27,7 @@ struct Sample {
   std::vector<std::byte> weights;
 };
 
-// The places of sign, exponent and mantissa.
+// Widths in bits. From the highest bit: the sign, the exponent, the mantissa.
 struct FieldBits {
   int exponent = 8, mantissa = 7;
 };
@@ -204,8 +204,10 @@ Table layouts_table(const Sample& sample) {
 }
 
 struct Rates {
-  double ratio = 1, link = 0, decode = 0;  // bytes of weights per second
-  bool ok = false;
+  double ratio = 1;
+  double link = 0, decode = 0;  // bytes of uncompressed weights per second
+  bool ok = false;              // the decoded weights equal the original ones
+  // How many times as many weights per second arrive over a link of this rate if they are compressed.
   double gain(double of_link) const { return std::min(of_link * ratio, decode) / of_link; }
 };
 
@@ -278,12 +280,10 @@ void lab_compress(const Bench& bench, Report& report) {
   const std::string& path = bench.options().model;
   report.ask(
       "How many bytes do weights need? The exponents of weights repeat: most are among a few. The codec gives the "
-      "seven "
-      "commonest exponents of a block codes of 3 bits, and keeps all other bits as they are. Look at `exponent`, the "
-      "bits of information in that field, at `bound`, which no code of single fields can exceed, and at `ratio`. Then "
-      "a "
-      "link moves compressed weights, and the device decodes them while the next ones come: the slower of the two "
-      "decides.");
+      "seven most frequent exponents of a block codes of 3 bits, and keeps all other bits as they are. Look at "
+      "`exponent`, the bits of information in that field, at `bound`, which no code of single fields can exceed, and "
+      "at `ratio`. Then a link moves compressed weights, and the device decodes them while the next ones come: the "
+      "slower of the two decides.");
   const std::size_t blocks = bench.quick() ? 16 : 256;
   const std::vector<Sample> samples = path.empty() ? made_samples(blocks * 8192) : model_samples(path, blocks / 8);
   std::vector<Compressed> all;

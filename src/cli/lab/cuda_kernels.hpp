@@ -14,7 +14,8 @@ namespace slip::cli {
 // Pace: scalar 0 of the labs' kernels. It packs the kernel's duration and its share of the device into one number. The
 // share matters on a GPU only, where kernels occupy parts of the device. A kernel of the cpu device takes one core.
 //
-// Low 48 bits: nanoseconds. High bits: the unused share of the device in 1/256, so a plain number uses all of it.
+// Low 48 bits: nanoseconds. High bits: the unused share of the device, in units of 1/256. They are 0 in a plain number
+// of nanoseconds, so such a kernel uses the whole device.
 inline constexpr int kPaceBits = 48;
 
 constexpr std::int64_t pace_of(std::int64_t nanoseconds, double width) {

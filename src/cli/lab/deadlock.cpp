@@ -73,12 +73,13 @@ Verification verify_calls(const Bench& bench, const DeadlockCase& wanted, std::s
   return proof;
 }
 
-struct Seen {
+struct CaseResult {
   std::vector<comm::Stall> stalls;  // found while the ranks hung
   std::string error;                // at the deadline; empty: it completed
 };
 
-std::vector<comm::Stall> look() {
+// The stalls that the ledger of this process shows now.
+std::vector<comm::Stall> current_stalls() {
   std::vector<comm::RankState> ranks;
   if (const std::optional<transport::ProcessLedger> ledger = transport::read_ledger(::getpid())) {
     for (const transport::LedgerView& view : ledger->ranks) {
@@ -104,11 +105,11 @@ CommunicatorOptions deadline(const Bench& bench) {
 }
 
 // After half of the deadline the ranks certainly hang.
-Seen finish(const Bench& bench, const Stream& stream) {
-  Seen seen;
-  if (!stream.sync_for(deadline(bench).timeout / 2)) seen.stalls = look();
-  seen.error = sync_error(stream);
-  return seen;
+CaseResult finish(const Bench& bench, const Stream& stream) {
+  CaseResult result;
+  if (!stream.sync_for(deadline(bench).timeout / 2)) result.stalls = current_stalls();
+  result.error = sync_error(stream);
+  return result;
 }
 
 std::vector<Device> devices_of_ranks(const Bench& bench) {
@@ -116,7 +117,7 @@ std::vector<Device> devices_of_ranks(const Bench& bench) {
   return std::vector<Device>(kRanks, bench.open({.compute_workers = 2}));
 }
 
-Seen run_case(const Bench& bench, const DeadlockCase& wanted) {
+CaseResult run_case(const Bench& bench, const DeadlockCase& wanted) {
   const std::vector<Device> devices = devices_of_ranks(bench);
   // Rank 0 has the shorter deadline: it gives up while the call that it waits for is still active and can be named.
   CommunicatorOptions later = deadline(bench);
@@ -137,9 +138,9 @@ Seen run_case(const Bench& bench, const DeadlockCase& wanted) {
                                            streams[stream_of(wanted, rank, communicator)]);
     }
   }
-  Seen seen = finish(bench, streams[0]);
+  CaseResult result = finish(bench, streams[0]);
   for (const Stream& stream : streams) static_cast<void>(sync_error(stream));
-  return seen;
+  return result;
 }
 
 class Pipe : base::NoCopy {
@@ -167,7 +168,7 @@ class Pipe : base::NoCopy {
 };
 
 // Rank 1 reads from a pipe, like a wait in another library. Rank 0 closes the pipe only after its call is done.
-Seen run_outside(const Bench& bench) {
+CaseResult run_outside(const Bench& bench) {
   const std::vector<Device> devices = devices_of_ranks(bench);
   std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
   Pipe pipe;
@@ -197,20 +198,21 @@ Seen run_outside(const Bench& bench) {
   return finish(bench, first);
 }
 
-bool is_held_by(const Seen& seen, std::initializer_list<comm::Stall::Kind> kinds) {
-  return !seen.stalls.empty() && std::ranges::find(kinds, seen.stalls.front().kind) != kinds.end();
+bool is_held_by(const CaseResult& result, std::initializer_list<comm::Stall::Kind> kinds) {
+  return !result.stalls.empty() && std::ranges::find(kinds, result.stalls.front().kind) != kinds.end();
 }
 
-void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen& seen) {
+void add_row(Table& table, Report& report, const char* name, const Verification* proof, const CaseResult& result) {
   std::string kind = "went through", text;
-  if (!seen.stalls.empty()) {
-    kind = comm::stall_name(seen.stalls.front().kind);
-    text = seen.stalls.front().text;
+  if (!result.stalls.empty()) {
+    kind = comm::stall_name(result.stalls.front().kind);
+    text = result.stalls.front().text;
     report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
   }
-  if (!seen.error.empty()) report.print(paragraph(fmt::format("{}: at the deadline: {}", name, seen.error), 4) + "\n");
+  if (!result.error.empty())
+    report.print(paragraph(fmt::format("{}: at the deadline: {}", name, result.error), 4) + "\n");
   table.row({word(name), proof ? word(verdict_name(proof->verdict)) : none(), word(kind),
-             word(seen.error.empty() ? "done" : "error at the deadline"), word(text), word(seen.error)});
+             word(result.error.empty() ? "done" : "error at the deadline"), word(text), word(result.error)});
 }
 
 }  // namespace
@@ -229,14 +231,14 @@ void lab_deadlock(const Bench& bench, Report& report) {
     std::string cycle;
     const Verification proof = verify_calls(bench, each, cycle);
     if (!cycle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, cycle));
-    const Seen seen = run_case(bench, each);
-    predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
-    as_expected = as_expected && (each.swapped && !each.own_streams) == !seen.error.empty();
-    if (!seen.error.empty())
-      named = named && is_held_by(seen, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
-    add_row(table, report, each.name, &proof, seen);
+    const CaseResult result = run_case(bench, each);
+    predicted = predicted && (proof.verdict == Verdict::kDeadlock) == !result.error.empty();
+    as_expected = as_expected && (each.swapped && !each.own_streams) == !result.error.empty();
+    if (!result.error.empty())
+      named = named && is_held_by(result, {comm::Stall::Kind::kDeadlock, comm::Stall::Kind::kPossibleDeadlock});
+    add_row(table, report, each.name, &proof, result);
   }
-  const Seen outside = run_outside(bench);
+  const CaseResult outside = run_outside(bench);
   named = named && is_held_by(outside, {comm::Stall::Kind::kMissingRank});
   add_row(table, report, "rank 1 waits outside", nullptr, outside);
   report.show(table);

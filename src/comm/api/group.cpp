@@ -126,8 +126,8 @@ class FailedExchange final : public runtime::Exchange {
   const Here here_;
 };
 
-// The ops enqueued before still run. Then the stream fails with this error, and so do streams that wait for it. If the
-// stream captures a plan, the capture becomes invalid. Does nothing if the stream has failed or was destroyed: its
+// Makes a stream fail with this error after the ops that were enqueued earlier; streams that wait for it fail, too. If
+// the stream captures a plan, the capture becomes invalid. Does nothing if the stream has failed or was destroyed: its
 // calls already throw.
 void enqueue_failure(const StreamRef& stream, const std::string& text, Here here) {
   static const Name kName("group");
@@ -153,7 +153,8 @@ void enqueue_failure(const StreamRef& stream, const std::string& text, Here here
   }
 }
 
-// The error of a group that was destroyed before it ended. No memory for the text: the text is empty.
+// The error of a group that was destroyed before it ended. `messages`: the number of its sends and receives. Without
+// memory for the text, it is empty.
 std::string unended_text(Here here, std::size_t messages) noexcept {
   try {
     const std::string place = here.line > 0 ? fmt::format("the group begun at {}:{}", here.file, here.line) : "a group";

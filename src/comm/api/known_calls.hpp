@@ -1,6 +1,7 @@
 // KnownCalls: the small calls through shared memory that a rank made last. A program makes the same calls again and
-// again, with the same buffers. What issue_call() has checked and worked out for a call, it does not work out again for
-// its repetition: for 8 bytes that would take longer than the exchange itself. Communicator::State owns it.
+// again, with the same buffers. issue_call() checks a call and chooses its program once, and reuses the result when the
+// call is repeated. For 8 bytes, doing that again would take longer than the exchange itself. Communicator::State owns
+// it.
 #pragma once
 
 #include <array>

@@ -199,7 +199,8 @@ void CudaWatch::check_progress(std::uint32_t finished, std::uint32_t begun) {
                           missing.empty() ? "a peer that has joined" : missing_ranks_text(*setup_.bootstrap, missing)));
 }
 
-// Time-sliced ranks: the messages for which this rank's streams wait, as the worker or until the worker has copied.
+// In kLeader mode, a kernel of the lower rank of each pair (the worker) copies the messages of the pair. Fails this
+// rank if its streams wait too long for a message: as the worker for the other rank's call, otherwise for the worker.
 void CudaWatch::check_messages() {
   const int own = setup_.bootstrap->rank(), nranks = setup_.bootstrap->nranks();
   message_waits_.resize(static_cast<std::size_t>(nranks));

@@ -117,8 +117,8 @@ std::string find_functions(void* handle, NcclFunctions& functions) {
 NcclSearch load(const std::string& file) {
   const auto problem = [&](const std::string& text) { return NcclSearch{nullptr, fmt::format("{}: {}", file, text)}; };
   if (file.find('/') != std::string::npos && ::access(file.c_str(), R_OK) != 0) return problem(std::strerror(errno));
-  // RTLD_LOCAL: the program may have another libnccl of its own. RTLD_DEEPBIND: if ours is preloaded, calls inside
-  // NVIDIA's library would otherwise reach ours. Not without need: sanitizers refuse it.
+  // RTLD_LOCAL: the program may have another libnccl of its own. RTLD_DEEPBIND: if Slipstream's libnccl is preloaded,
+  // calls inside NVIDIA's library would otherwise reach it. Only then: sanitizers refuse RTLD_DEEPBIND.
   const int deep = ours_is_global() ? RTLD_DEEPBIND : 0;
   if (const Handle before(deep != 0 ? dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) : nullptr); before) {
     const link_map* const map = map_of(before.get());

@@ -28,7 +28,8 @@ void ProgramRunner::prepare(bool hidden) {
 void ProgramRunner::start() {
   const auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
   if (shared && shared->asks() && context_.memory->can_read()) {
-    // Rank 0 measures; in a call from a root a rank that receives.
+    // Rank 0 measures the call. In a call from a root, a rank that receives does: rank 0, or rank 1 if rank 0 is the
+    // root.
     const bool from_root = DirectProgramBuilder::from_root(call_.call.kind);
     if (context_.rank == (from_root && call_.call.root == 0 ? 1 : 0)) began_ = base::ticks();
   }

@@ -11,8 +11,8 @@ namespace {
 using topo::Fabric;
 using topo::LinkLoads;
 
-// The nearest net of each rank, and its number on its machine. Looked up once for each rank, because an all_to_all has
-// a message for each pair of ranks.
+// The nearest net of each rank, and the number of the rank among those of its machine. Looked up once for each rank,
+// because an all_to_all has a message for each pair of ranks.
 class RankNets {
  public:
   RankNets(const Fabric& fabric, NetReach reach) : fabric_(fabric), reach_(reach) {
@@ -21,7 +21,7 @@ class RankNets {
       const std::vector<int>& ranks = fabric.ranks_of(node);
       const auto place = std::ranges::find(ranks, rank) - ranks.begin();
       number_.push_back(static_cast<std::size_t>(place));
-      max_each_ = std::max(max_each_, ranks.size());
+      max_ranks_ = std::max(max_ranks_, ranks.size());
       max_nets_ = std::max(max_nets_, fabric.system(node).nets.size());
       net_.push_back(topo::nearest_net(fabric.system(node), fabric.paths(node), fabric.device_of(rank),
                                        fabric.place_of(rank).device));
@@ -35,7 +35,7 @@ class RankNets {
     if (reach_ == NetReach::kAll) return in_net(from);
     return in_net(to) % static_cast<int>(fabric_.system(fabric_.node_of(from)).nets.size());
   }
-  std::size_t max_each() const { return max_each_; }
+  std::size_t max_ranks() const { return max_ranks_; }
   std::size_t max_nets() const { return max_nets_; }
 
  private:
@@ -43,7 +43,7 @@ class RankNets {
   const NetReach reach_;
   std::vector<std::size_t> number_;
   std::vector<int> net_;  // the nearest one
-  std::size_t max_each_ = 0, max_nets_ = 0;
+  std::size_t max_ranks_ = 0, max_nets_ = 0;
 };
 
 // Counts the blocks that one step of the algorithm sends.
@@ -51,27 +51,28 @@ class Step {
  public:
   explicit Step(const RankNets& nets)
       : nets_(nets),
-        within_(ranks() * nets.max_each()),
+        within_(ranks() * nets.max_ranks()),
         out_(ranks() * nets.max_nets()),
         in_(ranks() * nets.max_nets()) {}
 
   void add(int from, int to) {
     if (from == to) return;
     if (nets_.fabric().node_of(from) == nets_.fabric().node_of(to)) {
-      ++within_[static_cast<std::size_t>(from) * nets_.max_each() + nets_.number(to)];
+      ++within_[static_cast<std::size_t>(from) * nets_.max_ranks() + nets_.number(to)];
       return;
     }
     ++out_[by_net(from, nets_.out_net(from, to))];
     ++in_[by_net(to, nets_.in_net(to))];
   }
 
+  // Returns the load of the busiest link, in the unit of AllToAllLoads. 0: the step uses no link.
   double load() const {
     const Fabric& fabric = nets_.fabric();
     LinkLoads loads(fabric);
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
       const std::vector<int>& beside = fabric.ranks_of(fabric.node_of(rank));
       for (std::size_t i = 0; i < beside.size(); ++i) {
-        const double blocks = within_[static_cast<std::size_t>(rank) * nets_.max_each() + i];
+        const double blocks = within_[static_cast<std::size_t>(rank) * nets_.max_ranks() + i];
         if (blocks > 0) loads.send(rank, beside[i], {}, blocks);
       }
       const auto nets = static_cast<int>(fabric.system(fabric.node_of(rank)).nets.size());

@@ -1,4 +1,5 @@
-// The order of calls with the least lateness. plan_buckets uses it.
+// The order of calls with the smallest maximum lateness: how much later than it is due a call ends. plan_buckets uses
+// it.
 #include <algorithm>
 #include <limits>
 #include <numeric>

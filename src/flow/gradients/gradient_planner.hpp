@@ -1,8 +1,9 @@
 // GradientPlanner: plans the buckets of a Gradients object from measured steps, so that all ranks use the same plan.
 //
-// After the first step rank 0 makes a plan from the measured times. Later, after every Options::check_every steps, one
-// step is recorded. If its times have drifted and a new plan gains enough, all ranks adopt that plan. Between steps the
-// host waits only for ops that were issued at least one step ago, except after the first step.
+// After the first step rank 0 makes a plan from the measured times. Later the third and the ninth step are recorded,
+// and one step after every Options::check_every steps. If its times have drifted and a new plan gains enough, all ranks
+// adopt that plan. Between steps the host waits only for ops that were issued at least one step ago, except after the
+// first step.
 #pragma once
 
 #include <algorithm>

@@ -81,8 +81,8 @@ struct Pipeline::State {
       for (const TraceSpan& span : data.spans()) {
         if (span.run && loop.ran(span.stream, span.position)) own.push_back(span);
       }
-      const Figures seen = figures(own);
-      if (!own.empty()) report.measured = seen.total, report.exposed = seen.exposed;
+      const Figures observed = figures(own);
+      if (!own.empty()) report.measured = observed.total, report.exposed = observed.exposed;
     }
     const auto bytes = static_cast<double>(spec.elements * (spec.bytes_in + spec.bytes_out));
     if (report.measured > 0) report.gigabytes_per_second = bytes / static_cast<double>(report.measured) * 1e3;

@@ -19,7 +19,7 @@ struct PipelineEnds {
   PipelineSource::Read read = {};
   PipelineSink::Write write = {};
   bool stage_in = false, stage_out = false;
-  bool same_place = false;  // every chunk uses the beginning of the memory: for predictions, which move no bytes
+  bool same_place = false;  // every chunk uses the beginning of the memory: for predictions and measurements
 };
 
 class PipelineLoop {

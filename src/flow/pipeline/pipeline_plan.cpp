@@ -18,7 +18,7 @@ constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to this are all
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
-// The time that each further chunk adds. With one slot a kernel cannot overlap with copies.
+// The time that each chunk after the first adds. With one slot a kernel cannot overlap with copies.
 Picos period(const PipelinePlan& plan, int copy_engines) {
   if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
   const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
@@ -128,8 +128,8 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
         in_bytes, in_unit, here);
 }
 
-// The time of a whole run of the loop. The host memory holds all chunks. If all of them together are larger than the
-// caches, it holds one chunk.
+// The median time of a whole run of the loop. The host memory holds all chunks. If they are together larger than
+// HostRing::kEnough, it holds one chunk, which all copies use, so that measuring takes little pinned memory.
 Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here) {
   const std::uint64_t chunk = plan.chunk * std::max(spec.bytes_in, spec.bytes_out);
   const std::uint64_t elements = chunk * plan.chunks > HostRing::kEnough ? plan.chunk : spec.elements;
@@ -159,7 +159,7 @@ Picos measure_chunk(const Device& device, PipelineSpec spec, Here here) {
   return time_loop(device, spec, plan, here) / static_cast<Picos>(plan.chunks);
 }
 
-// Runs the first chunks of the plan, and compares their time with the expected one.
+// Runs the first chunks of the plan. Returns PipelineStages::beside: how much longer they take than expected.
 double measure_beside(const Device& device, PipelineSpec spec, PipelinePlan plan, Here here) {
   plan.chunks = std::min(plan.chunks, kTried);
   if (plan.chunks < 3) return 0;
@@ -191,7 +191,7 @@ void require_sane(const PipelineSpec& spec, Here here) {
   if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
   if (spec.bytes_in == 0 || spec.bytes_out == 0)
     refuse("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in, spec.bytes_out);
-  // A quarter of the range, so that rounded sums of both sides cannot overflow either.
+  // At most a quarter of the range of int64, so that sums of input and output bytes, rounded up, cannot overflow.
   std::uint64_t in = 0, out = 0;
   if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)

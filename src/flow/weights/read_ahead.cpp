@@ -52,7 +52,7 @@ std::byte* ReadAhead::address_of(ReadTarget target) const {
   return runtime::address(options_.memory) + std::uint64_t{target.at} * kAlignment;
 }
 
-// The next part for the reader to begin, if its place is free.
+// The next part for the reader to begin, if the device no longer uses the memory that it goes to.
 std::optional<store::ReadRequest> ReadAhead::next_request() {
   // acquire: the counter is written after the op that used this place before has ended, so that op no longer reads it.
   // It is also written after the slot of the load in loads_.
@@ -87,7 +87,8 @@ std::optional<ReadTarget> ReadAhead::IssuedLoads::take(std::uint64_t load) const
   const Slot& slot = slots_[load % kSlots];
   if (slot.number.load(std::memory_order_acquire) != load + 1) return std::nullopt;
   const std::uint64_t target = slot.target.load(std::memory_order_relaxed);
-  // The fence orders both loads: if the target is a later one, the second load of the number sees its 0, or more.
+  // The fence orders the reads of `target` and `number`. If another put() has written the target, the second read of
+  // the number sees the 0 that this put() stored before, or a later number.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (slot.number.load(std::memory_order_relaxed) != load + 1) return std::nullopt;
   return ReadTarget{static_cast<std::uint32_t>(target >> 32), static_cast<std::uint32_t>(target)};

@@ -14,10 +14,10 @@ namespace slip {
 // Inputs and outputs are double-buffered in host memory: the host fills or reads one buffer while the device uses the
 // other.
 struct Runner::State {
-  struct Turn {  // one of the two sets of host buffers; steps alternate between them
+  struct BufferSet {  // one of the two sets of host buffers; steps alternate between them
     std::vector<Buffer> buffers;
     std::vector<flow::HostValue> inputs, outputs;
-    Event taken, there;  // recorded when its inputs are copied, and when its outputs have arrived
+    Event inputs_copied, outputs_arrived;  // of the last step that used this set
   };
 
   const Device device;
@@ -26,7 +26,7 @@ struct Runner::State {
   const flow::WeightsMemory memory;
   flow::Loader loader;
   flow::Steps steps;
-  std::array<Turn, 2> turns;
+  std::array<BufferSet, 2> sets;
   std::uint64_t issued = 0;
 
   State(const Device& on, const Graph& what, const WeightsPlan& how, const WeightSource& source, Here here)
@@ -38,11 +38,11 @@ struct Runner::State {
                {.direct_reads = flow::is_host_memory(device)}, here),
         steps(device, graph, plan, memory, loader) {
     loader.fill_resident(here);
-    for (Turn& turn : turns) {
+    for (BufferSet& set : sets) {
       for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
         const GraphValue& value = graph.values()[i];
-        if (value.role == ValueRole::kInput) turn.inputs.push_back({{i}, host_memory(turn, value, here)});
-        if (value.output) turn.outputs.push_back({{i}, host_memory(turn, value, here)});
+        if (value.role == ValueRole::kInput) set.inputs.push_back({{i}, host_memory(set, value, here)});
+        if (value.output) set.outputs.push_back({{i}, host_memory(set, value, here)});
       }
     }
     for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
@@ -55,10 +55,9 @@ struct Runner::State {
     flow::check_plan(plan, graph, here);
     return plan;
   }
-  Range host_memory(Turn& turn, const GraphValue& value, Here here) const {
-    turn.buffers.push_back(
-        device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name, here));
-    return turn.buffers.back().slice(0, value.bytes);
+  Range host_memory(BufferSet& set, const GraphValue& value, Here here) const {
+    set.buffers.push_back(device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name, here));
+    return set.buffers.back().slice(0, value.bytes);
   }
   static const flow::HostValue* find(const std::vector<flow::HostValue>& values, Value value) {
     const auto at = std::ranges::find(values, value, &flow::HostValue::value);
@@ -86,28 +85,28 @@ Runner::~Runner() {
 }
 
 std::span<std::byte> Runner::input_bytes(Value value, Here here) {
-  State::Turn& turn = state_->turns[state_->issued % 2];
-  const flow::HostValue* input = State::find(turn.inputs, value);
+  State::BufferSet& set = state_->sets[state_->issued % 2];
+  const flow::HostValue* input = State::find(set.inputs, value);
   if (!input) state_->refuse(value, "input", here);
-  turn.taken.sync(here);
+  set.inputs_copied.sync(here);
   return {runtime::address(input->host), input->host.bytes};
 }
 
 void Runner::step(Here here) {
-  State::Turn& turn = state_->turns[state_->issued % 2];
-  turn.there.sync(here);  // this memory has the outputs of the step before the last one
-  state_->steps.issue(turn.inputs, turn.outputs);
-  turn.taken = state_->steps.inputs_taken();
-  turn.there = state_->steps.outputs_there();
+  State::BufferSet& set = state_->sets[state_->issued % 2];
+  set.outputs_arrived.sync(here);  // the set has the outputs of the step before the last one
+  state_->steps.issue(set.inputs, set.outputs);
+  set.inputs_copied = state_->steps.inputs_taken();
+  set.outputs_arrived = state_->steps.outputs_there();
   ++state_->issued;
 }
 
 std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
   if (state_->issued == 0) throw Error(ErrorCode::kNotReady, "no step was issued yet: there is no output", here);
-  State::Turn& turn = state_->turns[(state_->issued - 1) % 2];
-  const flow::HostValue* output = State::find(turn.outputs, value);
+  State::BufferSet& set = state_->sets[(state_->issued - 1) % 2];
+  const flow::HostValue* output = State::find(set.outputs, value);
   if (!output) state_->refuse(value, "output", here);
-  state_->loader.sync(turn.there, here);
+  state_->loader.sync(set.outputs_arrived, here);
   return {runtime::address(output->host), output->host.bytes};
 }
 

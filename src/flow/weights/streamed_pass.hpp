@@ -2,8 +2,8 @@
 // choose_memory() chooses the memory that all passes share.
 //
 // A pass is a Graph without activations: each use is an op, each group a weight. An op reads the group of its use and
-// the groups of earlier uses that have not ended, so that the plan keeps them. So plan_weights, predict_weights and the
-// plan as data work for it unchanged.
+// the groups of earlier uses that have not ended, so that the plan keeps them. So plan_weights() and predict_weights()
+// work for a pass as for a model.
 #pragma once
 
 #include <algorithm>
@@ -116,7 +116,8 @@ class StreamedPass {
 StreamerMemory choose_memory(const std::vector<std::unique_ptr<StreamedPass>>& passes, GroupCatalog& catalog,
                              std::uint64_t budget, const StreamerOptions& options, Here here);
 
-// With StreamerOptions::slowdown: the smallest budget with which no pass is slower.
+// With StreamerOptions::slowdown: the smallest budget with which each pass takes at most that much longer than with all
+// groups resident.
 std::uint64_t budget_for_slowdown(const std::vector<std::unique_ptr<StreamedPass>>& passes, const GroupCatalog& catalog,
                                   const StreamerOptions& options, Here here);
 

@@ -139,7 +139,8 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
     laid.push_back({head, head + size, load.first_op, load.last_op});
     head += size;
   }
-  // The first loads of a step overwrite the last ones of the step before, where no earlier load of this step did.
+  // A load that overwrites no earlier load of this step overwrites loads of the step before, which used the same places
+  // in the ring. So it waits for the last op of those loads.
   for (std::size_t i = 0; i < loads.size(); ++i) {
     WeightLoad& load = loads[i];
     if (load.after_op != kNoOp) continue;

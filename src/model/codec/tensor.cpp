@@ -152,6 +152,7 @@ EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t co
   const Split split = table.split();
   const std::size_t room = max_block_bytes(split), data = std::size_t{block_weights(split)} * weight_bytes(split);
   EncodedBlocks result(count * room);  // memory that is not written costs nothing
+  // Threads encode blocks here, each at its own offset. When the sizes are known, the blocks are copied to the result.
   const EncodedBlocks apart(std::min(count, kBlocksAtOnce) * room);
   std::vector<std::pair<std::size_t, std::uint64_t>> found(std::min(count, kBlocksAtOnce));  // bytes and checksum
   for (std::size_t begin = 0; begin < count; begin += kBlocksAtOnce) {

@@ -40,7 +40,7 @@ void FailureDetector::end_init() {
   context_.wake_up.signal();
 }
 
-// Sends it both ways round the ring: then no single rank that stops or leaves can block the notification.
+// Sends the notification in both directions of the ring, so that no single rank that stops or leaves can block it.
 void FailureDetector::notify_init_over(int rank, const ControlConnection* except) {
   for (ControlConnection& one : connections_.all()) {
     if (!one.in_ring() || one.closing || &one == except) continue;

@@ -145,6 +145,7 @@ class LedgerSlot : base::NoCopy {
   void fail(LedgerLife life, std::string_view text);
 
   LedgerView view() const;  // kFree: the entry is free, or it changed during every attempt
+  // Called by the control thread a few times per second: notes when it first observed the present call's begin or end.
   void look();
 
  private:

@@ -54,7 +54,8 @@ class UcxListener final : public NetListener {
     std::memcpy(bytes.data(), &answer, sizeof(answer));
     bytes.insert(bytes.end(), worker_->address().begin(), worker_->address().end());
     Socket socket = std::move(one->sockets.front());
-    // Far fewer bytes than a new socket takes at once. If the sender has left, its end is noticed later.
+    // One call sends all of it: a new socket takes far more bytes at once. If the sender has closed its socket, the
+    // receiver finds that later.
     static_cast<void>(socket.try_send(bytes));
     return std::make_unique<UcxReceiver>(std::move(one->peer), std::move(socket), worker_, answer.number);
   }

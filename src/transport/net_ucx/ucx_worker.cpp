@@ -36,7 +36,7 @@ constexpr UcxSetting kPlainTcp[] = {
 
 constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so many attempts, sleeping threads are woken
 
-// If the process has no descriptors left, so that no other thread can wake a sleeping one.
+// The maximum sleep of a thread that no other thread can wake, because the process has no descriptors left.
 constexpr std::int64_t kPollNs = 500'000;
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
@@ -103,10 +103,11 @@ std::string ucx_limits_text() {
 
 const UcxContext& UcxContext::of_process() {
   const ino_t space = network_namespace();
-  const auto find = [&](const UcxContext* now) {
+  // Returns the context in the table. If there is none, `made` becomes it.
+  const auto find = [&](const UcxContext* made) {
     return with_table([&](ProcessTable& table) {
       const UcxContext*& known = table.contexts[space];
-      if (!known) known = now;
+      if (!known) known = made;
       return known;
     });
   };
@@ -128,7 +129,7 @@ UcxContext::UcxContext(const UcxLibrary& ucx) : ucx_(ucx) {
   init(true);
 }
 
-// UCX 1.13 knows the options of a transport without the transport's name only.
+// Sets the option under both of its names: UCX 1.13 accepts an option of a transport only without the transport's name.
 void UcxContext::set_option(ucp_config_t* config, std::string_view name, const char* value) const {
   static_cast<void>(ucx_.config_modify(config, std::string(name).c_str(), value));
   if (name.starts_with("TCP_"))
@@ -139,8 +140,8 @@ void UcxContext::init(bool plain_tcp) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucx_.config_read(nullptr, nullptr, &config);
   if (status == UCS_OK) {
-    // Ranks of one host have our own shared memory. UCX's would also be found between containers of one host, and does
-    // not report a lost peer.
+    // Ranks of one host use Slipstream's own shared memory. UCX would also use its shared memory between containers of
+    // one host, and that transport does not report a lost peer.
     if (base::env_text("UCX_TLS").empty()) static_cast<void>(ucx_.config_modify(config, "TLS", "^sm"));
     for (const auto& [name, value] : kPlainTcp) {
       if (plain_tcp && base::env_text((std::string("UCX_") + name).c_str()).empty()) set_option(config, name, value);
@@ -167,7 +168,8 @@ void UcxContext::init(bool plain_tcp) {
 }
 
 std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
-  const auto find = [&](std::shared_ptr<UcxWorker> now) {
+  // Returns the worker in the table. If there is none that can be used, `made` becomes it.
+  const auto find = [&](std::shared_ptr<UcxWorker> made) {
     std::shared_ptr<UcxWorker> ended;  // released after the table's lock, which the destructor of a worker takes
     return with_table([&](ProcessTable& table) {
       if (table.inherited)
@@ -180,9 +182,9 @@ std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
       std::weak_ptr<UcxWorker>& place = table.workers[{key, rank}];
       std::shared_ptr<UcxWorker> known = place.lock();
       if (known && known->has_ended()) ended = std::move(known);
-      if (known || !now) return known;
-      place = now;
-      return now;
+      if (known || !made) return known;
+      place = made;
+      return made;
     });
   };
   if (std::shared_ptr<UcxWorker> earlier = find(nullptr)) return earlier;

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int32_t kWhole = 1'000'000;
 
-// In millionths, as an integer, so that sums do not depend on the order. Only kernels share their engine.
+// The share of its engine that an op takes, in millionths. An integer, so that sums do not depend on the order. Only
+// kernels take less than the whole engine.
 std::int32_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
@@ -42,7 +43,7 @@ std::vector<TimeKey> ends_of(std::span<const TraceSpan> spans, const EngineUse& 
 void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
                 std::vector<std::uint32_t>& result) {
   const std::vector<TimeKey> ends = ends_of(spans, use);
-  // By index in use.ops: the total width that ran just before the last end.
+  // By index in use.ops: the total width that ran just before the last end of an op before this op's start.
   std::vector<std::int64_t> full(use.ops.size());
   std::int64_t max_running = kWhole, running = 0, before = 0;
   std::size_t end = 0;

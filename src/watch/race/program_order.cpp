@@ -75,7 +75,8 @@ void ProgramOrder::host_wait(Clocks::Point point) {
   if (fixes_) fixes_->clocks.host_wait(point);
   auto clock = needed_ ? clocks_.clock_at(point) : nullptr;
   clocks_.host_wait(point);
-  // Never implied: each stream of a device counts separately, whatever the waits for the other streams imply.
+  // `implied` is false: a wait of the host for one stream is needed even if its waits for other streams order the same
+  // ops.
   if (needed_) needed_->add_edge(Clocks::kHostSlot, point, std::move(clock), false);
 }
 

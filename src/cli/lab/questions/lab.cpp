@@ -43,7 +43,7 @@ void lab_questions(const Bench& bench, Report& report) {
     }
   }
   report.keep(std::move(table));
-  report.conclude(fmt::format("{} of {} answers were borne out by what this run saw.", shown, number));
+  report.conclude(fmt::format("This run showed {} of {} answers.", shown, number));
 }
 
 }  // namespace slip::cli

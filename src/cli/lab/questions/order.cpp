@@ -26,8 +26,8 @@ Finding does_it_serialise(const Bench& bench) {
   const bool before = together(run.span("a1"), run.span("b1")), after = together(run.span("a2"), run.span("b2"));
   const bool apart = run.span("a1").ended <= run.span("k").started && run.span("k").ended <= run.span("b2").started;
   return {"kernels a1 and b1 in two blocking streams, k in the default stream, then a2 and b2", kernel_order(run),
-          "No. The default stream is a barrier: what came before ends first, what comes later starts after. The work "
-          "on one side of it can still overlap.",
+          "No. The default stream is a barrier: work issued before k ends before k starts, and work issued after k "
+          "starts when k has ended. Kernels on one side of it can still overlap.",
           before && after && apart};
 }
 
@@ -42,7 +42,8 @@ Finding does_it_wait_for_all(const Bench& bench) {
   });
   return {"a kernel in a blocking stream, one twice as long in a non-blocking one, then one in the default stream",
           kernel_order(run),
-          "No: it waits for blocking streams only. A stream created as non-blocking has no order with it, either way.",
+          "No: it waits for blocking streams only. It does not wait for a stream created as non-blocking, nor does "
+          "that stream wait for it.",
           !together(run.span("blocking"), run.span("default")) && together(run.span("free"), run.span("default"))};
 }
 
@@ -88,8 +89,8 @@ Finding without_kernel2(const Bench& bench) {
   });
   return {"k1 and k3 in two streams; then with one hardware queue and, between them, a k2 that waits for k1",
           fmt::format("{}; one queue: {}", kernel_order(run), kernel_order(held)),
-          "No, nothing orders them. On old chips with one queue it could happen: behind a kernel that still waits, k3 "
-          "stands in line.",
+          "No, nothing orders them. On old GPUs with one hardware queue it could happen: k3 is behind k2 in the queue, "
+          "and k2 still waits.",
           together(run.span("k1"), run.span("k3")) && !together(held.span("k1"), held.span("k3"))};
 }
 
@@ -126,8 +127,8 @@ Finding one_queue(const Bench& bench) {
   return {
       "one hardware queue: two kernels that are ready; then one that waits, with an independent one issued behind it",
       fmt::format("ready: {}; waiting: {}", kernel_order(ready), kernel_order(waiting)),
-      "No: streams stay streams, and ready kernels overlap. But the queue hands out work in order, so one kernel that "
-      "waits holds back all behind it. That is what stops backward in the lab `hook`.",
+      "No: the streams are still independent, and ready kernels overlap. But the queue starts work in order, so one "
+      "kernel that waits delays all behind it. This delays the backward pass in the lab `hook`.",
       together(ready.span("k1"), ready.span("k2")) && !together(waiting.span("k1"), waiting.span("free"))};
 }
 
