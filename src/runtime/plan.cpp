@@ -32,6 +32,7 @@ struct Plan::Launches {
   std::shared_ptr<void> compiled SLIP_GUARDED_BY(mutex);
   std::uint32_t compiled_by SLIP_GUARDED_BY(mutex) = 0;
   bool compiled_with_bindings SLIP_GUARDED_BY(mutex) = false;
+  bool last_was_compiled SLIP_GUARDED_BY(mutex) = false;  // the previous launch was one of `compiled`
 
   std::vector<runtime::StreamState*> open(runtime::StreamState& main, std::uint32_t count, Here here)
       SLIP_REQUIRES(mutex);
@@ -272,16 +273,17 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
 bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, Here here)
     SLIP_REQUIRES(launches_->mutex) {
   runtime::PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
-  if (launches_->compiled_by != main.core->id) launches_->compiled.reset();
-  launches_->compiled_by = main.core->id;
+  const bool is_other_device = launches_->compiled_by != main.core->id;
   Bound bound;
   std::vector<runtime::PlanOps::Node> nodes;
-  if (!launches_->compiled || bindings || launches_->compiled_with_bindings) {
+  if (!launches_->compiled || is_other_device || bindings || launches_->compiled_with_bindings) {
     bound = bind(main, bindings, here);
     for (std::size_t i = 0; i < nodes_.size(); ++i)
       nodes.push_back({bound.op(nodes_[i], i), nodes_[i].stream, nodes_[i].waits});
     ops.nodes = nodes;
+    launches_->compiled_by = main.core->id;
     launches_->compiled_with_bindings = bindings != nullptr;
+    launches_->last_was_compiled = false;
   } else {
     for (const PlanNode& node : nodes_) {  // the memory must still be allocated
       for (const Range& range : node.reads) runtime::require_range(range, "plan", here);
@@ -289,9 +291,15 @@ bool Plan::run_compiled(runtime::StreamState& main, const Bindings* bindings, He
     }
   }
   if (nodes_.empty()) return true;
+  // The driver orders launches of one compiled plan, but not those of another compilation or of single ops (rule 100).
+  launches_->forget_failure();
+  if (!launches_->last_was_compiled) launches_->wait_for_last(main, here);
   try {
-    runtime::issue(main,
-                   {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+    const std::uint64_t position = runtime::issue(
+        main, {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+    launches_->last = {&main, position};
+    launches_->last_stream = main.last_id;
+    launches_->last_was_compiled = true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCaptureInvalidated && error.code() != ErrorCode::kCaptureUnsupported) throw;
     return false;
@@ -348,6 +356,7 @@ void Plan::run_op_by_op(runtime::StreamState& main, Bound bound, Here here) SLIP
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);
   launches_->last = end_of(main);
   launches_->last_stream = main.last_id;
+  launches_->last_was_compiled = false;
   if (main.core->options.launch_blocking) runtime::wait_for(*main.core, &main, launches_->last.position, 0, here);
 }
 

@@ -1,4 +1,5 @@
 // Section G: launches of plans (rule 100), with other bindings and over several devices.
+#include "slip/observer.hpp"
 #include "slip/plan.hpp"
 #include "support/errors.hpp"
 #include "support/gate.hpp"
@@ -26,6 +27,38 @@ TEST_P(Plans, Rule100_LaunchesOfOnePlanNeverOverlap) {
   EXPECT_FALSE(b.query());
   gate.open();
   EXPECT_TRUE(trail.is({1, 2, 1, 2}));
+}
+
+// A device that compiles plans compiles again for other bindings, and runs single ops while a recorder observes it.
+TEST_P(Plans, Rule100_HoldsForLaunchesWithOtherBindingsAndForObservedOnes) {
+  const Device device = open();
+  const Trail trail(device);
+  const Buffer planned = device.alloc(64), other = device.alloc(64);
+  const Stream a = device.stream(StreamFlags::kNonBlocking), b = device.stream(StreamFlags::kNonBlocking);
+  int calls = 0;
+  a.begin_capture();
+  trail.leave(a, 1);
+  a.fill(planned, 1);
+  a.host([&calls] { ++calls; });
+  trail.leave(a, 2);
+  Plan plan = a.end_capture();
+  Gate gate(device);
+  gate.hold(a);
+  a.launch(plan);
+  b.launch(plan, Bindings().buffer(planned, other));
+  a.launch(plan);
+  struct : Observer {
+    void on(const Record&) override {}
+  } observer;
+  attach_observer(observer);
+  b.launch(plan);
+  detach_observer(observer);
+  a.launch(plan, Bindings().buffer(planned, other));
+  EXPECT_TRUE(progressed(device));
+  EXPECT_FALSE(b.query());
+  gate.open();
+  EXPECT_TRUE(trail.is({1, 2, 1, 2, 1, 2, 1, 2, 1, 2}));
+  EXPECT_EQ(calls, 5);
 }
 
 TEST_P(Plans, Rule100_ALaunchIsOrderedLikeOneOpOfItsStream) {

@@ -22,6 +22,18 @@ struct CompiledPlan {
   std::atomic<runtime::StreamState*> stream{nullptr};
   std::atomic<std::uint64_t> position{0};
   EventUse launched;  // recorded after the launch, if the plan has host functions
+  // The compilation that this one replaced, while its last launch may still call its host functions. A launch does not
+  // wait for it: the work that it waits for may be enqueued by the same thread later.
+  std::shared_ptr<void> replaced;
+
+  // Drops the replaced compilation if its last launch has ended. Then its own predecessors have ended, too, because
+  // launches do not overlap.
+  void drop_ended() {
+    const auto* const before = static_cast<const CompiledPlan*>(replaced.get());
+    if (!before) return;
+    if (!before->launched || cudaEventQuery(before->launched.native()) == cudaSuccess) replaced.reset();
+    else static_cast<void>(cudaGetLastError());  // not ready is no error
+  }
 
   ~CompiledPlan() {
     // The last launch may still call a host function of this plan.
@@ -114,8 +126,13 @@ std::shared_ptr<CompiledPlan> OpEnqueuer::compile(const runtime::PlanOps& plan) 
 
 void OpEnqueuer::launch_plan(CudaStream& stream, const Op& op, std::uint64_t position) {
   std::shared_ptr<void>& kept = *op.plan->compiled;
-  if (!op.plan->nodes.empty()) kept = compile(*op.plan);
+  if (!op.plan->nodes.empty()) {
+    std::shared_ptr<CompiledPlan> compiled = compile(*op.plan);
+    compiled->replaced = std::move(kept);
+    kept = std::move(compiled);
+  }
   auto* plan = static_cast<CompiledPlan*>(kept.get());
+  plan->drop_ended();
   plan->stream.store(&stream, std::memory_order_release);
   plan->position.store(position, std::memory_order_release);
   checked(cudaGraphLaunch(plan->graph, stream.handle), "cudaGraphLaunch", op);
