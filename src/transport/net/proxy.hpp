@@ -92,7 +92,7 @@ class ProxyConnection : base::NoCopy {
   bool move() SLIP_REQUIRES(lock_);
   bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
   static void on_memory_end(const void* data, std::size_t bytes) noexcept;  // see base/memory_end.hpp
-  void sleep(const Deadline& deadline);
+  void sleep(std::uint64_t count, const Deadline& deadline);
 
   Proxy& proxy_;
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
