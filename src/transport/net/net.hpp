@@ -57,8 +57,8 @@ struct NetOptions {
   std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
 };
 
-// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
-// The bytes must outlive it.
+// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, which end with the
+// connection at the latest. It may outlive the connection. The bytes must outlive it.
 class NetMemory : base::NoCopy {
  public:
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}

@@ -45,7 +45,7 @@ struct KeepingConnections {
 }  // namespace
 
 ProxyConnection::ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_ptr<NetConnection> connection)
-    : proxy_(proxy), connection_(std::move(connection)), sender_(sender), registrations_(*connection_) {
+    : proxy_(proxy), registrations_(*connection), connection_(std::move(connection)), sender_(sender) {
   if (connection_->keeps_addresses()) {
     KeepingConnections& keeping = KeepingConnections::of_process();
     const base::LockGuard lock(keeping.mutex);

@@ -95,9 +95,11 @@ class ProxyConnection : base::NoCopy {
   void sleep(std::uint64_t count, const Deadline& deadline);
 
   Proxy& proxy_;
+  // Declared before the connection, so that it is destroyed afterwards: until the connection has ended, operations that
+  // are under way use the registrations.
+  Registrations registrations_ SLIP_GUARDED_BY(lock_);
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
   NetSender* const sender_;                          // null: this connection receives
-  Registrations registrations_ SLIP_GUARDED_BY(lock_);
   base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
