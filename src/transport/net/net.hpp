@@ -65,7 +65,9 @@ class NetMemory : base::NoCopy {
   virtual ~NetMemory() = default;
   std::span<std::byte> bytes() const { return bytes_; }
   bool contains(const std::byte* data, std::size_t bytes) const {
-    return data >= bytes_.data() && data + bytes <= bytes_.data() + bytes_.size();
+    // No sum of an address and a length: a length that cannot be, for example from a negative int, would overflow it.
+    return data >= bytes_.data() && bytes <= bytes_.size() &&
+           static_cast<std::size_t>(data - bytes_.data()) <= bytes_.size() - bytes;
   }
 
  private:
