@@ -1,8 +1,10 @@
 // Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <span>
 #include <thread>
@@ -246,12 +248,16 @@ class Relay {
   ~Relay() { thread_.join(); }  // after the sender has closed its end
   const transport::NetHandle& handle() const { return handle_; }
   void add(std::span<const std::byte> bytes) { out_.send(bytes, long_deadline()); }  // after accept()
+  void end() {  // the receiver sees the end of the socket; what the sender writes later is lost
+    ended_ = true;
+    out_.finish_sending();
+  }
 
  private:
-  static bool pass(const transport::Socket& from, const transport::Socket& to) {
+  bool pass(const transport::Socket& from, const transport::Socket& to) const {
     std::array<std::byte, 4096> bytes;
     const transport::Socket::Moved moved = from.try_recv(bytes);
-    if (moved.bytes > 0) to.send(std::span(bytes).first(moved.bytes), long_deadline());
+    if (moved.bytes > 0 && !ended_) to.send(std::span(bytes).first(moved.bytes), long_deadline());
     return !moved.ended;
   }
   void forward() {
@@ -270,7 +276,13 @@ class Relay {
   const transport::SocketAddress to_;
   transport::NetHandle handle_;
   transport::Socket out_;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
+};
+
+struct Goodbye {
+  std::uint32_t mark = 0x75637867, reserved = 0;
+  std::uint64_t messages = 2;
 };
 
 // A goodbye overtakes the last message. The receiver has to wait for that, although nothing moves for a while.
@@ -285,10 +297,7 @@ TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
   from.fill(3);
   const transport::NetPart empty;
   finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
-  struct {
-    std::uint32_t mark = 0x75637867, reserved = 0;
-    std::uint64_t messages = 2;
-  } const goodbye;
+  const Goodbye goodbye;
   relay.add(std::as_bytes(std::span(&goodbye, 1)));
   transport::NetRequest* const receive = irecv(*receiver, to.part());
   const std::int64_t until = base::deadline_after(300'000'000);  // the network delivers nothing for so long
@@ -298,6 +307,34 @@ TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
   // No more messages follow.
   transport::NetRequest* const another = irecv(*receiver, to.part());
   EXPECT_TRUE(fails([&] { receiver->wait(another, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at", "is gone"}));
+  sender = nullptr;
+}
+
+// The socket has ended, too, so it is always readable. The receiver must not use a core while it waits.
+TEST(UcxFailures, AReceiverSleepsUntilTheAnnouncedMessagesArrive) {
+  const NamedNet ucx = net_named("ucx");
+  if (!ucx.net) GTEST_SKIP() << ucx.problem;
+  const auto listener = ucx.net->listen(local_options(0));
+  Relay relay(*listener);
+  auto sender = ucx.net->connect(relay.handle(), local_options(1), long_deadline());
+  const auto receiver = listener->accept(long_deadline());
+  const transport::NetPart empty;
+  finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
+  const Goodbye goodbye;
+  relay.add(std::as_bytes(std::span(&goodbye, 1)));
+  relay.end();
+  Memory to(*receiver, 8);
+  transport::NetRequest* const receive = irecv(*receiver, to.part());
+  const auto cpu_ns = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+  };
+  const std::int64_t begun = cpu_ns();
+  constexpr std::int64_t kWaitNs = 400'000'000;
+  const transport::Deadline deadline{base::deadline_after(kWaitNs), nullptr};
+  EXPECT_TRUE(fails([&] { receiver->wait(receive, deadline); }, ErrorCode::kTimeout, {"rank 1 at"}));
+  EXPECT_LT(cpu_ns() - begun, kWaitNs / 4);
   sender = nullptr;
 }
 
