@@ -233,6 +233,30 @@ TEST_P(NetFailures, WithoutADescriptorLeftAThreadMaySleepAllTheSame) {
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, receive);
 }
 
+// A forked child destroys the connections that it inherited. They belong to the parent, which goes on using them.
+TEST_P(NetFailures, AForkedChildLeavesTheConnectionsToItsParent) {
+  Ends ends(net());
+  Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
+  from.fill(9);
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, irecv(*ends.receiver, to.part()));
+  const Child child([&] {
+    from.registered = nullptr;
+    ends.sender = nullptr;
+    ends.receiver = nullptr;
+    to.registered = nullptr;
+    return std::string("left");
+  });
+  EXPECT_EQ(child.report(), "left");
+  for (unsigned round = 0; round < 3; ++round) {
+    from.fill(round);
+    transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+    const std::int64_t until = base::deadline_after(20'000'000);  // a goodbye of the child would arrive
+    while (base::now_ns() < until) ASSERT_FALSE(ends.receiver->test(receive));
+    finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, receive);
+    EXPECT_EQ(from.bytes, to.bytes);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);
 
 // The socket beside a connection over UCX, through a relay that adds bytes to what the sender writes.

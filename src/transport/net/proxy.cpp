@@ -56,6 +56,7 @@ ProxyConnection::ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_pt
 }
 
 ProxyConnection::~ProxyConnection() {
+  if (proxy_.process_ != ::getpid()) return;
   proxy_.remove(this);
   if (!connection_->keeps_addresses()) return;
   KeepingConnections& keeping = KeepingConnections::of_process();
@@ -222,7 +223,7 @@ bool ProxyConnection::start(Entry& one, bool more) {
   return one.request != nullptr;
 }
 
-Proxy::Proxy() {
+Proxy::Proxy() : process_(::getpid()) {
   thread_.start("slip proxy", [this] { run(); });
 }
 

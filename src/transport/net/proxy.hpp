@@ -8,6 +8,8 @@
 // makes a new one there.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -147,6 +149,7 @@ class Proxy : base::NoCopy {
   void check_all();
   void sleep();
 
+  const pid_t process_;  // in a forked child the thread does not exist, and may have held mutex_
   base::WakeUp wake_up_;
   base::SleepFlag asleep_;
   std::atomic<bool> stopping_{false};

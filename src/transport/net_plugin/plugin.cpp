@@ -156,7 +156,8 @@ NetPlugin::NetPlugin(const std::string& name) {
   choose_devices();
 }
 
-PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator) : plugin_(plugin) {
+PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator)
+    : plugin_(plugin), process_(::getpid()) {
   const PluginCalls& calls = plugin.calls();
   if (const net_result result = calls.init(calls, communicator, &context_, plugin_logger(), &profile);
       result != NET_SUCCESS)
@@ -164,7 +165,7 @@ PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator
 }
 
 PluginContext::~PluginContext() {
-  if (plugin_.calls().finalize)
+  if (plugin_.calls().finalize && process_ == ::getpid())
     static_cast<void>(plugin_.calls().finalize(context_));  // nothing can be done if it fails
 }
 

@@ -3,6 +3,9 @@
 // end also reports its failure or its goodbye there. So a lost rank is noticed even if the plug-in does not report it.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -75,6 +78,8 @@ class PluginComm : base::NoCopy {
   Empty empty(const NetPeer& peer);
   void deregister(PluginMemory& memory);
   void close();  // deregisters all memory first, and gives up the context
+  // In a child of fork() the connection belongs to the parent: closing it here would end it there, too.
+  bool is_inherited() const { return process_ != ::getpid(); }
 
  private:
   [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
@@ -82,6 +87,7 @@ class PluginComm : base::NoCopy {
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 
   const NetPlugin& plugin_;
+  const pid_t process_ = ::getpid();
   std::shared_ptr<const PluginContext> context_;  // null: closed, or the plug-in has no contexts
   const int device_;
   const Side side_;

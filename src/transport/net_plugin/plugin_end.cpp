@@ -193,7 +193,7 @@ void PluginEnd<Self, Base>::close() {
   PluginNotice notice;
   notice.mark = PluginNotice::kGoodbye;
   notice.messages = finished_;
-  static_cast<void>(control_.send(notice));
+  if (!comm_->is_inherited()) static_cast<void>(control_.send(notice));
   comm_->close();
 }
 
@@ -278,7 +278,8 @@ PluginReceiver::PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const Pl
                 peer, std::move(control)) {}
 
 PluginReceiver::~PluginReceiver() {
-  if (listener_) static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
+  if (listener_ && !comm_->is_inherited())
+    static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
   close();
 }
 

@@ -213,7 +213,7 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
 }
 
 UcxWorker::~UcxWorker() {
-  if (process_ != ::getpid()) return;
+  if (is_inherited()) return;
   Proxy::of_process().remove(this);
   if (handle_) {
     flush();  // before the endpoints are closed: otherwise the bytes that UCX has not sent yet would be lost
@@ -280,6 +280,8 @@ bool UcxWorker::has_ended() {
   const base::LockGuard guard(lock());
   return !handle_;
 }
+
+bool UcxWorker::is_inherited() const { return process_ != ::getpid(); }
 
 void UcxWorker::abandon() {
   handle_ = nullptr;
@@ -379,7 +381,7 @@ UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker))
 }
 
 UcxPort::~UcxPort() {
-  if (worker_->process_ != ::getpid()) return;
+  if (worker_->is_inherited()) return;
   const base::LockGuard lock(worker_->lock());
   stop_sleeping();
   if (worker_->handle_ && !pending_.empty()) {

@@ -112,6 +112,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end() SLIP_REQUIRES(ucx_lock);
   bool has_ended();
+  bool is_inherited() const;  // this process is a forked child, and the worker belongs to its parent
   // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
   // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
   // while, the proxy does, until UCX has flushed everything.
