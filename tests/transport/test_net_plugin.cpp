@@ -252,6 +252,40 @@ TEST(PluginFaults, ARemoteErrorMeansALostRank) {
                     {"rank 1 at", "in test: ncclRemoteError (6)"}));
 }
 
+// The peer may report the cause of an error soon. Until then no call waits: the proxy's thread drives other
+// connections, too, and closing one of them needs a lock that the proxy holds meanwhile.
+TEST(PluginFaults, AFailureDoesNotStopTheThreadThatFindsIt) {
+  PluginEnds ends("v9");
+  Memory to(*ends.receiver, 8);
+  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+  const Fault fault("test=fail");
+  std::int64_t begun = 0, longest = 0;
+  EXPECT_TRUE(fails(
+      [&] {
+        for (const std::int64_t deadline = long_deadline().at_ns; base::now_ns() < deadline;) {
+          begun = base::now_ns();
+          EXPECT_FALSE(ends.receiver->test(receive));
+          longest = std::max(longest, base::now_ns() - begun);
+          std::vector<pollfd> watched;
+          EXPECT_LE(ends.receiver->watch(watched), 1'000'000);
+        }
+      },
+      ErrorCode::kRankLost, {"rank 1 at", "in test: ncclRemoteError (6)"}));
+  EXPECT_LT(std::max(longest, base::now_ns() - begun), 90'000'000);
+}
+
+// The sender fails first. The receiver's plug-in fails, too, and then the sender's reason arrives.
+TEST(PluginFaults, AnErrorThatIsAConsequenceNamesItsCause) {
+  PluginEnds ends("v9");
+  Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+  const Fault fault("isend=fail,test=fail");
+  EXPECT_FALSE(ends.receiver->test(receive));
+  EXPECT_TRUE(fails([&] { ends.sender->isend(from.part()); }, ErrorCode::kIo, {"in isend"}));
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kIo,
+                    {"rank 1 at", "gave up", "in isend", "has an injected failure"}));
+}
+
 TEST(PluginFaults, LengthsThatCannotBeAreRefused) {
   const std::pair<const char*, const char*> kFaults[] = {
       {"size=negative", "-5 bytes"}, {"size=huge", "1073741824 bytes"}, {"size=none", "-1 bytes"}};

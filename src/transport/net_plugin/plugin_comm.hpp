@@ -18,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "slip/error.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/plugin.hpp"
 #include "transport/socket/socket.hpp"
@@ -135,6 +136,14 @@ class PluginControl : base::NoCopy {
   bool ended() const { return ended_ns_ != 0; }
   std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
   const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
+  // An error of the plug-in, kept until the peer may have reported its cause. Null: none.
+  const Error* kept() const { return kept_ ? &kept_->error : nullptr; }
+  void keep(const Error& error) { kept_.emplace(Kept{error, base::now_ns()}); }
+  // After keep(): whether the peer has reported the cause or ended, or this time has passed. Does not wait.
+  bool is_cause_known(std::int64_t limit_ns) {
+    look();
+    return notice() || ended() || base::now_ns() - kept_->since_ns >= limit_ns;
+  }
   int descriptor() const { return socket_.descriptor(); }
   std::string end_text() const { return reason_text(error_); }
 
@@ -150,6 +159,11 @@ class PluginControl : base::NoCopy {
   std::size_t got_ = 0;  // bytes of notice_
   std::int64_t ended_ns_ = 0;
   int error_ = 0;
+  struct Kept {
+    Error error;
+    std::int64_t since_ns = 0;
+  };
+  std::optional<Kept> kept_;
 };
 
 }  // namespace slip::transport
