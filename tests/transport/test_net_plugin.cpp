@@ -87,6 +87,17 @@ TEST(PluginLibraries, FunctionsThatFailAtTheStartAreNamed) {
       [] { return problem(fails([] { plugin_named("v9"); }, ErrorCode::kIo, {"init has an injected failure"})); }, "");
 }
 
+// fork() waits for the locks of tables of the process. None of them is held while a plug-in is initialised.
+TEST(PluginLibraries, MayForkWhileTheyAreInitialised) {
+  expect_in_child(
+      "init=fork",
+      [] {
+        const PluginEnds ends("v9");
+        return std::string("connected");
+      },
+      "connected");
+}
+
 TEST(PluginLibraries, AnUnknownDeviceIsNamed) {
   const Child child([] {
     const Variable device("SLIP_NET_DEVICE", "nosuch7");
