@@ -124,7 +124,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   friend class UcxPort;
   void abandon() SLIP_REQUIRES(ucx_lock);  // no thread drives it any more; its memory and sockets are leaked
   void flush() SLIP_REQUIRES(ucx_lock);
-  void drive_until(const std::function<bool()>& reached) SLIP_REQUIRES(ucx_lock);
+  void drive_until(const std::function<bool()>& reached, std::int64_t limit_ns) SLIP_REQUIRES(ucx_lock);
   bool is_closing() SLIP_REQUIRES(ucx_lock);
   static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
