@@ -2,8 +2,9 @@
 // pages of memory that is registered with it. If the memory is freed, and later memory gets the same addresses, the
 // adapter would still access the old pages. So the registration must end with the memory.
 //
-// The runtime notifies of the memory of every Buffer, also of a wrapped one, whose owner may free it afterwards. Other
-// memory that ranks send from or receive into notifies by NotifyingAllocator.
+// The runtime notifies of the memory of every Buffer, also of a wrapped one, whose owner may free it afterwards. If a
+// program has wrapped all addresses in one Buffer, each call of a communicator notifies of its memory when it is done.
+// Other memory that ranks send from or receive into notifies by NotifyingAllocator.
 #pragma once
 
 #include <atomic>

@@ -112,6 +112,13 @@ struct Block {
   Name name;
 };
 
+// A program that gets only addresses wraps all of them in one Buffer, of about 2^63 bytes. Its owner frees the memory
+// below such a Buffer while the Buffer exists, so no notification of base/memory_end.hpp comes.
+inline bool covers_all_addresses(const Block& block) {
+  constexpr std::size_t kMoreThanAnyMemory = std::size_t{1} << 62;
+  return !block.owned && block.bytes >= kMoreThanAnyMemory;
+}
+
 // Counts device memory against a limit.
 class MemoryLedger {
  public:

@@ -1,10 +1,14 @@
 // Communicators over each kind of network on one host, and ranks whose networks differ or do not work: all ranks get an
 // error, no rank hangs.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <limits>
 #include <map>
 
 #include "every_call.hpp"
+#include "plugins/wrapped_counts.h"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/net_ends.hpp"
@@ -32,13 +36,47 @@ SLIP_CHILD(Nets, EveryCall) {
   });
 }
 
+// Rank 0 sends to rank 1, first memory of a Buffer, then memory below a Buffer of all addresses. Reports how many
+// registrations ended with each message.
+SLIP_CHILD(Nets, UnownedMemory) {
+  test::play([](const transport::LaunchInfo& info) -> std::string {
+    CommunicatorOptions options;
+    options.transport = Transport::kNet;
+    options.silence = std::chrono::seconds(30);
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, options);
+    void* const library = ::dlopen(test::plugin_file("v9").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!library) return "the plug-in is not loaded";
+    const auto& counts = *static_cast<const wrapped_counts_type*>(::dlsym(library, "wrapped_counts"));
+    const Stream stream = device.stream();
+    const auto ended_with = [&](Range range) {
+      const int before = counts.deregistered;
+      if (info.rank == 0) comm.send(range, 1, stream);
+      else comm.recv(range, 0, stream);
+      stream.sync();
+      return counts.deregistered - before;
+    };
+    constexpr std::size_t kBytes = 64 << 10;
+    constexpr std::uintptr_t kFirst = 4096;
+    const Buffer own = device.alloc(kBytes, MemoryKind::kPinned);
+    const Buffer all = device.wrap(reinterpret_cast<void*>(kFirst), std::numeric_limits<std::ptrdiff_t>::max() - kFirst,
+                                   MemoryKind::kPinned);
+    void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int of_buffer = ended_with(own);
+    const int of_address = ended_with(all.slice(reinterpret_cast<std::uintptr_t>(mapped) - kFirst, kBytes));
+    comm.finalize();
+    return fmt::format("{} and {}", of_buffer, of_address);
+  });
+}
+
 // Starts a rank with each of these variables; returns their reports.
-std::vector<std::string> run_ranks(const std::vector<Variables>& variables) {
+std::vector<std::string> run_ranks(const std::vector<Variables>& variables,
+                                   const std::string& child = "Nets.EveryCall") {
   const UniqueId id = test::local_id();
   const int count = static_cast<int>(variables.size());
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < count; ++rank)
-    ranks.emplace_back("Nets.EveryCall", id, count, rank, variables[static_cast<std::size_t>(rank)]);
+    ranks.emplace_back(child, id, count, rank, variables[static_cast<std::size_t>(rank)]);
   std::vector<std::string> reports;
   for (const RankProcess& rank : ranks) reports.push_back(rank.report());
   return reports;
@@ -103,6 +141,13 @@ TEST(NetsOfRanks, APluginThatReportsAShortMessageIsNoticed) {
   faulty["SLIP_PLUGIN_FAULT"] = "size=short";
   const std::vector<std::string> reports = run_ranks({test::net_variables("plugin:v9"), faulty});
   expect_words(reports[1], {"mismatch between ranks", "rank 1", "rank 0", "bytes"});
+}
+
+// A program that gets only addresses, for example by the functions of NCCL, wraps all of them in one Buffer. It frees
+// memory while this Buffer exists, so an adapter must not keep its pages after the call.
+TEST(NetsOfRanks, KeepNoRegistrationOfMemoryWithoutABuffer) {
+  const Variables plugin = test::net_variables("plugin:v9");
+  for (const std::string& report : run_ranks({plugin, plugin}, "Nets.UnownedMemory")) EXPECT_EQ(report, "0 and 1");
 }
 
 TEST(NetsOfRanks, AUcxThatFindsNoWaySaysSo) {

@@ -6,6 +6,7 @@
      PLUGIN_HOLE                     the table has no isend
    It has the faults that the variable SLIP_PLUGIN_FAULT lists, read at each call:
      FUNCTION=fail       the function fails, for example isend=fail; close=fail: all functions that close or deregister
+     init=fork           init forks a process and waits for its end
      connect=never, accept=never, isend=never, irecv=never, test=never     it never gets further
      listen=null, devices=0, devices=many, recvs=0     nonsense
      size=negative, size=huge, size=none, size=short   test reports a wrong length; short: one byte less
@@ -16,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "transport/net_plugin/nccl_net.h"
 #include "wrapped_counts.h"
@@ -114,6 +117,11 @@ static int fails(const char* name) {
 static net_result init(INIT_PARAMETERS) {
   logger = log;
   if (fails("init")) return NET_SYSTEM_ERROR;
+  if (has("init", "fork")) {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    waitpid(child, NULL, 0);
+  }
   count(&wrapped_counts.begun, 1);
 #if PLUGIN_VERSION >= 11
   struct context* made = calloc(1, sizeof(*made));

@@ -208,6 +208,13 @@ TEST(ExportedPlugin, SaysWhatIsWrong) {
   void* request = nullptr;
   EXPECT_EQ(newest().isend(pair.sender, bytes.data(), bytes.size(), 0, nullptr, nullptr, &request), NET_INVALID_USAGE);
   EXPECT_NE(t_logged.find("registered memory"), std::string::npos) << t_logged;
+  // Version 8 passes lengths as int.
+  void* const registered = register_bytes(pair.sender, bytes);
+  const auto& old = table<net_table_v8>("ncclNetPlugin_v8");
+  EXPECT_EQ(old.isend(pair.sender, bytes.data(), -1, 0, registered, &request), NET_INVALID_USAGE);
+  EXPECT_EQ(newest().isend(pair.sender, bytes.data(), bytes.size() + 1, 0, registered, nullptr, &request),
+            NET_INVALID_USAGE);
+  EXPECT_EQ(newest().dereg_mr(pair.sender, registered), NET_SUCCESS);
   EXPECT_EQ(newest().irecv(pair.receiver, 9, nullptr, nullptr, nullptr, nullptr, nullptr, &request), NET_INVALID_USAGE);
   EXPECT_NE(t_logged.find("9 parts"), std::string::npos) << t_logged;
   std::array<std::byte, NET_HANDLE_BYTES> handle{};

@@ -1,8 +1,10 @@
 // Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <span>
 #include <thread>
@@ -231,6 +233,30 @@ TEST_P(NetFailures, WithoutADescriptorLeftAThreadMaySleepAllTheSame) {
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, receive);
 }
 
+// A forked child destroys the connections that it inherited. They belong to the parent, which goes on using them.
+TEST_P(NetFailures, AForkedChildLeavesTheConnectionsToItsParent) {
+  Ends ends(net());
+  Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
+  from.fill(9);
+  finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, irecv(*ends.receiver, to.part()));
+  const Child child([&] {
+    from.registered = nullptr;
+    ends.sender = nullptr;
+    ends.receiver = nullptr;
+    to.registered = nullptr;
+    return std::string("left");
+  });
+  EXPECT_EQ(child.report(), "left");
+  for (unsigned round = 0; round < 3; ++round) {
+    from.fill(round);
+    transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+    const std::int64_t until = base::deadline_after(20'000'000);  // a goodbye of the child would arrive
+    while (base::now_ns() < until) ASSERT_FALSE(ends.receiver->test(receive));
+    finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, receive);
+    EXPECT_EQ(from.bytes, to.bytes);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, NetFailures, every_net(), net_test_name);
 
 // The socket beside a connection over UCX, through a relay that adds bytes to what the sender writes.
@@ -246,12 +272,16 @@ class Relay {
   ~Relay() { thread_.join(); }  // after the sender has closed its end
   const transport::NetHandle& handle() const { return handle_; }
   void add(std::span<const std::byte> bytes) { out_.send(bytes, long_deadline()); }  // after accept()
+  void end() {  // the receiver sees the end of the socket; what the sender writes later is lost
+    ended_ = true;
+    out_.finish_sending();
+  }
 
  private:
-  static bool pass(const transport::Socket& from, const transport::Socket& to) {
+  bool pass(const transport::Socket& from, const transport::Socket& to) const {
     std::array<std::byte, 4096> bytes;
     const transport::Socket::Moved moved = from.try_recv(bytes);
-    if (moved.bytes > 0) to.send(std::span(bytes).first(moved.bytes), long_deadline());
+    if (moved.bytes > 0 && !ended_) to.send(std::span(bytes).first(moved.bytes), long_deadline());
     return !moved.ended;
   }
   void forward() {
@@ -270,7 +300,13 @@ class Relay {
   const transport::SocketAddress to_;
   transport::NetHandle handle_;
   transport::Socket out_;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
+};
+
+struct Goodbye {
+  std::uint32_t mark = 0x75637867, reserved = 0;
+  std::uint64_t messages = 2;
 };
 
 // A goodbye overtakes the last message. The receiver has to wait for that, although nothing moves for a while.
@@ -285,10 +321,7 @@ TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
   from.fill(3);
   const transport::NetPart empty;
   finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
-  struct {
-    std::uint32_t mark = 0x75637867, reserved = 0;
-    std::uint64_t messages = 2;
-  } const goodbye;
+  const Goodbye goodbye;
   relay.add(std::as_bytes(std::span(&goodbye, 1)));
   transport::NetRequest* const receive = irecv(*receiver, to.part());
   const std::int64_t until = base::deadline_after(300'000'000);  // the network delivers nothing for so long
@@ -298,6 +331,34 @@ TEST(UcxFailures, AGoodbyeMayOvertakeTheLastMessage) {
   // No more messages follow.
   transport::NetRequest* const another = irecv(*receiver, to.part());
   EXPECT_TRUE(fails([&] { receiver->wait(another, long_deadline()); }, ErrorCode::kRankLost, {"rank 1 at", "is gone"}));
+  sender = nullptr;
+}
+
+// The socket has ended, too, so it is always readable. The receiver must not use a core while it waits.
+TEST(UcxFailures, AReceiverSleepsUntilTheAnnouncedMessagesArrive) {
+  const NamedNet ucx = net_named("ucx");
+  if (!ucx.net) GTEST_SKIP() << ucx.problem;
+  const auto listener = ucx.net->listen(local_options(0));
+  Relay relay(*listener);
+  auto sender = ucx.net->connect(relay.handle(), local_options(1), long_deadline());
+  const auto receiver = listener->accept(long_deadline());
+  const transport::NetPart empty;
+  finish(*sender, sender->isend(empty), *receiver, irecv(*receiver, empty));
+  const Goodbye goodbye;
+  relay.add(std::as_bytes(std::span(&goodbye, 1)));
+  relay.end();
+  Memory to(*receiver, 8);
+  transport::NetRequest* const receive = irecv(*receiver, to.part());
+  const auto cpu_ns = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+  };
+  const std::int64_t begun = cpu_ns();
+  constexpr std::int64_t kWaitNs = 400'000'000;
+  const transport::Deadline deadline{base::deadline_after(kWaitNs), nullptr};
+  EXPECT_TRUE(fails([&] { receiver->wait(receive, deadline); }, ErrorCode::kTimeout, {"rank 1 at"}));
+  EXPECT_LT(cpu_ns() - begun, kWaitNs / 4);
   sender = nullptr;
 }
 

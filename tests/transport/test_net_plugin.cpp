@@ -87,6 +87,17 @@ TEST(PluginLibraries, FunctionsThatFailAtTheStartAreNamed) {
       [] { return problem(fails([] { plugin_named("v9"); }, ErrorCode::kIo, {"init has an injected failure"})); }, "");
 }
 
+// fork() waits for the locks of tables of the process. None of them is held while a plug-in is initialised.
+TEST(PluginLibraries, MayForkWhileTheyAreInitialised) {
+  expect_in_child(
+      "init=fork",
+      [] {
+        const PluginEnds ends("v9");
+        return std::string("connected");
+      },
+      "connected");
+}
+
 TEST(PluginLibraries, AnUnknownDeviceIsNamed) {
   const Child child([] {
     const Variable device("SLIP_NET_DEVICE", "nosuch7");
@@ -250,6 +261,40 @@ TEST(PluginFaults, ARemoteErrorMeansALostRank) {
   const Fault fault("test=fail");
   EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kRankLost,
                     {"rank 1 at", "in test: ncclRemoteError (6)"}));
+}
+
+// The peer may report the cause of an error soon. Until then no call waits: the proxy's thread drives other
+// connections, too, and closing one of them needs a lock that the proxy holds meanwhile.
+TEST(PluginFaults, AFailureDoesNotStopTheThreadThatFindsIt) {
+  PluginEnds ends("v9");
+  Memory to(*ends.receiver, 8);
+  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+  const Fault fault("test=fail");
+  std::int64_t begun = 0, longest = 0;
+  EXPECT_TRUE(fails(
+      [&] {
+        for (const std::int64_t deadline = long_deadline().at_ns; base::now_ns() < deadline;) {
+          begun = base::now_ns();
+          EXPECT_FALSE(ends.receiver->test(receive));
+          longest = std::max(longest, base::now_ns() - begun);
+          std::vector<pollfd> watched;
+          EXPECT_LE(ends.receiver->watch(watched), 1'000'000);
+        }
+      },
+      ErrorCode::kRankLost, {"rank 1 at", "in test: ncclRemoteError (6)"}));
+  EXPECT_LT(std::max(longest, base::now_ns() - begun), 90'000'000);
+}
+
+// The sender fails first. The receiver's plug-in fails, too, and then the sender's reason arrives.
+TEST(PluginFaults, AnErrorThatIsAConsequenceNamesItsCause) {
+  PluginEnds ends("v9");
+  Memory from(*ends.sender, 8), to(*ends.receiver, 8);
+  transport::NetRequest* const receive = irecv(*ends.receiver, to.part());
+  const Fault fault("isend=fail,test=fail");
+  EXPECT_FALSE(ends.receiver->test(receive));
+  EXPECT_TRUE(fails([&] { ends.sender->isend(from.part()); }, ErrorCode::kIo, {"in isend"}));
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, long_deadline()); }, ErrorCode::kIo,
+                    {"rank 1 at", "gave up", "in isend", "has an injected failure"}));
 }
 
 TEST(PluginFaults, LengthsThatCannotBeAreRefused) {

@@ -166,6 +166,52 @@ TEST(Proxies, CanBeClosedWithOperationsPosted) {
   EXPECT_EQ(later.from, later.to);
 }
 
+// A receiver whose messages never come. It notes whether its memory is deregistered while its receives are under way.
+class EndlessReceiver final : public transport::NetReceiver {
+ public:
+  struct Notes {
+    bool receives = false, deregistered = false, deregistered_too_soon = false;
+  };
+  explicit EndlessReceiver(Notes& notes) : notes_(notes) {}
+  ~EndlessReceiver() override { notes_.receives = false; }
+  std::unique_ptr<transport::NetMemory> register_memory(std::span<std::byte> bytes) override {
+    return std::make_unique<Registered>(bytes, notes_);
+  }
+  bool keeps_addresses() const override { return true; }
+  transport::NetRequest* irecv(std::span<const transport::NetPart> parts) override {
+    notes_.receives = true;
+    return take_receive(parts);
+  }
+  bool progress() override { return false; }
+  std::int64_t watch(std::vector<pollfd>&) const override { return transport::kNetMaxSleepNs; }
+
+ private:
+  struct Registered final : transport::NetMemory {
+    Registered(std::span<std::byte> bytes, Notes& all) : NetMemory(bytes), notes(all) {}
+    ~Registered() override {
+      notes.deregistered = true;
+      notes.deregistered_too_soon = notes.receives;
+    }
+    Notes& notes;
+  };
+  Notes& notes_;
+};
+
+// Otherwise an adapter would still write to memory that is no longer registered.
+TEST(Proxies, EndTheOperationsBeforeTheirMemoryIsDeregistered) {
+  transport::Proxy proxy;
+  std::vector<std::byte> to(100);
+  EndlessReceiver::Notes notes;
+  {
+    transport::ProxyConnection line(proxy, std::make_unique<EndlessReceiver>(notes));
+    line.begin_drive();  // so the proxy's thread does not use the notes
+    ASSERT_TRUE(line.post(to));
+    while (!notes.receives) static_cast<void>(line.drive());
+  }
+  EXPECT_TRUE(notes.deregistered);
+  EXPECT_FALSE(notes.deregistered_too_soon);
+}
+
 TEST(Proxies, AreMadeAnewAfterAFork) {
   if (!kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer does not run threads in forked children";
   static_cast<void>(transport::Proxy::of_process());

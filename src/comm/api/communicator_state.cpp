@@ -184,6 +184,14 @@ void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm
 
 std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
   std::uint64_t position = 0;
+  if (std::holds_alternative<comm::MessageProgramBuilder>(run.plan())) {  // only these calls may use a network
+    for (const Ranges& ranges : {op.reads, op.writes}) {
+      for (const Range& range : ranges) {
+        if (range.block && runtime::covers_all_addresses(*range.block))
+          run.add_unowned({runtime::address(range), range.bytes});
+      }
+    }
+  }
   op.exchange = sim ? static_cast<runtime::Exchange*>(&sim_run_of(run)) : &run;
   try {
     position = submit(stream, op);

@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
+#include "base/memory_end.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 
@@ -20,6 +21,7 @@ void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t numb
   active.ledger_number = ticket;
   active.ends_in_ledger = true;
   runner_.prepare(hidden);
+  unowned_.clear();
   begun_ = ended_ = false;
   error_ = nullptr;
 }
@@ -98,6 +100,7 @@ void CallRun::end() {
   if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
   runner_.waiter().end_wait();  // it may have failed in a wait
+  for (const std::span<const std::byte> one : unowned_) base::notify_memory_end(one.data(), one.size());
   if (call.ends_in_ledger || error_) context_.ledger_slot.end(call.ledger_number);
   // release: the next call sees `running` as this call left it.
   context_.next_ticket.store(call.ticket + 1, std::memory_order_release);

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <exception>
+#include <span>
+#include <vector>
 
 #include "comm/host/call_context.hpp"
 #include "comm/host/program_runner.hpp"
@@ -30,6 +33,9 @@ class CallRun final : public runtime::Exchange {
     bool is_last = true;
   };
   void set_part(const Part& part);
+  // After prepare(): this memory of the call may be freed when the call is done, and no Buffer ends then. So the call
+  // itself notifies of its end, see base/memory_end.hpp.
+  void add_unowned(std::span<const std::byte> memory) { unowned_.push_back(memory); }
 
   bool begin() noexcept override;
   bool advance(By thread) noexcept override;
@@ -57,6 +63,7 @@ class CallRun final : public runtime::Exchange {
 
   CallContext& context_;
   ProgramRunner runner_;
+  std::vector<std::span<const std::byte>> unowned_;
   bool begun_ = false;  // all earlier calls of this rank have ended, and this one runs
   bool ended_ = false;  // the call ended within begin()
   std::int64_t began_ns_ = 0;

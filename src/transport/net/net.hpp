@@ -57,15 +57,17 @@ struct NetOptions {
   std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
 };
 
-// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
-// The bytes must outlive it.
+// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, which end with the
+// connection at the latest. It may outlive the connection. The bytes must outlive it.
 class NetMemory : base::NoCopy {
  public:
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
   virtual ~NetMemory() = default;
   std::span<std::byte> bytes() const { return bytes_; }
   bool contains(const std::byte* data, std::size_t bytes) const {
-    return data >= bytes_.data() && data + bytes <= bytes_.data() + bytes_.size();
+    // No sum of an address and a length: a length that cannot be, for example from a negative int, would overflow it.
+    return data >= bytes_.data() && bytes <= bytes_.size() &&
+           static_cast<std::size_t>(data - bytes_.data()) <= bytes_.size() - bytes;
   }
 
  private:

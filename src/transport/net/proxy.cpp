@@ -45,7 +45,7 @@ struct KeepingConnections {
 }  // namespace
 
 ProxyConnection::ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_ptr<NetConnection> connection)
-    : proxy_(proxy), connection_(std::move(connection)), sender_(sender), registrations_(*connection_) {
+    : proxy_(proxy), registrations_(*connection), connection_(std::move(connection)), sender_(sender) {
   if (connection_->keeps_addresses()) {
     KeepingConnections& keeping = KeepingConnections::of_process();
     const base::LockGuard lock(keeping.mutex);
@@ -56,6 +56,7 @@ ProxyConnection::ProxyConnection(Proxy& proxy, NetSender* sender, std::unique_pt
 }
 
 ProxyConnection::~ProxyConnection() {
+  if (proxy_.process_ != ::getpid()) return;
   proxy_.remove(this);
   if (!connection_->keeps_addresses()) return;
   KeepingConnections& keeping = KeepingConnections::of_process();
@@ -105,23 +106,23 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
                  done(), sender_ ? "sends" : "receives", count,
                  aborted ? "the wait was aborted" : "the others were not done before the deadline");
     }
-    if (next == base::IdleWait::Next::kSleep) sleep(deadline);
+    if (next == base::IdleWait::Next::kSleep) sleep(count, deadline);
     else base::yield_thread();
   }
   end_drive();
 }
 
-// Sleeps until the connection can move bytes, an operation was posted, or another thread moved bytes.
-void ProxyConnection::sleep(const Deadline& deadline) {
+// Sleeps until the connection can move bytes, an operation was posted, or another thread moved bytes. Does not sleep if
+// `count` operations are done: a thread that completed the last of them before sleeping_ was set did not wake this one.
+void ProxyConnection::sleep(std::uint64_t count, const Deadline& deadline) {
   std::vector<pollfd> watched;
   sleeping_.set();  // before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
   const std::int64_t limit_ns = connection_->watch(watched);
   lock_.unlock();
-  const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
-  if (!unstarted && limit_ns > 0 && !failed() && known == done()) wait_for_any(watched, deadline.within(limit_ns));
+  if (!unstarted && limit_ns > 0 && !failed() && done() < count) wait_for_any(watched, deadline.within(limit_ns));
   sleeping_.clear();
   wake_up_.drain();
 }
@@ -222,7 +223,7 @@ bool ProxyConnection::start(Entry& one, bool more) {
   return one.request != nullptr;
 }
 
-Proxy::Proxy() {
+Proxy::Proxy() : process_(::getpid()) {
   thread_.start("slip proxy", [this] { run(); });
 }
 

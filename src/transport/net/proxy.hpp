@@ -8,6 +8,8 @@
 // makes a new one there.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -92,12 +94,14 @@ class ProxyConnection : base::NoCopy {
   bool move() SLIP_REQUIRES(lock_);
   bool start(Entry& one, bool more) SLIP_REQUIRES(lock_);
   static void on_memory_end(const void* data, std::size_t bytes) noexcept;  // see base/memory_end.hpp
-  void sleep(const Deadline& deadline);
+  void sleep(std::uint64_t count, const Deadline& deadline);
 
   Proxy& proxy_;
+  // Declared before the connection, so that it is destroyed afterwards: until the connection has ended, operations that
+  // are under way use the registrations.
+  Registrations registrations_ SLIP_GUARDED_BY(lock_);
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
   NetSender* const sender_;                          // null: this connection receives
-  Registrations registrations_ SLIP_GUARDED_BY(lock_);
   base::Subscriber* subscriber_ SLIP_GUARDED_BY(lock_) = nullptr;
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
@@ -145,6 +149,7 @@ class Proxy : base::NoCopy {
   void check_all();
   void sleep();
 
+  const pid_t process_;  // in a forked child the thread does not exist, and may have held mutex_
   base::WakeUp wake_up_;
   base::SleepFlag asleep_;
   std::atomic<bool> stopping_{false};

@@ -121,14 +121,22 @@ std::string take_plugin_warning() {
 }
 
 const NetPlugin& NetPlugin::load(const std::string& name) {
-  static base::ForkMutex mutex;
+  struct Loaded {
+    base::Mutex mutex;
+    std::unique_ptr<const NetPlugin> plugin SLIP_GUARDED_BY(mutex);
+  };
+  static base::ForkMutex all_mutex;
   // Never deleted: connections may use a plug-in until the process ends.
-  static auto* const kLoaded SLIP_PT_GUARDED_BY(mutex) =
-      new std::map<std::pair<pid_t, std::string>, std::unique_ptr<const NetPlugin>>;
-  const base::LockGuard lock(mutex);
-  std::unique_ptr<const NetPlugin>& plugin = (*kLoaded)[{::getpid(), name}];
-  if (!plugin) plugin.reset(new NetPlugin(name));
-  return *plugin;
+  static auto* const kAll SLIP_PT_GUARDED_BY(all_mutex) = new std::map<std::pair<pid_t, std::string>, Loaded>;
+  const auto find = [&] {
+    const base::LockGuard lock(all_mutex);
+    return &(*kAll)[{::getpid(), name}];
+  };
+  Loaded& one = *find();
+  // Without the lock of the table, because fork() waits for that: loading takes long, and a plug-in may fork meanwhile.
+  const base::LockGuard lock(one.mutex);
+  if (!one.plugin) one.plugin.reset(new NetPlugin(name));
+  return *one.plugin;
 }
 
 NetPlugin::NetPlugin(const std::string& name) {
@@ -156,7 +164,8 @@ NetPlugin::NetPlugin(const std::string& name) {
   choose_devices();
 }
 
-PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator) : plugin_(plugin) {
+PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator)
+    : plugin_(plugin), process_(::getpid()) {
   const PluginCalls& calls = plugin.calls();
   if (const net_result result = calls.init(calls, communicator, &context_, plugin_logger(), &profile);
       result != NET_SUCCESS)
@@ -164,7 +173,7 @@ PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator
 }
 
 PluginContext::~PluginContext() {
-  if (plugin_.calls().finalize)
+  if (plugin_.calls().finalize && process_ == ::getpid())
     static_cast<void>(plugin_.calls().finalize(context_));  // nothing can be done if it fails
 }
 

@@ -5,6 +5,8 @@
 // connections call the plug-in concurrently.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -109,6 +111,7 @@ class PluginContext : base::NoCopy {
 
  private:
   const NetPlugin& plugin_;
+  const pid_t process_;  // in a forked child, the context belongs to the parent
   void* context_ = nullptr;
 };
 

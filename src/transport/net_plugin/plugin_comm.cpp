@@ -53,16 +53,17 @@ void PluginComm::deregister(PluginMemory& memory) {
   if (!memory.registered_) return;
   memory.registered_ = false;
   std::erase(registered_, &memory);
+  if (is_inherited()) return;
   static_cast<void>(calls().dereg_mr(comm_, memory.handle_));  // nothing can be done if it fails
 }
 
 void PluginComm::close() {
-  if (comm_) {
+  if (comm_ && !is_inherited()) {
     while (!registered_.empty()) deregister(*registered_.back());
     if (std::exchange(empty_registered_, false)) static_cast<void>(calls().dereg_mr(comm_, empty_handle_));
     static_cast<void>(side_ == Side::kSend ? calls().close_send(comm_) : calls().close_recv(comm_));
-    comm_ = nullptr;
   }
+  comm_ = nullptr;
   context_ = nullptr;
 }
 

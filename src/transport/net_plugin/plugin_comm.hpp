@@ -3,6 +3,9 @@
 // end also reports its failure or its goodbye there. So a lost rank is noticed even if the plug-in does not report it.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "slip/error.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net_plugin/plugin.hpp"
 #include "transport/socket/socket.hpp"
@@ -75,6 +79,8 @@ class PluginComm : base::NoCopy {
   Empty empty(const NetPeer& peer);
   void deregister(PluginMemory& memory);
   void close();  // deregisters all memory first, and gives up the context
+  // In a child of fork() the connection belongs to the parent: closing it here would end it there, too.
+  bool is_inherited() const { return process_ != ::getpid(); }
 
  private:
   [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
@@ -82,6 +88,7 @@ class PluginComm : base::NoCopy {
   void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
 
   const NetPlugin& plugin_;
+  const pid_t process_ = ::getpid();
   std::shared_ptr<const PluginContext> context_;  // null: closed, or the plug-in has no contexts
   const int device_;
   const Side side_;
@@ -129,6 +136,14 @@ class PluginControl : base::NoCopy {
   bool ended() const { return ended_ns_ != 0; }
   std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
   const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
+  // An error of the plug-in, kept until the peer may have reported its cause. Null: none.
+  const Error* kept() const { return kept_ ? &kept_->error : nullptr; }
+  void keep(const Error& error) { kept_.emplace(Kept{error, base::now_ns()}); }
+  // After keep(): whether the peer has reported the cause or ended, or this time has passed. Does not wait.
+  bool is_cause_known(std::int64_t limit_ns) {
+    look();
+    return notice() || ended() || base::now_ns() - kept_->since_ns >= limit_ns;
+  }
   int descriptor() const { return socket_.descriptor(); }
   std::string end_text() const { return reason_text(error_); }
 
@@ -144,6 +159,11 @@ class PluginControl : base::NoCopy {
   std::size_t got_ = 0;  // bytes of notice_
   std::int64_t ended_ns_ = 0;
   int error_ = 0;
+  struct Kept {
+    Error error;
+    std::int64_t since_ns = 0;
+  };
+  std::optional<Kept> kept_;
 };
 
 }  // namespace slip::transport

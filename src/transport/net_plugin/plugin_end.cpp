@@ -26,9 +26,22 @@ constexpr std::int64_t kUnwantedNs = 100'000'000;
 // If the plug-in fails because the peer is gone, the control connection ends within this time, too.
 constexpr std::int64_t kCauseNs = 100'000'000;
 
+// The plug-in's error may be only a consequence: the peer has failed, or it is gone.
+bool may_be_consequence(const Error& error) {
+  return error.code() == ErrorCode::kIo || error.code() == ErrorCode::kRankLost;
+}
+
 template <std::size_t Bytes>
 void copy_text(char (&to)[Bytes], std::string_view text) {
   text.copy(to, Bytes - 1);  // the rest stays zero
+}
+
+PluginNotice failure_notice(const Error& error) {
+  PluginNotice notice;
+  notice.mark = PluginNotice::kFailure;
+  notice.code = static_cast<std::int32_t>(error.code());
+  copy_text(notice.text, base::bare_text(error));
+  return notice;
 }
 
 template <std::size_t Bytes>
@@ -69,11 +82,7 @@ std::unique_ptr<NetMemory> PluginEnd<Self, Base>::register_gpu_memory(std::span<
 template <class Self, class Base>
 void PluginEnd<Self, Base>::give_up(const Error& error) {
   const Error cause = with_cause(error);
-  PluginNotice notice;
-  notice.mark = PluginNotice::kFailure;
-  notice.code = static_cast<std::int32_t>(cause.code());
-  copy_text(notice.text, base::bare_text(cause));
-  static_cast<void>(control_.send(notice));
+  static_cast<void>(control_.send(failure_notice(cause)));
   this->fail(cause);
 }
 
@@ -81,10 +90,15 @@ template <class Self, class Base>
 bool PluginEnd<Self, Base>::progress() {
   this->require_no_error();
   try {
-    return step();
+    if (!control_.kept()) return step();
   } catch (const Error& error) {
-    give_up(error);
+    if (!greeted_ || !may_be_consequence(error)) give_up(error);
+    control_.keep(error);
+    idle_ticks_ = base::ticks();  // watch() asks for short sleeps at first
   }
+  // This thread does not wait for the cause: it may be the proxy, which drives other connections, too.
+  if (control_.is_cause_known(kCauseNs)) give_up(*control_.kept());
+  return false;
 }
 
 template <class Self, class Base>
@@ -111,6 +125,7 @@ template <class Self, class Base>
 NetRequest* PluginEnd<Self, Base>::enqueue(NetRequest* request) {
   if (!expects()) idle_ticks_ = 0;
   const std::uint64_t number = queued_++;
+  if (control_.kept()) return request;  // progress() will throw
   try {
     if (begun_ == number && can_start()) static_cast<void>(self().start(*request));
     if (begun_ <= number) {  // it waits, or has another piece
@@ -163,11 +178,11 @@ Error PluginEnd<Self, Base>::lost() const {
                           this->peer_.text(), queued_ - finished_, control_.end_text());
 }
 
-// The plug-in's error may be only a consequence: the peer has failed and reported the reason, or it is gone.
+// The error, or its cause if the peer has reported that or is gone.
 template <class Self, class Base>
 Error PluginEnd<Self, Base>::with_cause(const Error& error) {
-  if (error.code() != ErrorCode::kIo && error.code() != ErrorCode::kRankLost) return error;
-  if (greeted_ && !control_.notice() && !control_.ended()) {
+  if (!may_be_consequence(error)) return error;
+  if (greeted_ && !control_.kept() && !control_.notice() && !control_.ended()) {
     static_cast<void>(wait_for(control_.descriptor(), POLLIN, Deadline{}.within(kCauseNs)));
     control_.look();
   }
@@ -190,10 +205,9 @@ std::int64_t PluginEnd<Self, Base>::watch(std::vector<pollfd>& all) const {
 
 template <class Self, class Base>
 void PluginEnd<Self, Base>::close() {
-  PluginNotice notice;
-  notice.mark = PluginNotice::kGoodbye;
-  notice.messages = finished_;
-  static_cast<void>(control_.send(notice));
+  PluginNotice notice{.mark = PluginNotice::kGoodbye, .messages = finished_};
+  if (control_.kept()) notice = failure_notice(*control_.kept());
+  if (!comm_->is_inherited()) static_cast<void>(control_.send(notice));
   comm_->close();
 }
 
@@ -278,7 +292,8 @@ PluginReceiver::PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const Pl
                 peer, std::move(control)) {}
 
 PluginReceiver::~PluginReceiver() {
-  if (listener_) static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
+  if (listener_ && !comm_->is_inherited())
+    static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
   close();
 }
 

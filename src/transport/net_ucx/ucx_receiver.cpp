@@ -18,6 +18,8 @@ constexpr std::int64_t kSilenceNs = 50'000'000, kMaxWaitNs = 500'000'000;
 // After a goodbye message, those that it announced may still arrive: on a network that loses packets, much later than
 // the goodbye itself.
 constexpr std::int64_t kAnnouncedNs = 10'000'000'000;
+// The longest sleep after the end of the socket, so that the limits above are noticed in time.
+constexpr std::int64_t kEndedSleepNs = 10'000'000;
 constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
 
 }  // namespace
@@ -133,6 +135,8 @@ void UcxReceiver::require_worker() {
 
 std::int64_t UcxReceiver::watch(std::vector<pollfd>& all) const {
   idle_.make_due();
+  // A socket that has ended is always readable: a thread that polls it would not sleep.
+  if (ended_) return std::min(port_.watch(all), kEndedSleepNs);
   all.push_back({socket_.descriptor(), POLLIN, 0});
   return port_.watch(all);
 }

@@ -30,7 +30,7 @@ UcxSender::UcxSender(NetPeer peer, Socket socket, std::shared_ptr<UcxWorker> wor
 }
 
 UcxSender::~UcxSender() {
-  if (under_way_ > 0) return;
+  if (under_way_ > 0 || port_.worker().is_inherited()) return;
   const UcxGoodbye goodbye{.messages = sent_};
   static_cast<void>(socket_.try_send(std::as_bytes(std::span(&goodbye, 1))));
 }

@@ -40,7 +40,12 @@ constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so m
 constexpr std::int64_t kPollNs = 500'000;
 constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
 constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
-// The maximum time that a rank waits when it leaves, until UCX has sent everything.
+// The maximum time that a rank waits when it leaves, until UCX has passed the bytes of completed sends to the kernel or
+// the network. It takes long only if the receiver does not drive its worker meanwhile and the buffers between the two
+// ranks are full. The limit is for a peer that is stopped: aborts must end within about a second.
+constexpr std::int64_t kMaxFlushNs = 1'000'000'000;
+// The maximum time until UCX has ended cancelled operations and closed endpoints. A peer that is stopped does not
+// answer.
 constexpr std::int64_t kMaxCloseNs = 20'000'000;
 
 ino_t network_namespace() {
@@ -215,20 +220,19 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
 }
 
 UcxWorker::~UcxWorker() {
-  if (process_ != ::getpid()) return;
+  if (is_inherited()) return;
   Proxy::of_process().remove(this);
   if (handle_) {
     flush();  // before the endpoints are closed: otherwise the bytes that UCX has not sent yet would be lost
-    drive_until([this]() SLIP_REQUIRES(ucx_lock) { return !flush_.under_way; });
+    drive_until([this]() SLIP_REQUIRES(ucx_lock) { return !flush_.under_way; }, kMaxFlushNs);
     end();
   }
   with_table([](ProcessTable& table) { return --table.live; });
 }
 
-// For a limited time: a peer that is stopped does not answer.
-void UcxWorker::drive_until(const std::function<bool()>& reached) {
-  const std::int64_t limit_ns = base::now_ns() + kMaxCloseNs;
-  for (base::Backoff backoff(base::kYieldWait); !reached() && base::now_ns() < limit_ns;) {
+void UcxWorker::drive_until(const std::function<bool()>& reached, std::int64_t limit_ns) {
+  const std::int64_t end_ns = base::now_ns() + limit_ns;
+  for (base::Backoff backoff(base::kYieldWait); !reached() && base::now_ns() < end_ns;) {
     if (ucx().worker_progress(handle_) == 0) backoff.pause();
   }
   arm_for_sleepers();
@@ -283,6 +287,8 @@ bool UcxWorker::has_ended() {
   return !handle_;
 }
 
+bool UcxWorker::is_inherited() const { return process_ != ::getpid(); }
+
 void UcxWorker::abandon() {
   handle_ = nullptr;
   flush_.under_way = false;
@@ -302,7 +308,7 @@ void UcxWorker::end() {
   for (UcxEndpoint& one : endpoints_) close(one);
   flush();
   const auto is_busy = [&]() SLIP_REQUIRES(ucx_lock) { return is_closing() || flush_.under_way || any_pending(); };
-  drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); });
+  drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); }, kMaxCloseNs);
   // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
   // accesses no memory any more, because no thread drives it.
   if (!is_busy()) ucx().worker_destroy(handle_);
@@ -381,14 +387,14 @@ UcxPort::UcxPort(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker))
 }
 
 UcxPort::~UcxPort() {
-  if (worker_->process_ != ::getpid()) return;
+  if (worker_->is_inherited()) return;
   const base::LockGuard lock(worker_->lock());
   stop_sleeping();
   if (worker_->handle_ && !pending_.empty()) {
     cancel_all();
     if (endpoint_ && !pending_.empty() && !worker_->context().is_plain_tcp()) {
       worker_->close(*endpoint_);
-      worker_->drive_until([this]() SLIP_REQUIRES(ucx_lock) { return pending_.empty(); });
+      worker_->drive_until([this]() SLIP_REQUIRES(ucx_lock) { return pending_.empty(); }, kMaxCloseNs);
     }
     if (!pending_.empty()) worker_->end();
   }

@@ -112,6 +112,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end() SLIP_REQUIRES(ucx_lock);
   bool has_ended();
+  bool is_inherited() const;  // this process is a forked child, and the worker belongs to its parent
   // Call it when an operation begins. UCX may keep bytes in its buffers when the operation is complete, for example
   // because a socket is full, and sends them only while a thread drives the worker. If no thread has driven it for a
   // while, the proxy does, until UCX has flushed everything.
@@ -123,7 +124,7 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   friend class UcxPort;
   void abandon() SLIP_REQUIRES(ucx_lock);  // no thread drives it any more; its memory and sockets are leaked
   void flush() SLIP_REQUIRES(ucx_lock);
-  void drive_until(const std::function<bool()>& reached) SLIP_REQUIRES(ucx_lock);
+  void drive_until(const std::function<bool()>& reached, std::int64_t limit_ns) SLIP_REQUIRES(ucx_lock);
   bool is_closing() SLIP_REQUIRES(ucx_lock);
   static void on_endpoint_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* worker);
