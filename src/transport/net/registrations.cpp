@@ -6,7 +6,7 @@ namespace slip::transport {
 namespace {
 
 constexpr std::uintptr_t kPageBytes = 4096;
-// The registrations that a connection keeps. It keeps more only while more are in use at the same time.
+// The registrations that a connection keeps. If operations once used more at the same time, it keeps that many.
 constexpr std::size_t kMaxKept = 16;
 
 // Whole pages: later operations will probably use the neighbouring bytes.
