@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "transport/net_plugin/plugin_net.hpp"
 
@@ -10,11 +11,11 @@ namespace slip::test {
 
 // The file of a plug-in: "slip" is our own; "v8" to "v11" are our own with one version of the interface only;
 // "libfabric".
-inline std::string plugin_file(const std::string& name) {
-  return name == "slip" ? SLIP_OWN_PLUGIN : SLIP_TEST_PLUGINS "/libnccl-net-" + name + ".so";
+inline std::string plugin_file(std::string_view name) {
+  return name == "slip" ? SLIP_OWN_PLUGIN : SLIP_TEST_PLUGINS "/libnccl-net-" + std::string(name) + ".so";
 }
 
-inline const transport::Net& plugin_named(const std::string& name) {
+inline const transport::Net& plugin_named(std::string_view name) {
   return *transport::net_plugin(plugin_file(name)).net;
 }
 

@@ -1,5 +1,6 @@
 // Network plug-ins of NCCL that cannot be loaded, that fail, or that report nonsense: an error that names the library,
 // the function and the rank, never a hang. Also what a connection over a plug-in has beyond the tests of all networks.
+#include <fmt/format.h>
 #include <time.h>
 
 #include "support/errors.hpp"

@@ -14,7 +14,7 @@
 namespace slip::test::test_net_registrations {
 namespace {
 
-const wrapped_counts_type& counts_of(const std::string& plugin) {
+const wrapped_counts_type& counts_of(std::string_view plugin) {
   static_cast<void>(plugin_named(plugin));
   void* const library = ::dlopen(plugin_file(plugin).c_str(), RTLD_NOW | RTLD_NOLOAD);
   return *static_cast<const wrapped_counts_type*>(::dlsym(library, "wrapped_counts"));
