@@ -1,8 +1,10 @@
 #include "simulated.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,15 +26,24 @@ constexpr const char* kRingDevice = R"({
   "peers": {"form": "ring", "bandwidth": "50 GB/s", "latency": "1.5 us", "shared": true}
 })";
 
-// Writes the description to a file in the temporary folder, once, and returns its path. The file is not removed.
-const std::string& ring_file() {
-  static const std::string kPath = [] {
-    const auto path = std::filesystem::temp_directory_path() / ("slip-ring-" + std::to_string(std::rand()) + ".json");
-    std::ofstream(path) << kRingDevice;
-    return path.string();
-  }();
-  return kPath;
-}
+// The description of the ring as a file in /tmp. The destructor removes it.
+class RingFile {
+ public:
+  RingFile() : path_("/tmp/slip-ring-XXXXXX.json") {
+    const int made = ::mkstemps(path_.data(), sizeof(".json") - 1);
+    if (made < 0) throw std::runtime_error("cannot create a file in /tmp for the description of a device");
+    ::close(made);
+    std::ofstream(path_) << kRingDevice;
+  }
+  ~RingFile() { ::unlink(path_.c_str()); }
+  RingFile(const RingFile&) = delete;
+  RingFile& operator=(const RingFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 const Kernel& nothing() {
   static const Kernel kNothing{"nothing", [](const Args&) {}};
@@ -55,7 +66,7 @@ std::optional<double> simulated_chain_rate(Context& context) {
 // steps of a ring collective, on links that both directions share.
 std::optional<double> simulated_ring_rate(Context& context) {
   const std::size_t steps = context.iterations(kOps) / kRing;
-  const std::vector<Device> devices = Device::open_all("sim:" + ring_file(), kRing, {.run_functions = false});
+  const std::vector<Device> devices = Device::open_all("sim:" + RingFile().path(), kRing, {.run_functions = false});
   std::vector<Stream> streams;
   std::vector<Buffer> blocks;
   std::vector<Event> sent(kRing);
