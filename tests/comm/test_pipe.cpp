@@ -70,30 +70,31 @@ TEST_P(Pipes, CarryMessagesInTheirOrder) {
 // A send is done when the receiver has the bytes, and not before.
 TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
   std::mt19937_64 random(1);
-  // Of the same size: the paths are measured for each size class.
-  const std::size_t bytes = 2 * comm::PipeMemory::kCellBytes;
-  Bytes first = random_bytes(random, bytes), second = random_bytes(random, bytes);
-  Bytes in(first.size()), wanted = second;
-  outlet_.begin(first.data(), first.size(), nullptr);  // one goes through cells, so that its time is measured
+  Bytes sent = random_bytes(random, 2 * comm::PipeMemory::kCellBytes), in(sent.size());
+  outlet_.begin(sent.data(), sent.size(), nullptr);
   static_cast<void>(outlet_.drive());
-  EXPECT_EQ(outlet_.done(), 1U);
-  outlet_.begin(second.data(), second.size(), nullptr);
-  static_cast<void>(outlet_.drive());
-  EXPECT_EQ(outlet_.done(), 1U);
-  inlet_.begin(in.data(), in.size(), nullptr);
-  static_cast<void>(inlet_.drive());
-  EXPECT_EQ(in, first);
-  static_cast<void>(outlet_.drive());
-  EXPECT_EQ(outlet_.done(), 1U);
-  in.assign(second.size(), std::byte{});
+  EXPECT_EQ(outlet_.done(), 0U);
   inlet_.begin(in.data(), in.size(), nullptr);
   while (inlet_.drive() || outlet_.drive()) continue;
-  EXPECT_EQ(outlet_.done(), 2U);
-  EXPECT_EQ(in, wanted);
+  EXPECT_EQ(outlet_.done(), 1U);
+  EXPECT_EQ(in, sent);
   if (GetParam() != kNobody) return;  // a sender that was refused once sends no more addresses
-  outlet_.begin(second.data(), second.size(), nullptr);
+  outlet_.begin(sent.data(), sent.size(), nullptr);
   static_cast<void>(outlet_.drive());
-  EXPECT_EQ(outlet_.done(), 3U);
+  EXPECT_EQ(outlet_.done(), 2U);
+}
+
+// The other way is tried now and then. The sender's copy into the cells ends such a message at once.
+TEST_P(Pipes, TryCellsForMessagesThatGoByAddress) {
+  if (GetParam() == kNobody) GTEST_SKIP() << "no message goes by address";
+  Bytes sent(2 * comm::PipeMemory::kCellBytes), in(sent.size());
+  for (std::uint64_t number = 0; number < 12; ++number) {  // too few trials to change the way
+    outlet_.begin(sent.data(), sent.size(), nullptr);
+    static_cast<void>(outlet_.drive());
+    EXPECT_EQ(outlet_.done() == number + 1, comm::Trials::tries(number)) << number;
+    inlet_.begin(in.data(), in.size(), nullptr);
+    while (inlet_.drive() || outlet_.drive()) continue;
+  }
 }
 
 TEST_P(Pipes, CarryMessagesBetweenThreads) {

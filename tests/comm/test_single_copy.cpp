@@ -155,19 +155,26 @@ TEST(CopyChoice, TakesTheQuickerWayAndTriesTheOtherNowAndThen) {
 TEST(CopyChoice, SizesAndKindsAreApart) {
   comm::CopyChoice choice;
   std::atomic<std::uint32_t> hint{0};
-  reads_of_64(choice, hint, 200, 100);
+  reads_of_64(choice, hint, 100, 200);
   comm::Call larger = kCall;
   larger.elements = 50'000;
-  static_cast<void>(choice.wants_read(larger, hint));
-  EXPECT_TRUE(choice.wants_read(larger, hint)) << "the second call of a size lets the kernel copy";
+  EXPECT_FALSE(choice.wants_read(larger, hint)) << "small blocks are staged at first";
+  larger.elements = 500'000;
+  EXPECT_TRUE(choice.wants_read(larger, hint)) << "the kernel copies large blocks at first";
 }
 
 TEST(CopyChoice, OneLongCallDoesNotDecide) {
   comm::CopyChoice choice;
   std::atomic<std::uint32_t> hint{0};
-  reads_of_64(choice, hint, 190, 200);
+  reads_of_64(choice, hint, 150, 200);
   choice.note(kCall, true, 4'000'000, hint);
-  EXPECT_EQ(reads_of_64(choice, hint, 190, 200), 63);
+  EXPECT_EQ(reads_of_64(choice, hint, 150, 200), 63);
+}
+
+TEST(CopyChoice, ASmallGainIsNotWorthAChange) {
+  comm::CopyChoice choice;
+  std::atomic<std::uint32_t> hint{0};
+  EXPECT_EQ(reads_of_64(choice, hint, 190, 200), 1);
 }
 
 TEST(CopyChoice, FollowsTheUser) {

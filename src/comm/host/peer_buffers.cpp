@@ -35,7 +35,7 @@ PublishedBuffers PeerBuffers::find_own(bool hidden, bool is_small) const {
   // Pages that are hidden cannot be read through the kernel either.
   const bool may_read = context_.memory->can_read() && !hidden && DirectProgramBuilder::can_read(call, context_.nranks);
   const bool wants_read =
-      may_read && context_.copy_choice.wants_read(call, context_.host->reads().staging_is_quicker(call.kind));
+      may_read && context_.copy_choice.wants_read(call, context_.host->reads().other_way(call.kind));
   if (is_small && !wants_read) return result;
   const auto find = [&](const std::byte* data, std::uint64_t bytes) {
     const SharedAddress found = context_.memory->find(data, bytes, hidden);

@@ -68,7 +68,7 @@ bool ProgramRunner::end_piece() {
   if (shared->is_direct()) peers_.require_unfailed();
   if (began_ != 0 && (shared->path() == HostPath::kRead || shared->path() == HostPath::kStaged))
     context_.copy_choice.note(call_.call, shared->path() == HostPath::kRead, base::ticks() - began_,
-                              context_.host->reads().staging_is_quicker(call_.call.kind));
+                              context_.host->reads().other_way(call_.call.kind));
   return false;
 }
 

@@ -41,11 +41,11 @@ class alignas(64) KernelReads {
   void refuse(std::uint64_t number) { refused_.store(number, std::memory_order_relaxed); }
   bool refused(std::uint64_t number) const { return refused_.load(std::memory_order_relaxed) == number; }
   // See CopyChoice: one bit for each size class.
-  Hint& staging_is_quicker(Collective kind) { return staging_is_quicker_[static_cast<std::size_t>(kind)]; }
+  Hint& other_way(Collective kind) { return other_way_[static_cast<std::size_t>(kind)]; }
 
  private:
   std::atomic<std::uint64_t> refused_{0};  // the number of the last call with a refused read
-  std::array<Hint, static_cast<std::size_t>(Collective::kMessage)> staging_is_quicker_{};
+  std::array<Hint, static_cast<std::size_t>(Collective::kMessage)> other_way_{};
 };
 
 class SharedHost {

@@ -22,18 +22,13 @@ bool PipeOutlet::has_room() {
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
-// Messages between processes that are large enough: in each size class the first kAlternating messages alternate
-// between cells and addresses, so that both ways are measured. Later every kTryEvery-th message takes the slower way,
-// because the rates may have changed.
+// Messages between processes that are large enough go by address, unless the receiver has found that cells are quicker.
 bool PipeOutlet::goes_by_address(const Message& message) {
-  constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
   if (message.bytes < by_address_) return false;
   if (by_address_ == PipeReach::kThreads) return true;
   const std::size_t size_class = PipeReach::class_of(message.bytes);
-  const std::uint64_t number = large_[size_class]++;
-  const bool tries = number % (number < kAlternating ? 2 : kTryEvery) == 0;
   const std::uint32_t quicker = memory_.cells_are_quicker.load(std::memory_order_relaxed);  // relaxed: only a hint
-  return ((quicker >> size_class) & 1) == (tries ? 1U : 0U);
+  return (((quicker >> size_class) & 1) != 0) == Trials::tries(large_[size_class]++);
 }
 
 void PipeOutlet::fill_cell(Message& message) {
@@ -137,18 +132,17 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (!measured) return true;
   // The sender's time counts, too: in an exchange a rank copies in and out, one after the other.
   message.copy_ticks += base::ticks() - began + head.copy_ticks;
-  if (message.received == message.bytes) note_pace(&Paces::cells, message.copy_ticks, message.bytes);
+  if (message.received == message.bytes) note_copy(Way::kCells, message.copy_ticks, message.bytes);
   return true;
 }
 
-void PipeInlet::note_pace(PipePace Paces::*way, std::uint64_t ticks, std::uint64_t bytes) {
+// Both ends copied for so long, without their waits.
+void PipeInlet::note_copy(Way way, std::uint64_t ticks, std::uint64_t bytes) {
   const std::size_t size_class = PipeReach::class_of(bytes);
-  Paces& paces = paces_[size_class];
-  (paces.*way).note(ticks, bytes);
-  if (!paces.cells.known() || !paces.address.known()) return;
   const std::uint32_t hint = memory_.cells_are_quicker.load(std::memory_order_relaxed), bit = 1U << size_class;
-  const std::uint32_t now = paces.cells < paces.address ? hint | bit : hint & ~bit;
-  if (now != hint) memory_.cells_are_quicker.store(now, std::memory_order_relaxed);  // relaxed, both: only a hint
+  const bool is_usual = (way == Way::kCells) == ((hint & bit) != 0);
+  if (trials_[size_class].note(!is_usual, static_cast<double>(ticks) / static_cast<double>(bytes)))
+    memory_.cells_are_quicker.store(hint ^ bit, std::memory_order_relaxed);  // relaxed, both: only a hint
 }
 
 // A sender that has given up may have overwritten the message; between threads it may even have freed the memory.
@@ -177,7 +171,7 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
                           std::memory_order_release);  // a sender that sees it sees windows_taken as it is now
     return false;
   }
-  if (process_ != 0) note_pace(&Paces::address, base::ticks() - began, message.bytes);
+  if (process_ != 0) note_copy(Way::kAddress, base::ticks() - began, message.bytes);
   message.received = message.bytes;
   return true;
 }

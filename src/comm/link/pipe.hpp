@@ -7,7 +7,7 @@
 //   by address      the sender passes only the address. A receiver in the same process copies from there. A receiver in
 //                   another process calls process_vm_readv; the sender uses this way from PipeReach::kProcesses on.
 // Between processes, cells may be faster than process_vm_readv, because the kernel looks up every page. So both ends
-// measure how long they copy, for each size class, and the sender mostly uses the faster way. If the kernel denies the
+// measure how long they copy, for each size class, and try the other way now and then. If the kernel denies the
 // access, the receiver refuses the cell. The sender then passes the bytes through that cell's memory, one window (up to
 // kCellBytes) after the other.
 #pragma once
@@ -18,6 +18,7 @@
 #include <bit>
 
 #include "comm/link/link.hpp"
+#include "comm/link/trials.hpp"
 
 namespace slip::comm {
 
@@ -60,21 +61,6 @@ struct PipeReach {
   static std::size_t class_of(std::uint64_t bytes) {
     return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(bytes / kProcesses)), kClasses - 1);
   }
-};
-
-// Ticks per byte in one of the two ways between processes: the time that both ends copy, without their waits. It is the
-// minimum of recent messages, because a thread may lose its core during a message and then measures too long a time.
-class PipePace {
- public:
-  void note(std::uint64_t ticks, std::uint64_t bytes) {
-    const double now = static_cast<double>(ticks) / static_cast<double>(bytes);
-    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // grows slowly, so that an old minimum is forgotten
-  }
-  bool known() const { return pace_ != 0; }
-  friend bool operator<(const PipePace& a, const PipePace& b) { return a.pace_ < b.pace_; }
-
- private:
-  double pace_ = 0;
 };
 
 class PipeOutlet final : public LinkEnd {
@@ -127,18 +113,16 @@ class PipeInlet final : public LinkEnd {
   bool take_cell(Message& message, const PipeMemory::Head& head);
   bool take_address(Message& message, const PipeMemory::Head& head);
   bool take_window(Message& message);
-  struct Paces {
-    PipePace cells, address;
-  };
-  void note_pace(PipePace Paces::*way, std::uint64_t ticks, std::uint64_t bytes);
+  enum class Way { kCells, kAddress };
+  void note_copy(Way way, std::uint64_t ticks, std::uint64_t bytes);
 
   PipeMemory& memory_;
   const int rank_, from_;
   const std::int32_t process_;
   std::array<Message, kDepth> messages_;
   std::uint64_t taken_ = 0;
-  bool refused_ = false;                          // this end has refused the next cell
-  std::array<Paces, PipeReach::kClasses> paces_;  // by size class
+  bool refused_ = false;                            // this end has refused the next cell
+  std::array<Trials, PipeReach::kClasses> trials_;  // by size class
 };
 
 }  // namespace slip::comm

@@ -1,0 +1,39 @@
+// Trials: which of two ways to do the same is quicker on this machine. Calls take the usual way and now and then try
+// the other one. A trial is compared with the call before it, so a slow period of the machine counts for both.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace slip::comm {
+
+class Trials {
+ public:
+  // Whether the call of this number, from 0 on, tries the other way. The first calls do not, because new memory makes
+  // them slow.
+  static bool tries(std::uint64_t number) {
+    constexpr std::uint64_t kLastEarly = 16, kEvery = 64;
+    return (number > 0 && number <= kLastEarly && number % 4 == 0) || number % kEvery == kEvery - 1;
+  }
+  // A call took so long. True: the other way has been clearly quicker in kWins more trials than it has not, and becomes
+  // the usual one.
+  bool note(bool trial, double ticks) {
+    constexpr double kClearly = 0.9;
+    constexpr int kWins = 3;
+    if (!trial || usual_ == 0) {
+      if (!trial) usual_ = ticks;
+      return false;
+    }
+    wins_ = ticks < kClearly * usual_ ? wins_ + 1 : std::max(wins_ - 1, 0);
+    if (wins_ < kWins) return false;
+    wins_ = 0;
+    usual_ = ticks;
+    return true;
+  }
+
+ private:
+  double usual_ = 0;  // ticks of the last call in the usual way; 0: none yet
+  int wins_ = 0;
+};
+
+}  // namespace slip::comm
