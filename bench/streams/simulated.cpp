@@ -1,11 +1,5 @@
 #include "simulated.hpp"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "slip/device.hpp"
@@ -18,32 +12,7 @@ constexpr std::size_t kOps = 2'000'000;
 constexpr int kRing = 64;
 
 // An H200 whose peers form a ring; both directions share each link.
-constexpr const char* kRingDevice = R"({
-  "name": "ring", "memory": "141 GB", "queues": 8,
-  "compute": {"flops": "787 TFLOP/s", "bandwidth": "4.24 TB/s", "launch": "0.5 us"},
-  "copies": {"engines": 2, "in": "55.4 GB/s", "out": "55.3 GB/s", "latency": "2.7 us"},
-  "host": {"launch": "3.9 us", "copy": "2.2 us", "record": "0.2 us", "wait": "0.23 us", "sync": "4.2 us"},
-  "peers": {"form": "ring", "bandwidth": "50 GB/s", "latency": "1.5 us", "shared": true}
-})";
-
-// The description of the ring as a file in /tmp. The destructor removes it.
-class RingFile {
- public:
-  RingFile() : path_("/tmp/slip-ring-XXXXXX.json") {
-    const int made = ::mkstemps(path_.data(), sizeof(".json") - 1);
-    if (made < 0) throw std::runtime_error("cannot create a file in /tmp for the description of a device");
-    ::close(made);
-    std::ofstream(path_) << kRingDevice;
-  }
-  ~RingFile() { ::unlink(path_.c_str()); }
-  RingFile(const RingFile&) = delete;
-  RingFile& operator=(const RingFile&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+constexpr const char* kRingDevice = "sim:" SLIP_SOURCE_DIR "/bench/streams/ring.json";
 
 const Kernel& nothing() {
   static const Kernel kNothing{"nothing", [](const Args&) {}};
@@ -66,7 +35,7 @@ std::optional<double> simulated_chain_rate(Context& context) {
 // steps of a ring collective, on links that both directions share.
 std::optional<double> simulated_ring_rate(Context& context) {
   const std::size_t steps = context.iterations(kOps) / kRing;
-  const std::vector<Device> devices = Device::open_all("sim:" + RingFile().path(), kRing, {.run_functions = false});
+  const std::vector<Device> devices = Device::open_all(kRingDevice, kRing, {.run_functions = false});
   std::vector<Stream> streams;
   std::vector<Buffer> blocks;
   std::vector<Event> sent(kRing);
