@@ -13,6 +13,7 @@
 
 #include "base/env.hpp"
 #include "comm/host/copy_choice.hpp"
+#include "comm/plan/host_program.hpp"
 #include "every_call.hpp"
 #include "slip/communicator.hpp"
 #include "support/errors.hpp"
@@ -130,6 +131,14 @@ TEST(SingleCopies, AKilledRankIsReportedToTheOthers) {
     const std::string report = ranks[rank].report();
     EXPECT_NE(report.find("rank 2 is gone"), std::string::npos) << report;
   }
+}
+
+// A staged broadcast copies in and out at the same time.
+TEST(SingleCopies, ABroadcastIsAlwaysStaged) {
+  comm::Call call{.kind = comm::Collective::kBroadcast, .type = DataType::kU8, .elements = 1 << 20};
+  EXPECT_FALSE(comm::DirectProgramBuilder::can_read(call, 2));
+  call.kind = comm::Collective::kScatter;
+  EXPECT_TRUE(comm::DirectProgramBuilder::can_read(call, 2));
 }
 
 constexpr comm::Call kCall{.kind = comm::Collective::kAllGather, .type = DataType::kU8, .elements = 5000};
