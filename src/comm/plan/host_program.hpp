@@ -135,6 +135,7 @@ class StagedProgramBuilder {
 //
 // If each rank only reads, the kernel can do it (process_vm_readv), also from buffers that peers cannot map. Then all
 // ranks wait for all others, because a rank may find that the kernel refuses: in that case all ranks stage their data.
+// A broadcast is not read by the kernel, see can_read().
 class DirectProgramBuilder {
  public:
   // Of a block, by the kernel: for fewer bytes the system calls and the second wait take longer than two copies.
