@@ -215,7 +215,7 @@ class GpuRank {
   const Device device = Device::open("cuda:0");
   Buffer in = device.alloc(kMaxBytes, MemoryKind::kDevice, "in"), out = device.alloc(kMaxBytes, MemoryKind::kDevice),
          host = device.alloc(kMaxBytes, MemoryKind::kPinned, "host");
-  // All streams are opened before the first call: see CudaBackend::warm_up.
+  // All streams are opened before the first call: see backend/cuda/stream_setup.hpp.
   const Stream stream = device.stream(StreamFlags::kNonBlocking), other = device.stream(StreamFlags::kNonBlocking);
   Communicator comm;
 

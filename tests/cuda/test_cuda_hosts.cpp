@@ -155,6 +155,8 @@ TEST_F(CudaHosts, ACapturedCallDoesNotHideTheOrderOfTheOthers) {
   expect_no_errors(run([](GpuRank& one, int) {
     cudaStream_t const native = one.other.native();
     const Stream adopted = one.device.adopt(native), third = one.device.stream(StreamFlags::kNonBlocking);
+    one.comm.barrier(one.stream);  // no rank waits for another one while that one opens its streams
+    one.stream.sync();
     reduce_half(one, 0, 1, one.stream);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal), cudaSuccess);

@@ -9,7 +9,7 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
-#include "backend/cuda/empty_kernel.hpp"
+#include "backend/cuda/stream_setup.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
@@ -74,10 +74,6 @@ int process_queues(int wanted) {
   }();
   return kQueues;
 }
-
-// The driver completes the setup of a stream with its first kernel, and then waits until no kernel runs on the GPU. If
-// that were a kernel that waits for this stream's rank, both would wait for ever. So the first kernel comes now.
-void warm_up(cudaStream_t stream, int gpu) { check(launch_empty_kernel(stream), "cudaLaunchKernel", gpu); }
 
 // While it exists, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
 class RelaxedCapture : base::NoCopy {
@@ -210,7 +206,7 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
   // A capturing stream runs no kernel, CUDA does not return its flags, and it cannot be ordered with the legacy stream.
   unsigned flags = cudaStreamNonBlocking;
   if (!spec.legacy && !is_capturing(handle)) {
-    warm_up(handle, gpu_);
+    check(set_up_stream(handle), "the setup of a stream", gpu_);
     check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
   }
   const base::LockGuard lock(mutex_);
