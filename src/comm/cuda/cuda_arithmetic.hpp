@@ -58,13 +58,25 @@ struct Bf16Bits {
   __device__ static float open(Stored bits) { return __uint_as_float(static_cast<std::uint32_t>(bits) << 16); }
   __device__ static Stored close(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
 };
+// Before sm_89, a GPU has no instructions for these conversions. They are functions of their own then: inlined for each
+// element of each vector, they took most of the time to compile the reductions.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+#define SLIP_F8_CONVERSION __noinline__
+#else
+#define SLIP_F8_CONVERSION
+#endif
 template <__nv_fp8_interpretation_t kFormat>
 struct F8Bits {
   using Stored = std::uint8_t;
   using Number = float;
-  __device__ static float open(Stored bits) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, kFormat))); }
-  __device__ static Stored close(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, kFormat); }
+  SLIP_F8_CONVERSION __device__ static float open(Stored bits) {
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, kFormat)));
+  }
+  SLIP_F8_CONVERSION __device__ static Stored close(float value) {
+    return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, kFormat);
+  }
 };
+#undef SLIP_F8_CONVERSION
 
 template <class Bits>
 struct FloatElement {
