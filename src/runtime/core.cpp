@@ -102,6 +102,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   StreamState* stream = core.backend->open_stream(spec);
   if (stream->core != &core)
     stream->core = &core;  // not written if equal: an Event of the former stream may read it concurrently
+  stream->device_id.store(core.id, std::memory_order_release);  // release: see core_of() of event.cpp
   stream->flags = spec.flags;
   stream->priority = spec.priority;
   stream->legacy = spec.legacy;

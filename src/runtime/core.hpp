@@ -84,6 +84,9 @@ struct StreamState {
   StreamFlags flags = StreamFlags::kBlocking;
   bool legacy = false;
   int priority = 0;
+  // The id of the open device that uses this state, 0: none. An Event compares it before it reads `core`, because
+  // another thread may write `core` for a new device meanwhile.
+  std::atomic<std::uint32_t> device_id{0};
   Sticky failure;
   StreamLabel label;
   // Guards no data: makes submission and its record one step while an observer is attached.

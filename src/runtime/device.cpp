@@ -179,13 +179,13 @@ StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->
 
 StreamRef Device::per_thread_stream() const {
   require_usable(*core_, {});
-  auto& entry = per_thread().streams[core_->id];
-  if (!entry.state) {
-    entry.core = core_;
-    entry.state = open_stream(*core_, {});
-    entry.id = entry.state->last_id;
+  auto& streams = per_thread().streams;
+  auto found = streams.find(core_->id);
+  if (found == streams.end()) {
+    StreamState* const state = open_stream(*core_, {});  // may throw, so the entry is added afterwards
+    found = streams.emplace(core_->id, PerThread::Entry{core_, state, state->last_id}).first;
   }
-  return {entry.state, entry.id};
+  return {found->second.state, found->second.id};
 }
 
 StreamRef Device::default_stream() const {
@@ -204,11 +204,12 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
     fits = core_->memory.reserve(bytes);
   }
   if (!fits) raise_out_of_memory(*core_, bytes, name, here);
-  Block* block = take_block(core_.get(), kind, nullptr, bytes, name);
+  Block* block = nullptr;
   try {
+    block = take_block(core_.get(), kind, nullptr, bytes, name);
     block->data = static_cast<std::byte*>(core_->backend->allocate(kind, bytes));
   } catch (...) {
-    drop_block(block);
+    if (block) drop_block(block);
     if (counted) core_->memory.release(bytes);
     throw;
   }

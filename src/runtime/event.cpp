@@ -20,10 +20,10 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
 }
 
 // The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
-// device may use the state of its stream by now.
+// device may use the state of its stream by now. acquire: if the id is that of `device`, this thread sees its core.
 runtime::DeviceCore* core_of(const StreamPoint& point, std::uint32_t device) {
-  runtime::DeviceCore* core = point.stream ? point.stream->core : nullptr;
-  return core && core->id == device ? core : nullptr;
+  if (!point.stream || point.stream->device_id.load(std::memory_order_acquire) != device) return nullptr;
+  return point.stream->core;
 }
 
 }  // namespace

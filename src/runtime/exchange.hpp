@@ -13,16 +13,17 @@ struct Failure;
 
 class Exchange {
  public:
-  // On a device with native streams the exchange enqueues its own work, in the order of the stream. The backend calls
-  // none of the functions below. Throws if the exchange has no such work.
+  // On a device with native streams the exchange enqueues its own work, in the order of the stream. Of the
+  // functions below, the backend then calls only uses_other_threads(). Throws if the exchange has no such work.
   virtual void put(CUstream_st*) {
     throw Error(ErrorCode::kUnsupported, "this exchange cannot run on a native stream", {});
   }
   // Whether put() has other threads enqueue the work. A profiler then cannot tell which op the work belongs to.
   virtual bool uses_other_threads() const noexcept { return false; }
-  // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) has other work to
-  // run. A thread that waits for this op (kWaiter) has not, so it spins longer. Returns true if the exchange is done,
-  // with or without success. One thread at a time calls it, but not always the same thread.
+  // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) returns
+  // soon, because it has other work. A thread that waits for this op (kWaiter) has no other work, so it spins longer.
+  // Returns true if the exchange is done, with or without success. One thread at a time calls it, but not always the
+  // same thread.
   enum class By : std::uint8_t { kWorker, kWaiter };
   virtual bool advance(By thread) noexcept = 0;
   // The submitting thread calls it at most once, before the first advance(), and only if no op is before it in its

@@ -53,8 +53,9 @@ void require_flag(const Range& flag, const char* what, Here here) {
   require_range(flag, what, here);
   if (flag.bytes != sizeof(std::uint32_t) ||
       reinterpret_cast<std::uintptr_t>(address(flag)) % sizeof(std::uint32_t) != 0)
-    base::fail(ErrorCode::kInvalidValue, here, "{}: a flag has 4 bytes at a multiple of 4; given {} bytes at {}", what,
-               flag.bytes, flag.offset);
+    base::fail(ErrorCode::kInvalidValue, here,
+               "{}: a flag must have 4 bytes at an address that is a multiple of 4; this one has {} bytes at {}", what,
+               flag.bytes, static_cast<const void*>(address(flag)));
   if (flag.block->kind == MemoryKind::kPageable)
     base::fail(ErrorCode::kInvalidValue, here, "{}: the flag must be in pinned or device memory", what);
 }
@@ -217,7 +218,8 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   if (bytes == 0) throw Error(ErrorCode::kInvalidValue, "alloc of 0 bytes", here);
   if (stream.capture.load(std::memory_order_acquire))
     throw Error(ErrorCode::kCaptureUnsupported,
-                "a stream-ordered allocation cannot be captured: allocate before, and bind the buffer", here);
+                "a stream-ordered allocation cannot be captured: allocate the buffer before the capture, and bind it",
+                here);
   runtime::Block* block = runtime::take_block(stream.core, MemoryKind::kDevice, nullptr, bytes, name);
   block->origin = &stream;
   block->origin_id = id_;
@@ -235,7 +237,7 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
 
 void StreamRef::free(Buffer&& buffer, Here here) const {
   runtime::StreamState& stream = *state(here);
-  if (!buffer) throw Error(ErrorCode::kInvalidHandle, "free of an empty buffer", here);
+  if (!buffer) throw Error(ErrorCode::kInvalidHandle, "cannot free an empty buffer", here);
   runtime::require_range(buffer.range(), "free", here);
   runtime::Block& block = *buffer.range().block;
   if (!block.origin)

@@ -193,6 +193,31 @@ TEST(Streams, StatesOfAClosedDeviceServeTheNextOne) {
   }
 }
 
+// A new device takes the state of the stream, while a thread queries an event of the old one.
+TEST(Streams, AnEventOfAClosedDeviceIsQueriedWhileOthersOpen) {
+  Event event;
+  {
+    const Device device = Device::open("cpu", {.compute_workers = 1});
+    const Stream stream = device.stream();
+    event = stream.record();
+    event.sync();
+  }
+  std::atomic<bool> ends{false};
+  std::atomic<int> unreached{0};
+  std::thread querier([&] {
+    while (!ends.load()) unreached += event.query() ? 0 : 1;
+  });
+  for (int i = 0; i < test::rounds(100); ++i) {
+    const Device next = Device::open("cpu", {.compute_workers = 1});
+    const Stream stream = next.stream();
+    stream.launch(test::nothing());
+    stream.sync();
+  }
+  ends.store(true);
+  querier.join();
+  EXPECT_EQ(unreached.load(), 0);
+}
+
 TEST(Streams, PerThreadStreamsCloseWithTheirThread) {
   const Device device = Device::open("cpu");
   std::uint64_t first = 0;

@@ -41,6 +41,7 @@ constexpr std::uint64_t kOpening = ~std::uint64_t{0};
 // all threads of the closed device have ended. relaxed: the mutex of Slab publishes the changes.
 void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   lane.id.store(0, std::memory_order_relaxed);
+  lane.device_id.store(0, std::memory_order_relaxed);
   lane.core = nullptr;
   lane.executor.store(nullptr, std::memory_order_relaxed);
   lane.queue = nullptr;
@@ -244,16 +245,17 @@ constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
-// Extra cells that an op may need if `pending` waits precede it. An op that carries these waits may be written first,
-// and a wait for legacy work, which takes one cell.
+// The extra cells that an op may need if `pending` waits precede it. In the worst case these are written as an op of
+// their own, followed by a wait for legacy work, which takes one cell.
 std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
 
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) SLIP_EXCLUDES(lane.submit_lock) {
   const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
   if (cells > largest) [[unlikely]]
     base::fail(ErrorCode::kInvalidValue, here,
-               "an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)", cells * sizeof(Cell),
-               largest * sizeof(Cell), lane.capacity * sizeof(Cell));
+               "an op takes {} bytes of its stream's queue: at most {} fit in a queue of {} bytes "
+               "(DeviceOptions::queue_depth)",
+               cells * sizeof(Cell), largest * sizeof(Cell), lane.capacity * sizeof(Cell));
 }
 
 // Returns the position that a full lane must reach before the host continues. At least half of the ring is free then,

@@ -8,12 +8,12 @@
 
 namespace slip::backend {
 namespace {
-constexpr unsigned kBatch = 64;              // a thread runs so many ops of one lane before it lets other lanes run
+constexpr unsigned kBatch = 64;              // ops of one lane that a thread runs before it lets other lanes run
 constexpr std::uint64_t kPrefetchCells = 4;  // cells
 constexpr std::uint64_t kNoStop = ~0ull;
-constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, one run() of the lane in so many is timed
-constexpr int kChecks = 8;                 // a worker checks an empty lane so often before it leaves the lane
-constexpr int kChase = 64;                 // the maximum number of dependencies that a waiting host thread follows
+constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, one run() in kTimedVisits is timed
+constexpr int kChecks = 8;                 // checks of an empty lane before a worker leaves it
+constexpr int kMaxDependencies = 64;       // the maximum number of dependencies that a waiting host thread follows
 
 }  // namespace
 
@@ -223,7 +223,7 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
 // runs it no further than needed. False: this thread can run nothing, because other threads run these lanes.
 bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
-  for (int depth = 0; depth < kChase; ++depth) {
+  for (int depth = 0; depth < kMaxDependencies; ++depth) {
     if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its own lanes
     LaneState state = base::load_acquire(target->state);
     if (state == LaneState::kQueued &&

@@ -34,7 +34,9 @@ class Serial final : public Executor {
   bool run_ready();
   void sleep(std::int64_t time_ns, bool until_hurried) SLIP_REQUIRES(work_mutex_);
   bool step() SLIP_REQUIRES(drive_);
+  // Whether the op at the head can run now. Skips padding, and advances an exchange that is at the head.
   bool ready(Lane& lane);
+  // The lane whose op runs next, by the policy. Null: no lane has a ready op.
   Lane* choose() SLIP_REQUIRES(drive_);
 
   const CpuPolicy policy_;

@@ -145,6 +145,7 @@ CudaBackend::~CudaBackend() {
     stream->handle = nullptr;
     stream->note_done(stream->submitted.load(std::memory_order_relaxed));
     stream->id.store(0, std::memory_order_relaxed);
+    stream->device_id.store(0, std::memory_order_relaxed);
     stream->core = nullptr;
     base::Slab<CudaStream>::give(stream);
   }
@@ -206,8 +207,10 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
   // A capturing stream runs no kernel, CUDA does not return its flags, and it cannot be ordered with the legacy stream.
   unsigned flags = cudaStreamNonBlocking;
   if (!spec.legacy && !is_capturing(handle)) {
-    check(set_up_stream(handle), "the setup of a stream", gpu_);
-    check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
+    cudaError_t status = set_up_stream(handle);
+    if (status == cudaSuccess) status = cudaStreamGetFlags(handle, &flags);
+    if (status != cudaSuccess && owned) cudaStreamDestroy(handle);
+    check(status, "the setup of a stream", gpu_);
   }
   const base::LockGuard lock(mutex_);
   CudaStream* stream = find_drained();

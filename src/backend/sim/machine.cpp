@@ -149,6 +149,7 @@ void Machine::close_device(SimDevice& device) {
   for (SimStream* stream : device.streams) {
     stream->closed = true;
     stream->id.store(0, std::memory_order_relaxed);
+    stream->device_id.store(0, std::memory_order_relaxed);
     stream->core = nullptr;
     stream->machine.store(nullptr, std::memory_order_release);
   }
