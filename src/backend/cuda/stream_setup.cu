@@ -1,6 +1,8 @@
+#include <atomic>
+
 #include "backend/cuda/stream_setup.hpp"
 
-namespace slip {
+namespace slip::backend {
 namespace {
 
 constexpr std::size_t kBytes = 64;
@@ -11,10 +13,15 @@ __global__ void empty_kernel() {}
 // Pinned memory of the process: a copy from other memory may not use a copy engine. Never freed, because freeing it
 // would wait for the GPU.
 cudaError_t pinned_bytes(void** bytes) {
-  static void* pinned = nullptr;
-  static const cudaError_t kStatus = cudaHostAlloc(&pinned, kBytes, cudaHostAllocPortable);
-  *bytes = pinned;
-  return kStatus;
+  static std::atomic<void*> pinned{nullptr};
+  *bytes = pinned.load(std::memory_order_acquire);
+  if (*bytes) return cudaSuccess;
+  const cudaError_t status = cudaHostAlloc(bytes, kBytes, cudaHostAllocPortable);
+  void* other = nullptr;
+  // acq_rel: the thread that loads the address sees the allocation. If two threads allocate, both copy from memory that
+  // stays allocated.
+  if (status == cudaSuccess) pinned.compare_exchange_strong(other, *bytes, std::memory_order_acq_rel);
+  return status;
 }
 
 }  // namespace
@@ -37,4 +44,4 @@ cudaError_t set_up_stream(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-}  // namespace slip
+}  // namespace slip::backend

@@ -35,11 +35,15 @@ void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.subm
     runtime::raise_destroyed(&stream, stream.last_id, here);
 }
 
-// No event marks the point, and its stream has begun a CUDA capture since. An event recorded now would belong to the
-// capture, and a stream that waits for it would become part of the capture.
+// Throws if no event marks the point and its stream captures now. An event recorded now would belong to the capture,
+// and a stream that waits for it would become part of the capture.
 void require_point(CudaStream& target, std::uint64_t position, const CudaStream& waiting, Here here) {
-  if (target.known_done(position) || target.mark_at(position) || !target.has_handle()) return;
-  if (!is_capturing(target.handle) || is_capturing(waiting.handle)) return;
+  if (target.known_done(position) || target.mark_at(position)) return;
+  {
+    const base::LockGuard lock(target.submitting);  // another thread may close the stream
+    if (!target.has_handle() || !is_capturing(target.handle)) return;
+  }
+  if (is_capturing(waiting.handle) || target.known_done(position)) return;
   base::fail(ErrorCode::kCaptureIsolation, here,
              "{} cannot wait for an earlier op of {}, which captures now: record an event in that stream before the "
              "capture begins",
@@ -51,8 +55,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
 
 }  // namespace
 
-// Kernels have a short path of their own, in adjacent code. Reason: each launch by the driver evicts this code from the
-// instruction cache, so every cache line of it costs a miss.
+// Kernels have a short path, whose machine code is contiguous. Each launch by the driver evicts this code from the
+// instruction cache, so each of its cache lines costs a miss.
 [[gnu::hot]] std::uint64_t CudaBackend::submit(runtime::StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
@@ -64,8 +68,7 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   enqueuer_.launch_kernel(stream.handle, op);
-  // release: a thread that sees the position finds its mark.
-  stream.submitted.store(position, std::memory_order_release);
+  stream.submitted.store(position, std::memory_order_release);  // as in submit_any(); no mark belongs to it
   return position;
 }
 
@@ -81,12 +84,12 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
     // An allocation is no barrier for blocking streams (rule 8), so it gets neither an event nor a position that they
     // would wait for.
     const base::LockGuard lock(stream.submitting);
-    if (op.address) enqueuer_.put(stream.handle, op);  // null: only a position for observers
+    if (op.address) enqueuer_.put(stream.handle, op);  // null: only observers see the allocation
     return stream.submitted.load(std::memory_order_relaxed);
   }
   // If the runtime itself records the end of a blocking stream, this record does not wait for legacy work.
-  const bool alone = runtime::is_bookkeeping(op) && !stream.legacy;
-  const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
+  const bool skips_barriers = runtime::is_bookkeeping(op) && !stream.legacy;
+  const std::vector<Barrier> barriers = skips_barriers ? std::vector<Barrier>() : barriers_before(stream, op.here);
   const base::LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
@@ -105,9 +108,10 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
     enqueuer_.enqueue(stream, op, position);
   }
   // Record the mark now. A mark recorded later would be another barrier, and would also follow ops submitted meanwhile.
-  const bool marks = stream.legacy || (stream.may_end && !is_capturing(stream.handle));
-  if (marks && op.kind != OpKind::kRecord)
+  const bool needs_mark = stream.legacy || (stream.may_end && !is_capturing(stream.handle));
+  if (needs_mark && op.kind != OpKind::kRecord)
     enqueuer_.record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
+  // release: a thread that sees the position finds its mark.
   stream.submitted.store(position, std::memory_order_release);
   return position;
 }
