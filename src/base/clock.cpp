@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <fstream>
 #include <limits>
 
@@ -16,10 +17,16 @@ std::int64_t read_ns(clockid_t clock) {
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-// One second before the first call. Traces count picoseconds in 64 bits, and the time since boot could overflow them.
+// One second before the first call: so the first time is not 0, which stands for no deadline. Traces count picoseconds
+// in 64 bits, and the time since boot could overflow them. No static local: a fork during its construction would leave
+// a child that waits for ever. relaxed: the value is all that the threads share.
+std::atomic<std::int64_t> g_start_ns{0};
 std::int64_t start_ns() {
-  static const std::int64_t kStart = host_ns() - 1'000'000'000;
-  return kStart;
+  std::int64_t start = g_start_ns.load(std::memory_order_relaxed);
+  if (start != 0) [[likely]]
+    return start;
+  const std::int64_t now = host_ns() - 1'000'000'000;
+  return g_start_ns.compare_exchange_strong(start, now, std::memory_order_relaxed) ? now : start;
 }
 
 double measure_ticks_per_us() {
@@ -28,10 +35,10 @@ double measure_ticks_per_us() {
   asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
   return static_cast<double>(hertz) / 1e6;
 #else
-  const std::int64_t start_ns = now_ns();
-  const std::uint64_t start = ticks();
-  while (now_ns() - start_ns < 200'000) {}
-  return static_cast<double>(ticks() - start) / (static_cast<double>(now_ns() - start_ns) / 1e3);
+  const std::int64_t begin_ns = now_ns();
+  const std::uint64_t begin = ticks();
+  while (now_ns() - begin_ns < 200'000) {}
+  return static_cast<double>(ticks() - begin) / (static_cast<double>(now_ns() - begin_ns) / 1e3);
 #endif
 }
 

@@ -1,4 +1,4 @@
-// JsonReader: a fast pull parser for JSON, used for traces, tensor files and graphs. The caller asks for the values
+// JsonReader: a fast pull parser for JSON, used for traces and tensor files. The caller asks for the values
 // that it expects, in order, and no tree is built. The reader holds only a window of the input, so the size of a file
 // does not matter. Whatever the input, each call returns a value or throws kParse with the file, line and byte.
 //

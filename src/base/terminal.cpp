@@ -20,7 +20,8 @@ std::uint32_t code_point_of(std::string_view character) {
   return value;
 }
 
-// False for control characters (C0 and C1), line separators, and marks that change the text direction.
+// False for control characters (C0 and C1), line separators, marks that change the text direction, and invisible
+// characters such as the zero-width space.
 bool is_printable(std::uint32_t code_point) {
   if (code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0)) return false;
   if (code_point == 0x061C || code_point == 0xFEFF) return false;

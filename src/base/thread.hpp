@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace slip::base {
 
@@ -81,6 +82,22 @@ T& process_wide() {
   if (kept.compare_exchange_strong(object, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
     object = made.release();
   return *object;
+}
+
+// The T of this thread, which the end of the thread destroys. The main thread's objects end before the exit handlers
+// run. If such a handler uses the T, it gets another one, which is never destroyed.
+template <class T>
+T& thread_wide() {
+  static thread_local constinit T* t_object = nullptr;
+  if (t_object) [[likely]]
+    return *t_object;
+  struct Owner {
+    ~Owner() { delete std::exchange(t_object, nullptr); }
+  };
+  t_object = new T;
+  static thread_local const Owner kOwner;
+  static_cast<void>(kOwner);
+  return *t_object;
 }
 
 }  // namespace slip::base

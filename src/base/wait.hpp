@@ -1,5 +1,6 @@
-// How a thread waits for something that another thread, process or device does. All policies of such waits are here, so
-// that they can be compared.
+// How a thread waits for something that another thread, process or device does. The policies of such waits are here, so
+// that they can be compared. Three waits have their own, because their lengths depend on what they found before:
+// comm/host/call_waiter.cpp, comm/staged/staged_thread.cpp and backend/cpu/lane_scheduler.cpp.
 //
 // - Backoff: no thread wakes the waiting one, so it polls: it spins, then yields, then sleeps between polls. The phases
 //   end after a number of polls, so a spin does not read the clock.

@@ -10,6 +10,7 @@
 #include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
+#include "base/thread.hpp"
 #include "comm/delegate/nccl_library.hpp"
 #include "nccl/api.hpp"
 #include "nccl/debug_log.hpp"
@@ -36,10 +37,7 @@ struct ThreadErrors {
   std::array<std::string, 8> returned;
   std::size_t next = 0;
 };
-ThreadErrors& thread_errors() {
-  thread_local ThreadErrors t_errors;
-  return t_errors;
-}
+ThreadErrors& thread_errors() { return base::thread_wide<ThreadErrors>(); }
 
 DebugLevel read_debug_level() {
   const std::string name = base::env_text("NCCL_DEBUG");
@@ -213,6 +211,6 @@ SLIP_NCCL_API(void, ncclResetDebugInit) {
   debug_log().reset();
 }
 
-// NCCL exports this name without a second one.
+// NCCL exports this function under one name only, without a pncclX alias.
 extern "C" [[gnu::visibility("default")]] void ncclResetDebugInitInternal(void);
 extern "C" void ncclResetDebugInitInternal(void) { pncclResetDebugInit(); }

@@ -55,6 +55,13 @@ int current_gpu() { return uses_gpus() ? cuda_current_gpu() : 0; }
 
 std::uint64_t stream_id(CUstream_st* native) { return uses_gpus() ? cuda_stream_id(native) : 0; }
 
+// If the GPU cannot be queried, because earlier work has failed, nothing is restored. The next call reports the error.
+KeepCurrentGpu::KeepCurrentGpu() noexcept : gpu_(-1) {
+  try {
+    if (gpu_count() > 1) gpu_ = current_gpu();
+  } catch (const std::exception&) {}
+}
+
 void KeepCurrentGpu::restore() const noexcept { cuda_set_current_gpu(gpu_); }
 
 RankDevice::RankDevice(int gpu)

@@ -20,7 +20,7 @@ std::uint64_t stream_id(CUstream_st* native);
 // Restores the thread's current GPU: the cuda backend changes it. With one GPU there is nothing to restore.
 class KeepCurrentGpu {
  public:
-  KeepCurrentGpu() : gpu_(gpu_count() > 1 ? current_gpu() : -1) {}
+  KeepCurrentGpu() noexcept;
   ~KeepCurrentGpu() {
     if (gpu_ >= 0) restore();
   }
@@ -32,16 +32,18 @@ class KeepCurrentGpu {
   int gpu_;
 };
 
-// A device, and its addresses as ranges. Each communicator opens one of its own: several ranks of a process may use one
-// GPU, and a wait for all work of a device must not include the calls of another rank.
+// The device of a rank; range() describes memory of the caller as a Range. Each communicator opens one of its own:
+// several ranks of a process may use one GPU, and a wait for all work of a device must not include the calls of another
+// rank.
 class RankDevice {
  public:
   explicit RankDevice(int gpu);  // of GPU `gpu`, or the cpu device in host mode
   const Device& device() const { return device_; }
   int gpu() const { return gpu_; }
 
-  // The caller's memory. All addresses are one wrapped buffer: a Buffer for each call would be closed while the call
-  // still runs, and closing waits for the device. Throws ApiError unless the device can access the memory.
+  // The caller's memory. All calls share one wrapped Buffer that covers all addresses. A Buffer for each call would be
+  // destroyed while the call runs, and its destructor would wait for the device. Throws ApiError unless the device can
+  // access the memory.
   Range range(const void* pointer, std::size_t bytes, const char* name) const;
 
  private:

@@ -21,10 +21,7 @@ struct OpenGroup {
   std::vector<Job> jobs;
 };
 
-OpenGroup& open_group() {
-  thread_local OpenGroup t_group;
-  return t_group;
-}
+OpenGroup& open_group() { return base::thread_wide<OpenGroup>(); }
 
 // Closes the handle of a communicator that could not be made, and sets the caller's variable to NULL.
 void withdraw(const Job& job) {
@@ -49,10 +46,10 @@ Outcome run_body(const Job& job) {
 
 void end_in_background(const Job& job, const Outcome& outcome) {
   if (outcome.result != ncclSuccess) {
-    if (job.out) job.target->fail(outcome);  // it was not made
+    if (job.out) job.target->fail(outcome);  // the new communicator does not exist
     static_cast<void>(report(job.function, job.target ? job.target.handle() : job.parent.handle(), outcome));
   }
-  // An existing communicator reports the error and stays as it is: other ranks may shrink it with this one.
+  // An existing communicator only stores the error and stays usable: the program may still call ncclCommShrink on it.
   if (job.target) job.target->end_job(job.out ? Outcome() : outcome);
   if (job.parent) job.parent->end_job(job.target ? Outcome() : outcome);
 }
@@ -63,14 +60,13 @@ void begin(const Job& job) {
 }
 
 // REQUIRES: begin().
-void start_in_background(Job&& job) {
-  const auto shared = std::make_shared<Job>(std::move(job));
+void start_in_background(const std::shared_ptr<Job>& job) {
   try {
     base::Thread thread;
-    thread.start("slip-nccl-job", [shared] { end_in_background(*shared, run_body(*shared)); });
+    thread.start("slip-nccl-job", [job] { end_in_background(*job, run_body(*job)); });
     thread.detach();
   } catch (const std::exception&) {  // no more threads: the communicator reports it
-    end_in_background(*shared, outcome_of_exception());
+    end_in_background(*job, outcome_of_exception());
   }
 }
 
@@ -78,13 +74,18 @@ void start_in_background(Job&& job) {
 ncclResult_t run_jobs(std::vector<Job>&& jobs) {
   std::vector<base::Thread> threads(jobs.size());
   std::vector<Outcome> outcomes(jobs.size());
+  std::vector<std::shared_ptr<Job>> background(jobs.size());  // the non-blocking jobs; no allocation after begin()
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!jobs[i].blocking) background[i] = std::make_shared<Job>(std::move(jobs[i]));
+  }
   ncclResult_t result = ncclSuccess;
-  // All before the first job starts: if it has the same communicator as a later one, it may end and fail earlier.
-  for (const Job& job : jobs) {
-    if (!job.blocking) begin(job);
+  // begin() for all jobs before the first one starts: if two jobs have one communicator, the first may fail before the
+  // second begins, and begin_job() would erase its error.
+  for (const std::shared_ptr<Job>& job : background) {
+    if (job) begin(*job);
   }
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].blocking) {
+    if (!background[i]) {
       try {
         threads[i].start("slip-nccl-job", [&, i] { outcomes[i] = run_body(jobs[i]); });
       } catch (const std::exception&) {  // no more threads: the other jobs end at their deadlines
@@ -92,7 +93,7 @@ ncclResult_t run_jobs(std::vector<Job>&& jobs) {
         withdraw(jobs[i]);
       }
     } else {
-      start_in_background(std::move(jobs[i]));
+      start_in_background(background[i]);
       result = ncclInProgress;
     }
   }
@@ -110,7 +111,7 @@ ncclResult_t run_jobs(std::vector<Job>&& jobs) {
   return result;
 }
 
-// For ncclGetLastError with this communicator. REQUIRES: called in a catch block.
+// Stores the current exception as the last error of this communicator. REQUIRES: called in a catch block.
 void keep_group_error(Comm& comm) noexcept {
   try {
     comm.keep_error("ncclGroupEnd: " + outcome_of_exception().text);
@@ -230,8 +231,9 @@ ncclResult_t submit(Job&& job) {
     return ncclSuccess;
   }
   if (!job.blocking) {
-    begin(job);
-    start_in_background(std::move(job));
+    const auto background = std::make_shared<Job>(std::move(job));
+    begin(*background);
+    start_in_background(background);
     return ncclInProgress;
   }
   const Outcome outcome = run_body(job);

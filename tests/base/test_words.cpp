@@ -147,6 +147,24 @@ TEST(Thread, LeavesSignalsToTheProgram) {
   for (int signal : {SIGSEGV, SIGBUS, SIGABRT}) EXPECT_EQ(sigismember(&inside, signal), 0) << signal;
 }
 
+// As in an exit handler of the main thread, which runs after the thread's objects were destroyed.
+TEST(Thread, AThreadWideObjectIsMadeAgainAfterItsEnd) {
+  struct Text {
+    std::string value = "new";
+  };
+  static std::string found;
+  struct Late {
+    ~Late() { found = base::thread_wide<Text>().value; }
+  };
+  std::thread([] {
+    static thread_local Late t_late;  // made before the object, so destroyed after it
+    static_cast<void>(&t_late);
+    base::thread_wide<Text>().value = "used by the thread, and long enough to be on the heap";
+    EXPECT_EQ(&base::thread_wide<Text>(), &base::thread_wide<Text>());
+  }).join();
+  EXPECT_EQ(found, "new");
+}
+
 TEST(Thread, IndicesAreUniqueAndStay) {
   const std::uint64_t mine = base::thread_index();
   EXPECT_EQ(base::thread_index(), mine);
