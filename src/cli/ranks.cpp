@@ -117,8 +117,11 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
     Json all = Json::array();
     for (const Seen& one : ranks) all.push_back(json_of(one));
     const transport::LedgerView& view = ranks.front().state.view;
-    communicators.push_back(
-        {{"id", comm::communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
+    communicators.push_back({{"id", comm::communicator_id(view)},
+                             {"name", view.name},
+                             {"user", id.user},
+                             {"nranks", view.nranks},
+                             {"ranks", std::move(all)}});
   }
   for (const comm::Stall& one : held) held_up.push_back({{"kind", comm::stall_name(one.kind)}, {"text", one.text}});
   for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});

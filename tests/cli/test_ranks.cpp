@@ -54,7 +54,7 @@ std::string part_of(const std::string& table, const std::string& id) {
 SLIP_CHILD(CliRanks, Stall) {
   test::play([](const transport::LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
-    Communicator comm = Communicator::init(device);
+    Communicator comm = Communicator::init(device, {.name = "tp"});
     const Stream stream = device.stream();
     comm.barrier(stream);
     stream.sync();
@@ -82,7 +82,8 @@ TEST(CliRanks, OutsideAndStoppedRanksAreNamed) {
     EXPECT_EQ(found["nranks"], 2);
     EXPECT_EQ(found["ranks"][1]["state"], "outside");
     EXPECT_EQ(found["ranks"][1]["ended"], 1);
-    name = found["id"];
+    EXPECT_EQ(found["name"], "tp");
+    name = "'tp' (" + found["id"].get<std::string>() + ")";
     said = stalls_of(data, name);
     if (!said.empty()) {
       EXPECT_EQ(outcome.status, 3);

@@ -40,7 +40,8 @@ std::string Signature::text() const {
   if (kind != Collective::kBarrier) said += fmt::format(" of {} {}", elements, data_type_name(type));
   if (reduces(kind)) said += fmt::format(" by {}", reduce_op_name(op));
   if (has_root(kind)) said += fmt::format(", root {}", rest >> 32 & 0xffff);
-  return said + fmt::format(", call {}", rest & 0xffffffff);
+  const std::uint64_t number = rest & 0xffffffff;
+  return number == 0 ? said : said + fmt::format(", call {}", number);  // 0: not known
 }
 
 CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)

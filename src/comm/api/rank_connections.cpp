@@ -107,7 +107,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   tuning.rails = links->rails();
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call_of({}).deadline_ns);
   ledger_slot = std::make_shared<transport::LedgerSlot>(
-      transport::LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});
+      transport::LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label, options.name});
   monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.server().set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);

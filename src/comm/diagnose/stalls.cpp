@@ -282,9 +282,11 @@ class MissingRanks {
   }
 
   std::string cycle() const {
-    transport::LedgerView own;
-    own.communicator = bootstrap_.id();
-    const std::string name = fmt::format("rank {} of {}", bootstrap_.rank(), communicator_text(own));
+    const auto own = std::ranges::find_if(all_, [&](const RankState& one) {
+      return one.view.communicator == bootstrap_.id() && one.view.rank == bootstrap_.rank();
+    });
+    if (own == all_.end()) return "";
+    const std::string name = fmt::format("rank {} of {}", bootstrap_.rank(), communicator_text(own->view));
     for (const Stall& one : find_stalls(all_)) {
       const bool is_cycle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kPossibleDeadlock;
       if (is_cycle && one.text.find(name) != std::string::npos)
@@ -306,6 +308,11 @@ class MissingRanks {
 std::string call_text(const transport::LedgerView& view) { return Signature{view.call[0], view.call[1]}.text(); }
 
 std::string communicator_text(const transport::LedgerView& view) {
+  const std::string id = communicator_id(view);
+  return view.name[0] == '\0' ? id : fmt::format("'{}' ({})", view.name, id);
+}
+
+std::string communicator_id(const transport::LedgerView& view) {
   return fmt::format("{:08x}", view.communicator & 0xffffffff);
 }
 

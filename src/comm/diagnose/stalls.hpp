@@ -29,7 +29,8 @@ struct RankState {
 };
 
 std::string call_text(const transport::LedgerView& view);          // the call that began last
-std::string communicator_text(const transport::LedgerView& view);  // the low 32 bits of its id, in hexadecimal
+std::string communicator_id(const transport::LedgerView& view);    // the low 32 bits of its id, in hexadecimal
+std::string communicator_text(const transport::LedgerView& view);  // "'tp' (7f01ab23)"; without a name the id alone
 std::string seconds_text(std::int64_t ns);                         // "4.2 s"
 std::string state_word(const RankState& state);                    // one or two words, for a table
 std::int64_t in_state_ns(const RankState& state);  // how long the rank has been in this state; 0: not known

@@ -181,6 +181,7 @@ bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attemp
   view.nranks = static_cast<std::int32_t>(packed >> 32);
   view.opened_ns = age(now, entry.opened_ns);
   get_text(entry.device, view.device);
+  get_text(entry.name, view.name);
   get_text(entry.text, view.text);
   const bool whole = read_call(entry, attempts, view);
   view.bytes = word(entry.bytes);
@@ -223,6 +224,7 @@ void make_safe(LedgerView& view) {
   for (std::int64_t* age : {&view.waits_ns, &view.begun_ns, &view.ended_ns, &view.opened_ns, &view.looked_ns})
     *age = std::max<std::int64_t>(*age, 0);
   clean(view.device);
+  clean(view.name);
   clean(view.host);
   clean(view.text);
 }
@@ -252,6 +254,7 @@ LedgerSlot::LedgerSlot(const Identity& identity) {
   entry_->opened_ns.store(now, std::memory_order_relaxed);
   entry_->looked_ns.store(now, std::memory_order_relaxed);
   put_text(entry_->device, identity.device);
+  put_text(entry_->name, identity.name);
 }
 
 LedgerSlot::~LedgerSlot() {

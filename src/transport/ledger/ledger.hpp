@@ -31,7 +31,7 @@ static_assert(LedgerWord::is_always_lock_free);  // so it works in memory shared
 
 // All times are host_ns(). Each cache line of 64 bytes has one writer at a time.
 struct alignas(64) LedgerEntry {
-  static constexpr std::size_t kStreams = 6, kDeviceWords = 3, kTextWords = 64;
+  static constexpr std::size_t kStreams = 6, kDeviceWords = 3, kNameWords = 8, kTextWords = 64;
 
   // The rank's identity, and how it ended. Protected by the version.
   LedgerWord version;
@@ -40,6 +40,7 @@ struct alignas(64) LedgerEntry {
   LedgerWord rank_and_count;  // the rank, and in the upper half the number of ranks
   LedgerWord opened_ns;
   LedgerWord device[kDeviceWords];
+  LedgerWord name[kNameWords];  // of the communicator, as its program calls it; its first 64 bytes
 
   // Written by the enqueuing thread.
   LedgerWord enqueued;           // number of the last call
@@ -59,11 +60,11 @@ struct alignas(64) LedgerEntry {
 
   LedgerWord text[kTextWords];  // of a failure
 };
-static_assert(sizeof(LedgerEntry) == 4 * 64 + LedgerEntry::kTextWords * 8);
+static_assert(sizeof(LedgerEntry) == 5 * 64 + LedgerEntry::kTextWords * 8);
 
 // The first bytes of the ledger; the entries follow.
 struct alignas(64) LedgerHeader {
-  static constexpr std::uint64_t kMagic = 0x31524744454c5053;  // changes when the layout changes
+  static constexpr std::uint64_t kMagic = 0x32524744454c5053;  // changes when the layout changes
   std::uint64_t magic = 0;
   // Start time of the process, as in Placement. It tells a process's own ledger from its parent's, which a forked child
   // also has open.
@@ -89,6 +90,7 @@ struct LedgerView {
   std::int64_t opened_ns = 0;
   std::int64_t looked_ns = 0;  // since the process was last known to run
   char device[LedgerEntry::kDeviceWords * 8 + 1] = {};
+  char name[LedgerEntry::kNameWords * 8 + 1] = {};
   char host[64] = {};
   char text[LedgerEntry::kTextWords * 8 + 1] = {};
 };
@@ -117,6 +119,7 @@ class LedgerSlot : base::NoCopy {
     std::uint64_t communicator = 0;
     int rank = 0, nranks = 1;
     std::string_view device;
+    std::string_view name = {};  // of the communicator
   };
   // If the ledger is full, or the process gets no memfd, the slot writes to private memory that no other process reads.
   explicit LedgerSlot(const Identity& identity);
