@@ -41,8 +41,8 @@ struct NetAgreement {
   std::string why;          // the reason; empty unless falls_back
 };
 
-// `offers`: by rank. All ranks get the same result. Throws if the networks differ and SLIP_NET names one of them: only
-// an automatic choice may be replaced.
+// `offers`: by rank. All ranks get the same result. If the networks differ, all ranks use TCP, provided that each
+// choice is automatic or is TCP. Otherwise throws.
 NetAgreement agree_on_net(std::span<const NetOffer> offers);
 
 }  // namespace slip::transport

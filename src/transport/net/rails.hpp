@@ -62,8 +62,8 @@ struct RailPath {
   std::string text() const;  // "eth0 (192.0.2.1) to 192.0.2.2"
 };
 // Pairs the rails of this host with those of the host of another rank. Each rail is in one pair at most. Prefers rails
-// of one subnet, then of one name, then of one number. Rails that remain are left out. Empty if the other rank is on
-// this host: such connections use the loopback interface.
+// in the same subnet, then with the same interface name, then at the same index of the two lists. Rails that remain are
+// left out. Empty if the other rank is on this host: such connections use the loopback interface.
 std::vector<RailPath> pair_rails(const std::vector<Rail>& local, const std::vector<Rail>& remote);
 
 }  // namespace slip::transport

@@ -79,7 +79,7 @@ class ZeroCopy {
     const int on = 1;
     enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
   }
-  bool possible() const { return enabled_ && outstanding_ < kMax; }
+  bool possible() const { return enabled_ && next_ - oldest_ < kMax; }
   bool outstanding() const { return outstanding_ > 0; }
 
   void sent(std::size_t message) {
@@ -101,10 +101,12 @@ class ZeroCopy {
         const auto* notice = reinterpret_cast<const sock_extended_err*>(CMSG_DATA(one));
         if (!is_notice(*one) || notice->ee_origin != SO_EE_ORIGIN_ZEROCOPY || notice->ee_errno != 0) continue;
         for (std::uint32_t id = notice->ee_info; id != notice->ee_data + 1; ++id) {
-          released(messages_[id % kMax]);
+          released(std::exchange(messages_[id % kMax], kReleased));
           --outstanding_;
           any = true;
         }
+        // Notifications may come out of order, so the oldest send may finish last.
+        while (oldest_ != next_ && messages_[oldest_ % kMax] == kReleased) ++oldest_;
       }
     }
     return any;
@@ -113,13 +115,15 @@ class ZeroCopy {
  private:
   // A power of two, so that id % kMax stays continuous when the 32-bit id wraps around.
   static constexpr std::size_t kMax = 1024;
+  static constexpr std::size_t kReleased = static_cast<std::size_t>(-1);
   static bool is_notice(const cmsghdr& header) {
     return (header.cmsg_level == SOL_IP && header.cmsg_type == IP_RECVERR) ||
            (header.cmsg_level == SOL_IPV6 && header.cmsg_type == IPV6_RECVERR);
   }
 
   bool enabled_ = false;
-  std::uint32_t next_ = 0;  // number of the next send, in the kernel's numbering
+  std::uint32_t next_ = 0;    // number of the next send, in the kernel's numbering
+  std::uint32_t oldest_ = 0;  // all sends with lower numbers have finished
   std::size_t outstanding_ = 0;
   std::array<std::size_t, kMax> messages_{};
 };

@@ -75,7 +75,7 @@ struct Translation {
     else return table_of(calls).listen(context, device, handle, listener);
   }
 
-  // A null device handle: the received bytes are not unpacked by a GPU kernel.
+  // Passes a null device handle: no GPU kernel unpacks the received bytes.
   static net_result connect(const PluginCalls& calls, void* context, int device, void* handle, void** sender) {
     const Table& table = table_of(calls);
     net_device_handle* on_device = nullptr;
