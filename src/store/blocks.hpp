@@ -25,7 +25,7 @@ struct ReaderOptions {
   };
   Cache cache = Cache::kFirst;
   Disk disk = Disk::kBest;
-  std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
+  std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to a multiple of 64 KiB
   // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
   unsigned in_flight = 16;
   unsigned threads = 4;  // including the caller
@@ -84,7 +84,7 @@ class ReadBlock {
   std::uint64_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
   std::byte* target() const { return target_; }
-  void mark_read(std::size_t bytes) {  // the first `bytes` of them came from the page cache
+  void mark_read(std::size_t bytes) {  // the first `bytes` of the requested bytes came from the page cache
     offset_ += bytes;
     bytes_ -= bytes;
     target_ += bytes;

@@ -171,7 +171,7 @@ void DiskQueue::begin_blocks(const Next& next) {
     if (slots_[slot].entry->fault) release(slot);
     else submit(slot);
   }
-  for (std::size_t place = 0; place < count_ && !free_slots_.empty(); ++place) begin_blocks_of(at(place));
+  for (std::size_t i = 0; i < count_ && !free_slots_.empty(); ++i) begin_blocks_of(at(i));
   while (next && !free_slots_.empty() && count_ < entries_.size()) {
     const std::optional<ReadRange> range = next();
     if (!range) return;
@@ -183,17 +183,16 @@ void DiskQueue::begin_blocks(const Next& next) {
 std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& next, Here here) {
   if (count_ == 0) append(range);
   const Entry& wanted = at(0);
-  // Some disks, for example virtual ones, report all reads together only when they have no more work. So finished reads
-  // are replaced by new ones before the caller continues. At most slots_.size() reads are replaced after the range is
-  // complete, so that this function always returns.
-  for (std::size_t more = slots_.size();;) {
+  // Some virtual disks report completions only when they have no more reads queued. So each completed read is replaced
+  // by a new one before this function returns. After the range is complete, at most slots_.size() more reads are
+  // replaced, so it always returns.
+  for (std::size_t replacements_left = slots_.size();;) {
     begin_blocks(next);
-    if (!due_slots_.empty() && !wanted.over()) continue;
     const bool ends = wanted.over();
     const std::optional<ReadDone> done = ends ? ring_->poll(here) : ring_->wait(here);
     if (!done) break;
     complete(done->tag, done->result);
-    if (ends && --more == 0) break;
+    if (ends && --replacements_left == 0) break;
   }
   const std::optional<ReadFault> fault = wanted.fault;
   first_ = (first_ + 1) % entries_.size();

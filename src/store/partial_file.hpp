@@ -23,7 +23,7 @@ class PartialFile {
   static std::string partial_path(const std::string& path) { return path + ".partial"; }
 
   std::uint64_t size() const { return size_; }  // bytes in the file, including those of an earlier process
-  // Reads exactly these bytes. False: the file ends before their end.
+  // Reads exactly these bytes. Returns false if the file ends before the last of these bytes.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
   void truncate(std::uint64_t size);
