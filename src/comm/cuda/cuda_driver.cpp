@@ -1,16 +1,13 @@
 #include "comm/cuda/cuda_driver.hpp"
 
-#include <fmt/format.h>
-
 #include "backend/cuda/check.hpp"
 
 namespace slip::comm {
 namespace {
 
+// The numbers of CUresult are those of cudaError_t.
 void check_driver(CUresult status, const char* call, int gpu) {
-  if (status != CUDA_SUCCESS)
-    throw Error(ErrorCode::kInvalidValue,
-                fmt::format("{} on cuda:{}: CUresult {}", call, gpu, static_cast<int>(status)), {});
+  backend::check(static_cast<cudaError_t>(status), call, gpu);
 }
 
 CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }

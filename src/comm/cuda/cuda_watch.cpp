@@ -244,19 +244,18 @@ bool CudaWatch::fail_message(int other, std::int64_t since_ns) {
 }
 
 // The kernel compares signatures without their numbers. All ranks number their calls alike, so the number of this
-// rank's call is that of both.
+// rank's call is that of both. It is not known if a replayed CUDA graph made the call.
 void CudaWatch::report_mismatch() {
   const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
-  Noted call;
+  std::uint64_t number = 0;
   {
     const base::LockGuard lock(mutex_);
-    for (std::uint32_t back = 0; back < noted_.size(); ++back) {  // the last call with the kernel's signature
-      call = noted_[(count_ - back) % noted_.size()];
-      const Signature shape = call.signature.without_number();
-      if (shape.elements == page.mismatch_own[0] && shape.rest == page.mismatch_own[1]) break;
+    for (std::uint32_t back = 0; back < noted_.size() && number == 0; ++back) {  // the last call with this signature
+      const Signature& noted = noted_[(count_ - back) % noted_.size()].signature;
+      const Signature shape = noted.without_number();
+      if (shape.elements == page.mismatch_own[0] && shape.rest == page.mismatch_own[1]) number = noted.number();
     }
   }
-  const std::uint64_t number = call.signature.number();
   const Signature own{page.mismatch_own[0], page.mismatch_own[1] | number};
   const Signature other{page.mismatch_other[0], page.mismatch_other[1] | number};
   const CallMismatch error(setup_.bootstrap->rank(), own, static_cast<int>(page.mismatch_rank), other);
