@@ -207,8 +207,9 @@ std::function<int()> add_launch(CLI::App& app) {
       ->check(number_between(0.001, 1e9));
   launch->add_option("--grace", options->grace, "Seconds between SIGTERM and SIGKILL (5)")
       ->check(number_between(0.0, 1e6));
-  CLI::Option* const tags = launch->add_flag(
-      "--tag-output", options->tag_output, "Begin each line of output with its rank: [3] ...; --hosts always does so");
+  CLI::Option* const tags =
+      launch->add_flag("--tag-output", options->tag_output,
+                       "Begin each line of output with its rank: [3] ...; with --hosts this is the default");
   launch->add_flag("--no-tag-output", options->no_tag_output, "With --hosts: lines without [rank 3 host b]")
       ->excludes(tags);
   launch->add_flag("--nccl", options->job.nccl, "Preload Slipstream's libnccl.so.2, for programs made for NCCL");

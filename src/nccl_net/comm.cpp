@@ -66,8 +66,8 @@ std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevic
   std::shared_ptr<Dialer> one;
   {
     const base::LockGuard lock(mutex_);
-    // NCCL does not say that it gives up an attempt. Such an attempt stays here until NCCL connects another handle at
-    // the same address.
+    // NCCL does not notify the plug-in when it gives up an attempt. Such an attempt stays here until NCCL connects
+    // another handle at the same address.
     std::erase_if(all_, [&](const auto& dialer) { return dialer->place == handle && dialer->handle != bytes; });
     const auto found =
         std::find_if(all_.begin(), all_.end(), [&](const auto& dialer) { return dialer->place == handle; });

@@ -26,8 +26,9 @@ std::vector<int> binary_parents(int count) {
 
 std::array<std::vector<int>, 2> double_binary_parents(int count) {
   const std::vector<int> first = binary_parents(count);
-  // Interior positions of the first tree are odd. The second tree is the first one mirrored if the count is even, and
-  // shifted by one if it is odd: then its interior positions are even, so each position is a leaf in one of the trees.
+  // Counted from 0, the interior positions of the first tree are odd. The second tree is the first one mirrored if the
+  // count is even, and shifted by one if it is odd: then its interior positions are even, so each position is a leaf in
+  // one of the trees.
   const auto position = [&](int rank) { return count % 2 == 0 ? count - 1 - rank : (rank + 1) % count; };
   const auto rank_at = [&](int at) { return count % 2 == 0 ? count - 1 - at : (at + count - 1) % count; };
   std::vector<int> second;

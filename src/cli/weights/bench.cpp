@@ -130,10 +130,12 @@ int bench_weights(const WeightsBenchOptions& wanted) {
                            {"left_out", rows.notes()}});
   std::string notes;
   for (const std::string& note : rows.notes()) notes += paragraph(note, 2);
-  fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel during a load takes {:.2f}x\n\n{}{}",
-             wanted.workload.model, workload.graph().ops().size(),
-             base::format_bytes(workload.graph().bytes_of(ValueRole::kWeight)), wanted.workload.device,
-             base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, rows.table().text(), notes);
+  fmt::print(
+      "{}: {} ops, {} of weights, on {}; the link gives {}, a kernel takes {:.2f} times as long while a load "
+      "runs\n\n{}{}",
+      wanted.workload.model, workload.graph().ops().size(),
+      base::format_bytes(workload.graph().bytes_of(ValueRole::kWeight)), wanted.workload.device,
+      base::format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, rows.table().text(), notes);
   if (!complete) return kInterrupted;
   return rows.wrong() ? kFailed : kSuccess;
 }

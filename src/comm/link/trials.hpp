@@ -15,8 +15,8 @@ class Trials {
     constexpr std::uint64_t kEvery = 64;
     return number == 4 || number == 16 || number % kEvery == kEvery - 1;
   }
-  // A call took so long. True: the other way has been clearly quicker in kWins more trials than it has not, and becomes
-  // the usual one.
+  // Notes the time of a call, in any fixed unit. A trial below 90 % of the usual time adds a win; another trial takes
+  // one away, but not below 0. True: there are kWins wins, so the other way becomes the usual one.
   bool note(bool trial, double ticks) {
     constexpr double kClearly = 0.9;
     constexpr int kWins = 3;

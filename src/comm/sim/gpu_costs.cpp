@@ -22,7 +22,7 @@ constexpr GpuCosts kMi300{"MI300", 5, {0.6, 1.3, 4.3}, 88, 0.72, 0.945, 0.9, 0, 
 // The columns are those of NetworkCosts. InfiniBand and RoCE: latency [N], the rest [T]. EFA: [T]; its plug-in states
 // 75 us. TCPXO (GPUDirect over TCP with offload): [T]. Neither keeps the order of writes, so there is no LL128 on them.
 // EFA of the Hopper generation and later writes in order ([P]: the plug-in asks for it, and states 35 us for P5en and
-// later); no table was at hand. message_us [N].
+// later); no published table was available to fit it. message_us [N].
 //   [P]  aws-ofi-nccl, src/platform-aws.cpp.
 constexpr NetworkCosts kNetworks[] = {{"ib", 5, 1.5, 6.5, 32, 1, 1},
                                       {"efa", 64, 0, 6.5, 32, 0.94, 2},

@@ -85,7 +85,8 @@ void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memor
     planned.from_disk = group.from_disk;
     planned.compressed_bytes = group.compressed_bytes;
   }
-  // Uses of a group that are near each other share a load. If the ring is too small for that, each has its own.
+  // Uses of a group that are near each other share a load. If the ring is too small for that, only uses in consecutive
+  // ops share one.
   for (const std::uint32_t near : {kNearOps, std::uint32_t{1}}) {
     made.loads = make_loads(made.groups, near);
     std::erase_if(made.loads, [&](const WeightLoad& load) { return made.groups[load.group].in_place(); });

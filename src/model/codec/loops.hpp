@@ -9,8 +9,8 @@
 
 namespace slip::model {
 
-// Positions of the escapes of a block, in the order of their list. list_escapes() writes up to 15 more entries than
-// there are escapes.
+// Positions of the escapes of a block, in the order of their list (codec/layout.hpp defines lanes and escapes).
+// find_escapes() may write up to 16 entries more than there are escapes.
 struct EscapePositions {
   std::uint16_t at[kMaxLanes * kLaneWeights + 16];
 };

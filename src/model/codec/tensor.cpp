@@ -22,7 +22,8 @@ static_assert(sizeof(FixedHead) == BlockTable::kFixedBytes);
 
 constexpr std::uint64_t kMaxWeights = std::uint64_t{1} << 40;
 constexpr std::size_t kBlocksPerIndex = 8;  // blocks in one index of a parallel loop: some microseconds of work
-constexpr std::size_t kBlocksAtOnce = 512;  // encoded before their sizes, and so their places, are known
+constexpr std::size_t kBlocksAtOnce =
+    512;  // encoded into scratch memory at a time; their offsets in the result are known only afterwards
 
 template <class... Values>
 [[noreturn]] void refuse(const std::string& what, Here here, fmt::format_string<Values...> text, Values&&... values) {
