@@ -1,8 +1,13 @@
 // Result codes, the last error and NCCL_DEBUG.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -13,9 +18,8 @@
 #include "base/thread.hpp"
 #include "comm/delegate/nccl_library.hpp"
 #include "nccl/api.hpp"
-#include "nccl/debug_log.hpp"
+#include "nccl/comm.hpp"
 #include "nccl/group.hpp"
-#include "nccl/handle.hpp"
 
 namespace slip::nccl {
 namespace {
@@ -50,6 +54,71 @@ DebugLevel read_debug_level() {
   if (is("WARN")) return DebugLevel::kWarn;
   if (is("INFO") || is("ABORT") || is("TRACE")) return DebugLevel::kInfo;
   return DebugLevel::kNone;
+}
+
+// The file name with %h replaced by the host's name up to its first dot, %p by the process id and %% by a percent sign.
+// Other letters after a percent sign stay as they are.
+std::string debug_file_name(std::string_view pattern, std::string_view host, int pid) {
+  std::string result;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%' || i + 1 == pattern.size()) {
+      result += pattern[i];
+      continue;
+    }
+    switch (pattern[++i]) {
+      case 'h': result += host.substr(0, host.find('.')); break;
+      case 'p': result += std::to_string(pid); break;
+      case '%': result += '%'; break;
+      default: (result += '%') += pattern[i];
+    }
+  }
+  return result;
+}
+
+// Writes the lines of NCCL_DEBUG to stderr, or to the file that NCCL_DEBUG_FILE names.
+class DebugLog {
+ public:
+  // Appends a line. The first call, and the first one after reset(), opens the file anew. If it cannot be opened, lines
+  // go to stderr. Any thread may call it.
+  void write(std::string_view text);
+  void reset();
+
+ private:
+  void open() SLIP_REQUIRES(mutex_);
+  base::Mutex mutex_;
+  bool opened_ SLIP_GUARDED_BY(mutex_) = false;
+  int file_ SLIP_GUARDED_BY(mutex_) = -1;  // a descriptor; -1: stderr
+  std::string prefix_ SLIP_GUARDED_BY(mutex_);
+};
+
+void DebugLog::open() {
+  opened_ = true;
+  const std::string pattern = base::env_text("NCCL_DEBUG_FILE");
+  if (pattern.empty()) return;
+  std::array<char, 256> host{};
+  static_cast<void>(::gethostname(host.data(), host.size() - 1));
+  const int pid = ::getpid();
+  const std::string name = debug_file_name(pattern, host.data(), pid);
+  file_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) base::log_line(fmt::format("NCCL_DEBUG_FILE={}: {}", name, std::strerror(errno)));
+  prefix_ = fmt::format("{}:{} NCCL ", host.data(), pid);
+}
+
+void DebugLog::write(std::string_view text) {
+  const std::string line = base::single_line_text(text);
+  const base::LockGuard lock(mutex_);
+  if (!opened_) open();
+  if (file_ < 0) return base::log_line(fmt::format("NCCL {}", line));
+  const std::string all = prefix_ + line + "\n";
+  // One write for a line: lines of processes that share the file are not mixed. A full disk loses the line.
+  static_cast<void>(!::write(file_, all.data(), all.size()));
+}
+
+void DebugLog::reset() {
+  const base::LockGuard lock(mutex_);
+  if (file_ >= 0) ::close(file_);
+  file_ = -1;
+  opened_ = false;
 }
 
 DebugLog& debug_log() {
@@ -107,7 +176,7 @@ ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcom
       const base::LockGuard lock(process.mutex);
       process.text = text;
     }
-    keep_error(comm, text);
+    if (const Pin pin = Pin::find(comm)) pin->keep_error(text);
     if (debugs(DebugLevel::kWarn)) debug_line("WARN " + text);
   } catch (const std::exception&) {  // no memory for the text: the result alone is returned
   }
@@ -193,7 +262,8 @@ SLIP_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
   ThreadErrors& errors = thread_errors();
   std::string& text = errors.returned[errors.next++ % errors.returned.size()];
   try {
-    text = kept_error(comm);
+    const Pin pin = Pin::find(comm);
+    text = pin ? pin->kept_error() : std::string();
     if (text.empty()) text = errors.last;
     if (text.empty()) {
       ProcessError& process = process_error();

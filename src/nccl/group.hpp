@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "nccl/handle.hpp"
+#include "nccl/comm.hpp"
 #include "slip/range.hpp"
 #include "slip/reduction.hpp"
 

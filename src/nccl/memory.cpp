@@ -4,7 +4,6 @@
 #include "base/sync.hpp"
 #include "nccl/api.hpp"
 #include "nccl/comm.hpp"
-#include "nccl/handle.hpp"
 
 namespace slip::nccl {
 namespace {
