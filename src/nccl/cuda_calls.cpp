@@ -1,8 +1,8 @@
-#include "nccl/cuda_calls.hpp"
-
+// The calls of the CUDA runtime; compiled only with CUDA (SLIP_HAS_CUDA).
 #include <cuda_runtime_api.h>
 
 #include "nccl/api.hpp"
+#include "nccl/gpus.hpp"
 
 namespace slip::nccl {
 namespace {

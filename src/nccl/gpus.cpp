@@ -4,24 +4,18 @@
 
 #include "base/env.hpp"
 #include "nccl/api.hpp"
-#if defined(SLIP_HAS_CUDA)
-#include "nccl/cuda_calls.hpp"
-#endif
 
 namespace slip::nccl {
-namespace {
 
 #if !defined(SLIP_HAS_CUDA)
-struct PointerOwner {
-  bool is_accessible = false;
-  int gpu = -1;
-};
 int cuda_gpu_count() noexcept { return 0; }
 int cuda_current_gpu() { return 0; }
 void cuda_set_current_gpu(int) noexcept {}
 PointerOwner cuda_owner_of(const void*) { return {}; }
 std::uint64_t cuda_stream_id(CUstream_st*) { return 0; }
 #endif
+
+namespace {
 
 // The wrapped addresses begin after the first page, which is never mapped. So a null pointer plus an offset is refused.
 constexpr std::uintptr_t kFirstAddress = 4096;

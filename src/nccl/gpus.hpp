@@ -53,4 +53,16 @@ class RankDevice {
   Buffer addresses_;
 };
 
+// The calls of the CUDA runtime that this library makes itself, in cuda_calls.cpp; gpus.cpp alone uses them. All other
+// CUDA work is done by the cuda backend. Without CUDA there is no GPU, and only cuda_gpu_count() is called.
+struct PointerOwner {
+  bool is_accessible = false;  // device, managed or pinned memory
+  int gpu = -1;                // device memory: its GPU; -1: any GPU can access it
+};
+int cuda_gpu_count() noexcept;  // 0 without a GPU or driver
+int cuda_current_gpu();         // of this thread; throws ApiError
+void cuda_set_current_gpu(int gpu) noexcept;
+std::uint64_t cuda_stream_id(CUstream_st* stream);  // 0: not known, for instance while it captures
+PointerOwner cuda_owner_of(const void* pointer);
+
 }  // namespace slip::nccl
