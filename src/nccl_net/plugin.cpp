@@ -1,16 +1,32 @@
 // libnccl-net-slip.so: Slipstream's TCP transport as a network plug-in of NCCL, versions 8 to 11 of the interface. NCCL
 // loads it with NCCL_NET_PLUGIN=slip. No exception leaves these functions: an error is logged with NCCL's logger and
 // becomes a result code.
+//
+// NCCL gets pointers to the objects of the TCP transport: a NetListener, a NetConnection, a NetMemory and a NetRequest.
+// NCCL ensures that only one thread at a time uses each of them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
 
+#include "base/env.hpp"
 #include "base/fail.hpp"
-#include "nccl_net/comm.hpp"
+#include "base/sync.hpp"
 #include "slip/error.hpp"
+#include "transport/bootstrap/secret.hpp"
+#include "transport/net/net.hpp"
+#include "transport/net/tcp.hpp"
 #include "transport/net_plugin/nccl_net.h"
+#include "transport/socket/address.hpp"
 
 namespace slip::nccl_net {
 namespace {
@@ -60,6 +76,102 @@ template <class Body>
 net_result refuse(const std::string& text) {
   log(NET_LOG_WARN, text);
   return NET_INVALID_USAGE;
+}
+
+// A network device of the plug-in. There is one for each network interface that the rules of SLIP_SOCKET_IFNAME accept.
+struct NetDevice {
+  std::string name;      // of the interface
+  std::string host;      // the address at which a listener of this device listens, without a port
+  std::string pci_path;  // in /sys; empty: a virtual interface
+  int speed_mbps = 0;
+};
+
+// The speed of an interface that does not report one, for example a virtual one. NCCL assumes the same.
+constexpr int kUnknownSpeedMbps = 10'000;
+
+int speed_of(const std::string& interface) {
+  int mbps = 0;
+  std::ifstream file("/sys/class/net/" + interface + "/speed");
+  return file >> mbps && mbps > 0 ? mbps : kUnknownSpeedMbps;
+}
+
+std::string pci_path_of(const std::string& interface) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::canonical("/sys/class/net/" + interface + "/device", error);
+  return error ? std::string() : path.string();
+}
+
+// Throws if the rules of SLIP_SOCKET_IFNAME accept no interface.
+std::vector<NetDevice> find_devices() {
+  std::vector<NetDevice> devices;
+  for (const transport::Interface& one :
+       transport::usable_interfaces(transport::InterfaceFilter(base::socket_interface_rule())))
+    devices.push_back({one.name, one.address.host(), pci_path_of(one.name), speed_of(one.name)});
+  return devices;
+}
+
+// The options of all connections. The key is derived from SLIP_SECRET or SLIP_SECRET_FILE, if one of them is set.
+// Otherwise all processes use the same key: then only the random salt in the listener's handle keeps processes of other
+// jobs from connecting.
+transport::NetOptions connection_options(const NetDevice& device) {
+  transport::NetOptions options;
+  options.rank = -1;  // unknown: NCCL does not pass ranks to a plug-in
+  options.host = device.host;
+  const bool has_secret = !base::env_text("SLIP_SECRET").empty() || !base::env_text("SLIP_SECRET_FILE").empty();
+  if (has_secret) options.key = transport::shared_secret("nccl net plug-in", false);
+  if (base::env().sockets > 0) options.sockets = base::env().sockets;
+  options.zero_copy_from = static_cast<std::size_t>(base::env().zero_copy);
+  return options;
+}
+
+// The attempts to connect. The plug-in's connect() must not wait: NCCL calls it again, with the same handle, until it
+// returns a connection. So an attempt lasts for several calls.
+class Dialers {
+ public:
+  // Continues the attempt for the handle, or begins one. Null: not connected yet. Throws if the attempt failed.
+  std::unique_ptr<transport::NetSender> dial(void* handle, const NetDevice& device);
+
+ private:
+  struct Dialer {
+    Dialer(void* at, const transport::NetHandle& to, const transport::NetOptions& with)
+        : place(at), handle(to), options(with), dialer(transport::dial_tcp(to, with)) {}
+
+    void* const place;  // the address at which NCCL keeps the handle; it identifies the attempt
+    const transport::NetHandle handle;
+    const transport::NetOptions options;
+    transport::GreetingDialer dialer;
+  };
+
+  base::Mutex mutex_;
+  std::vector<std::shared_ptr<Dialer>> all_ SLIP_GUARDED_BY(mutex_);
+};
+
+std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevice& device) {
+  transport::NetHandle bytes;
+  std::memcpy(bytes.data(), handle, bytes.size());
+  std::shared_ptr<Dialer> one;
+  {
+    const base::LockGuard lock(mutex_);
+    // NCCL does not notify the plug-in when it gives up an attempt. Such an attempt stays here until NCCL connects
+    // another handle at the same address.
+    std::erase_if(all_, [&](const auto& dialer) { return dialer->place == handle && dialer->handle != bytes; });
+    const auto found =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& dialer) { return dialer->place == handle; });
+    one = found != all_.end() ? *found : std::make_shared<Dialer>(handle, bytes, connection_options(device));
+    if (found == all_.end()) all_.push_back(one);
+  }
+  const auto forget = [&] {
+    const base::LockGuard lock(mutex_);
+    std::erase(all_, one);
+  };
+  try {
+    if (!one->dialer.advance()) return nullptr;
+  } catch (...) {
+    forget();
+    throw;
+  }
+  forget();
+  return transport::make_tcp_sender(one->dialer.take(), one->options);
 }
 
 struct Plugin {
