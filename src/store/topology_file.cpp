@@ -9,7 +9,6 @@
 #include "base/env.hpp"
 #include "store/file.hpp"
 #include "topo/document.hpp"
-#include "topo/probe.hpp"
 
 namespace slip::store {
 namespace {

@@ -1,6 +1,9 @@
-// Changes of a topology document before parse_topology() builds its graph.
+// Topology documents in NCCL's XML format: of this machine, of several hosts, and changed ones. parse_topology() builds
+// the graph of a machine from its document. Predictions for a changed machine show the effect of the change.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +12,15 @@
 #include "topo/xml.hpp"
 
 namespace slip::topo {
+
+struct ProbeSource {
+  std::string synthetic;  // a synthetic machine in hwloc's notation, "pack:2 numa:1 core:4 pu:1"; empty: this machine
+  // Reads a small file of /sys, such as /sys/class/net/eth0/speed; none if the file does not exist.
+  std::function<std::optional<std::string>(const std::string& path)> text_of;
+};
+
+// Describes a machine as a document: NUMA nodes, shared caches, cores, and the PCI tree with GPUs and NICs (probe.cpp).
+std::string probe_xml(const ProbeSource& source, Here here);
 
 // One document for each host: the CPUs with the same host_hash. They lose it, so that equal hosts have equal documents.
 // A document of one host is returned as it is.
@@ -27,6 +39,16 @@ int add_nvswitch(XmlElement& root, int links, int sm);
 
 // The machine after add_nvswitch(). Throws kInvalidValue if no GPU is changed.
 TopoSystem with_nvswitch(const TopoSystem& system, int links, int sm, Here here = Here::at());
+
+// Changes of a machine: one of its parts is broken or slow.
+//
+// A part is "nic:2" (a NIC by the number that `slip topo` shows), "net:3" (a port by its device number), or a link:
+// "link:PCI0" is the link from PCI switch 0 towards its CPU, "link:GPU0-NVS" the one between GPU 0 and the NVSwitch.
+
+// The machine without the part. Throws kInvalidValue if it has no such part; the error lists the parts that it has.
+TopoSystem without_part(TopoSystem system, std::string_view part, Here here = Here::at());
+// The machine with the part at this share of its rate: more than 0 and less than 1.
+TopoSystem with_slow_part(TopoSystem system, std::string_view part, double share, Here here = Here::at());
 
 // Facts of a topology document that the graph of the machine does not have: about its GPUs, its NICs, and the elements
 // that the reader ignored.

@@ -1,7 +1,5 @@
 // Writes hwloc's description of a machine in NCCL's XML format. hwloc reports neither NVLinks nor compute capabilities.
 // So the document has no NVLinks, and sm_of() finds the compute capability of some GPUs by their PCI device id.
-#include "topo/probe.hpp"
-
 #ifdef SLIP_HAS_HWLOC
 #include <hwloc.h>
 #endif
@@ -12,8 +10,8 @@
 #include <memory>
 
 #include "base/fail.hpp"
+#include "topo/document.hpp"
 #include "topo/rates.hpp"
-#include "topo/xml.hpp"
 
 namespace slip::topo {
 namespace {

@@ -9,7 +9,7 @@
 #include "comm/placement/rank_placement.hpp"
 #include "job.hpp"
 #include "store/topology_file.hpp"
-#include "topo/probe.hpp"
+#include "topo/document.hpp"
 #include "topology_files.hpp"
 
 namespace slip::test_places {

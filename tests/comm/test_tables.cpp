@@ -7,7 +7,7 @@
 #include "comm/sim/fit_costs.hpp"
 #include "comm/sim/predict.hpp"
 #include "support/errors.hpp"
-#include "topo/degrade.hpp"
+#include "topo/document.hpp"
 
 namespace slip::test_tables {
 namespace {

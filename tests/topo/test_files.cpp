@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "support/errors.hpp"
-#include "topo/degrade.hpp"
 #include "topo/document.hpp"
 #include "topo/made_system.hpp"
 #include "topo/rates.hpp"

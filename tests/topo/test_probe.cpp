@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "topo/document.hpp"
 #include "topo/made_system.hpp"
-#include "topo/probe.hpp"
 #include "topo/xml.hpp"
 
 namespace slip::topo_test::test_probe {

@@ -8,7 +8,6 @@
 #include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "store/topology_file.hpp"
-#include "topo/degrade.hpp"
 #include "topo/document.hpp"
 
 namespace slip::cli {
