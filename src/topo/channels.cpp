@@ -5,6 +5,7 @@
 #include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/fabric.hpp"
+#include "topo/fold.hpp"
 #include "topo/rings.hpp"
 #include "topo/trees.hpp"
 
@@ -189,14 +190,6 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
   return plan;
 }
 
-Cluster cluster_of(const TopoSystem& system, int nodes) {
-  Cluster cluster;
-  for (int node = 0; node < nodes; ++node) {
-    cluster.nodes.push_back(system);
-    for (std::size_t device = 0; device < system.devices.size(); ++device)
-      cluster.ranks.push_back({node, static_cast<int>(device)});
-  }
-  return cluster;
-}
+Cluster cluster_of(const TopoSystem& system, int nodes) { return topo::repeated({system}, nodes); }
 
 }  // namespace slip

@@ -4,13 +4,10 @@
 #include <utility>
 
 namespace slip::topo {
+namespace {
 
-std::vector<int> heap_parents(int count, int arity) {
-  std::vector<int> parent;
-  for (int i = 0; i < count; ++i) parent.push_back(i == 0 ? kNoRank : (i - 1) / arity);
-  return parent;
-}
-
+// A binary tree numbered by in-order traversal: leaves at even positions, depth floor(log2(count)).
+//
 // Positions are counted from 1 here. The height of a position is the index of its lowest set bit. Its parent is the
 // nearest position of the next height; if that is beyond the end, the nearest lower position of greater height.
 std::vector<int> binary_parents(int count) {
@@ -21,6 +18,14 @@ std::vector<int> binary_parents(int count) {
     if (up > count) up = number ^ bit;
     parent.push_back(up == 0 ? kNoRank : up - 1);
   }
+  return parent;
+}
+
+}  // namespace
+
+std::vector<int> heap_parents(int count, int arity) {
+  std::vector<int> parent;
+  for (int i = 0; i < count; ++i) parent.push_back(i == 0 ? kNoRank : (i - 1) / arity);
   return parent;
 }
 

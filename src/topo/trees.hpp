@@ -10,8 +10,6 @@
 namespace slip::topo {
 
 std::vector<int> heap_parents(int count, int arity = 2);  // root 0; with arity 1 the tree is a chain
-std::vector<int> binary_parents(
-    int count);  // a binary tree numbered by in-order traversal: leaves at even positions, depth floor(log2(count))
 // The two trees of Sanders, Speck and Träff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 // 2009). Each position is a leaf in at least one of them, so together they use the full bandwidth of each rank in both
 // directions.
