@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "base/sync.hpp"
-#include "store/disk_queue.hpp"
+#include "store/blocks.hpp"
 
 namespace slip::store {
 
