@@ -9,7 +9,7 @@
 
 namespace slip::model {
 
-// Positions of the escapes of a block, in the order of their list (codec/layout.hpp defines lanes and escapes).
+// Positions of the escapes of a block, in the order of their list (codec/block.hpp defines lanes and escapes).
 // find_escapes() may write up to 16 entries more than there are escapes.
 struct EscapePositions {
   std::uint16_t at[kMaxLanes * kLaneWeights + 16];

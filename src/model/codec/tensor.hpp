@@ -2,7 +2,7 @@
 // itself, on the host (decode_blocks) or on a device (codec/kernel.hpp).
 //
 //   32 bytes            magic, version, Split, number of weights, bytes of the tensor, checksum of the head
-//   8 bytes per block   its checksum (codec/layout.hpp)
+//   8 bytes per block   its checksum (codec/block.hpp)
 //   4 bytes per block   its end, in units of 16 bytes from the end of the head
 //   zero bytes up to a multiple of 16, then the blocks
 #pragma once

@@ -1,4 +1,4 @@
-// Decodes compressed weights on a GPU (codec/layout.hpp has the format): one thread block of 256 threads for each block
+// Decodes compressed weights on a GPU (codec/block.hpp has the format): one thread block of 256 threads for each block
 // of weights, one thread for each lane of 32 weights.
 //
 // Each thread first loads all its compressed bytes into registers. So the block's checksum is complete before any
