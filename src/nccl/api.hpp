@@ -78,10 +78,9 @@ ncclResult_t run_api(const char* function, ncclComm_t comm, const Body& body) {
   }
 }
 
-enum class DebugLevel : int { kNone, kVersion, kWarn, kInfo };
-DebugLevel debug_level();                // NCCL_DEBUG
-void debug_line(std::string_view text);  // to stderr, or to the file of NCCL_DEBUG_FILE
-bool debugs(DebugLevel level);           // whether lines of this level are printed
-void print_version_once();               // if NCCL_DEBUG is VERSION or higher
+enum class DebugLevel : int { kNone, kVersion, kWarn, kInfo };  // NCCL_DEBUG
+void debug_line(std::string_view text);                         // to stderr, or to the file of NCCL_DEBUG_FILE
+bool debugs(DebugLevel level);                                  // whether lines of this level are printed
+void print_version_once();                                      // if NCCL_DEBUG is VERSION or higher
 
 }  // namespace slip::nccl

@@ -1,8 +1,8 @@
 // Result codes, the last error and NCCL_DEBUG.
 #include <fcntl.h>
+#include <strings.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -45,11 +45,7 @@ ThreadErrors& thread_errors() { return base::thread_wide<ThreadErrors>(); }
 
 DebugLevel read_debug_level() {
   const std::string name = base::env_text("NCCL_DEBUG");
-  const auto is = [&](std::string_view level) {
-    return name.size() == level.size() && std::equal(name.begin(), name.end(), level.begin(), [](char a, char b) {
-             return (a >= 'a' && a <= 'z' ? a - 'a' + 'A' : a) == b;
-           });
-  };
+  const auto is = [&](const char* level) { return ::strcasecmp(name.c_str(), level) == 0; };
   if (is("VERSION")) return DebugLevel::kVersion;
   if (is("WARN")) return DebugLevel::kWarn;
   if (is("INFO") || is("ABORT") || is("TRACE")) return DebugLevel::kInfo;
@@ -184,17 +180,15 @@ ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcom
   return outcome.result;
 }
 
-DebugLevel debug_level() {
+bool debugs(DebugLevel level) {
   // relaxed: no other data is published with the level. Two threads that both find kUnread store the same value.
-  int level = g_debug_level.load(std::memory_order_relaxed);
-  if (level == kUnread) {
-    level = static_cast<int>(read_debug_level());
-    g_debug_level.store(level, std::memory_order_relaxed);  // relaxed: as above
+  int now = g_debug_level.load(std::memory_order_relaxed);
+  if (now == kUnread) {
+    now = static_cast<int>(read_debug_level());
+    g_debug_level.store(now, std::memory_order_relaxed);  // relaxed: as above
   }
-  return static_cast<DebugLevel>(level);
+  return now >= static_cast<int>(level);
 }
-
-bool debugs(DebugLevel level) { return debug_level() >= level; }
 
 // As in NCCL, the line of NCCL_DEBUG=VERSION never goes to the file.
 void debug_line(std::string_view text) {
@@ -277,7 +271,7 @@ SLIP_NCCL_API(const char*, ncclGetLastError, ncclComm_t comm) {
 }
 
 SLIP_NCCL_API(void, ncclResetDebugInit) {
-  g_debug_level.store(kUnread, std::memory_order_relaxed);  // relaxed: see debug_level()
+  g_debug_level.store(kUnread, std::memory_order_relaxed);  // relaxed: see debugs()
   debug_log().reset();
 }
 

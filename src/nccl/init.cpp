@@ -117,19 +117,15 @@ std::vector<int> excluded_ranks(const int* list, int count, const Comm& comm) {
 
 // A revoked communicator has failed, so it cannot be split. A communicator of the same ranks takes its place: all ranks
 // call this, as they call split.
-Communicator split_revoked(Communicator& revoked, int color, int key, std::optional<Communicator>& made) {
-  Communicator whole = revoked.shrink({}, kNoPlace);
-  if (whole.nranks() != revoked.nranks())
-    throw ApiError(ncclRemoteError, fmt::format("{} of the {} ranks are lost: call ncclCommShrink",
-                                                revoked.nranks() - whole.nranks(), revoked.nranks()));
-  made = whole.split(color, key, kNoPlace);
-  return whole;
-}
-
 std::optional<Communicator> split(Comm& parent, int color, int key) {
-  if (!parent.is_revoked()) return parent.communicator().split(color, key, kNoPlace);
-  std::optional<Communicator> made;
-  split_revoked(parent.communicator(), color, key, made).finalize(kNoPlace);  // no rank leaves while others still split
+  Communicator& from = parent.communicator();
+  if (!parent.is_revoked()) return from.split(color, key, kNoPlace);
+  Communicator whole = from.shrink({}, kNoPlace);
+  if (whole.nranks() != from.nranks())
+    throw ApiError(ncclRemoteError, fmt::format("{} of the {} ranks are lost: call ncclCommShrink",
+                                                from.nranks() - whole.nranks(), from.nranks()));
+  std::optional<Communicator> made = whole.split(color, key, kNoPlace);
+  whole.finalize(kNoPlace);  // no rank leaves while others still split
   return made;
 }
 
