@@ -24,12 +24,6 @@ constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 
 using Sizes = std::vector<std::uint64_t>;
 
-std::string length_text(std::uint64_t bytes) {
-  std::string result;
-  for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(bytes >> (8 * i) & 0xff);
-  return result;
-}
-
 std::span<const std::byte> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
@@ -84,6 +78,23 @@ std::size_t piece_end(const BlockTable& table, std::size_t first) {
 }
 std::size_t piece_bytes(const BlockTable& table, std::size_t first) {
   return std::min(table.weights_begin(piece_end(table, first)), table.weights_bytes()) - table.weights_begin(first);
+}
+
+// Decodes the tensors of a compressed file, and calls use(tensor, offset, weights) for each piece of one.
+template <class Use>
+void for_each_piece(const store::File& file, const CompressedHeader& header, Progress& progress, Here here,
+                    const Use& use) {
+  for (const TensorInfo& tensor : header.original.tensors) {
+    const CompressedTensor compressed(file, header, tensor, here);
+    const BlockTable& table = compressed.table();
+    std::vector<std::byte> weights;  // of one piece after the other
+    for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
+      weights.resize(piece_bytes(table, first));
+      compressed.decode(first, piece_end(table, first) - first, weights, here);
+      use(tensor, table.weights_begin(first), std::span<const std::byte>(weights));
+      progress.add(weights.size());
+    }
+  }
 }
 
 class FileCompressor {
@@ -159,16 +170,11 @@ class FileCompressor {
                  path_, source_.path());
     };
     if (found.original_text != text_ || found.original_bytes != source_.size()) differs();
-    for (const TensorInfo& tensor : header_.tensors) {
-      const CompressedTensor there(file, found, tensor, here_);
-      for (std::size_t first = 0; first < there.table().blocks(); first += kPieceBlocks) {
-        std::vector<std::byte> weights(piece_bytes(there.table(), first));
-        there.decode(first, piece_end(there.table(), first) - first, weights, here_);
-        if (!is_in_source(tensor, there.table().weights_begin(first), weights)) differs();
-        progress_.add(weights.size());
-      }
-      ++result.kept;
-    }
+    for_each_piece(file, found, progress_, here_,
+                   [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+                     if (!is_in_source(tensor, offset, weights)) differs();
+                   });
+    result.kept += header_.tensors.size();
     count(result);
   }
 
@@ -179,10 +185,10 @@ class FileCompressor {
     result.compressed_bytes += fs::file_size(path_);
   }
 
-  bool is_in_source(const TensorInfo& tensor, std::uint64_t offset, const std::vector<std::byte>& weights) const {
+  bool is_in_source(const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) const {
     std::vector<std::byte> original(weights.size());
     source_.read(tensor.offset + offset, original.data(), original.size(), here_);
-    return original == weights;
+    return std::ranges::equal(original, weights);
   }
 
   // The size of this tensor in a partial file, if the file has all of it and it decodes to the source's bytes.
@@ -267,9 +273,10 @@ class FileDecompressor {
     try {
       out.truncate(std::min(out.size(), header_.original_bytes));
       put(out, 0, as_bytes(length_text(header_.original_text.size()) + header_.original_text));
-      for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
-        put(out, tensor.offset + offset, weights);
-      });
+      for_each_piece(source_, header_, progress_, here_,
+                     [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+                       put(out, tensor.offset + offset, weights);
+                     });
       source_.require_unchanged(here_);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kParse) out.discard();  // the source is damaged: there is nothing to continue
@@ -286,11 +293,12 @@ class FileDecompressor {
                  path_, source_.path());
     };
     if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text) differs();
-    for_each_piece([&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
-      std::vector<std::byte> there(weights.size());
-      file.read(tensor.offset + offset, there.data(), there.size(), here_);
-      if (!std::ranges::equal(there, weights)) differs();
-    });
+    for_each_piece(source_, header_, progress_, here_,
+                   [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+                     std::vector<std::byte> there(weights.size());
+                     file.read(tensor.offset + offset, there.data(), there.size(), here_);
+                     if (!std::ranges::equal(there, weights)) differs();
+                   });
     result.kept += header_.original.tensors.size();
     count(result);
   }
@@ -301,21 +309,6 @@ class FileDecompressor {
     result.tensors += header_.original.tensors.size();
     result.original_bytes += header_.original_bytes;
     result.compressed_bytes += source_.size();
-  }
-
-  template <class Use>
-  void for_each_piece(const Use& use) const {
-    for (const TensorInfo& tensor : header_.original.tensors) {
-      const CompressedTensor compressed(source_, header_, tensor, here_);
-      const BlockTable& table = compressed.table();
-      std::vector<std::byte> weights;  // of one piece after the other
-      for (std::size_t first = 0; first < table.blocks(); first += kPieceBlocks) {
-        weights.resize(piece_bytes(table, first));
-        compressed.decode(first, piece_end(table, first) - first, weights, here_);
-        use(tensor, table.weights_begin(first), weights);
-        progress_.add(weights.size());
-      }
-    }
   }
 
   // Writes the bytes, unless the file has them already.

@@ -146,6 +146,12 @@ bool has_control_characters(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
+std::string length_text(std::uint64_t bytes) {
+  std::string result;
+  for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(bytes >> (8 * i) & 0xff);
+  return result;
+}
+
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
   const auto fail = [&](const char* what) { base::fail(ErrorCode::kParse, here, "'{}': {}", path, what); };
   // Two rules of the format that the JSON reader does not check.

@@ -19,6 +19,8 @@ std::string shown(std::string_view name);
 // Names with control characters are refused: they could hide text in a file or a terminal.
 bool has_control_characters(std::string_view text);
 
+std::string length_text(std::uint64_t bytes);  // the 8 bytes before a header of this length
+
 // Throws kParse with the file, the tensor and the numbers.
 SafetensorsHeader read_header(const store::File& file, Here here);
 std::string read_header_text(const store::File& file, Here here);  // the JSON, with the spaces behind it

@@ -174,9 +174,7 @@ void write_header(base::OutputFile& out, const std::string& json, std::uint64_t 
                "'{}': a header of {} bytes, and at most {} are allowed: write several files", path, json.size(),
                model::kMaxHeaderBytes);
   static_cast<void>(model::parse_header(json, 8 + json.size() + bytes, path, here));
-  std::string length;
-  for (std::size_t i = 0; i < 8; ++i) length += static_cast<char>(json.size() >> (8 * i) & 0xff);
-  out.write(length);
+  out.write(model::length_text(json.size()));
   out.write(json);
 }
 
