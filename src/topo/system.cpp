@@ -10,6 +10,7 @@
 #include "base/fail.hpp"
 #include "slip/topology.hpp"
 #include "topo/document.hpp"
+#include "topo/fabric.hpp"
 #include "topo/rates.hpp"
 #include "topo/xml.hpp"
 
@@ -165,16 +166,20 @@ class GraphBuilder {
       return;
     }
     if (leaf) return;  // a device that collectives do not use
-    const int index = switches_++;
-    const int node = add_node(pci, {.kind = TopoKind::kPci,
-                                    .index = index,
-                                    .parent = parent,
-                                    .name = fmt::format("PCI {}", bus_id),
-                                    .bus_id = bus_id});
-    connect(node, parent, LinkKind::kPci, *gbps);
+    const int node = add_switch(pci, parent, *gbps, bus_id);
     for (const XmlElement& child : pci.children) {
       if (child.name == "pci") add_pci(child, node);
     }
+  }
+
+  int add_switch(const XmlElement& pci, int parent, double gbps, const std::string& bus_id) {
+    const int node = add_node(pci, {.kind = TopoKind::kPci,
+                                    .index = switches_++,
+                                    .parent = parent,
+                                    .name = fmt::format("PCI {}", bus_id),
+                                    .bus_id = bus_id});
+    connect(node, parent, LinkKind::kPci, gbps);
+    return node;
   }
 
   // A slot may hold several GPUs, which share its link.
@@ -185,13 +190,7 @@ class GraphBuilder {
     }
     if (gpus.size() > 1) {
       shared_.insert(bus_id);
-      const int slot = add_node(pci, {.kind = TopoKind::kPci,
-                                      .index = switches_++,
-                                      .parent = parent,
-                                      .name = fmt::format("PCI {}", bus_id),
-                                      .bus_id = bus_id});
-      connect(slot, parent, LinkKind::kPci, gbps);
-      parent = slot;
+      parent = add_switch(pci, parent, gbps, bus_id);
     }
     if (gpus.empty()) gpus.push_back(nullptr);
     for (const XmlElement* const gpu : gpus) {
@@ -280,7 +279,7 @@ class GraphBuilder {
     const bool known = found != gpu_at.end();
     if (known) values.number_or("tclass", 0, 0, 0xFFFFFF);
     else if (const std::int64_t target_class = values.number("tclass", 0, 0xFFFFFF); target_class == kNvCpuClass)
-      return connect_to_memory(gpu, count * topo::nvlink_gbps(system_.nodes[static_cast<std::size_t>(gpu)].sm));
+      return connect_to_memory(gpu, count * topo::nvlink_gbps(node_of(gpu).sm));
     // An unknown GPU is not in the file: a file lists only the GPUs that its program may use.
     else if (target_class >> 8 != kNvSwitchClass) return;
     if (known && found->second == gpu) return;  // published files have links of a GPU to itself
@@ -298,14 +297,13 @@ class GraphBuilder {
   // A link of a GPU to the memory of its CPU, beside its PCI slot.
   void connect_to_memory(int gpu, double gbps) {
     int cpu = gpu;
-    while (system_.nodes[static_cast<std::size_t>(cpu)].kind != TopoKind::kCpu)
-      cpu = system_.nodes[static_cast<std::size_t>(cpu)].parent;
+    while (node_of(cpu).kind != TopoKind::kCpu) cpu = node_of(cpu).parent;
     connect(gpu, cpu, LinkKind::kMemory, gbps);
   }
 
   void connect_nvlinks() {
     std::map<std::string, int> gpu_at;  // if GPUs share an address, the first of them
-    for (const auto& [node, gpu] : gpus_) gpu_at.emplace(bus_id_of(node), node);
+    for (const auto& [id, gpu] : gpus_) gpu_at.emplace(node_of(id).bus_id, id);
     NvLinks found;
     for (const auto& [node, gpu] : gpus_) {
       if (!gpu) continue;
@@ -320,11 +318,11 @@ class GraphBuilder {
       if (ends.second == kHub) continue;
       const auto back = found.find({ends.second, ends.first});
       const int links_back = back == found.end() ? 0 : back->second.count;
-      const bool shared = shared_.contains(bus_id_of(ends.first)) || shared_.contains(bus_id_of(ends.second));
+      const bool shared = shared_.contains(node_of(ends.first).bus_id) || shared_.contains(node_of(ends.second).bus_id);
       if (links_back != links.count && !shared)
         of(*links.element)
             .refuse("count", fmt::format("{} lists {} links back; both directions must have the same number",
-                                         bus_id_of(ends.second), links_back));
+                                         node_of(ends.second).bus_id, links_back));
       if (ends.first < ends.second || links_back == 0)
         connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, links));
     }
@@ -337,23 +335,23 @@ class GraphBuilder {
   }
 
   double rate(int gpu, const LinkCount& links) const {
-    const TopoNode& node = system_.nodes[static_cast<std::size_t>(gpu)];
-    return links.count * (links.element->name == "xgmi" ? topo::xgmi_gbps(links.arch) : topo::nvlink_gbps(node.sm));
+    return links.count *
+           (links.element->name == "xgmi" ? topo::xgmi_gbps(links.arch) : topo::nvlink_gbps(node_of(gpu).sm));
   }
-  const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
+  const TopoNode& node_of(int id) const { return topo::node_at(system_, id); }
 
   // Names the GPUs or nets. Those without an index get the free numbers, in the order of the file.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
-    for (const int id : nodes) taken.push_back(system_.nodes[static_cast<std::size_t>(id)].index);
+    for (const int id : nodes) taken.push_back(node_of(id).index);
     int next = 0;
     for (const int id : nodes) {
-      TopoNode& node = system_.nodes[static_cast<std::size_t>(id)];
-      if (node.index < 0) {
+      TopoNode& one = system_.nodes[static_cast<std::size_t>(id)];
+      if (one.index < 0) {
         while (std::ranges::find(taken, next) != taken.end()) ++next;
-        node.index = next++;
+        one.index = next++;
       }
-      node.name = node.name.empty() ? fmt::format("{} {}", what, node.index) : fmt::format("{} {}", what, node.name);
+      one.name = one.name.empty() ? fmt::format("{} {}", what, one.index) : fmt::format("{} {}", what, one.name);
     }
   }
 
@@ -362,12 +360,10 @@ class GraphBuilder {
     for (const auto& [node, gpu] : gpus_) gpus.push_back(node);
     number(gpus, "GPU");
     number(system_.nets, "net");
-    const auto by_index = [&](int a, int b) {
-      return system_.nodes[static_cast<std::size_t>(a)].index < system_.nodes[static_cast<std::size_t>(b)].index;
-    };
+    const auto index_of = [&](int id) { return node_of(id).index; };
     system_.devices = !gpus.empty() ? gpus : !cores_.empty() ? cores_ : cpus_;
-    std::ranges::sort(system_.devices, by_index);
-    std::ranges::sort(system_.nets, by_index);
+    std::ranges::sort(system_.devices, {}, index_of);
+    std::ranges::sort(system_.nets, {}, index_of);
   }
 
   const std::string& file_;
