@@ -20,7 +20,6 @@ constexpr const char* kGraphFile = "graph.json";
 constexpr std::uint64_t kMaxGraphBytes = 256'000'000;
 constexpr const char* kFormat = "slip graph";
 constexpr std::uint64_t kVersion = 1;
-using Objects = std::vector<base::JsonFields>;
 
 constexpr const char* kRoles[] = {"input", "weight", "state"};  // by ValueRole; activations are not written
 
@@ -228,9 +227,11 @@ Graph parse_graph(std::string_view text, const std::string& name, Here here) {
   if (const std::uint64_t version = fields.number("version"); version != kVersion)
     fields.refuse("version", version, fmt::format("version {} is expected, which this program knows", kVersion));
   Graph graph(read_options(fields));
-  for (const base::JsonFields& value : fields.has("values") ? fields.objects("values") : Objects())
-    read_value(value, graph);
-  for (const base::JsonFields& op : fields.has("ops") ? fields.objects("ops") : Objects()) read_op(op, graph);
+  const auto objects = [&](const char* key) {
+    return fields.has(key) ? fields.objects(key) : std::vector<base::JsonFields>();
+  };
+  for (const base::JsonFields& value : objects("values")) read_value(value, graph);
+  for (const base::JsonFields& op : objects("ops")) read_op(op, graph);
   const std::vector<std::string> outputs = fields.has("outputs") ? fields.texts("outputs") : std::vector<std::string>();
   fields.finish();
   for (const std::string& output : outputs) {

@@ -112,8 +112,7 @@ void fill_stack_weight(const Graph& graph, const StackOptions& options, Value we
   const GraphValue& value = graph[weight];
   const Spread spread = spread_of(value, options);
   const std::uint64_t key = key_of(options.seed, value.name), first = offset / bytes_of(value.type);
-  if (value.type == DataType::kBF16) fill<base::Bf16>(key, spread, first, into);
-  else fill<float>(key, spread, first, into);
+  cpu::with_type(value.type, [&]<class T>(T) { fill<T>(key, spread, first, into); });
 }
 
 }  // namespace slip::model
