@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "cli/text.hpp"
 
 namespace slip::cli {

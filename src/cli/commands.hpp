@@ -10,15 +10,14 @@
 #include <vector>
 
 #include "base/embedded.hpp"
+#include "slip/device.hpp"
+#include "slip/trace.hpp"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): of the library CLI11
 class App;
 class Option;
+class Validator;
 }  // namespace CLI
-
-namespace slip {
-struct TraceData;
-}
 
 namespace slip::cli {
 
@@ -79,6 +78,26 @@ std::string option_that_took(const std::string& value);
 
 // Replaces the file atomically, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);
+
+// --- Arguments that name an input: numbers within limits, devices, and traces. A wrong one throws UsageError. ---
+
+// A number within these limits. CLI::Range accepts NaN; this does not.
+CLI::Validator number_between(double min, double max);
+
+bool has_backend(std::string_view prefix);  // "cpu", "sim", "cuda": compiled into this program
+// Throws UsageError if the device cannot be opened, with the reason and the names of the devices that can.
+Device open_device(const std::string& name, const DeviceOptions& options = {});
+
+struct NamedTrace {
+  std::string name;  // the file name; of a merged trace "run.0.json and 3 more: ranks 0 to 3"
+  TraceData data;
+};
+
+// Each file separately; files of one job's ranks are merged into one trace.
+std::vector<NamedTrace> read_traces(const std::vector<std::string>& paths);
+
+// Name of a device of the trace: "device 2". In a merged trace "rank 1", or "rank 1 device 2" if the rank has several.
+std::string device_text(const TraceData& trace, std::uint32_t device);
 
 // --- What the parser knows about commands and options, for help texts, completions and errors that name the
 // alternatives. ---

@@ -10,7 +10,6 @@
 #include "backend/sim/description.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/text.hpp"
 #include "slip/device.hpp"

@@ -14,7 +14,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "transport/job/job.hpp"
 
 namespace slip::cli {

@@ -13,7 +13,6 @@
 
 #include "base/stream_text.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "slip/page.hpp"
 
 namespace slip::cli {

@@ -9,7 +9,6 @@
 #include "base/thread.hpp"
 #include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "comm/api/options.hpp"
 #include "transport/job/job.hpp"

@@ -4,7 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "cli/inputs.hpp"
+#include "cli/commands.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/one_queue.hpp"
 #include "store/topology_file.hpp"

@@ -8,7 +8,6 @@
 
 #include "base/fail.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "slip/topology.hpp"

@@ -12,7 +12,6 @@
 
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
-#include "cli/inputs.hpp"
 #include "store/file.hpp"
 
 namespace slip::cli {
