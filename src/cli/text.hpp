@@ -40,6 +40,16 @@ std::string html_text(std::string_view text);
 // Text that is formatted line by line: the base of pictures in SVG.
 class Lines {
  protected:
+  static constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
+
+  // The lines as an SVG picture of this size on a white background.
+  std::string svg(double width, double height) const {
+    return fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+        "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\">\n"
+        "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
+        width, height, out_);
+  }
   template <class... Values>
   void put(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);

@@ -14,7 +14,6 @@
 namespace slip::cli {
 namespace {
 
-constexpr const char* kPanelColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
 // In pixels, of one panel.
 constexpr double kPanelWidth = 420, kPanelHeight = 300, kPanelLeft = 62, kPanelRight = 16, kPanelTop = 34,
                  kPanelBottom = 40, kPanelLegend = 22;
@@ -64,17 +63,11 @@ class ComparisonPicture : Lines {
       put(R"(<rect x="{:.0f}" y="{:.0f}" width="18" height="4" fill="{}"/>)", kPanelLeft, y - 5, colour(i));
       put(R"(<text x="{:.0f}" y="{:.0f}" font-size="13">{}</text>)", kPanelLeft + 26, y, html_text(files_[i].name));
     }
-    const double height = kPanelHeight + kPanelLegend * static_cast<double>(files_.size()) + 10;
-    return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\" "
-        "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}"
-        "</svg>\n",
-        left, height, out_);
+    return svg(left, kPanelHeight + kPanelLegend * static_cast<double>(files_.size()) + 10);
   }
 
  private:
-  static const char* colour(std::size_t index) { return kPanelColours[index % std::size(kPanelColours)]; }
+  static const char* colour(std::size_t index) { return kColours[index % std::size(kColours)]; }
   double us(std::size_t file, std::size_t at, double size) const {
     return estimate_asked(options_, files_[file], at, kind_, size).us;
   }

@@ -16,7 +16,6 @@ namespace {
 // the levels of the tree. kTreeTop: y of the first level.
 constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTreeTop = 134;
 constexpr std::size_t kShownRings = 6, kShownMachines = 32;
-constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
 
 struct Style {
   const char *fill, *line, *text;
@@ -49,12 +48,7 @@ class Picture : Lines {
     rings();
     trees();
     legend();
-    return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\" "
-        "font-family=\"Helvetica, Arial, sans-serif\">\n<rect width=\"100%\" height=\"100%\" "
-        "fill=\"#ffffff\"/>\n{2}</svg>\n",
-        width_, bottom_ + kMargin, out_);
+    return svg(width_, bottom_ + kMargin);
   }
 
  private:
