@@ -21,8 +21,6 @@ struct Question {
   Finding (*run)(const Bench& bench);
 };
 
-std::span<const Question> order_questions();
-std::span<const Question> copy_questions();
 std::span<const Question> slot_questions();
 std::span<const Question> several_device_questions();
 
