@@ -6,7 +6,6 @@
 #include "base/env.hpp"
 #include "cli/commands.hpp"
 #include "cli/lab/cuda_kernels.hpp"
-#include "cli/lab/one_queue.hpp"
 #include "store/topology_file.hpp"
 #include "watch/analysis/engine_use.hpp"
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_fields.hpp"
 #include "base/sync.hpp"
 #include "cli/lab/lab.hpp"
 #include "flow/gradients/predict_step.hpp"
@@ -131,5 +132,48 @@ double ratio(Picos a, Picos b);  // a / b; 0 if b is 0
 // synchronises and returns whether the result is right. It always uses the cpu device with CpuPolicy::kRandom, which
 // runs ops in any order that their events allow: a missing wait shows as a wrong result.
 int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program);
+
+// --- The program of lab events, which lab questions runs, too: four layers in two weight slots (events.cpp) ---
+
+// Number of event objects, and positions of the waits.
+enum class EventScheme {
+  kThree,          // two for layers, one for loads; waits directly before the ops that need them
+  kTwo,            // the same calls, but the layers share one event
+  kTwoWaitAtOnce,  // one for layers, one for loads; each wait directly after its record
+  kOneWaitAtOnce,  // one for all; each wait directly after its record
+};
+inline constexpr int kEdges = 5;
+
+// Measures the program on a device of its own.
+struct SlotsRun {
+  Run run;
+  bool ok = false;
+};
+SlotsRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add);
+
+// Number of wrong results in `seeds` random orders of the four-layer program without the edge.
+int wrong_without_edge(int seeds, int edge);
+
+// --- Cases of labs that need one hardware queue, on a GPU (lab.cpp) ---
+//
+// The driver reads the number of queues when a process first uses it (CUDA_DEVICE_MAX_CONNECTIONS), and never again. So
+// the case runs in processes of its own: this program, started again with the hidden command `one-queue`.
+//
+// The ranks of lab gradients must be processes there for another reason, too. In one queue of one process, a stream
+// that waits for a call would be in front of the call of another rank: a deadlock.
+
+inline constexpr int kQueuesOfLabs = 32;  // of all other cases on a GPU: no two streams of a lab share a queue
+
+// The place of such a result in errors.
+inline constexpr const char* kResultOfCase = "the result of the case with one hardware queue";
+
+inline constexpr Picos kMaxCaseTime = Picos{1} << 60;  // of a case
+
+// Runs the case of this lab in `ranks` processes and returns what rank 0 reports. Throws if a process fails.
+base::Json run_with_one_queue(const Bench& bench, std::string_view lab, int ranks);
+
+// The case itself, in such a process. Only rank 0's result counts.
+base::Json hook_with_one_queue(const Bench& bench);
+base::Json gradients_with_one_queue(const Bench& bench);
 
 }  // namespace slip::cli

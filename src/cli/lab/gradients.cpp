@@ -3,7 +3,7 @@
 //
 // In virtual time the duration of a reduction is given, or predicted for the machines of a topology file. On cpu and on
 // a GPU, ranks that are threads with a device each reduce real gradients. On a GPU the ranks of the case with one
-// hardware queue are processes (one_queue.hpp).
+// hardware queue are processes (bench.hpp).
 #include "slip/gradients.hpp"
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include "base/clock.hpp"
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
-#include "cli/lab/one_queue.hpp"
 #include "flow/gradients/predict_step.hpp"
 #include "slip/verify.hpp"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "cli/lab/bench.hpp"
-#include "cli/lab/one_queue.hpp"
 
 namespace slip::cli {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/questions/questions.hpp"
-#include "cli/lab/two_slots.hpp"
 
 namespace slip::cli {
 namespace {
