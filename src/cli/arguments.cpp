@@ -141,12 +141,4 @@ std::vector<NamedTrace> read_traces(const std::vector<std::string>& paths) {
   return result;
 }
 
-std::string device_text(const TraceData& trace, std::uint32_t device) {
-  const auto found = std::ranges::find(trace.devices, device, &TraceDevice::id);
-  if (found == trace.devices.end()) return fmt::format("device {}", device);
-  const auto of_rank = std::ranges::count(trace.devices, found->rank, &TraceDevice::rank);
-  return of_rank == 1 ? fmt::format("rank {}", found->rank)
-                      : fmt::format("rank {} device {}", found->rank, found->id_there);
-}
-
 }  // namespace slip::cli

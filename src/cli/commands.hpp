@@ -96,9 +96,6 @@ struct NamedTrace {
 // Each file separately; files of one job's ranks are merged into one trace.
 std::vector<NamedTrace> read_traces(const std::vector<std::string>& paths);
 
-// Name of a device of the trace: "device 2". In a merged trace "rank 1", or "rank 1 device 2" if the rank has several.
-std::string device_text(const TraceData& trace, std::uint32_t device);
-
 // --- What the parser knows about commands and options, for help texts, completions and errors that name the
 // alternatives. ---
 
@@ -109,9 +106,6 @@ std::vector<std::string> command_names(const CLI::App& app);
 std::string line_of(const CLI::App& app);  // "slip bench all_reduce"
 // The end of an error about an unknown word: ": did you mean all_reduce? There are ...".
 std::string allowed(std::string_view typed, const std::vector<std::string>& words);
-
-// ": did you mean all_reduce?", or "" if no word is near.
-std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words);
 
 std::span<const base::EmbeddedFile> completion_scripts();  // of cli/completion, by shell
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/clock.hpp"
@@ -74,8 +75,8 @@ int convert(const CompressCommand& wanted, Convert* call) {
                            ? 1.0
                            : static_cast<double>(result.original_bytes) / static_cast<double>(result.compressed_bytes);
   const std::string kept = result.kept == 0 ? "" : fmt::format("; {} of the tensors existed already", result.kept);
-  fmt::print("{}: {} tensors in {} file{}, {} as {} ({:.3f}x), {}{}\n", wanted.to, result.tensors, result.files,
-             result.files == 1 ? "" : "s", base::format_bytes(result.original_bytes),
+  fmt::print("{}: {} tensors in {}, {} as {} ({:.3f}x), {}{}\n", wanted.to, result.tensors,
+             counted(result.files, "file"), base::format_bytes(result.original_bytes),
              base::format_bytes(result.compressed_bytes), ratio,
              base::format_rate(static_cast<double>(result.original_bytes) / seconds), kept);
   write_json(wanted.json, {{"slip", SLIP_VERSION},

@@ -35,6 +35,25 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
+// ": did you mean all_reduce?", or "" if no word is near.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words) {
+  constexpr std::size_t kMax = 64;  // a longer word is not a typing mistake, and comparing it would take long
+  const std::string given = letters_of(typed.substr(0, typed.find('=')));
+  if (given.empty() || given.size() > kMax) return {};
+  const std::string* best = nullptr;
+  std::size_t min_distance = 0;
+  for (const std::string& word : words) {
+    const std::string letters = letters_of(word);
+    // A third of the letters may be wrong, and a prefix counts as near: "ben" suggests bench.
+    const bool cut = given.size() >= 3 && letters.starts_with(given);
+    const std::size_t away = cut ? 1 : distance(given, letters);
+    if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= min_distance)) continue;
+    best = &word;
+    min_distance = away;
+  }
+  return best ? fmt::format(": did you mean {}?", *best) : std::string();
+}
+
 int help(const CLI::App& app, const std::vector<std::string>& path) {
   const CLI::App* command = &app;
   for (const std::string& name : path) {
@@ -53,24 +72,6 @@ int help(const CLI::App& app, const std::vector<std::string>& path) {
 }
 
 }  // namespace
-
-std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words) {
-  constexpr std::size_t kMax = 64;  // a longer word is not a typing mistake, and comparing it would take long
-  const std::string given = letters_of(typed.substr(0, typed.find('=')));
-  if (given.empty() || given.size() > kMax) return {};
-  const std::string* best = nullptr;
-  std::size_t min_distance = 0;
-  for (const std::string& word : words) {
-    const std::string letters = letters_of(word);
-    // A third of the letters may be wrong, and a prefix counts as near: "ben" suggests bench.
-    const bool cut = given.size() >= 3 && letters.starts_with(given);
-    const std::size_t away = cut ? 1 : distance(given, letters);
-    if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= min_distance)) continue;
-    best = &word;
-    min_distance = away;
-  }
-  return best ? fmt::format(": did you mean {}?", *best) : std::string();
-}
 
 std::vector<const CLI::App*> commands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });

@@ -138,7 +138,7 @@ int run_launch(LaunchOptions& options) {
   return transport::run_local_job(ranks);
 }
 
-constexpr const char* kFooter =
+constexpr const char* kLaunchFooter =
     "\nEach of the N processes gets its rank (SLIP_RANK, 0 to N-1), the number of ranks (SLIP_NRANKS), its rank\n"
     "on its host (SLIP_LOCAL_RANK) and the address where ranks connect (SLIP_ID) in its environment.\n"
     "\n"
@@ -198,7 +198,7 @@ void add_host_options(CLI::App& launch, LaunchOptions& options) {
 std::function<int()> add_launch(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* launch = app.add_subcommand("launch", "Start a program as several ranks that find each other");
-  launch->footer(kFooter);
+  launch->footer(kLaunchFooter);
   launch->add_option("-n,--ranks", options->ranks, "Number of processes; may be left out if hosts have slots")
       ->check(CLI::Range(1, 4096));
   add_host_options(*launch, *options);

@@ -26,9 +26,8 @@ int make_stack(const ModelOptions& wanted) {
   };
   model::write_model(graph, wanted.folder, fill, wanted.shards, {});
   const TensorFiles written = TensorFiles::open(wanted.folder, {});
-  fmt::print("{}: {} blocks, {} ops, {} weights of {} in {} file{}\n", wanted.folder, options.blocks,
-             graph.ops().size(), written.tensors().size(), base::format_bytes(written.bytes()), written.paths().size(),
-             written.paths().size() == 1 ? "" : "s");
+  fmt::print("{}: {} blocks, {} ops, {} weights of {} in {}\n", wanted.folder, options.blocks, graph.ops().size(),
+             written.tensors().size(), base::format_bytes(written.bytes()), counted(written.paths().size(), "file"));
   return kSuccess;
 }
 

@@ -60,6 +60,15 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
   items.resize(kept);
 }
 
+// Name of a device of the trace: "device 2". In a merged trace "rank 1", or "rank 1 device 2" if the rank has several.
+std::string device_text(const TraceData& trace, std::uint32_t device) {
+  const auto found = std::ranges::find(trace.devices, device, &TraceDevice::id);
+  if (found == trace.devices.end()) return fmt::format("device {}", device);
+  const auto of_rank = std::ranges::count(trace.devices, found->rank, &TraceDevice::rank);
+  return of_rank == 1 ? fmt::format("rank {}", found->rank)
+                      : fmt::format("rank {} device {}", found->rank, found->id_there);
+}
+
 // A merged trace prints the rank; --json always has the device number.
 Cell device_of(const Studied& studied, std::uint32_t device) {
   Cell cell = number(device);

@@ -48,6 +48,7 @@ ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
              : 0;
 }
 
+constexpr std::size_t kColumns = 100;   // maximum width of a paragraph
 constexpr std::size_t kNarrowest = 12;  // minimum width of a narrowed text column
 
 struct Shown {
@@ -171,6 +172,10 @@ std::string paragraph(std::string_view text, std::size_t indent, std::string_vie
     empty = false;
   }
   return result + line + '\n';
+}
+
+std::string counted(std::size_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string html_text(std::string_view text) {

@@ -28,11 +28,11 @@ void escape_standard_output();
 // same everywhere.
 std::size_t terminal_columns(std::size_t otherwise);
 
-inline constexpr std::size_t kColumns = 100;
-
 // Breaks the text into lines of at most 100 columns, or of the terminal's width. Lines are indented by `indent` spaces;
 // the first one starts with `first` instead.
 std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});
+
+std::string counted(std::size_t count, const std::string& what);  // "8 GPUs", "1 net"
 
 // Escapes &, <, > and quotes for HTML and SVG.
 std::string html_text(std::string_view text);

@@ -24,6 +24,11 @@ struct BenchOptions {
   bool threads = false;
 };
 
+// Name of the command: "sendrecv" for messages.
+const char* bench_name(comm::Collective kind) {
+  return kind == comm::Collective::kMessage ? "sendrecv" : comm::collective_name(kind);
+}
+
 BenchWork work_of(const BenchOptions& wanted) {
   BenchWork work = wanted.work;
   work.begin = size_of(wanted.begin, "-b");

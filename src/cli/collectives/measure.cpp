@@ -305,10 +305,6 @@ class RankBench {
 std::string BenchRow::op() const { return comm::reduces(call.kind) ? reduce_op_name(call.op) : "none"; }
 std::string BenchRow::root() const { return comm::has_root(call.kind) ? std::to_string(call.root) : "-1"; }
 
-const char* bench_name(comm::Collective kind) {
-  return kind == comm::Collective::kMessage ? "sendrecv" : comm::collective_name(kind);
-}
-
 std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchOutput& output, const ThreadRank* rank) {
   return RankBench(work, rank).run(output);
 }

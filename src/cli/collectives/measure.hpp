@@ -68,9 +68,6 @@ struct BenchRow {
   std::string root() const;  // "-1" if there is no root
 };
 
-// Name of the command: "sendrecv" for messages.
-const char* bench_name(comm::Collective kind);
-
 // Callbacks that print; rank 0 alone calls them. `head`: before the first size. `row`: after each size.
 struct BenchOutput {
   std::function<void(int nranks, const std::string& device)> head;

@@ -1,6 +1,5 @@
 // Lab compress: how much information the bits of weights have, how small the codec makes them, and where that pays.
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstring>

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "cli/text.hpp"
 #include "cli/topo/topo.hpp"
 #include "topo/fabric.hpp"
 #include "topo/trees.hpp"
@@ -133,10 +134,6 @@ const char* path_text(const TopoPaths& paths, int from, int to) {
 }
 
 }  // namespace
-
-std::string counted(std::size_t count, const std::string& what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 std::string gbps_text(double gbps) {
   return gbps >= 1000 ? "local" : gbps >= 99.95 ? fmt::format("{:.0f} GB/s", gbps) : fmt::format("{:.3g} GB/s", gbps);

@@ -96,17 +96,16 @@ std::vector<GpuAlgorithm> gpu_algorithms_asked(const PredictOptions& options, co
   return result;
 }
 
-std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 comm::CostFactors print_fit(const PredictOptions& options, const comm::ModelInputs& inputs, comm::Collective kind) {
   const std::string text = store::read_text(options.fit, kMaxTableBytes, "a table of measured times", {});
   const std::vector<comm::Measurement> rows = comm::parse_measurements(text, options.fit, options.table, {});
   const comm::Fit fit = comm::fit_costs(inputs, kind, rows, {});
   fmt::print("fitted to {} rows of {}\n", rows.size(), options.fit);
-  fmt::print("  mean error on sizes left out of the fit: {} (worst {} at {:.0f} B)\n", percent_text(fit.left_out.mean),
-             percent_text(fit.left_out.worst), fit.left_out.worst_bytes);
-  fmt::print("  mean error on all sizes: {} before the fit, {} after it\n", percent_text(fit.before.mean),
-             percent_text(fit.after.mean));
+  fmt::print("  mean error on sizes left out of the fit: {} (worst {} at {:.0f} B)\n",
+             base::format_percent(100 * fit.left_out.mean), base::format_percent(100 * fit.left_out.worst),
+             fit.left_out.worst_bytes);
+  fmt::print("  mean error on all sizes: {} before the fit, {} after it\n", base::format_percent(100 * fit.before.mean),
+             base::format_percent(100 * fit.after.mean));
   for (const comm::Protocol protocol : comm::kAllProtocols) {
     const auto at = static_cast<std::size_t>(protocol);
     fmt::print("  {:<7} latency x {:.2f}, rate x {:.2f}\n", comm::protocol_name(protocol), fit.factors.latency[at],
@@ -147,6 +146,16 @@ void print_choices(const CollectiveModel& model, comm::Collective kind, const st
   fmt::print("would choose (*): {}{}\n", text, last);
 }
 
+// The network that --network names. REQUIRES: it is given.
+const comm::NetworkCosts& network_asked(const PredictOptions& options) {
+  std::vector<const char*> known;
+  for (const comm::NetworkCosts& one : comm::networks()) {
+    if (options.network == one.name) return one;
+    known.push_back(one.name);
+  }
+  throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
+}
+
 }  // namespace
 
 comm::Collective kind_asked(const PredictOptions& options) {
@@ -184,15 +193,6 @@ bool simulates(const PredictOptions& options, const TopoSystem& machine) {
   const bool gpus = !machine.devices.empty() &&
                     machine.nodes[static_cast<std::size_t>(machine.devices.front())].kind == TopoKind::kGpu;
   return options.simulate || !options.html.empty() || !options.trace.empty() || !gpus;
-}
-
-const comm::NetworkCosts& network_asked(const PredictOptions& options) {
-  std::vector<const char*> known;
-  for (const comm::NetworkCosts& one : comm::networks()) {
-    if (options.network == one.name) return one;
-    known.push_back(one.name);
-  }
-  throw UsageError(fmt::format("--network {}: one of {}", options.network, fmt::join(known, ", ")));
 }
 
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,

@@ -18,8 +18,6 @@ std::string draw_plan(const Cluster& cluster, const ChannelPlan& plan);
 
 std::string draw_svg(const Cluster& cluster, const ChannelPlan& plan);
 
-// "8 GPUs", "1 net".
-std::string counted(std::size_t count, const std::string& what);
 std::string gbps_text(double gbps);                 // "24 GB/s"
 const char* device_word(const TopoSystem& system);  // "GPU", "core" or "CPU"
 
@@ -58,8 +56,6 @@ std::vector<TopoSystem> machines_asked(const MachineOptions& options);
 topo::FoldedCluster cluster_asked(const MachineOptions& options, const std::vector<TopoSystem>& machines, int copies,
                                   int max_copies);
 
-// The network that --network names. REQUIRES: it is given.
-const comm::NetworkCosts& network_asked(const PredictOptions& options);
 // The inputs of the model, with --rails, --network and --net-latency.
 comm::ModelInputs inputs_asked(const PredictOptions& options, const topo::FoldedCluster& cluster,
                                const ChannelPlan& plan);

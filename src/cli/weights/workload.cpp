@@ -27,6 +27,10 @@ std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   return bytes;
 }
 
+bool is_weights_file(const std::string& path) {
+  return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
+}
+
 std::atomic<bool> g_stop{false};
 // relaxed: no other data is published through the flag.
 void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
@@ -86,10 +90,6 @@ void show_progress(const StepOptions& options, int step) {
 }
 
 }  // namespace
-
-bool is_weights_file(const std::string& path) {
-  return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
-}
 
 void WorkloadOptions::add_model_to(CLI::App& command, bool runs) {
   command

@@ -31,8 +31,6 @@ struct WorkloadOptions {
   WeightsOptions planning() const;
 };
 
-bool is_weights_file(const std::string& path);  // by its extension
-
 class Workload {
  public:
   explicit Workload(const WorkloadOptions& options);

@@ -234,8 +234,8 @@ Finding one_at_a_time(const Bench& bench) {
   const bool opposite_together = together(opposite.span("first"), opposite.span("second"));
   const auto how = [](bool value) { return value ? "side by side" : "one after the other"; };
   return {"two uploads in two streams; then an upload and a download",
-          fmt::format("uploads: {}; up and down: {}; the device has {} copy engine{}", how(same_together),
-                      how(opposite_together), device.info().copy_engines, one_engine ? "" : "s"),
+          fmt::format("uploads: {}; up and down: {}; the device has {}", how(same_together), how(opposite_together),
+                      counted(static_cast<std::size_t>(device.info().copy_engines), "copy engine")),
           one_engine
               ? "No, it is the copy engine: this device has one for both directions, so not even up and down overlap. "
                 "The bus carries both at once."
