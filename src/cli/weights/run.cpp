@@ -35,7 +35,7 @@ Json json_of(const WeightsPlan& plan, const WeightsProof& proof, const Predictio
           {"verdict", verdict_name(proof.verdict)}};
 }
 
-std::string line_of(const WeightsProof& proof) {
+std::string proof_line(const WeightsProof& proof) {
   return fmt::format("proof          {}: {} ops and {} waits of {} steps", verdict_name(proof.verdict), proof.ops,
                      proof.waits, proof.steps);
 }
@@ -50,7 +50,7 @@ int run_plan(const PlanOptions& options) {
   fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", base::format_time(prediction.step),
              base::format_time(prediction.first_step), base::format_time(prediction.exposed));
   // The model may be planned for a device that is not here, so the loader of that device is not known.
-  fmt::print("{}{}\n", line_of(proof), plan.loads.empty() ? "" : "; assumes loads from pinned host memory");
+  fmt::print("{}{}\n", proof_line(proof), plan.loads.empty() ? "" : "; assumes loads from pinned host memory");
   if (!proof.proven()) fmt::print("{}", proof.text);
   if (!options.output.empty()) write_weights_plan(plan, workload.graph(), options.output, {});
   const std::string title = "predicted: " + options.workload.model;
@@ -119,7 +119,7 @@ int run_model(RunOptions options) {
   add_row(table, options.steps.label, plan, result, workload.costs(),
           resident ? word(equal ? "equal" : "WRONG") : none());
   write_json(options.json, json_of(table));
-  fmt::print("{}{}\n\n", describe(plan, workload.graph(), workload.costs()), line_of(proof));
+  fmt::print("{}{}\n\n", describe(plan, workload.graph(), workload.costs()), proof_line(proof));
   fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
              result.comparison.text());
   write_files(options, result);
