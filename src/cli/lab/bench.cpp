@@ -198,13 +198,13 @@ void scale(const Args& args) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = factor * in[i] + more;
 }
 
-void busy(const Args& args) { const Pace pace(args); }
+void take_time(const Args& args) { const Pace pace(args); }
 
 }  // namespace
 
 const Kernel kVectorAdd{"vector_add", vector_add, cuda::vector_add};
 const Kernel kSaxpy{"saxpy", saxpy, cuda::saxpy};
 const Kernel kScale{"scale", scale, cuda::scale};
-const Kernel kBusy{"busy", busy, cuda::busy};
+const Kernel kBusy{"busy", take_time, cuda::busy};
 
 }  // namespace slip::cli

@@ -111,11 +111,16 @@ extern const Kernel kScale;
 // Only takes time; it accesses nothing, whatever ranges its launch declares.
 extern const Kernel kBusy;
 
+inline void busy(StreamRef stream, const char* name, const Work& work) {
+  stream.launch(kBusy, {{}, {}, {work.pace}, name}, work.cost);
+}
+
 // True if the two ops overlapped in time.
 bool together(const TraceSpan& a, const TraceSpan& b);
 // "k1 -> k2 -> k3" or "k1 -> k2 || k3": the ops in start order. "||" connects ops that overlap pairwise; exceptions
 // follow after a comma: "k1 || k2 || k3, k1 -> k3".
 std::string order_of(std::vector<TraceSpan> spans);
+inline std::string kernel_order(const Run& run) { return order_of(run.kernels()); }
 
 // Time in which an op of the first set ran, and the part of it in which an op of the second set ran, too.
 struct Cover {

@@ -34,16 +34,13 @@ struct StreamOutcome {
 StreamOutcome run_case(const Bench& bench, const StreamCase& wanted, const Work& work) {
   const Device device = bench.open({.compute_workers = 4});
   const Stream first = device.stream(wanted.first), third = device.stream(wanted.third);
-  const auto launch = [&](StreamRef stream, const char* name) {
-    stream.launch(kBusy, {{}, {}, {work.pace}, name}, work.cost);
-  };
   StreamOutcome outcome;
   outcome.run = bench.measure(device, {device.legacy_stream(), first, third}, [&] {
-    launch(first, "k1");
-    if (wanted.middle == Middle::kLegacy) launch(device.legacy_stream(), "k2");
-    if (wanted.middle == Middle::kPerThread) launch(device.per_thread_stream(), "k2");
+    busy(first, "k1", work);
+    if (wanted.middle == Middle::kLegacy) busy(device.legacy_stream(), "k2", work);
+    if (wanted.middle == Middle::kPerThread) busy(device.per_thread_stream(), "k2", work);
     if (wanted.middle == Middle::kRecord) static_cast<void>(device.legacy_stream().record());
-    launch(third, "k3");
+    busy(third, "k3", work);
   });
   const std::vector<TraceSpan> kernels = outcome.run.kernels();
   outcome.order = order_of(kernels);

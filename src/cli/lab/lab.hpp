@@ -66,4 +66,23 @@ void lab_gradients(const Bench& bench, Report& report);
 void lab_events(const Bench& bench, Report& report);
 void lab_questions(const Bench& bench, Report& report);
 
+// --- The questions of lab questions ---
+
+// The result of an experiment.
+struct Finding {
+  std::string ran;
+  std::string seen;  // with the figures of this run
+  std::string answer;
+  bool shown = false;  // true: the figures of this run confirm the answer
+};
+
+struct Question {
+  const char* text;
+  const char* rules;  // of docs/semantics.md
+  Finding (*run)(const Bench& bench);
+};
+
+std::span<const Question> slot_questions();
+std::span<const Question> several_device_questions();
+
 }  // namespace slip::cli

@@ -1,11 +1,10 @@
 // Lab questions: each question is answered by an experiment that runs at once. Here are the questions about streams:
 // what default streams, queues and copies order, and what overlaps.
-#include "cli/lab/questions/questions.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "base/thread.hpp"
+#include "cli/lab/bench.hpp"
 
 namespace slip::cli {
 namespace {

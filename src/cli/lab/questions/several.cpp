@@ -1,7 +1,7 @@
 // Questions about several devices and about communication.
 #include <algorithm>
 
-#include "cli/lab/questions/questions.hpp"
+#include "cli/lab/bench.hpp"
 
 namespace slip::cli {
 namespace {

@@ -1,8 +1,8 @@
 // Questions about weights that are loaded into few slots.
 #include <algorithm>
 
+#include "cli/lab/bench.hpp"
 #include "cli/lab/cuda_kernels.hpp"
-#include "cli/lab/questions/questions.hpp"
 
 namespace slip::cli {
 namespace {
