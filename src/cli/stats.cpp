@@ -60,19 +60,16 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
   items.resize(kept);
 }
 
-// Name of a device of the trace: "device 2". In a merged trace "rank 1", or "rank 1 device 2" if the rank has several.
-std::string device_text(const TraceData& trace, std::uint32_t device) {
-  const auto found = std::ranges::find(trace.devices, device, &TraceDevice::id);
-  if (found == trace.devices.end()) return fmt::format("device {}", device);
-  const auto of_rank = std::ranges::count(trace.devices, found->rank, &TraceDevice::rank);
-  return of_rank == 1 ? fmt::format("rank {}", found->rank)
-                      : fmt::format("rank {} device {}", found->rank, found->id_there);
-}
-
-// A merged trace prints the rank; --json always has the device number.
+// A merged trace prints "rank 1", or "rank 1 device 2" if the rank has several; --json always has the device number.
 Cell device_of(const Studied& studied, std::uint32_t device) {
   Cell cell = number(device);
-  if (!studied.data.devices.empty()) cell.text = device_text(studied.data, device);
+  const std::vector<TraceDevice>& devices = studied.data.devices;
+  if (devices.empty()) return cell;
+  const auto found = std::ranges::find(devices, device, &TraceDevice::id);
+  if (found == devices.end()) cell.text = fmt::format("device {}", device);
+  else if (std::ranges::count(devices, found->rank, &TraceDevice::rank) == 1)
+    cell.text = fmt::format("rank {}", found->rank);
+  else cell.text = fmt::format("rank {} device {}", found->rank, found->id_there);
   return cell;
 }
 

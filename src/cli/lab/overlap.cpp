@@ -16,7 +16,7 @@ struct PipelineCase {
   MemoryKind memory;
 };
 
-// The host and device buffers, and the kernel time.
+// What all cases have in common.
 struct Problem {
   const Bench& bench;
   std::size_t bytes;
