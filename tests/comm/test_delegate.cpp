@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "comm/delegate/engine_choice.hpp"
 #include "comm/delegate/nccl_connection.hpp"
 #include "comm/delegate/nccl_library.hpp"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/env.hpp"
-#include "comm/delegate/engine_choice.hpp"
+#include "comm/delegate/nccl_library.hpp"
 
 #if SLIP_HAS_CUDA
 #include "comm/cuda/cuda_hosts.hpp"

@@ -10,7 +10,6 @@
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
 #include "comm/cuda/cuda_driver.hpp"
-#include "comm/delegate/engine_choice.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::comm {
