@@ -24,6 +24,9 @@ constexpr std::int64_t kMapSoonNs = 20'000'000;
 constexpr int kCallsAfterLongWait = 16;
 // A call with at most this many blocks waits in its own kernel: it leaves enough of the GPU to other kernels.
 constexpr int kMaxWaitingBlocks = 8;
+// A block moves at least this many bytes. With smaller shares, more blocks make the call slower: on an H200, 4 MiB of
+// two ranks take 7.2 us with 66 blocks of 32 KiB each, and 7.9 us with 132 blocks.
+constexpr std::uint64_t kBytesOfBlock = 32 << 10;
 
 // Control memory is not freed but reused: cudaFree would wait for kernels of other communicators, and these kernels may
 // wait for the rank that frees the memory.
@@ -66,6 +69,55 @@ class ControlPool {
   };
   static Idle& idle() { return base::process_wide<Idle>(); }
 };
+
+DeviceLocation location_of(const BufferLocation& place, int rank) {
+  const bool own = place.space == BufferSpace::kInput || place.space == BufferSpace::kOutput;
+  const bool output = place.space == BufferSpace::kOutput || place.space == BufferSpace::kPeerOutput;
+  const auto of = static_cast<std::uint64_t>(own ? rank : place.rank);
+  return (output ? kOutputBit : 0) | of << kRankShift | place.offset;
+}
+
+// The steps of the ranks from `first` to `last`, without `last`.
+DeviceProgram write_device_program(const Call& call, int first, int last, int nranks) {
+  std::vector<DeviceStep> steps;
+  std::vector<DeviceLocation> locations;
+  for (int rank = first; rank < last && call.kind != Collective::kBarrier; ++rank) {
+    Program program;
+    DirectProgramBuilder(call, rank, nranks).write(program);
+    for (const Primitive& step : program.steps) {
+      if (step.kind != Primitive::Kind::kCopy && step.kind != Primitive::Kind::kReduce)
+        continue;  // the kernel itself synchronises
+      steps.push_back({.bytes = step.bytes,
+                       .targets = step.targets,
+                       .sources = step.sources,
+                       .first = static_cast<std::uint16_t>(locations.size()),
+                       .reduces = step.kind == Primitive::Kind::kReduce ? std::uint16_t{1} : std::uint16_t{0}});
+      for (std::size_t i = 0; i < static_cast<std::size_t>(step.targets) + step.sources; ++i)
+        locations.push_back(location_of(program.locations[step.first + i], rank));
+    }
+  }
+  DeviceProgram result;
+  result.steps = static_cast<std::uint32_t>(steps.size());
+  const std::size_t before = steps.size() * sizeof(DeviceStep);
+  result.bytes.resize(before + locations.size() * sizeof(DeviceLocation));
+  if (!steps.empty()) {
+    std::memcpy(result.bytes.data(), steps.data(), before);
+    std::memcpy(result.bytes.data() + before, locations.data(), locations.size() * sizeof(DeviceLocation));
+  }
+  return result;
+}
+
+// The number of blocks of the kernel: enough to fill the memory bandwidth, few for small calls. All ranks of a call get
+// the same number if they pass the same arguments. `max`: the blocks that fit on the GPU.
+int blocks_of_call(const Call& call, int nranks, MeetingMode mode, int max) {
+  const auto all = static_cast<std::uint64_t>(nranks);
+  std::uint64_t bytes = call.block_bytes();  // that one rank reads from each of its sources
+  if (call.kind == Collective::kAllReduce || call.kind == Collective::kReduce) bytes = (bytes + all - 1) / all;
+  if (call.kind == Collective::kAllGather || call.kind == Collective::kAllToAll) bytes *= all;
+  if (mode == MeetingMode::kLeader && call.kind != Collective::kGather) bytes *= all;
+  const std::uint64_t wanted = std::max<std::uint64_t>((bytes + kBytesOfBlock - 1) / kBytesOfBlock, 1);
+  return static_cast<int>(std::min<std::uint64_t>(wanted, static_cast<std::uint64_t>(max)));
+}
 
 }  // namespace
 
@@ -162,8 +214,7 @@ void CudaRanks::map_controls(const std::vector<ControlHandle>& all, Here here) {
   put_memory_operations(controls_.own->stream, none, gpu_);  // later ones need no setup of the stream
   backend::check(cudaStreamSynchronize(controls_.own->stream), "cudaStreamSynchronize", gpu_);
   peers_.emplace(std::move(setup), shared_.published());
-  if (mode_ == MeetingMode::kLeader)
-    sliced_.emplace(SlicedMessages::Setup{rank_, nranks_, gpu_, &shared_, controls_.all});
+  if (mode_ == MeetingMode::kLeader) sliced_.emplace(SlicedMessages::Setup{rank_, gpu_, &shared_, controls_.all});
 }
 
 CudaRanks::~CudaRanks() {
