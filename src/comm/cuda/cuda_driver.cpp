@@ -57,17 +57,14 @@ void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> opera
 Allocation find_allocation(const void* address, int gpu) {
   static auto* const kAttributes = backend::driver_function<decltype(cuPointerGetAttributes)>("cuPointerGetAttributes");
   CUdeviceptr base = 0;
-  std::size_t bytes = 0;
   unsigned long long id = 0;
   unsigned type = 0;
   int legacy = 0;
-  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                  CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-  void* values[] = {&base, &bytes, &id, &type, &legacy};
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                  CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+  void* values[] = {&base, &id, &type, &legacy};
   check_driver(kAttributes(std::size(wanted), wanted, values, pointer(address)), "cuPointerGetAttributes", gpu);
-  const bool on_device = type == CU_MEMORYTYPE_DEVICE;
-  return {base, bytes, id, on_device, on_device && legacy != 0};
+  return {base, id, type == CU_MEMORYTYPE_DEVICE && legacy != 0};
 }
 
 DeviceScope::DeviceScope(int gpu) {

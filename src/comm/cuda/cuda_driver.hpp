@@ -22,9 +22,8 @@ void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> opera
 
 // The allocation that contains an address.
 struct Allocation {
-  std::uint64_t base = 0, bytes = 0;
-  std::uint64_t id = 0;  // unique in the process: a later allocation at the same address has another one
-  bool on_device = false;
+  std::uint64_t base = 0;
+  std::uint64_t id = 0;     // unique in the process: a later allocation at the same address has another one
   bool has_handle = false;  // other processes can map it by a CUDA IPC handle
 };
 Allocation find_allocation(const void* address, int gpu);
