@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/cuda/cuda_layout.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
 
 namespace slip::comm {
 

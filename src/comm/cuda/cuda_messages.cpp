@@ -67,7 +67,6 @@ void CudaRanks::launch_message_kernel(std::span<const DeviceMessage> messages, s
   p.pages = shared_.pages();
   p.mode = mode_;
   p.rank = rank_;
-  p.nranks = nranks_;
   p.messages = static_cast<std::uint32_t>(messages.size());
   p.rounds = rounds;
   int parts[2] = {};  // of the receives, of the sends: a block handles one of each at a time

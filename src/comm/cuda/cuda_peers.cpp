@@ -40,7 +40,6 @@ int PeerMemory::publish(const Allocation& allocation) {
       own.mapped[index][reader].store(0, std::memory_order_relaxed);  // relaxed: published by the release below
     one.closed.store(0, std::memory_order_relaxed);
     one.base = allocation.base;
-    one.bytes = allocation.bytes;
     backend::check(cudaIpcGetMemHandle(&one.handle, reinterpret_cast<void*>(allocation.base)), "cudaIpcGetMemHandle",
                    setup_.gpu);
     one.state.store(PublishedAllocation::kPublished, std::memory_order_release);  // a reader sees handle and base

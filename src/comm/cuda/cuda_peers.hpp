@@ -19,7 +19,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "comm/cuda/cuda_driver.hpp"
-#include "comm/cuda/cuda_layout.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
 
 namespace slip::comm {
 
@@ -29,7 +29,7 @@ struct PublishedAllocation {
   enum State : std::uint32_t { kFree, kPublished, kRetired };
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> closed;  // ranks that no longer map it
-  std::uint64_t base, bytes;
+  std::uint64_t base;
   cudaIpcMemHandle_t handle;
 };
 

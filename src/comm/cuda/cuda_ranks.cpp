@@ -90,8 +90,7 @@ DeviceProgram write_device_program(const Call& call, int first, int last, int nr
       steps.push_back({.bytes = step.bytes,
                        .targets = step.targets,
                        .sources = step.sources,
-                       .first = static_cast<std::uint16_t>(locations.size()),
-                       .reduces = step.kind == Primitive::Kind::kReduce ? std::uint16_t{1} : std::uint16_t{0}});
+                       .first = static_cast<std::uint16_t>(locations.size())});
       for (std::size_t i = 0; i < static_cast<std::size_t>(step.targets) + step.sources; ++i)
         locations.push_back(location_of(program.locations[step.first + i], rank));
     }
@@ -384,7 +383,6 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
                        mode_ == MeetingMode::kLeader || !is_mapped ? Moves::kAll : Moves::kOwn};
   const DeviceProgram& program = program_of(call, key);
   p.steps = program.steps;
-  p.program_bytes = static_cast<std::uint32_t>(program.bytes.size());
   const bool fits = program.bytes.size() <= kInlineProgram;
   p.program = fits ? nullptr : upload(key, program);
   if (fits) std::copy(program.bytes.begin(), program.bytes.end(), p.inline_program);

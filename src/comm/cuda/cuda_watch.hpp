@@ -4,13 +4,12 @@
 #pragma once
 
 #include <array>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/sync.hpp"
 #include "comm/api/gpu_calls.hpp"
-#include "comm/cuda/cuda_layout.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
 #include "comm/cuda/cuda_peers.hpp"
 #include "comm/cuda/cuda_streams.hpp"
 #include "transport/memory/segment.hpp"
@@ -48,7 +47,6 @@ class CudaWatch {
   void stop() noexcept { thread_.stop(); }
 
   std::optional<Error> error() const { return watch_.error ? watch_.error() : std::nullopt; }
-  std::int64_t timeout_ns() const { return watch_.timeout_ns; }
   // The enqueuing thread notes each call, so that the watch thread can name it and fail its stream.
   struct Noted {
     std::uint64_t ticket = 0;
