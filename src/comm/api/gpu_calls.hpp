@@ -1,5 +1,6 @@
 // GpuCalls: how the ranks of a communicator exchange data if their devices are GPUs. Communicator::State enqueues its
 // calls here instead of as a CallRun. comm/cuda implements it; a build without CUDA has no implementation.
+// RankConnections chooses the implementation.
 #pragma once
 
 #include <cstdint>
@@ -49,11 +50,6 @@ class GpuCalls {
   // Sets the maximum number of thread blocks of a call. 0: as many as are useful. Called before the first call, with
   // the same value on all ranks. Has no effect if calls have no kernels of their own.
   virtual void limit_blocks(int /*max*/) {}
-
-  // All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
-  // are on GPUs and some are not, or if they cannot reach each other's memory.
-  static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device,
-                                        std::span<const int> hosts, bool deterministic, Here here);
 
   // From now on, until stop(), a thread watches the calls. It ends a call whose peer is lost or too late, and reports
   // the reason.

@@ -1,13 +1,21 @@
 #include "comm/api/rank_connections.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
+#include "comm/delegate/nccl_library.hpp"
 #include "comm/placement/rank_placement.hpp"
+
+#if SLIP_HAS_CUDA
+#include "comm/cuda/cuda_hosts.hpp"
+#include "comm/cuda/cuda_ranks.hpp"
+#include "comm/cuda/nccl_ranks.hpp"
+#endif
 
 namespace slip::comm {
 namespace {
@@ -50,6 +58,36 @@ void set_channels(const RequestedOptions& requested, const std::vector<int>& hos
   tuning.min_channels = std::max(requested.min_channels, 1);
   tuning.max_channels =
       std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), tuning.min_channels, max);
+}
+
+// All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
+// are on GPUs and some are not, or if they cannot reach each other's memory.
+std::unique_ptr<GpuCalls> meet_gpu_calls(transport::Bootstrap& bootstrap, const Device& device,
+                                         [[maybe_unused]] std::span<const int> hosts,
+                                         [[maybe_unused]] bool deterministic, Here here) {
+  constexpr char kOnGpu = 1, kNccl = 2;  // flags that each rank sends: it is on a GPU; SLIP_NCCL asks for NCCL
+  const bool on_gpu = device.info().name.starts_with("cuda");
+  const bool asks_for_nccl = on_gpu && nccl_request_of(base::env().nccl) != NcclRequest::kNone;
+  std::vector<char> all = bootstrap.all_gather(static_cast<char>((on_gpu ? kOnGpu : 0) | (asks_for_nccl ? kNccl : 0)));
+  [[maybe_unused]] const bool any_nccl = std::ranges::any_of(all, [](char flags) { return (flags & kNccl) != 0; });
+  for (char& flags : all) flags &= kOnGpu;
+  const auto different = std::ranges::adjacent_find(all, std::not_equal_to<>());
+  if (different != all.end()) {
+    const auto rank = different - all.begin();
+    base::fail(ErrorCode::kUnsupported, here,
+               "rank {} is {} and rank {} {}: either all ranks of a communicator are on cuda devices, or none", rank,
+               *different != 0 ? "on a GPU" : "not on a GPU", rank + 1, *different != 0 ? "is not" : "is");
+  }
+  if (!on_gpu) return nullptr;
+#if SLIP_HAS_CUDA
+  if (any_nccl) {
+    if (std::unique_ptr<GpuCalls> delegated = NcclRanks::meet(bootstrap, device, deterministic, here)) return delegated;
+  }
+  const bool one_host = std::ranges::adjacent_find(hosts, std::not_equal_to<>()) == hosts.end();
+  return one_host ? CudaRanks::meet(bootstrap, device, here) : CudaHosts::meet(bootstrap, device);
+#else
+  return nullptr;  // not reached: without CUDA no such device can be opened
+#endif
 }
 
 }  // namespace
@@ -111,7 +149,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.server().set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
-  gpu = comm::GpuCalls::meet(bootstrap, device, hosts, requested.deterministic, here);
+  gpu = meet_gpu_calls(bootstrap, device, hosts, requested.deterministic, here);
 }
 
 bool RankConnections::is_shared(const Call& call) const {
