@@ -19,6 +19,20 @@ bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
 }
 
+// Whether the call is in place: input and output are the same, or the smaller one is this rank's part of the larger.
+// `own`: the offset of that part in bytes.
+bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
+  if (from.bytes == to.bytes) return runtime::address(to) == runtime::address(from);
+  return from.bytes > to.bytes ? runtime::address(to) == runtime::address(from) + own
+                               : runtime::address(from) == runtime::address(to) + own;
+}
+
+// Whether a call of the device may use the memory for as long as it exists. Access to the memory of another device can
+// be disabled, so it is checked for each call.
+bool stays_accessible(const runtime::DeviceCore& core, const Range& range) {
+  return range.block->core == &core || range.block->kind == MemoryKind::kPinned;
+}
+
 // A kernel, not a copy op: a copy between host buffers would block the host thread (rule 36 in docs/semantics.md).
 const Kernel& own_message() {
   static const Kernel kKernel{"message to itself", [](const Args& args) {
@@ -45,37 +59,6 @@ void require_pairs(int rank, std::span<const Range> out, std::span<const Range> 
 struct MessageCounts {
   std::uint32_t sent = 0, received = 0;
 };
-
-std::string difference_text(int rank, const CallHistory::Snapshot& own, int other_rank,
-                            const CallHistory::Snapshot& other) {
-  if (own.count != other.count) {
-    const bool more = own.count > other.count;
-    const Signature* const call =
-        (more ? own : other).find(static_cast<std::uint32_t>(std::min(own.count, other.count) + 1));
-    return fmt::format("rank {} made {} calls and rank {} made {}{}", rank, own.count, other_rank, other.count,
-                       call ? fmt::format(": rank {} alone called {}", more ? rank : other_rank, call->text()) : "");
-  }
-  return fmt::format("rank {} and rank {} made {} calls each, and a call before the last {} differs", rank, other_rank,
-                     own.count, CallHistory::kCalls);
-}
-
-// If the calls of two ranks differ, every rank differs from at least one of the two. So every rank throws.
-void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& history, const transport::SetupCall& call,
-                        Here here) {
-  const int rank = bootstrap.rank();
-  const CallHistory::Snapshot own = history.snapshot();
-  const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
-  for (int other = 0; other < bootstrap.nranks(); ++other) {
-    const CallHistory::Snapshot& theirs = all[static_cast<std::size_t>(other)];
-    if (theirs.count == own.count && theirs.digest == own.digest) continue;
-    if (const auto difference = first_difference(own, theirs))
-      throw CallMismatch(rank, difference->first, other, difference->second);
-    throw Error(ErrorCode::kMismatch,
-                difference_text(rank, own, other, theirs) +
-                    ": all ranks of a communicator must make the same calls in the same order",
-                here);
-  }
-}
 
 // Compares only the numbers of messages: the receiver has already compared their sizes and their order.
 void require_all_received(transport::Bootstrap& bootstrap, const RunningState& state, const transport::SetupCall& call,
@@ -122,7 +105,7 @@ using namespace comm;
 
 Communicator::State::State(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts,
                            Here here, std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device)
-    : comm::RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
+    : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
       names(opts.name),
       calls{bootstrap,
             host ? &*host : nullptr,
@@ -144,25 +127,25 @@ Communicator::State::~State() {
   if (gpu) gpu->stop();  // its thread uses this object
 }
 
-comm::CallRun& Communicator::State::take_run() {
+CallRun& Communicator::State::take_run() {
   for (const auto& run : runs_) {
     if (!base::load_acquire(run->free)) continue;       // acquire: the writes of the call that used it are visible
     run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex_` takes a run
     return *run;
   }
-  runs_.push_back(std::make_unique<comm::CallRun>(calls));
+  runs_.push_back(std::make_unique<CallRun>(calls));
   runs_.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows this run
   return *runs_.back();
 }
 
-comm::SimRun& Communicator::State::sim_run_of(comm::CallRun& run) {
-  std::unique_ptr<comm::SimRun>& found = sim_runs_[&run];
-  if (!found) found = std::make_unique<comm::SimRun>(*sim, calls, run);
+SimRun& Communicator::State::sim_run_of(CallRun& run) {
+  std::unique_ptr<SimRun>& found = sim_runs_[&run];
+  if (!found) found = std::make_unique<SimRun>(*sim, calls, run);
   return *found;
 }
 
 void Communicator::State::require_device(const runtime::DeviceCore& core, std::string_view what, Here here) const {
-  comm::require_rank_device(core.info, what, here);
+  require_rank_device(core.info, what, here);
   if (core.info.world == world()) return;
   base::fail(ErrorCode::kUnsupported, here,
              "{} on device '{}': the communicator's ranks are on '{}', and the two devices have different clocks: use "
@@ -171,20 +154,20 @@ void Communicator::State::require_device(const runtime::DeviceCore& core, std::s
 }
 
 // If the sim device runs no functions, no bytes move, and the call becomes a barrier.
-void Communicator::State::make_plan(const comm::Call& asked, bool in_place, comm::CallPlan& plan) {
-  static const comm::Call kBarrier;
-  const comm::Call& call = moves_bytes() ? asked : kBarrier;
+void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
+  static const Call kBarrier;
+  const Call& call = moves_bytes() ? asked : kBarrier;
   if (is_shared(call)) {
-    plan.emplace<comm::HostProgramBuilder>(call, next_.shared, next_.chunks, bootstrap.rank(), bootstrap.nranks(),
-                                           memory->can_read());
+    plan.emplace<HostProgramBuilder>(call, next_.shared, next_.chunks, bootstrap.rank(), bootstrap.nranks(),
+                                     memory->can_read());
     return;
   }
-  plan.emplace<comm::MessageProgramBuilder>(plan_of(call, in_place, explained_));
+  plan.emplace<MessageProgramBuilder>(plan_of(call, in_place, explained_));
 }
 
-std::uint64_t Communicator::State::start_run(comm::CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
+std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
   std::uint64_t position = 0;
-  if (std::holds_alternative<comm::MessageProgramBuilder>(run.plan())) {  // only these calls may use a network
+  if (std::holds_alternative<MessageProgramBuilder>(run.plan())) {  // only these calls may use a network
     for (const Ranges& ranges : {op.reads, op.writes}) {
       for (const Range& range : ranges) {
         if (range.block && runtime::covers_all_addresses(*range.block))
@@ -239,23 +222,22 @@ std::uint64_t Communicator::State::start_gpu_messages(std::vector<UserMessage>& 
   return position;
 }
 
-std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, runtime::StreamState& stream,
-                                              Submit& submit) {
+std::uint64_t Communicator::State::start_call(const Call& call, Op& op, runtime::StreamState& stream, Submit& submit) {
   if (gpu) return start_gpu_call(call, op, stream, submit);
   const Range* const from = op.reads.empty() ? nullptr : &op.reads[0];
   const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
   std::byte* const output = to ? runtime::address(*to) : nullptr;
   const std::byte* const input = from ? runtime::address(*from) : nullptr;
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
-  const bool in_place = from && to && comm::is_in_place(*to, *from, own);
-  comm::CallRun& run = take_run();
+  const bool in_place = from && to && is_in_place(*to, *from, own);
+  CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<comm::HostProgramBuilder>(&run.plan());
+  const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, next_.ticket, next_.collective, output, input, hidden);
   if (sim) sim_run_of(run).prepare(next_.ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
-  const comm::Signature signature = run.signature();
+  const Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
   monitor->history.add(signature, next_.collective++);
   if (shared) ++next_.shared;
@@ -264,10 +246,10 @@ std::uint64_t Communicator::State::start_call(const comm::Call& call, Op& op, ru
 }
 
 // Starts the call if this rank has made it before, with the same ranges.
-bool Communicator::State::start_known(const comm::Call& call, const Range& to, const Range& from,
+bool Communicator::State::start_known(const Call& call, const Range& to, const Range& from,
                                       runtime::StreamState& stream, Here here) {
   const base::LockGuard lock(mutex_);
-  comm::KnownCall* const known = known_.find(call, to, from, stream.core->id);
+  KnownCall* const known = known_.find(call, to, from, stream.core->id);
   if (!known) return false;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
@@ -276,25 +258,24 @@ bool Communicator::State::start_known(const comm::Call& call, const Range& to, c
         .reads = std::span<const Range>(&known->from, known->reads ? 1 : 0),
         .writes = std::span<const Range>(&known->to, known->writes ? 1 : 0),
         .cost = {.bytes = (known->reads ? from.bytes : 0) + (known->writes ? to.bytes : 0)}};
-  comm::CallRun& run = take_run();
-  auto* program = std::get_if<comm::HostProgramBuilder>(&run.plan());
-  if (!program || program->call() != call) program = &run.plan().emplace<comm::HostProgramBuilder>(known->program);
+  CallRun& run = take_run();
+  auto* program = std::get_if<HostProgramBuilder>(&run.plan());
+  if (!program || program->call() != call) program = &run.plan().emplace<HostProgramBuilder>(known->program);
   program->set_number(next_.shared);
   run.prepare(call, next_.ticket, next_.collective, known->writes ? runtime::address(to) : nullptr,
               known->reads ? runtime::address(from) : nullptr);
-  const comm::Signature signature = run.signature();
+  const Signature signature = run.signature();
   start_run(run, op, stream, runtime::issue);
   monitor->history.add(signature, next_.collective++);
   ++next_.shared;
   return true;
 }
 
-std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, runtime::StreamState& stream,
-                                                  Submit& submit) {
+std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, runtime::StreamState& stream, Submit& submit) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  std::vector<comm::SimCall::Message> simulated;
-  for (comm::UserMessage& message : run.messages) {
+  std::vector<SimCall::Message> simulated;
+  for (UserMessage& message : run.messages) {
     Range range;
     if (message.bytes > 0) range = *(message.out ? from : to)++;
     if (sim) simulated.push_back({message.out, message.rank, range});
@@ -302,9 +283,9 @@ std::uint64_t Communicator::State::start_messages(comm::CallRun& run, Op& op, ru
     if (!moves_bytes()) message.bytes = 0;
     if (message.bytes > 0) message.data = runtime::address(range);
   }
-  run.plan().emplace<comm::MessageProgramBuilder>(run.messages);
-  run.prepare({.kind = comm::Collective::kMessage, .type = DataType::kU8, .elements = bytes}, next_.ticket, 0);
-  if (sim) sim_run_of(run).prepare(next_.ticket, {{.kind = comm::Collective::kMessage}, {}, std::move(simulated)});
+  run.plan().emplace<MessageProgramBuilder>(run.messages);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, next_.ticket, 0);
+  if (sim) sim_run_of(run).prepare(next_.ticket, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);
 }
 
@@ -375,7 +356,7 @@ void Communicator::State::drain() {
 }
 
 // Checks the ranges against the blocks of the call. A range that the call does not use on this rank is ignored.
-void Communicator::State::issue_call(const comm::Call& call, Range to, Range from, StreamRef stream, Here here) {
+void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
   runtime::StreamState& state = *stream.state(here);
   // Before the lock: a thread that waits for room in the stream holds it, perhaps until the caller's op has run.
@@ -386,13 +367,13 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   const Name name = names[call.kind];
   if (state.core->info.world != world()) [[unlikely]]
     require_device(*state.core, name.text(), here);
-  if (comm::has_root(call.kind) && (call.root < 0 || call.root >= nranks))
+  if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
     base::fail(ErrorCode::kInvalidValue, here, "{}: root {} is not a rank of the communicator, which has {} ranks",
                name.text(), call.root, nranks);
-  if (comm::reduces(call.kind) && !can_reduce(call.type))
+  if (reduces(call.kind) && !can_reduce(call.type))
     base::fail(ErrorCode::kInvalidValue, here, "{}: values of {} cannot be reduced", name.text(),
                data_type_name(call.type));
-  const comm::Blocks blocks = comm::blocks_of(call, rank, nranks);
+  const Blocks blocks = blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
     base::fail(ErrorCode::kInvalidValue, here,
@@ -403,7 +384,7 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (in > 0) runtime::require_kernel_range(*state.core, reads[read++] = from, name, here);
   if (out > 0) runtime::require_kernel_range(*state.core, writes[written++] = to, name, here);
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
-  if (in > 0 && out > 0 && comm::overlap(to, from) && !comm::is_in_place(to, from, own))
+  if (in > 0 && out > 0 && overlap(to, from) && !is_in_place(to, from, own))
     base::fail(ErrorCode::kInvalidValue, here,
                "{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
                "not overlap otherwise",
@@ -419,19 +400,19 @@ void Communicator::State::issue_call(const comm::Call& call, Range to, Range fro
   if (captures) return capture(state, op, call, {});
   const base::LockGuard lock(mutex_);
   start_call(call, op, state, runtime::issue);
-  const auto stays = [&](const Range& range) { return comm::stays_accessible(*state.core, range); };
+  const auto stays = [&](const Range& range) { return stays_accessible(*state.core, range); };
   if (is_repeatable(call) && std::ranges::all_of(op.reads, stays) && std::ranges::all_of(op.writes, stays))
     known_.keep({call, to, from, out > 0, in > 0, state.core->id, {call, 0, 0, rank, nranks}});
 }
 
 // Fills in `issued_`. Throws if a message cannot be sent or received.
-void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> messages, runtime::StreamState& state) {
+void Communicator::State::sort_messages(std::span<const PendingSendRecv> messages, runtime::StreamState& state) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Here here = messages.front().here;
   for (auto* const ranges : {&issued_.sent, &issued_.received, &issued_.own_sent, &issued_.own_received})
     ranges->clear();
   issued_.messages.clear();
-  for (const comm::PendingSendRecv& message : messages) {
+  for (const PendingSendRecv& message : messages) {
     const Name name = message.out ? names.send : names.recv;
     if (message.rank < 0 || message.rank >= nranks)
       base::fail(ErrorCode::kInvalidValue, message.here,
@@ -445,31 +426,31 @@ void Communicator::State::sort_messages(std::span<const comm::PendingSendRecv> m
     if (message.range.bytes > 0) (message.out ? issued_.sent : issued_.received).push_back(message.range);
     issued_.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
   }
-  comm::require_apart(issued_.sent, issued_.received, issued_.sorted, here);
+  require_apart(issued_.sent, issued_.received, issued_.sorted, here);
   require_pairs(rank, issued_.own_sent, issued_.own_received, here);
 }
 
-runtime::StreamState& Communicator::State::require_stream_for(std::span<const comm::PendingSendRecv> messages,
+runtime::StreamState& Communicator::State::require_stream_for(std::span<const PendingSendRecv> messages,
                                                               StreamRef stream) const {
   const Here here = messages.front().here;
   require_usable(here);
   runtime::StreamState& state = *stream.state(here);
   runtime::require_usable(*state.core, here);  // before the lock, see issue_call()
   if (state.core->info.world != world()) [[unlikely]]
-    require_device(*state.core, names[comm::Collective::kMessage].text(), here);
+    require_device(*state.core, names[Collective::kMessage].text(), here);
   return state;
 }
 
-void Communicator::State::check_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
+void Communicator::State::check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
   runtime::StreamState& state = require_stream_for(messages, stream);
-  for (const comm::PendingSendRecv& message : messages)
+  for (const PendingSendRecv& message : messages)
     runtime::require_stream(*message.stream.state(message.here), message.here);
   const base::LockGuard lock(mutex_);
   sort_messages(messages, state);
 }
 
 // Each message of this rank to itself becomes a copy kernel. All other messages become one exchange.
-void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> messages, StreamRef stream) {
+void Communicator::State::issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
   runtime::StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
   const base::LockGuard lock(mutex_);
@@ -482,21 +463,21 @@ void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> 
   }
   if (issued_.messages.empty()) return;
   std::uint64_t bytes = 0;
-  for (const comm::UserMessage& message : issued_.messages) bytes += message.bytes;
+  for (const UserMessage& message : issued_.messages) bytes += message.bytes;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
-        .name = names[comm::Collective::kMessage],
+        .name = names[Collective::kMessage],
         .here = here,
         .reads = issued_.sent,
         .writes = issued_.received,
         .cost = {.bytes = bytes}};
   if (state.capture.load(std::memory_order_relaxed))
-    return capture(state, op, {.kind = comm::Collective::kMessage}, issued_.messages);
+    return capture(state, op, {.kind = Collective::kMessage}, issued_.messages);
   if (gpu) {
     start_gpu_messages(issued_.messages, op, state, runtime::issue);
     return;
   }
-  comm::CallRun& run = take_run();
+  CallRun& run = take_run();
   std::swap(run.messages, issued_.messages);
   start_messages(run, op, state, runtime::issue);
 }
@@ -504,8 +485,7 @@ void Communicator::State::issue_messages(std::span<const comm::PendingSendRecv> 
 // A captured call, as an op of a plan. Each launch of the plan makes a new call of the communicator.
 class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
  public:
-  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const comm::Call& call,
-               std::vector<comm::UserMessage> messages)
+  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
       : comm_(comm), order_key_(comm.get()), name_(op.name), call_(call), messages_(std::move(messages)) {
     for (const Range& range : op.reads) reads_.push_back(range.bytes);
     for (const Range& range : op.writes) writes_.push_back(range.bytes);
@@ -525,14 +505,14 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
     const std::shared_ptr<State> comm = communicator(op.here);
     Op own = op;
     const base::LockGuard lock(comm->mutex_);
-    if (call_.kind != comm::Collective::kMessage) return comm->start_call(call_, own, stream, runtime::enqueue);
+    if (call_.kind != Collective::kMessage) return comm->start_call(call_, own, stream, runtime::enqueue);
     if (comm->gpu) {
-      std::vector<comm::UserMessage> messages = messages_;
+      std::vector<UserMessage> messages = messages_;
       return comm->start_gpu_messages(messages, own, stream, runtime::enqueue);
     }
-    comm::CallRun& run = comm->take_run();
+    CallRun& run = comm->take_run();
     run.messages = messages_;
-    return comm->start_messages(run, own, stream, slip::runtime::enqueue);
+    return comm->start_messages(run, own, stream, runtime::enqueue);
   }
 
   const void* order_key() const override { return order_key_; }
@@ -546,13 +526,13 @@ class Communicator::State::CapturedCall final : public runtime::ExchangeSource {
   const std::weak_ptr<State> comm_;
   const void* const order_key_;
   const Name name_;
-  const comm::Call call_;
-  const std::vector<comm::UserMessage> messages_;  // of a call of sends and receives
-  std::vector<std::uint64_t> reads_, writes_;      // bytes of its ranges
+  const Call call_;
+  const std::vector<UserMessage> messages_;    // of a call of sends and receives
+  std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
 };
 
-void Communicator::State::capture(runtime::StreamState& stream, const Op& op, const comm::Call& call,
-                                  std::vector<comm::UserMessage> messages) {
+void Communicator::State::capture(runtime::StreamState& stream, const Op& op, const Call& call,
+                                  std::vector<UserMessage> messages) {
   runtime::require_stream(stream, op.here);
   stream.capture
       .load(std::memory_order_acquire)  // acquire: this thread sees the constructed capture

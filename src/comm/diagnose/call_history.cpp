@@ -1,5 +1,8 @@
 #include "comm/diagnose/call_history.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 
 namespace slip::comm {
@@ -11,6 +14,19 @@ std::optional<T> read_at(std::span<const std::byte> bytes, std::size_t offset) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
+}
+
+std::string difference_text(int rank, const CallHistory::Snapshot& own, int other_rank,
+                            const CallHistory::Snapshot& other) {
+  if (own.count != other.count) {
+    const bool more = own.count > other.count;
+    const Signature* const call =
+        (more ? own : other).find(static_cast<std::uint32_t>(std::min(own.count, other.count) + 1));
+    return fmt::format("rank {} made {} calls and rank {} made {}{}", rank, own.count, other_rank, other.count,
+                       call ? fmt::format(": rank {} alone called {}", more ? rank : other_rank, call->text()) : "");
+  }
+  return fmt::format("rank {} and rank {} made {} calls each, and a call before the last {} differs", rank, other_rank,
+                     own.count, CallHistory::kCalls);
 }
 
 }  // namespace
@@ -36,6 +52,24 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
     if (!first || static_cast<std::int32_t>(call.number() - first->first.number()) < 0) first.emplace(call, *theirs);
   }
   return first;
+}
+
+// If the calls of two ranks differ, every rank differs from at least one of the two. So every rank throws.
+void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& history, const transport::SetupCall& call,
+                        Here here) {
+  const int rank = bootstrap.rank();
+  const CallHistory::Snapshot own = history.snapshot();
+  const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
+  for (int other = 0; other < bootstrap.nranks(); ++other) {
+    const CallHistory::Snapshot& theirs = all[static_cast<std::size_t>(other)];
+    if (theirs.count == own.count && theirs.digest == own.digest) continue;
+    if (const auto difference = first_difference(own, theirs))
+      throw CallMismatch(rank, difference->first, other, difference->second);
+    throw Error(ErrorCode::kMismatch,
+                difference_text(rank, own, other, theirs) +
+                    ": all ranks of a communicator must make the same calls in the same order",
+                here);
+  }
 }
 
 std::vector<std::byte> CallMonitor::answer() {

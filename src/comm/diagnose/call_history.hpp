@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "comm/api/call.hpp"
-#include "transport/bootstrap/control_server.hpp"
+#include "transport/bootstrap/bootstrap.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip::comm {
@@ -64,6 +64,10 @@ class CallHistory {
 // The first call number that both histories hold with different signatures: this rank's signature and the other's.
 std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
                                                                 const CallHistory::Snapshot& other);
+
+// Compares the histories of all ranks, which call it together. Throws on all of them if they differ.
+void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& history, const transport::SetupCall& call,
+                        Here here);
 
 // Answers requests of other ranks for this rank's ledger entry and history, even while the threads of this rank wait.
 class CallMonitor final : public transport::RankMonitor {
