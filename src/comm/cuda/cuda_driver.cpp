@@ -78,4 +78,21 @@ DeviceScope::~DeviceScope() {
   static_cast<void>(cudaSetDevice(before_));
 }
 
+std::byte* StagingBuffers::at_least(std::uint64_t bytes, int gpu) {
+  if (bytes_ < bytes) {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation)
+      backend::raise_out_of_memory(bytes, gpu, "staging memory of a collective", {});
+    backend::check(status, "cudaMalloc", gpu);
+    buffers_.push_back(static_cast<std::byte*>(memory));
+    bytes_ = bytes;
+  }
+  return buffers_.back();
+}
+
+void StagingBuffers::free() noexcept {
+  for (std::byte* buffer : buffers_) static_cast<void>(cudaFree(buffer));
+}
+
 }  // namespace slip::comm

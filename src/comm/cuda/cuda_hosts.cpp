@@ -7,57 +7,26 @@
 
 #include "backend/cuda/check.hpp"
 #include "base/fail.hpp"
-#include "base/thread.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::comm {
 namespace {
 
-// Pinned memory is not freed but reused: cudaHostUnregister may wait for kernels of other communicators, and these
-// kernels may wait for the rank that frees the memory.
-class StagingPool {
- public:
-  static std::shared_ptr<StagingMemory> take(int gpu) {
-    std::unique_ptr<StagingMemory> found = find();
-    if (!found) found = make(gpu);
-    std::memset(found->data, 0, StagingMemory::kFlagBytes);
-    return {found.release(), [](StagingMemory* memory) {
-              if (memory->retired) return;
-              const base::LockGuard lock(idle().mutex);
-              idle().memory.emplace_back(memory);
-            }};
-  }
-
- private:
-  static std::unique_ptr<StagingMemory> find() {
-    Idle& all = idle();
-    const base::LockGuard lock(all.mutex);
-    if (all.memory.empty()) return nullptr;
-    std::unique_ptr<StagingMemory> result = std::move(all.memory.back());
-    all.memory.pop_back();
-    return result;
-  }
-  // Ordinary memory that is registered, not memory of cudaHostAlloc: ranks of one host let the kernel copy between
-  // their address spaces, and the kernel cannot access mappings of the driver.
-  static std::unique_ptr<StagingMemory> make(int gpu) {
-    constexpr std::size_t kHugePage = 2 << 20;
-    constexpr std::size_t kBytes = (StagingMemory::kBytes + kHugePage - 1) / kHugePage * kHugePage;
-    void* const data = std::aligned_alloc(kHugePage, kBytes);
-    if (!data) throw Error(ErrorCode::kOutOfMemory, "no host memory for the staging of a communicator on GPUs", {});
-    static_cast<void>(::madvise(data, kBytes, MADV_HUGEPAGE));
-    std::memset(data, 0, kBytes);
-    const cudaError_t status = cudaHostRegister(data, kBytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (status != cudaSuccess) std::free(data);
-    backend::check(status, "cudaHostRegister", gpu);
-    return std::make_unique<StagingMemory>(StagingMemory{static_cast<std::byte*>(data), false});
-  }
-  struct Idle {
-    base::Mutex mutex;
-    std::vector<std::unique_ptr<StagingMemory>> memory SLIP_GUARDED_BY(mutex);
-  };
-  static Idle& idle() { return base::process_wide<Idle>(); }
-};
+// Ordinary memory that is registered, not memory of cudaHostAlloc: ranks of one host let the kernel copy between their
+// address spaces, and the kernel cannot access mappings of the driver.
+std::unique_ptr<StagingMemory> make_pinned(int gpu) {
+  constexpr std::size_t kHugePage = 2 << 20;
+  constexpr std::size_t kBytes = (StagingMemory::kBytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const data = std::aligned_alloc(kHugePage, kBytes);
+  if (!data) throw Error(ErrorCode::kOutOfMemory, "no host memory for the staging of a communicator on GPUs", {});
+  static_cast<void>(::madvise(data, kBytes, MADV_HUGEPAGE));
+  std::memset(data, 0, kBytes);
+  const cudaError_t status = cudaHostRegister(data, kBytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (status != cudaSuccess) std::free(data);
+  backend::check(status, "cudaHostRegister", gpu);
+  return std::make_unique<StagingMemory>(StagingMemory{static_cast<std::byte*>(data), false});
+}
 
 }  // namespace
 
@@ -116,7 +85,10 @@ std::unique_ptr<GpuCalls> CudaHosts::meet(transport::Bootstrap& bootstrap, const
 CudaHosts::CudaHosts(transport::Bootstrap& bootstrap, const Device& device)
     : rank_(bootstrap.rank()), nranks_(bootstrap.nranks()), gpu_(gpu_of(device)), order_(device) {
   const DeviceScope scope(gpu_);
-  memory_ = StagingPool::take(gpu_);
+  // Registered as portable, so it serves all GPUs.
+  memory_ = ReusedMemory<StagingMemory>::take([](const StagingMemory&) { return true; },
+                                              [this] { return make_pinned(gpu_); });
+  std::memset(memory_->data, 0, StagingMemory::kFlagBytes);
 }
 
 // A graph with calls of this communicator may still exist, although the program should have destroyed it before. Its

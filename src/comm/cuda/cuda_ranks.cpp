@@ -7,7 +7,6 @@
 
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
-#include "base/thread.hpp"
 #include "comm/plan/host_program.hpp"
 #include "runtime/core.hpp"
 
@@ -28,47 +27,21 @@ constexpr int kMaxWaitingBlocks = 8;
 // two ranks take 7.2 us with 66 blocks of 32 KiB each, and 7.9 us with 132 blocks.
 constexpr std::uint64_t kBytesOfBlock = 32 << 10;
 
-// Control memory is not freed but reused: cudaFree would wait for kernels of other communicators, and these kernels may
-// wait for the rank that frees the memory.
-class ControlPool {
- public:
-  static std::shared_ptr<ControlMemory> take(int gpu, std::size_t bytes) {
-    std::unique_ptr<ControlMemory> found = find(gpu, bytes);
-    if (!found) found = make(gpu, bytes);
-    backend::check(cudaMemsetAsync(found->control, 0, bytes, found->stream), "cudaMemsetAsync", gpu);
-    backend::check(cudaStreamSynchronize(found->stream), "cudaStreamSynchronize", gpu);
-    return {found.release(), [](ControlMemory* memory) {
-              if (memory->retired) return;
-              const base::LockGuard lock(idle().mutex);
-              idle().memory.emplace_back(memory);
-            }};
-  }
-
- private:
-  static std::unique_ptr<ControlMemory> find(int gpu, std::size_t bytes) {
-    Idle& all = idle();
-    const base::LockGuard lock(all.mutex);
-    const auto place = std::find_if(all.memory.begin(), all.memory.end(),
-                                    [&](const auto& one) { return one->gpu == gpu && one->bytes == bytes; });
-    if (place == all.memory.end()) return nullptr;
-    std::unique_ptr<ControlMemory> result = std::move(*place);
-    all.memory.erase(place);
-    return result;
-  }
-  static std::unique_ptr<ControlMemory> make(int gpu, std::size_t bytes) {
+std::shared_ptr<ControlMemory> take_control_memory(int gpu, std::size_t bytes) {
+  const auto fits = [&](const ControlMemory& one) { return one.gpu == gpu && one.bytes == bytes; };
+  const auto make = [&] {
     auto made = std::make_unique<ControlMemory>();
     made->gpu = gpu;
     made->bytes = bytes;
     backend::check(cudaMalloc(reinterpret_cast<void**>(&made->control), bytes), "cudaMalloc", gpu);
     backend::check(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu);
     return made;
-  }
-  struct Idle {
-    base::Mutex mutex;
-    std::vector<std::unique_ptr<ControlMemory>> memory SLIP_GUARDED_BY(mutex);
   };
-  static Idle& idle() { return base::process_wide<Idle>(); }
-};
+  std::shared_ptr<ControlMemory> result = ReusedMemory<ControlMemory>::take(fits, make);
+  backend::check(cudaMemsetAsync(result->control, 0, bytes, result->stream), "cudaMemsetAsync", gpu);
+  backend::check(cudaStreamSynchronize(result->stream), "cudaStreamSynchronize", gpu);
+  return result;
+}
 
 DeviceLocation location_of(const BufferLocation& place, int rank) {
   const bool own = place.space == BufferSpace::kInput || place.space == BufferSpace::kOutput;
@@ -149,7 +122,7 @@ void CudaRanks::connect(Here here) {
   own.multiprocessors = properties.multiProcessorCount;
   backend::check(cudaDeviceGetAttribute(&own.mps, cudaDevAttrMpsEnabled, gpu_), "cudaDeviceGetAttribute", gpu_);
   choose_mode(bootstrap_.all_gather(own));
-  controls_.own = ControlPool::take(gpu_, ControlLayout::bytes(nranks_));
+  controls_.own = take_control_memory(gpu_, ControlLayout::bytes(nranks_));
   ControlHandle handle;
   backend::check(cudaIpcGetMemHandle(&handle.handle, controls_.own->control), "cudaIpcGetMemHandle", gpu_);
   handle.address = reinterpret_cast<std::uint64_t>(controls_.own->control);
@@ -225,9 +198,7 @@ CudaRanks::~CudaRanks() {
     const DeviceScope scope(gpu_);
     peers_.reset();
     for (void* address : controls_.opened) static_cast<void>(cudaIpcCloseMemHandle(address));
-    for (const auto& buffers : staging_.buffers) {
-      for (std::byte* buffer : buffers) static_cast<void>(cudaFree(buffer));
-    }
+    for (StagingBuffers& buffers : staging_) buffers.free();
     for (const auto& [shape, program] : programs_.uploaded)
       static_cast<void>(cudaFree(const_cast<std::byte*>(program)));
   } catch (const Error&) {  // the device is lost
@@ -239,10 +210,6 @@ void CudaRanks::start(GpuWatch watch) {
   watch_.start({&bootstrap_, &shared_, &*peers_, controls_.own.get(), mode_}, std::move(watch));
 }
 
-void CudaRanks::stop() noexcept { watch_.stop(); }
-
-void CudaRanks::drain() noexcept { watch_.drain(); }
-
 std::uint64_t CudaRanks::start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) {
   order_.require_stream_of_device(stream, op.here);
   const DeviceScope scope(gpu_);
@@ -253,19 +220,6 @@ std::uint64_t CudaRanks::start_call(const GpuCall& call, Op& op, runtime::Stream
 }
 
 // --- a collective ---
-
-std::byte* CudaRanks::staging(int which, std::uint64_t bytes) {
-  if (staging_.bytes[which] < bytes) {
-    void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, bytes);
-    if (status == cudaErrorMemoryAllocation)
-      backend::raise_out_of_memory(bytes, gpu_, "staging memory of a collective", {});
-    backend::check(status, "cudaMalloc", gpu_);
-    staging_.buffers[which].push_back(static_cast<std::byte*>(memory));
-    staging_.bytes[which] = bytes;
-  }
-  return staging_.buffers[which].back();
-}
 
 // Whether all these ranks have waited in a kernel for long: only then kernels write RankPage::begun. `ranks`: a bit
 // mask.
@@ -292,7 +246,7 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
     const PeerMemory::Found found = must_stage ? PeerMemory::Found{} : peers_->find(data);
     if (!found.bases) {  // no other process can map it, or the call needs a copy of it
       must_stage = false;
-      placed.staged = staging(which, bytes);
+      placed.staged = staging_[which].at_least(bytes, gpu_);
       data = placed.staged;
       continue;
     }

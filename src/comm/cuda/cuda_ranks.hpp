@@ -18,7 +18,6 @@
 #include <span>
 #include <vector>
 
-#include "base/thread.hpp"
 #include "comm/api/gpu_calls.hpp"
 #include "comm/cuda/cuda_driver.hpp"
 #include "comm/cuda/cuda_kernels.hpp"
@@ -97,12 +96,12 @@ class CudaRanks final : public GpuCalls {
   ~CudaRanks() override;
 
   void start(GpuWatch watch) override;
-  void stop() noexcept override;
+  void stop() noexcept override { watch_.stop(); }
   void limit_blocks(int max) override;
   std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) override;
   std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                runtime::StreamState& stream, Submit& submit) override;
-  void drain() noexcept override;
+  void drain() noexcept override { watch_.drain(); }
 
  private:
   CudaRanks(transport::Bootstrap& bootstrap, const Device& device);
@@ -121,7 +120,6 @@ class CudaRanks final : public GpuCalls {
   void place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed, Readers readers,
              Here here);
   bool all_wait(std::uint64_t ranks) const;
-  std::byte* staging(int which, std::uint64_t bytes);
 
   struct Launch {
     CallKernel kernel = nullptr;
@@ -182,11 +180,7 @@ class CudaRanks final : public GpuCalls {
     int expected = 0;        // calls that probably wait long as well
   };
   LongWaits long_waits_;
-  struct StagingBuffers {
-    std::vector<std::byte*> buffers[2];  // input, output; the last one is the largest, the others may be in use
-    std::uint64_t bytes[2] = {};         // of the last one
-  };
-  StagingBuffers staging_;
+  StagingBuffers staging_[2];  // input, output
   CallOrder order_;
 };
 

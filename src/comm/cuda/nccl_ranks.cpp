@@ -155,7 +155,7 @@ NcclRanks::~NcclRanks() {
   connection_.reset();
   try {
     const DeviceScope scope(gpu_);
-    for (std::byte* buffer : staging_.buffers) static_cast<void>(cudaFree(buffer));
+    staging_.free();
     if (barrier_) static_cast<void>(cudaFree(barrier_));
     if (page_) static_cast<void>(cudaFreeHost(page_));
   } catch (const Error&) {  // the device is lost
@@ -165,32 +165,19 @@ NcclRanks::~NcclRanks() {
 
 void NcclRanks::start(GpuWatch watch) { watch_.start({&bootstrap_, &*connection_, page_, gpu_}, std::move(watch)); }
 
-void NcclRanks::stop() noexcept { watch_.stop(); }
-
-void NcclRanks::drain() noexcept { watch_.drain(); }
-
 // --- staging memory ---
 
 void NcclRanks::stage(std::byte*& data, std::uint64_t bytes, bool is_output) {
-  if (data && bytes > 0) staging_.of_call.push_back({data, nullptr, bytes, is_output, &data});
+  if (data && bytes > 0) staged_.push_back({data, nullptr, bytes, is_output, &data});
 }
 
 void NcclRanks::allocate_staging() {
   constexpr std::uint64_t kAlignment = 256;
   std::uint64_t needed = 0;
-  for (const Staged& one : staging_.of_call) needed += (one.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  for (const Staged& one : staged_) needed += (one.bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (needed == 0) return;
-  if (staging_.bytes < needed) {
-    void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, needed);
-    if (status == cudaErrorMemoryAllocation)
-      backend::raise_out_of_memory(needed, gpu_, "staging memory of a collective", {});
-    backend::check(status, "cudaMalloc", gpu_);
-    staging_.buffers.push_back(static_cast<std::byte*>(memory));
-    staging_.bytes = needed;
-  }
-  std::byte* next = staging_.buffers.back();
-  for (Staged& one : staging_.of_call) {
+  std::byte* next = staging_.at_least(needed, gpu_);
+  for (Staged& one : staged_) {
     *one.place = one.own = next;
     next += (one.bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
@@ -218,7 +205,7 @@ std::uint64_t NcclRanks::start_call(const GpuCall& asked, Op& op, runtime::Strea
   const Call& call = asked.call;
   auto* input = const_cast<std::byte*>(asked.input);
   std::byte* output = asked.output;
-  staging_.of_call.clear();
+  staged_.clear();
   const bool overwrites_input = call.kind == Collective::kAllToAll && input == output && nranks_ > 1;
   if (!op.reads.empty() && (overwrites_input || is_host_memory(op.reads[0]))) stage(input, op.reads[0].bytes, false);
   if (!op.writes.empty() && is_host_memory(op.writes[0])) stage(output, op.writes[0].bytes, true);
@@ -235,7 +222,7 @@ std::uint64_t NcclRanks::start_messages(std::span<const UserMessage> messages, s
   NcclWatch::Noted noted{ticket, {}, {}};
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  staging_.of_call.clear();
+  staged_.clear();
   for (UserMessage& message : own) {
     bytes += message.bytes;
     if (message.bytes == 0) continue;  // NCCL does not get it
@@ -266,7 +253,7 @@ void NcclRanks::put(const NcclWatch::Noted& call, cudaStream_t stream,
   const auto copy = [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
     backend::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync", gpu_);
   };
-  for (const Staged& one : staging_.of_call) {
+  for (const Staged& one : staged_) {
     if (!one.is_output) copy(one.own, one.user, one.bytes);
   }
   MemoryOperation begin[] = {write_32(&page_->state, NcclPage::begun(call.ticket))};
@@ -280,7 +267,7 @@ void NcclRanks::put(const NcclWatch::Noted& call, cudaStream_t stream,
   }
   MemoryOperation end[] = {write_32(&page_->state, NcclPage::ended(call.ticket))};
   put_memory_operations(stream, end, gpu_);
-  for (const Staged& one : staging_.of_call) {
+  for (const Staged& one : staged_) {
     if (one.is_output) copy(one.user, one.own, one.bytes);
   }
 }

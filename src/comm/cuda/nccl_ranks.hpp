@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/api/gpu_calls.hpp"
+#include "comm/cuda/cuda_driver.hpp"
 #include "comm/cuda/cuda_streams.hpp"
 #include "comm/cuda/nccl_watch.hpp"
 #include "comm/delegate/nccl_connection.hpp"
@@ -29,11 +30,11 @@ class NcclRanks final : public GpuCalls {
   ~NcclRanks() override;
 
   void start(GpuWatch watch) override;
-  void stop() noexcept override;
+  void stop() noexcept override { watch_.stop(); }
   std::uint64_t start_call(const GpuCall& call, Op& op, runtime::StreamState& stream, Submit& submit) override;
   std::uint64_t start_messages(std::span<const UserMessage> messages, std::uint64_t ticket, Op& op,
                                runtime::StreamState& stream, Submit& submit) override;
-  void drain() noexcept override;
+  void drain() noexcept override { watch_.drain(); }
   std::string engine() const override { return connection_->library().text(); }
 
  private:
@@ -72,12 +73,8 @@ class NcclRanks final : public GpuCalls {
   NcclWatch watch_;
 
   // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
-  struct Staging {
-    std::vector<Staged> of_call;
-    std::vector<std::byte*> buffers;  // the last one is the largest, the others may be in use
-    std::uint64_t bytes = 0;          // of the last one
-  };
-  Staging staging_;
+  std::vector<Staged> staged_;  // of the present call
+  StagingBuffers staging_;
   CallOrder order_;
 };
 
