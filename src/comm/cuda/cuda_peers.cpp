@@ -18,8 +18,8 @@ PeerMemory::PeerMemory(Setup setup, PublishedMemory* all) : setup_(std::move(set
 PeerMemory::~PeerMemory() {
   for (const auto& closer : closers_) closer->join();
   for (const auto& of_owner : opened_) {
-    for (const Opened& one : of_owner) {
-      if (one.is_open) static_cast<void>(cudaIpcCloseMemHandle(one.address));
+    for (void* const address : of_owner) {
+      if (address) static_cast<void>(cudaIpcCloseMemHandle(address));
     }
   }
   static_cast<void>(cudaGetLastError());
@@ -103,27 +103,28 @@ PeerMemory::Found PeerMemory::find(const std::byte* data) {
 }
 
 void PeerMemory::open(int owner, int index) {
-  Opened& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
+  void*& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
   const PublishedAllocation& one = all_[owner].allocations[index];
-  const cudaError_t status = cudaIpcOpenMemHandle(&mine.address, one.handle, cudaIpcMemLazyEnablePeerAccess);
-  mine.is_open = status == cudaSuccess;
-  if (!mine.is_open) static_cast<void>(cudaGetLastError());
+  if (cudaIpcOpenMemHandle(&mine, one.handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+    mine = nullptr;
+    static_cast<void>(cudaGetLastError());
+  }
   // release: the owner posts the address only after the mapping exists.
-  all_[owner].mapped[index][setup_.rank].store(
-      mine.is_open ? reinterpret_cast<std::uint64_t>(mine.address) : kNotMappable, std::memory_order_release);
+  all_[owner].mapped[index][setup_.rank].store(mine ? reinterpret_cast<std::uint64_t>(mine) : kNotMappable,
+                                               std::memory_order_release);
 }
 
 void PeerMemory::close(int owner, int index) {
-  Opened& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
+  void*& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
   PublishedAllocation& one = all_[owner].allocations[index];
   all_[owner].mapped[index][setup_.rank].store(0, std::memory_order_relaxed);  // relaxed: `closed` publishes it
   closers_.push_back(std::make_unique<base::Thread>());
-  closers_.back()->start("slip-ipc-close", [address = mine.address, is_open = mine.is_open, gpu = setup_.gpu, &one] {
+  closers_.back()->start("slip-ipc-close", [address = mine, gpu = setup_.gpu, &one] {
     static_cast<void>(cudaSetDevice(gpu));
-    if (is_open) static_cast<void>(cudaIpcCloseMemHandle(address));
+    if (address) static_cast<void>(cudaIpcCloseMemHandle(address));
     one.closed.fetch_add(1, std::memory_order_release);  // the owner may use the entry again
   });
-  mine = {};
+  mine = nullptr;
 }
 
 void PeerMemory::serve() {

@@ -52,8 +52,6 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  bool one_process() const { return one_process_; }
-
   // The addresses by which the readers reach these bytes of this rank. The caller is the thread that enqueues the call.
   struct Found {
     const std::uint64_t* bases = nullptr;  // by reader; null: no other process can map this memory
@@ -74,10 +72,6 @@ class PeerMemory {
     std::uint64_t bases[kMaxGpuRanks] = {};
     bool complete = false;
   };
-  struct Opened {
-    void* address = nullptr;
-    bool is_open = false;
-  };
   int publish(const Allocation& allocation);
   void retire(int index);
   void retire_freed();
@@ -89,7 +83,7 @@ class PeerMemory {
   bool one_process_ = true;
   std::uint64_t own_bases_[kMaxGpuRanks] = {};
   std::map<std::uint64_t, Own> by_base_;
-  std::vector<std::vector<Opened>> opened_;  // by owner and index; only the watch thread uses it
+  std::vector<std::vector<void*>> opened_;  // by owner and index; null: not opened; only the watch thread uses it
   std::vector<std::unique_ptr<base::Thread>> closers_;
 };
 

@@ -108,7 +108,7 @@ void CudaWatch::look() {
     pending_.fail(*error);
     return release_waits();
   }
-  const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
+  const RankPage& page = own_page();
   if (load(page.mismatch_state) != 0) return report_mismatch();
   count_calls();
   const bool together = setup_.mode == MeetingMode::kTogether;
@@ -136,12 +136,11 @@ void CudaWatch::count_calls() {
   if (setup_.mode != MeetingMode::kTogether || ++looks_ % kLooksPerCount != 0) return;
   {
     const base::LockGuard lock(mutex_);
-    if (count_ == load(setup_.shared->pages()[setup_.bootstrap->rank()].counted)) return;
+    if (count_ == load(own_page().counted)) return;
   }
-  backend::check(
-      cudaMemcpyAsync(&setup_.shared->pages()[setup_.bootstrap->rank()].counted, &setup_.control->control->calls,
-                      sizeof(std::uint32_t), cudaMemcpyDeviceToHost, setup_.control->stream),
-      "cudaMemcpyAsync", setup_.control->gpu);
+  backend::check(cudaMemcpyAsync(&own_page().counted, &setup_.control->control->calls, sizeof(std::uint32_t),
+                                 cudaMemcpyDeviceToHost, setup_.control->stream),
+                 "cudaMemcpyAsync", setup_.control->gpu);
 }
 
 void CudaWatch::keep_ledger(std::uint32_t ended, std::uint32_t begun) {
@@ -246,7 +245,7 @@ bool CudaWatch::fail_message(int other, std::int64_t since_ns) {
 // The kernel compares signatures without their numbers. All ranks number their calls alike, so the number of this
 // rank's call is that of both. It is not known if a replayed CUDA graph made the call.
 void CudaWatch::report_mismatch() {
-  const RankPage& page = setup_.shared->pages()[setup_.bootstrap->rank()];
+  const RankPage& page = own_page();
   std::uint64_t number = 0;
   {
     const base::LockGuard lock(mutex_);

@@ -64,6 +64,7 @@ class CudaWatch {
   void check_messages();
   bool fail_message(int other, std::int64_t since_ns);
   void report_mismatch();
+  RankPage& own_page() const { return setup_.shared->pages()[setup_.bootstrap->rank()]; }
   bool is_missing(int rank) const;
   int first_missing() const;
   Noted call_at(std::uint32_t count) const;
