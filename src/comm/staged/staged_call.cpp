@@ -82,7 +82,7 @@ std::uint64_t StagedCollective::offset(std::uint64_t index) const {
   return index * part_elements_ * bytes_of(call_.type);
 }
 
-bool StagedCollective::same(const StagedCollective& other) const {
+bool StagedCollective::operator==(const StagedCollective& other) const {
   return Signature::of(call_, 0) == Signature::of(other.call_, 0) && call_.scale.bytes == other.call_.scale.bytes;
 }
 
@@ -137,13 +137,6 @@ std::uint64_t StagedMessages::bytes() const {
 
 std::uint64_t parts_of(const StagedCall& call) {
   return std::visit([](const auto& one) { return one.parts(); }, call);
-}
-
-bool same(const StagedCall& a, const StagedCall& b) {
-  if (a.index() != b.index()) return false;
-  if (const auto* const collective = std::get_if<StagedCollective>(&a))
-    return collective->same(std::get<StagedCollective>(b));
-  return std::get<StagedMessages>(a).same(std::get<StagedMessages>(b));
 }
 
 void write_steps(const StagedCollective& call, const std::byte* input, std::byte* output,

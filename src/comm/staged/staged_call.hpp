@@ -63,7 +63,7 @@ class StagedCollective {
   bool in_place() const { return blocks_.in == 1 && blocks_.out == 1; }
   const Blocks& blocks() const { return blocks_; }
   std::uint64_t offset(std::uint64_t index) const;  // of the part in each block, in bytes
-  bool same(const StagedCollective& other) const;
+  bool operator==(const StagedCollective& other) const;
 
  private:
   Call call_;
@@ -86,7 +86,7 @@ class StagedMessages {
   std::span<const Piece> pieces(std::uint64_t part) const;
   const UserMessage& message(const Piece& piece) const { return messages_[piece.message]; }  // without its address
   std::uint64_t bytes() const;                                                               // of all messages
-  bool same(const StagedMessages& other) const { return messages_ == other.messages_; }
+  bool operator==(const StagedMessages& other) const { return messages_ == other.messages_; }
 
  private:
   std::vector<UserMessage> messages_;
@@ -96,7 +96,6 @@ class StagedMessages {
 
 using StagedCall = std::variant<StagedCollective, StagedMessages>;
 std::uint64_t parts_of(const StagedCall& call);
-bool same(const StagedCall& a, const StagedCall& b);
 
 // A copy between device memory and a slot: rows that are `pitch` bytes apart in device memory and adjacent in the slot.
 struct StagedCopy {

@@ -100,7 +100,7 @@ std::uint32_t StagedThread::add(StagedCall call, Use use) {
     if (use == Use::kCaptured) {
       any_captured_.store(true, std::memory_order_relaxed);
       const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& one) {
-        return one->call && one->use == Use::kCaptured && same(*one->call, call);
+        return one->call && one->use == Use::kCaptured && *one->call == call;
       });
       if (found != entries_.end()) return static_cast<std::uint32_t>(found - entries_.begin()) + 1;
     }
