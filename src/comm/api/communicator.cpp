@@ -62,9 +62,7 @@ std::optional<SplitGroup> split_group(transport::Bootstrap& bootstrap, int color
   for (int rank = 0; rank < bootstrap.nranks(); ++rank) {
     if (choices[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
-  });
+  std::ranges::stable_sort(members, {}, [&](int rank) { return choices[static_cast<std::size_t>(rank)].key; });
   GroupRoot own;
   if (color >= 0 && members.front() == bootstrap.rank()) {
     try {

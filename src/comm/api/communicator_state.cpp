@@ -117,10 +117,11 @@ Communicator::State::State(const transport::Membership& group, const Device& on,
             &monitor->history,
             sim != nullptr} {
   calls.copy_choice.set_mode(requested.single_copy);
-  if (gpu) gpu->limit_blocks(requested.max_channels);
-  if (gpu)
+  if (gpu) {
+    gpu->limit_blocks(requested.max_channels);
     gpu->start({[this] { return error(); }, [this](ErrorCode code, const std::string& text) { fail(code, text); },
                 ledger_slot, timeout_ns(), this, &calls});
+  }
 }
 
 Communicator::State::~State() {
