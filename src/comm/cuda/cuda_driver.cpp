@@ -49,7 +49,7 @@ void put_memory_operations(cudaStream_t stream, std::span<MemoryOperation> opera
   static auto* const kBatch = backend::driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   constexpr std::size_t kMax = 256;  // the driver's limit for one call
   for (std::size_t begin = 0; begin < operations.size(); begin += kMax) {
-    const std::size_t count = operations.size() - begin < kMax ? operations.size() - begin : kMax;
+    const std::size_t count = std::min(operations.size() - begin, kMax);
     check_driver(kBatch(stream, static_cast<unsigned>(count), operations.data() + begin, 0), "cuStreamBatchMemOp", gpu);
   }
 }

@@ -364,7 +364,7 @@ void CudaRanks::put_call(cudaStream_t stream) {
     if (waits_long() && launch.blocks > kMaxWaitingBlocks)
       backend::check(launch_arrival(launch.parameters, stream), "cudaLaunchKernel", gpu_);
     backend::check(comm::launch(launch.kernel, launch.parameters, launch.blocks, stream), "cudaLaunchKernel", gpu_);
-  } else if (is_leader()) {
+  } else if (rank_ == 0) {
     put_by_leader(stream);
   } else {
     put_as_follower(stream);

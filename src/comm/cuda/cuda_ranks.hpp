@@ -151,8 +151,6 @@ class CudaRanks final : public GpuCalls {
   void put_messages(const MessageLaunch& launch, cudaStream_t stream);
   void launch_message_kernel(std::span<const DeviceMessage> messages, std::uint32_t rounds, cudaStream_t stream);
 
-  bool is_leader() const { return rank_ == 0; }
-
   transport::Bootstrap& bootstrap_;
   const int rank_, nranks_, gpu_;
   MeetingMode mode_ = MeetingMode::kTogether;
