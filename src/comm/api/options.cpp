@@ -20,6 +20,16 @@ void require_channels(int min, int max, Here here) {
              min, max, kMaxChannels);
 }
 
+// Sets an option that the program leaves open to the value that an environment variable names. `expected`: its values.
+template <class Option>
+void set_by_name(Option& option, std::optional<Option> (*find)(std::string_view), const char* variable,
+                 const std::string& name, const char* expected, Here here) {
+  if (name.empty() || option != Option::kAuto) return;
+  const std::optional<Option> found = find(name);
+  if (!found) base::fail(ErrorCode::kInvalidValue, here, "{}={}: {} is expected", variable, name, expected);
+  option = *found;
+}
+
 }  // namespace
 
 std::optional<Algorithm> algorithm_of(std::string_view name) {
@@ -51,24 +61,11 @@ RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here h
                           .min_channels = options.min_channels != 0 ? options.min_channels : base::env().min_channels,
                           .max_channels = options.max_channels != 0 ? options.max_channels : base::env().max_channels};
   require_channels(result.min_channels, result.max_channels, here);
-  if (const std::string& name = base::env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
-    const std::optional<Algorithm> found = algorithm_of(name);
-    if (!found)
-      base::fail(ErrorCode::kInvalidValue, here,
-                 "SLIP_ALGORITHM={}: auto, direct, ring, tree, doubling or relay is expected", name);
-    result.algorithm = *found;
-  }
-  if (const std::string& name = base::env().transport; !name.empty() && result.transport == Transport::kAuto) {
-    const std::optional<Transport> found = transport_of(name);
-    if (!found) base::fail(ErrorCode::kInvalidValue, here, "SLIP_TRANSPORT={}: auto or net is expected", name);
-    result.transport = *found;
-  }
-  if (const std::string name = base::env_text("SLIP_SINGLE_COPY"); !name.empty()) {
-    const std::optional<SingleCopy> found = single_copy_of(name);
-    if (!found)
-      base::fail(ErrorCode::kInvalidValue, here, "SLIP_SINGLE_COPY={}: auto, always or never is expected", name);
-    result.single_copy = *found;
-  }
+  set_by_name(result.algorithm, algorithm_of, "SLIP_ALGORITHM", base::env().algorithm,
+              "auto, direct, ring, tree, doubling or relay", here);
+  set_by_name(result.transport, transport_of, "SLIP_TRANSPORT", base::env().transport, "auto or net", here);
+  set_by_name(result.single_copy, single_copy_of, "SLIP_SINGLE_COPY", base::env_text("SLIP_SINGLE_COPY"),
+              "auto, always or never", here);
   const std::string& host = options.host.empty() ? base::env().host_id : options.host;
   if (!host.empty()) result.host = base::hash_of(host);
   return result;

@@ -59,8 +59,8 @@ struct RankConnections {
   TuningInputs tuning;
   double cores_each = 1;  // cores of this host for each of its ranks
   std::optional<Links> links;
-  std::shared_ptr<SimRanks> sim;        // null: the ranks run in real time
-  std::unique_ptr<comm::GpuCalls> gpu;  // null: the ranks are not on GPUs
+  std::shared_ptr<SimRanks> sim;  // null: the ranks run in real time
+  std::unique_ptr<GpuCalls> gpu;  // null: the ranks are not on GPUs
 
  private:
   void set_up(int inherited_topology_device, Here here);
