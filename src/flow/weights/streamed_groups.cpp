@@ -85,7 +85,6 @@ StreamedGroups::Acquired StreamedGroups::acquire(std::uint32_t group, std::uint3
     loads_.load(found, group, bytes.bytes, stream);
     if (!found.entry) no_place(group, here);
     acquired.range = memory_.slice(sizes_.resident_bytes + found.entry->begin, bytes.bytes);
-    acquired.on_demand = found.on_demand;
     const auto wait = [&] { stream.wait(found.entry->loaded, here); };
     if (found.on_demand) stalls_.measure(stream, wait);
     else if (found.must_wait) wait();

@@ -59,7 +59,6 @@ class StreamedGroups {
 
   struct Acquired {
     Range range;
-    bool on_demand = false;
     std::uint32_t planned = kNoOp;  // as in RingLoads::Use
     std::uint32_t skipped = 0;
   };
