@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "flow/gradients/gradient_report.hpp"
+#include "flow/gradients/gradient_times.hpp"
 #include "slip/gradients.hpp"
 #include "support/errors.hpp"
 

@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "flow/gradients/gradient_clock.hpp"
 #include "flow/gradients/gradient_set.hpp"
 #include "flow/gradients/gradient_step.hpp"
+#include "flow/gradients/gradient_times.hpp"
 
 namespace slip::flow {
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/fail.hpp"
-#include "flow/gradients/gradient_gpu.hpp"
 
 namespace slip::flow {
 namespace {
@@ -57,6 +56,13 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
 }
 
 }  // namespace
+
+bool on_gpu(const Device& device) { return device.info().name.starts_with("cuda"); }
+
+void meet_on_gpu(Communicator& comm, const Device& device, Here here) {
+  // An allocation of 0 bytes only synchronises the ranks.
+  if (on_gpu(device)) static_cast<void>(comm.allocate(0, "gradients: meeting", here));
+}
 
 std::string Parameter::text() const { return fmt::format("'{}' ({} bytes of {})", name, bytes, data_type_name(type)); }
 

@@ -10,6 +10,16 @@
 
 namespace slip::flow {
 
+// If the ranks on a GPU are threads of one process, the kernel of a call waits there for the kernels of the other
+// ranks. Some calls of the driver wait until the GPU is idle: opening a stream, loading a kernel, allocating and
+// freeing memory. If one rank makes such a call while the kernel of another rank waits for it, both wait for ever. So
+// Gradients makes these calls between two meetings of the ranks' threads, and no call of the communicator runs
+// meanwhile.
+bool on_gpu(const Device& device);
+
+// Returns when all ranks have called it. Only on GPUs: on other devices it does nothing.
+void meet_on_gpu(Communicator& comm, const Device& device, Here here);
+
 struct Parameter {
   std::string name;
   std::uint64_t bytes = 0;

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "flow/gradients/gradient_clock.hpp"
 #include "flow/gradients/gradient_set.hpp"
+#include "flow/gradients/gradient_times.hpp"
 
 namespace slip::flow {
 

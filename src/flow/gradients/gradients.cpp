@@ -7,14 +7,34 @@
 #include <utility>
 
 #include "base/fail.hpp"
+#include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "flow/gradients/cuda_gradients.hpp"
-#include "flow/gradients/gradient_gpu.hpp"
 #include "flow/gradients/gradient_norm.hpp"
 #include "flow/gradients/gradient_planner.hpp"
-#include "flow/gradients/gradient_report.hpp"
+#include "flow/gradients/gradient_times.hpp"
 
 namespace slip {
+namespace {
+
+// Memory of objects that were destroyed on a GPU with several ranks in this process (gradient_set.hpp). The rank that
+// frees cannot know which calls the other ranks have made meanwhile, so the memory is kept until the next seal(). Any
+// thread may add to it or free it. Never destroyed: at exit the CUDA runtime may be shut down already.
+struct Retired {
+  base::Mutex mutex;
+  std::vector<Buffer> memory SLIP_GUARDED_BY(mutex);
+};
+Retired& retired() { return base::process_wide<Retired>(); }
+
+// REQUIRES: no kernel waits for this rank.
+void free_retired() {
+  std::vector<Buffer> all;
+  const base::LockGuard lock(retired().mutex);
+  all.swap(retired().memory);
+}
+
+}  // namespace
 
 struct Gradients::State {
   State(Communicator communicator, const Device& on, GradientOptions asked);
@@ -112,13 +132,15 @@ bool Gradients::State::shares_gpu() const {
 }
 
 void Gradients::State::retire_memory() {
-  std::vector<Buffer> all;
-  const auto add = [&](std::vector<Buffer> some) { std::move(some.begin(), some.end(), std::back_inserter(all)); };
-  all.push_back(std::move(memory.buffer()));
-  if (scratch.bytes() > 0) all.push_back(std::move(scratch.buffer()));
-  if (norm) add(norm->release_memory());
-  if (planner) add(planner->release_memory());
-  flow::retire(std::move(all));
+  Retired& kept = retired();
+  const base::LockGuard lock(kept.mutex);
+  const auto keep = [&](std::vector<Buffer> some) SLIP_REQUIRES(kept.mutex) {
+    std::move(some.begin(), some.end(), std::back_inserter(kept.memory));
+  };
+  kept.memory.push_back(std::move(memory.buffer()));
+  if (scratch.bytes() > 0) kept.memory.push_back(std::move(scratch.buffer()));
+  if (norm) keep(norm->release_memory());
+  if (planner) keep(planner->release_memory());
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
@@ -149,7 +171,7 @@ void Gradients::State::seal(Here here) {
   const bool planned = options.buckets == BucketRule::kPlanned;
   ReduceCost cost = options.cost;
   if (planned && !cost.known()) cost = flow::measure_reduction(reduction, comm, device, stream, layout.bytes(), here);
-  flow::free_retired();
+  free_retired();
   set_memory(stream, here);
   step.emplace(comm, std::move(stream), parameters, reduction);
   clock.emplace(parameters.size());
