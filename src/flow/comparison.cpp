@@ -6,6 +6,7 @@
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
+#include "flow/costs/measuring.hpp"
 #include "flow/weights/step.hpp"
 #include "slip/gradient_report.hpp"
 #include "slip/runner.hpp"
@@ -31,10 +32,7 @@ std::vector<Picos> op_times(const TraceData& trace, std::uint64_t stream, std::s
       const TraceSpan& span = spans[step * ops + op];
       samples.push_back(span.ended - span.started);
     }
-    if (samples.empty()) continue;
-    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-    std::nth_element(samples.begin(), middle, samples.end());
-    times[op] = *middle;
+    if (!samples.empty()) times[op] = flow::median(samples);
   }
   return times;
 }

@@ -31,12 +31,6 @@ int pieces(Picos wanted, Picos each, int max) {
   return static_cast<int>(std::clamp<Picos>(wanted / std::max<Picos>(each, 1), 1, max));
 }
 
-Picos median(std::vector<Picos> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 constexpr DataType kReal[] = {DataType::kF8E4M3, DataType::kF8E5M2, DataType::kF16,
                               DataType::kBF16,   DataType::kF32,    DataType::kF64};
 
@@ -127,6 +121,12 @@ class Passes {
 
 }  // namespace
 
+Picos median(std::vector<Picos> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
 // Makes streams wait until the host opens the gate: hold() enqueues a wait for a value that open() stores. The
 // destructor opens the gate, too. Otherwise freeing memory would wait for the held streams forever.
 class Stopwatch::Gate : base::NoCopy {
@@ -203,7 +203,7 @@ OpMemory::OpMemory(const Graph& graph, const GraphOp& op) : op_(op) {
   for (Part& part : parts_) {
     part.first -= part.first % kAlignment;  // keeps the alignment that the bytes have in the value
     part.at = bytes_;
-    bytes_ += (part.last - part.first + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_ += aligned(part.last - part.first);
   }
   bytes_ = std::max(bytes_, kAlignment);  // an op may read and write no bytes
 }

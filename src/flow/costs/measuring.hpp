@@ -19,6 +19,9 @@ namespace slip::flow {
 inline constexpr double kPicosPerSecond = 1e12;
 inline constexpr Picos kMilli = 1'000'000'000;
 
+// Of an even number of times, the longer of both in the middle. REQUIRES: there is one.
+Picos median(std::vector<Picos> times);
+
 // Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
 // value that the stream waits for. Then it opens the gate. So the time of the host's calls does not count. The result
 // is the median of several batches. One thread at a time.

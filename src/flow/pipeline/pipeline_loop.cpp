@@ -3,6 +3,7 @@
 #include <cstring>
 #include <exception>
 
+#include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::flow {
@@ -17,8 +18,8 @@ PipelineLoop::PipelineLoop(const Device& device, const PipelineSpec& spec, const
     : device_(device),
       spec_(spec),
       plan_(plan),
-      in_(device.alloc(plan.depth * slot_bytes(plan.chunk * spec.bytes_in), MemoryKind::kDevice, kInName, here)),
-      out_(device.alloc(plan.depth * slot_bytes(plan.chunk * spec.bytes_out), MemoryKind::kDevice, kOutName, here)),
+      in_(device.alloc(plan.depth * aligned(plan.chunk * spec.bytes_in), MemoryKind::kDevice, kInName, here)),
+      out_(device.alloc(plan.depth * aligned(plan.chunk * spec.bytes_out), MemoryKind::kDevice, kOutName, here)),
       slots_(plan.depth) {
   renew_streams();
 }
@@ -31,7 +32,7 @@ void PipelineLoop::renew_streams() {
 void PipelineLoop::set_ends(PipelineEnds ends, Here here) {
   ends_ = std::move(ends);
   const auto pinned = [&](Buffer& buffer, std::uint64_t bytes, Name name) {
-    if (!buffer) buffer = device_.alloc(plan_.depth * slot_bytes(plan_.chunk * bytes), MemoryKind::kPinned, name, here);
+    if (!buffer) buffer = device_.alloc(plan_.depth * aligned(plan_.chunk * bytes), MemoryKind::kPinned, name, here);
   };
   if (ends_.stage_in) pinned(staging_in_, spec_.bytes_in, kFillName);
   if (ends_.stage_out) pinned(staging_out_, spec_.bytes_out, kEmptyName);
@@ -160,7 +161,7 @@ void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
 }
 
 Range PipelineLoop::slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const {
-  return slots.slice(index % plan_.depth * slot_bytes(plan_.chunk * element_bytes), elements_of(index) * element_bytes);
+  return slots.slice(index % plan_.depth * aligned(plan_.chunk * element_bytes), elements_of(index) * element_bytes);
 }
 
 }  // namespace slip::flow

@@ -72,8 +72,6 @@ class PipelineLoop {
 
 // Throws kInvalidValue with the numbers. Afterwards products of the spec's sizes cannot overflow.
 void require_sane(const PipelineSpec& spec, Here here);
-// The aligned size of a slot for `bytes` bytes.
-std::uint64_t slot_bytes(std::uint64_t bytes);
 std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth);
 // The time that each further chunk adds once the pipeline is full.
 Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines);

@@ -6,11 +6,11 @@
 #include "base/fail.hpp"
 #include "flow/costs/measuring.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip::flow {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kMaxChunks = 1'000'000;
 constexpr std::uint32_t kMaxDepth = 1024;
 constexpr Picos kNear = 100;                  // plans within 1/100 of the best time count as equally good
@@ -40,7 +40,7 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   plan.chunk = chunk;
   plan.chunks = divide_up(spec.elements, chunk);
   plan.depth = static_cast<std::uint32_t>(std::min<std::uint64_t>(depth, plan.chunks));
-  plan.memory = plan.depth * (slot_bytes(chunk * spec.bytes_in) + slot_bytes(chunk * spec.bytes_out));
+  plan.memory = plan.depth * (aligned(chunk * spec.bytes_in) + aligned(chunk * spec.bytes_out));
   plan.in = spec.stages.in.time_for(chunk * spec.bytes_in);
   plan.kernels = spec.stages.kernels.time_for(chunk * spec.bytes_in);
   plan.out = spec.stages.out.time_for(chunk * spec.bytes_out);
@@ -145,8 +145,7 @@ Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePl
     loop.drain(here);
     if (i > 0) times.push_back(loop.elapsed());  // run 0 is the warm-up
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 // Runs the loop with the smallest possible chunks: the time per chunk is the fixed cost of a chunk.
@@ -176,12 +175,10 @@ Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_eng
   return std::max(static_cast<Picos>(stages + 0.5), spec.stages.chunk);
 }
 
-std::uint64_t slot_bytes(std::uint64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
-
 std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth) {
   const std::uint64_t elements = std::min(chunk, spec.elements);
   return std::min<std::uint64_t>(depth, divide_up(spec.elements, elements)) *
-         (slot_bytes(elements * spec.bytes_in) + slot_bytes(elements * spec.bytes_out));
+         (aligned(elements * spec.bytes_in) + aligned(elements * spec.bytes_out));
 }
 
 void require_sane(const PipelineSpec& spec, Here here) {
