@@ -291,9 +291,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
   if (!files) return with_decode(measure_costs(graph, device, LoadProbe{}, here));
   LoadProbe load;
   const bool direct_reads = is_host_memory(device);
-  store::ReaderOptions options;
-  options.threads = direct_reads ? 1 : 4;
-  options.by_team = direct_reads;
+  store::ReaderOptions options = reader_options(direct_reads);
   if (direct_reads) {
     const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
     if (!cached->tensors.empty()) {

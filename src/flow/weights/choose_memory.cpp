@@ -21,9 +21,7 @@ struct MemoryChoice {
 std::function<std::uint64_t(const WeightGroup&)> compressed_bytes_of(const StreamedPass& pass,
                                                                      const GroupCatalog& catalog) {
   if (!catalog.any_packed()) return {};
-  return [&](const WeightGroup& group) {
-    return catalog.packed_bytes(pass.group_of_value(group.parts.front().bytes.value));
-  };
+  return [&](const WeightGroup& group) { return catalog.packed_bytes(pass.group_of(group)); };
 }
 
 class MemoryChooser {
@@ -79,7 +77,7 @@ class MemoryChooser {
     const std::vector<char> none(catalog_.size(), 0);
     MemoryChoice choice{none, none, plan.ring_bytes, plan.slot_bytes};
     for (const WeightGroup& planned : plan.groups) {
-      const std::uint32_t group = pass.group_of_value(planned.parts.front().bytes.value);
+      const std::uint32_t group = pass.group_of(planned);
       choice.resident[group] = planned.resident ? 1 : 0;
       choice.compressed[group] = planned.compressed_bytes > 0 ? 1 : 0;
     }

@@ -47,13 +47,12 @@ void GroupCatalog::compress(const Device& device, bool all, Here here) {
   }
   if (others.empty()) return;
   std::vector<WeightGroup> wanted;
-  for (const std::uint32_t i : others) wanted.push_back(groups_[i]);
-  own_packed_ = std::make_unique<const PackedGroups>(
-      device, wanted, values_,
-      [&](std::uint32_t group, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
-        return PackedGroups::view_part(sources_[others[group]], values_[part.bytes.value.index], part, scratch, here);
-      },
-      here);
+  std::vector<const WeightSource*> sources;
+  for (const std::uint32_t i : others) {
+    wanted.push_back(groups_[i]);
+    sources.push_back(&sources_[i]);
+  }
+  own_packed_ = std::make_unique<const PackedGroups>(device, wanted, values_, sources, here);
   for (std::size_t i = 0; i < others.size(); ++i) packed_[others[i]] = own_packed_->groups()[i];
 }
 
@@ -141,12 +140,9 @@ GroupSource GroupSource::compressed(const Device& device, const GroupSource& fro
   if (from.compressed_bytes() > 0) return from;
   GroupSource made;
   made.parts_ = from.parts_;
-  made.source_ = flow::PackedGroups::source_of(std::make_shared<const flow::PackedGroups>(
-      device, std::vector<WeightGroup>{flow::group_of(from.parts_, 0)}, from.parts_,
-      [&](std::uint32_t, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
-        return flow::PackedGroups::view_part(from.source_, from.parts_[part.bytes.value.index], part, scratch, here);
-      },
-      here));
+  made.source_ = flow::PackedGroups::source_of(
+      std::make_shared<const flow::PackedGroups>(device, std::vector<WeightGroup>{flow::group_of(from.parts_, 0)},
+                                                 from.parts_, std::vector<const WeightSource*>{&from.source_}, here));
   return made;
 }
 

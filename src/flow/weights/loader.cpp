@@ -23,13 +23,27 @@ std::vector<WeightSource> one_source(const Graph& graph, const WeightsPlan& plan
 
 bool is_host_memory(const Device& device) { return !device.info().name.starts_with("cuda"); }
 
+store::ReaderOptions reader_options(bool direct_reads) {
+  store::ReaderOptions options;
+  options.threads = direct_reads ? 1 : 4;
+  options.by_team = direct_reads;
+  return options;
+}
+
+void wait_for_all(std::span<const StreamRef> streams) noexcept {
+  for (const StreamRef stream : streams) {
+    try {
+      stream.sync();
+    } catch (const Error&) {  // a destructor cannot throw; step(), begin() and sync() report such errors
+    }
+  }
+}
+
 Loader::Loader(const Device& device, LoadedGroups groups, const LoadMemory& memory, Options options, Here here)
     : device_(device), all_(std::move(groups)), memory_(memory), options_(options) {
   const auto from_files = [](const WeightSource& source) { return source.files_ != nullptr; };
   const bool any_files = std::ranges::any_of(all_.sources, from_files);
-  store::ReaderOptions reads;
-  reads.threads = options.direct_reads ? 1 : 4;  // more threads would take cores from the kernels of a cpu device
-  reads.by_team = options.direct_reads;
+  const store::ReaderOptions reads = reader_options(options.direct_reads);
   if (any_files && options.purpose == Purpose::kRun) reader_ = std::make_unique<store::BlockReader>(reads, here);
   parts_.resize(all_.groups.size());
   const std::vector<Name> names = load_names(all_.groups, all_.values);
@@ -96,7 +110,7 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) {
   const WeightSource& source = all_.sources[index];
   Group group;
   if (planned.compressed_bytes > 0) {
-    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[index].get();
+    const PackedGroup* const packed = packed_of(index);
     if (options_.purpose == Purpose::kRun && (!packed || packed->bytes != planned.compressed_bytes))
       base::fail(ErrorCode::kInvalidValue, here,
                  "the plan has weight '{}' compressed to {} bytes, and the source has it {}: plan with "
@@ -218,8 +232,8 @@ void Loader::read_parts(std::uint32_t index, std::byte* into) {
 
 // Bytes between the parts of a group are not written.
 void Loader::fill(std::uint32_t index, std::byte* into) {
-  if (!all_.packed.empty() && all_.packed[index] && all_.packed[index]->image.block)
-    return unpack(*all_.packed[index], runtime::address(all_.packed[index]->image), into, {});
+  if (const PackedGroup* const packed = packed_of(index); packed && packed->image.block)
+    return unpack(*packed, runtime::address(packed->image), into, {});
   if (!parts_[index].empty()) return read_parts(index, into);
   for (const WeightGroup::Part& part : all_.groups[index].parts)
     PackedGroups::fill_part(all_.sources[index], value_of(part), part, {into + part.offset, part.bytes.bytes}, {});
@@ -230,7 +244,7 @@ void Loader::prepare_decoding(Here here) {
   std::uint64_t launches = 0;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].path != LoadPath::kDecode) continue;
-    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[i].get();
+    const PackedGroup* const packed = packed_of(i);
     launches += packed ? packed->parts.size() : 1;
   }
   if (launches == 0) return;
@@ -243,7 +257,7 @@ void Loader::prepare_decoding(Here here) {
   };
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].path != LoadPath::kDecode) continue;
-    const PackedGroup* const packed = all_.packed.empty() ? nullptr : all_.packed[i].get();
+    const PackedGroup* const packed = packed_of(i);
     std::vector<Decoding>& decodings = groups_[i].decodings;
     if (!packed) {
       decodings.push_back({.blocks_bytes = all_.groups[i].compressed_bytes,

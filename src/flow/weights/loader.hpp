@@ -46,7 +46,6 @@ class LoadSlots {
     to.record(slot.emptied);
   }
   StreamRef stream() const { return stream_; }
-  Range memory() const { return memory_; }
 
  private:
   struct Slot {
@@ -158,11 +157,14 @@ class Loader final : public GroupLoader {
   void issue_compressed(StreamRef stream, Range to, std::uint32_t group);
   void issue_decode(StreamRef stream, Range to, std::uint32_t group, Range packed);
   bool is_on_disk(std::uint32_t group) const;
+  const PackedGroup* packed_of(std::uint32_t group) const {  // null: the source does not have it compressed
+    return all_.packed.empty() ? nullptr : all_.packed[group].get();
+  }
   // Only the blocks of this compressed group are read from disk, each part with room for a direct read; the tables are
   // kept in memory. Otherwise a compressed group is read as a packed group, because it is copied in one piece.
   bool reads_blocks(std::uint32_t group) const {
     return options_.direct_reads && all_.groups[group].compressed_bytes > 0 && !all_.groups[group].resident &&
-           is_on_disk(group) && !all_.packed.empty() && all_.packed[group];
+           is_on_disk(group) && packed_of(group);
   }
   std::uint64_t slot_bytes(std::uint32_t group) const;  // to read it
   void keep_tables(Here here);
@@ -193,5 +195,12 @@ class Loader final : public GroupLoader {
 
 // True if device memory is memory of this process, so that a file read can write to it.
 bool is_host_memory(const Device& device);
+
+// How files are read. `direct_reads`: straight into device memory. More threads would then take cores from the kernels
+// of a cpu device.
+store::ReaderOptions reader_options(bool direct_reads);
+
+// For destructors: waits for each stream. A stream that failed is done at once, but the others may still run.
+void wait_for_all(std::span<const StreamRef> streams) noexcept;
 
 }  // namespace slip::flow

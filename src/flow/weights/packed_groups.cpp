@@ -154,7 +154,8 @@ std::span<const std::byte> PackedGroups::view_part(const WeightSource& source, c
 }
 
 PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>& groups,
-                           std::span<const GraphValue> values, const View& view, Here here) {
+                           std::span<const GraphValue> values, const std::vector<const WeightSource*>& sources,
+                           Here here) {
   std::vector<PackedGroup> open;  // groups without memory yet, and their blocks by part
   std::vector<model::EncodedBlocks> blocks;
   std::uint64_t bytes = 0;
@@ -183,7 +184,7 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
     group.decoded_bytes = groups[i].bytes;
     for (const WeightGroup::Part& part : groups[i].parts) {
       const GraphValue& weight = values[part.bytes.value.index];
-      const std::span<const std::byte> plain = view(i, part, scratch);
+      const std::span<const std::byte> plain = view_part(*sources[i], weight, part, scratch, here);
       // A part that begins or ends within a weight is treated as bytes, which are stored raw.
       model::Split split = model::split_of(weight.type);
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;
@@ -233,14 +234,10 @@ namespace slip {
 WeightSource WeightSource::compressed(const Device& device, const Graph& graph, const WeightSource& from, Here here) {
   from.check(graph, here);
   if (from.packed_) return from;
-  const std::span<const GraphValue> values = graph.values();
+  const std::vector<WeightGroup> groups = flow::make_weight_groups(graph);
   WeightSource source;
   source.packed_ = std::make_shared<const flow::PackedGroups>(
-      device, flow::make_weight_groups(graph), values,
-      [&](std::uint32_t, const WeightGroup::Part& part, std::vector<std::byte>& scratch) {
-        return flow::PackedGroups::view_part(from, values[part.bytes.value.index], part, scratch, here);
-      },
-      here);
+      device, groups, graph.values(), std::vector<const WeightSource*>(groups.size(), &from), here);
   return source;
 }
 

@@ -3,7 +3,6 @@
 // launch for each part (model/codec/kernel.hpp).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,13 +50,10 @@ void unpack(const PackedGroup& group, const std::byte* packed, std::byte* into, 
 class PackedGroups {
  public:
   using Group = std::shared_ptr<const PackedGroup>;
-  // The bytes of a part of a group: where they are, or written to `scratch`.
-  using View = std::function<std::span<const std::byte>(std::uint32_t group, const WeightGroup::Part& part,
-                                                        std::vector<std::byte>& scratch)>;
 
-  // Compresses all groups into pinned memory of the device, on all cores.
+  // Compresses all groups into pinned memory of the device, on all cores. `sources` by group.
   PackedGroups(const Device& device, const std::vector<WeightGroup>& groups, std::span<const GraphValue> values,
-               const View& view, Here here);
+               const std::vector<const WeightSource*>& sources, Here here);
   const std::vector<Group>& groups() const { return groups_; }
 
   // Of a source that is compressed, in memory or in files. In files a group must be whole blocks. Throws kInvalidValue
@@ -81,12 +77,13 @@ class PackedGroups {
   // Writes the source's bytes of one part, not compressed. The source is not one of compressed().
   static void fill_part(const WeightSource& source, const GraphValue& weight, const WeightGroup::Part& part,
                         std::span<std::byte> into, Here here);
-  // The same bytes for a View.
+
+ private:
+  // The same bytes: where they are, or written to `scratch`.
   static std::span<const std::byte> view_part(const WeightSource& source, const GraphValue& weight,
                                               const WeightGroup::Part& part, std::vector<std::byte>& scratch,
                                               Here here);
 
- private:
   std::vector<Buffer> memory_;
   std::vector<Group> groups_;
 };

@@ -29,6 +29,8 @@ sim::Description description_of(const Costs& costs, double kernel_slowdown, std:
                      .kernel_slowdown_ppm = ppm(costs.load_slowdown)}};
 }
 
+constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later ones are the same
+
 const Kernel kDecode{"decompress", [](const Args&) {}};
 
 // Loads that take time and move no bytes: every group is copied from the same memory. A group on disk is read first,
@@ -154,12 +156,21 @@ WeightsProof prove(const WeightsPlan& plan, const Graph& graph, const WeightSour
                    Here here) {
   WeightsProof proof;
   capture_weights(
-      plan, graph, [&](const Plan& captured) { proof = prove_captured(captured, kProvenSteps); }, source, direct_reads,
-      here);
+      plan, graph, [&](const Plan& captured) { proof = prove_captured(captured); }, source, direct_reads, here);
   return proof;
 }
 
 }  // namespace
+
+Plan capture_steps(StreamRef compute, std::span<const StreamRef> others, const std::function<void()>& issue_step,
+                   Here here) {
+  compute.begin_capture(here);
+  const Event begin = compute.record();
+  for (const StreamRef stream : others) stream.wait(begin);
+  for (int i = 0; i < kProvenSteps; ++i) issue_step();
+  for (const StreamRef stream : others) compute.wait(stream.record());
+  return compute.end_capture(here);
+}
 
 Device open_proof_device(std::uint64_t bytes, Here here) {
   Costs any;
@@ -167,12 +178,12 @@ Device open_proof_device(std::uint64_t bytes, Here here) {
   return sim::open_device(description_of(any, 0, memory_for(bytes)), {.run_functions = false}, here);
 }
 
-WeightsProof prove_captured(const Plan& captured, int steps) {
+WeightsProof prove_captured(const Plan& captured) {
   const Verification verification = verify(captured);
   WeightsProof proof;
   proof.verdict = verification.verdict;
   proof.text = verification.text(captured);
-  proof.steps = steps;
+  proof.steps = kProvenSteps;
   proof.ops = captured.nodes().size();
   for (const PlanNode& node : captured.nodes()) proof.waits += node.waits.size();
   proof.superfluous = verification.superfluous.size();
@@ -189,12 +200,8 @@ void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::fun
   Steps steps(sim.device, graph, plan, sim.memory, loader);
   std::vector<StreamRef> others = steps.others();
   for (const StreamRef stream : loader.streams()) others.push_back(stream);
-  steps.compute().begin_capture(here);
-  const Event begin = steps.compute().record();
-  for (const StreamRef stream : others) stream.wait(begin);
-  for (int i = 0; i < kProvenSteps; ++i) steps.issue(sim.inputs, sim.outputs);
-  for (const StreamRef stream : others) steps.compute().wait(stream.record());
-  Plan captured = steps.compute().end_capture(here);
+  Plan captured = capture_steps(
+      steps.compute(), others, [&] { steps.issue(sim.inputs, sim.outputs); }, here);
   look(captured);
 }
 

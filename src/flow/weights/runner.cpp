@@ -72,16 +72,10 @@ struct Runner::State {
 Runner::Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source, Here here)
     : state_(std::make_unique<State>(device, graph, plan, source, here)) {}
 
-// Waits for each stream: a stream that failed is done at once, but the others may still run.
 Runner::~Runner() {
   std::vector<StreamRef> streams = state_->steps.others();
   streams.push_back(state_->steps.compute());
-  for (const StreamRef stream : streams) {
-    try {
-      stream.sync();
-    } catch (const Error&) {  // a destructor cannot throw; step() and sync() report such errors
-    }
-  }
+  flow::wait_for_all(streams);
 }
 
 std::span<std::byte> Runner::input_bytes(Value value, Here here) {

@@ -101,8 +101,10 @@ void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::fun
 
 // A simulated device for a proof, with `bytes` of memory and more. No op accesses the bytes.
 Device open_proof_device(std::uint64_t bytes, Here here);
-WeightsProof prove_captured(const Plan& captured, int steps);
-inline constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later ones are the same
+// Captures the steps of a proof. `issue_step` issues one step to `compute` and to `others`.
+Plan capture_steps(StreamRef compute, std::span<const StreamRef> others, const std::function<void()>& issue_step,
+                   Here here);
+WeightsProof prove_captured(const Plan& captured);  // from capture_steps()
 
 // The ops of a graph in a trace, step after step.
 std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t compute_stream);

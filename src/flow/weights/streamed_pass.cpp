@@ -79,7 +79,7 @@ void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memor
   made.ring_bytes = memory.ring_bytes;
   made.slot_bytes = memory.slot_bytes;
   for (WeightGroup& planned : made.groups) {
-    const WeightGroup& group = catalog[groups_[planned.parts.front().bytes.value.index]];
+    const WeightGroup& group = catalog[group_of(planned)];
     planned.resident = group.resident;
     planned.offset = group.resident ? group.offset : 0;
     planned.from_disk = group.from_disk;
@@ -99,7 +99,7 @@ void StreamedPass::plan(const GroupCatalog& catalog, const StreamerMemory& memor
 
 void StreamedPass::make_table(Range ring) {
   table_ = make_pass_table(plan_, ring, order_.size());
-  for (PlannedLoad& load : table_.loads) load.group = group_of(load.group);
+  for (PlannedLoad& load : table_.loads) load.group = group_of(plan_.groups[load.group]);
   for (std::size_t i = 0; i < order_.size(); ++i) table_.uses[i].group = order_[i].group;
 }
 

@@ -92,11 +92,8 @@ class StreamedPass {
     times_ = times;
     make_graph(catalog);
   }
-  // The streamer's group that is this weight group of the plan.
-  std::uint32_t group_of(std::uint32_t planned) const {
-    return groups_[plan_.groups[planned].parts.front().bytes.value.index];
-  }
-  std::uint32_t group_of_value(Value value) const { return groups_[value.index]; }
+  // The streamer's group that is this weight group of the graph.
+  std::uint32_t group_of(const WeightGroup& planned) const { return groups_[planned.parts.front().bytes.value.index]; }
 
  private:
   void make_graph(const GroupCatalog& catalog);

@@ -21,8 +21,6 @@ namespace {
 constexpr std::uint64_t kProbeBytes = std::uint64_t{16} << 20;  // max bytes of a copy by which plan() measures loads
 constexpr std::size_t kMoreUses = 256;  // the log has room for twice the planned uses and these, if a step has more
 
-const Kernel kProvenUse{"use of weights", [](const Args&) {}};
-
 // Throws kNotPermitted if another thread is in a call of the same streamer. The call lasts as long as this object.
 class OneThread : base::NoCopy {
  public:
@@ -195,17 +193,11 @@ WeightStreamer::WeightStreamer(const Device& device, std::vector<StreamedGroup> 
                                Here here)
     : state_(std::make_unique<State>(device, groups, options, here)) {}
 
-// Waits for each stream: one that failed is done at once, but the others may still run.
 WeightStreamer::~WeightStreamer() {
   if (!state_->groups) return;
   std::vector<StreamRef> streams = state_->loader->streams();
   streams.push_back(state_->groups->stream());
-  for (const StreamRef stream : streams) {
-    try {
-      stream.sync();
-    } catch (const Error&) {  // a destructor cannot throw; begin() and sync() report such errors
-    }
-  }
+  flow::wait_for_all(streams);
 }
 
 WeightPass WeightStreamer::add_pass(std::string name, const std::vector<GroupUse>& uses, Here here) {
@@ -271,21 +263,17 @@ WeightsProof WeightStreamer::verify(WeightPass pass, Here here) const {
   device.sync(here);
   std::vector<StreamRef> others = loader.streams();
   others.push_back(groups.stream());
-  compute.begin_capture(here);
-  const Event begin = compute.record();
-  for (const StreamRef stream : others) stream.wait(begin);
-  for (int step = 0; step < flow::kProvenSteps; ++step) {
+  const auto issue_step = [&] {
     groups.begin(one.table(), one.table());
     for (std::uint32_t i = 0; i < one.order().size(); ++i) {
       const Range weights = groups.acquire(one.order()[i].group, i, compute, here).range;
-      compute.launch(kProvenUse, {.reads = {weights}, .writes = {}, .scalars = {}, .name = {}}, {});
+      compute.launch(*one.graph().ops()[i].kernel, {.reads = {weights}, .writes = {}, .scalars = {}, .name = {}}, {});
       for (std::uint32_t k = 0; k <= i; ++k) {
         if (one.order()[k].last == i) groups.release(one.order()[k].group, compute, here);
       }
     }
-  }
-  for (const StreamRef stream : others) compute.wait(stream.record());
-  return flow::prove_captured(compute.end_capture(here), flow::kProvenSteps);
+  };
+  return flow::prove_captured(flow::capture_steps(compute, others, issue_step, here));
 }
 
 Prediction WeightStreamer::predict(WeightPass pass, int steps, Here here) const {
