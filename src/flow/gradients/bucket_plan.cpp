@@ -232,6 +232,25 @@ void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here 
                profile.bytes());
 }
 
+std::vector<std::span<const GradientProfile::Gradient>> gradients_of(const GradientProfile& profile,
+                                                                     const BucketPlan& plan) {
+  std::vector<std::uint64_t> firsts;  // the first byte of each gradient
+  std::uint64_t sum = 0;
+  for (const GradientProfile::Gradient& gradient : profile.gradients) {
+    firsts.push_back(sum);
+    sum += gradient.bytes;
+  }
+  std::vector<std::span<const GradientProfile::Gradient>> result;
+  for (const Bucket& bucket : plan.buckets) {
+    const auto first = std::ranges::upper_bound(firsts, bucket.first) - 1;
+    const auto end = std::lower_bound(first, firsts.end(), bucket.first + bucket.bytes);
+    result.push_back(
+        std::span(profile.gradients)
+            .subspan(static_cast<std::size_t>(first - firsts.begin()), static_cast<std::size_t>(end - first)));
+  }
+  return result;
+}
+
 }  // namespace slip::flow
 
 namespace slip {
@@ -305,26 +324,14 @@ BucketPlan bucket_per_gradient(const GradientProfile& profile) {
 
 BucketExposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   require_whole(profile, plan, here);
-  std::vector<std::uint64_t> firsts;  // bytes before each gradient
-  std::uint64_t sum = 0;
-  for (const GradientProfile::Gradient& gradient : profile.gradients) {
-    firsts.push_back(sum);
-    sum += gradient.bytes;
-  }
+  const std::vector<std::span<const GradientProfile::Gradient>> gradients = gradients_of(profile, plan);
   BucketExposure result;
-  for (const Bucket& bucket : plan.buckets) {
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     BucketExposure::Times times;
-    Picos needed = 0;
-    auto at = std::upper_bound(firsts.begin(), firsts.end(), bucket.first) - firsts.begin() - 1;
-    for (bool any = false;
-         at < std::ssize(firsts) && firsts[static_cast<std::size_t>(at)] < bucket.first + bucket.bytes;
-         ++at, any = true) {
-      const GradientProfile::Gradient& gradient = profile.gradients[static_cast<std::size_t>(at)];
-      times.ready = any ? std::max(times.ready, gradient.arrival) : gradient.arrival;
-      needed = any ? std::min(needed, gradient.needed) : gradient.needed;
-    }
+    times.ready = std::ranges::max(gradients[i], {}, &GradientProfile::Gradient::arrival).arrival;
+    const Picos needed = std::ranges::min(gradients[i], {}, &GradientProfile::Gradient::needed).needed;
     times.start = std::max(times.ready, result.end);
-    times.end = times.start + cost.time(bucket.bytes);
+    times.end = times.start + cost.time(plan.buckets[i].bytes);
     times.late = std::max<Picos>(0, times.end - needed);
     result.end = times.end;
     result.communication += times.end - times.start;

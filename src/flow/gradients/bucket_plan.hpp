@@ -16,6 +16,10 @@ constexpr std::uint64_t kMaxSlices = 256;
 // Throws kInvalidValue unless the buckets hold every byte of the gradients exactly once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 
+// By bucket: the gradients of which it has bytes. Views into `profile`. REQUIRES: require_whole().
+std::vector<std::span<const GradientProfile::Gradient>> gradients_of(const GradientProfile& profile,
+                                                                     const BucketPlan& plan);
+
 // The smallest piece that a bucket can hold: a gradient, or a slice of a large one. Borders are indices of slices:
 // bucket k has the slices from borders[k] up to, not including, borders[k + 1].
 struct GradientSlice {

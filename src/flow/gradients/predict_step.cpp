@@ -42,12 +42,11 @@ class StepSimulation {
         compute_(device.stream(StreamFlags::kNonBlocking, 0, here)),
         network_(device.stream(StreamFlags::kNonBlocking, device.info().max_priority, here)),
         done_(plan.buckets.size()),
-        firsts_(profile.gradients.size() + 1) {
-    for (std::size_t i = 0; i < profile.gradients.size(); ++i) firsts_[i + 1] = firsts_[i] + profile.gradients[i].bytes;
-    calls_of_.resize(profile.gradients.size());
+        gradients_of_(gradients_of(profile, plan)),
+        calls_of_(profile.gradients.size()) {
     for (std::uint32_t call = 0; call < plan.buckets.size(); ++call) {
-      const auto [first, end] = gradients_of(call);
-      for (std::size_t i = first; i < end; ++i) calls_of_[i].push_back(call);
+      for (const GradientProfile::Gradient& gradient : gradients_of_[call])
+        calls_of_[index_of(gradient)].push_back(call);
     }
   }
 
@@ -105,24 +104,17 @@ class StepSimulation {
     compute(kBackward, profile_.backward_end - now, "backward end");
   }
 
-  std::pair<std::size_t, std::size_t> gradients_of(std::size_t call) const {
-    const Bucket& bucket = plan_.buckets[call];
-    const auto first = std::upper_bound(firsts_.begin(), firsts_.end(), bucket.first) - 1;
-    const auto last = std::lower_bound(first, firsts_.end(), bucket.first + bucket.bytes);
-    return {static_cast<std::size_t>(first - firsts_.begin()), static_cast<std::size_t>(last - firsts_.begin())};
+  std::size_t index_of(const GradientProfile::Gradient& gradient) const {
+    return static_cast<std::size_t>(&gradient - profile_.gradients.data());
   }
 
   bool has_come(std::size_t call, const std::vector<bool>& there) const {
-    const auto [first, end] = gradients_of(call);
-    return std::all_of(there.begin() + static_cast<std::ptrdiff_t>(first),
-                       there.begin() + static_cast<std::ptrdiff_t>(end), [](bool one) { return one; });
+    return std::ranges::all_of(gradients_of_[call], [&](const auto& gradient) { return there[index_of(gradient)]; });
   }
 
   void reduce(std::size_t call, StreamRef stream) {
-    const auto [first, end] = gradients_of(call);
-    const auto of_call = std::span(profile_.gradients).subspan(first, end - first);
-    const auto latest = std::ranges::max_element(of_call, {}, &GradientProfile::Gradient::arrival) - of_call.begin();
-    stream.wait(arrived_[first + static_cast<std::size_t>(latest)], here_);
+    const auto latest = std::ranges::max_element(gradients_of_[call], {}, &GradientProfile::Gradient::arrival);
+    stream.wait(arrived_[index_of(*latest)], here_);
     const Picos time = std::max<Picos>(cost_.time(plan_.buckets[call].bytes), 1);
     communication_ += time;
     if (clock_) clock_->started(call, stream, here_);
@@ -153,8 +145,8 @@ class StepSimulation {
   const Here here_;
   const Stream compute_, network_;
   std::vector<Event> arrived_, done_;
-  std::vector<std::uint64_t> firsts_;
-  std::vector<std::vector<std::uint32_t>> calls_of_;  // by gradient, ascending
+  const std::vector<std::span<const GradientProfile::Gradient>> gradients_of_;  // by call
+  std::vector<std::vector<std::uint32_t>> calls_of_;                            // by gradient, ascending
   GradientClock* clock_ = nullptr;
   Picos compute_time_ = 0, communication_ = 0;
 };
