@@ -120,12 +120,6 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
   }
 }
 
-void GradientNorm::clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
-  await(step, stream, clock, here);
-  total(own_total(), Total::kSet, 1, stream, here);
-  scale(own_total(), max_norm, step, stream, here);
-}
-
 void GradientNorm::await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
   stream_.record(summed_, here);
   if (clock.records()) clock.reached(GradientTimes::kAll, static_cast<std::uint32_t>(step.calls() - 1), stream, here);

@@ -15,13 +15,10 @@ class GradientNorm {
   // Call it after calls [first_call, end_call) were issued. It issues the sums of the parameters that these calls
   // complete.
   void follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here);
-  // Scales the gradients. Later waits of the step wait for the scaling.
-  void clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
-
-  // clip() in parts, for a norm over several Gradients objects.
+  // Clipping takes three calls, so that the norm may be of several Gradients objects:
   // await(): `stream` waits for the sums.
   // total(): multiplies the sum of the sums by `share`, and writes it to `total` or adds it.
-  // scale(): scales the gradients by the norm in the final `total`.
+  // scale(): scales the gradients by the norm in the final `total`. Later waits of the step wait for the scaling.
   enum class Total : std::uint8_t { kSet, kAdd };
   void await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
   void total(Range total, Total how, double share, StreamRef stream, Here here);

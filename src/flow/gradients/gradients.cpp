@@ -349,9 +349,13 @@ bool Gradients::State::can_clip(double max_norm, Here here) const {
 }
 
 void Gradients::clip_norm(double max_norm, StreamRef stream, Here here) {
-  if (!state_->can_clip(max_norm, here)) return;
-  state_->norm->clip(max_norm, *state_->step, stream, *state_->clock, here);
-  state_->count.clipped = true;
+  State& state = *state_;
+  if (!state.can_clip(max_norm, here)) return;
+  const Range total = state.norm->own_total();
+  state.norm->await(*state.step, stream, *state.clock, here);
+  state.norm->total(total, flow::GradientNorm::Total::kSet, 1, stream, here);
+  state.norm->scale(total, max_norm, *state.step, stream, here);
+  state.count.clipped = true;
 }
 
 // Ranks with the same gradients count once: each of n such ranks adds 1/n of its total.
