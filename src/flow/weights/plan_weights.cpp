@@ -25,10 +25,6 @@ constexpr double kPackedShares[] = {0, 0.25, 0.5, 0.75, 1};
 // weights.
 constexpr std::uint64_t kRingShare = 4;
 
-std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
-  return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
-}
-
 // Sets from_disk of each group: true for the groups that do not fit into host memory. They are spread evenly over the
 // step, so that the reads are spread, too.
 void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
@@ -249,7 +245,7 @@ class WeightsPlanner {
     std::ranges::sort(sizes);
     std::set<std::uint64_t> tries{std::min(smallest_ring_, max)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
-      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), max));
+      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(sizes[at] > max / count ? max : sizes[at] * count);
     }
     for (const std::size_t together : {2, 3, 4}) {
       std::uint64_t largest = 0;
