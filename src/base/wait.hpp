@@ -11,6 +11,9 @@
 // Each object belongs to one thread. There are no atomics here: the condition of the caller has the memory ordering.
 #pragma once
 
+#include <sched.h>
+#include <time.h>
+
 #include <cstdint>
 #include <limits>
 
@@ -27,9 +30,13 @@ inline void cpu_relax() {
 #endif
 }
 
-void yield_thread();  // lets another thread run on this core (sched_yield)
-// `time`: less than a second. Sleeps for that time plus the timer slack; a signal ends it early.
-void sleep_ns(std::int64_t time);
+inline void yield_thread() { sched_yield(); }  // lets another thread run on this core
+// `time`: less than a second. Sleeps for that time plus the timer slack. A signal may end it early: the caller checks
+// its condition again anyway.
+inline void sleep_ns(std::int64_t time) {
+  const timespec rest{0, time};
+  nanosleep(&rest, nullptr);
+}
 
 // How a thread polls in a loop for a condition for which no other thread will wake it.
 struct WaitPolicy {
