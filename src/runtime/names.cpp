@@ -1,10 +1,31 @@
-// Names of enumerators, and the checked accessors of kernel arguments and ranges.
+// Names: the table behind Name, and the names of enumerators. Also the checked accessors of kernel arguments and
+// ranges.
+#include <unordered_set>
 
 #include "base/fail.hpp"
+#include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "slip/buffer.hpp"
+#include "slip/name.hpp"
 #include "slip/op.hpp"
 
 namespace slip {
+namespace {
+
+struct NameTable {
+  base::ForkMutex mutex;
+  // Node-based, so the addresses of the names never change.
+  std::unordered_set<std::string> names SLIP_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+Name::Name(std::string_view text) {
+  if (text.empty()) return;
+  NameTable& table = base::process_wide<NameTable>();
+  const base::LockGuard lock(table.mutex);
+  text_ = &*table.names.emplace(text).first;
+}
 
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
