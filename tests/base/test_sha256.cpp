@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/sha256.hpp"
+#include "base/hash.hpp"
 
 namespace slip::test_sha256 {
 namespace {

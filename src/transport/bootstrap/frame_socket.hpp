@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/sha256.hpp"
+#include "base/hash.hpp"
 #include "transport/bootstrap/frame.hpp"
 #include "transport/socket/socket.hpp"
 

@@ -13,7 +13,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/hash.hpp"
-#include "base/sha256.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip::transport {

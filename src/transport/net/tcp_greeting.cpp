@@ -10,8 +10,8 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/hash.hpp"
 #include "base/open_files.hpp"
-#include "base/sha256.hpp"
 
 namespace slip::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/sha256.hpp"
+#include "base/hash.hpp"
 
 #include <algorithm>
 #include <bit>
