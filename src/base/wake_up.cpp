@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "base/open_files.hpp"
+#include "base/fail.hpp"
 
 namespace slip::base {
 

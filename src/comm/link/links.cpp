@@ -9,7 +9,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/memory_end.hpp"
-#include "base/open_files.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "comm/link/net_link.hpp"

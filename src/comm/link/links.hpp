@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/open_files.hpp"
+#include "base/fail.hpp"
 #include "comm/host/shared_host.hpp"
 #include "comm/link/link.hpp"
 #include "comm/link/link_rails.hpp"

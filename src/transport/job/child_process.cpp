@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 #include "transport/job/job_guard.hpp"
 
 namespace slip::transport {

@@ -14,7 +14,6 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 #include "base/terminal.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/host_list.hpp"

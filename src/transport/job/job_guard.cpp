@@ -18,7 +18,6 @@
 #include <string_view>
 
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 
 namespace slip::transport {
 namespace {

@@ -13,7 +13,6 @@
 #include <set>
 
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 #include "base/thread.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/job/placement.hpp"

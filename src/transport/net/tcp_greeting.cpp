@@ -11,7 +11,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/hash.hpp"
-#include "base/open_files.hpp"
 
 namespace slip::transport {
 namespace {

@@ -15,7 +15,6 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 #include "base/wait.hpp"
 #include "transport/net_ucx/ucx_net.hpp"
 

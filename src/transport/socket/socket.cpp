@@ -12,7 +12,6 @@
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
-#include "base/open_files.hpp"
 
 namespace slip::transport {
 namespace {
