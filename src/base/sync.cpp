@@ -1,6 +1,12 @@
 #include "base/sync.hpp"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/thread.hpp"
 
 namespace slip::base {
@@ -26,6 +32,24 @@ void Parker::unpark() {
     token_ = true;
   }
   condition_.notify_one();
+}
+
+WakeUp::WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (descriptor_ < 0) fail_errno("cannot make an event descriptor", errno);
+}
+
+WakeUp::~WakeUp() { ::close(descriptor_); }
+
+// write() fails only if the counter is at its maximum: the descriptor is readable then, too. `!` uses the result, which
+// the C library declares as warn_unused_result.
+void WakeUp::signal() const noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(!::write(descriptor_, &one, sizeof(one)));
+}
+
+void WakeUp::drain() const noexcept {
+  std::uint64_t count = 0;
+  static_cast<void>(!::read(descriptor_, &count, sizeof(count)));
 }
 
 // The list of all ForkMutexes. Constant-initialised and trivially destroyed, so that ForkMutexes of static lifetime may

@@ -13,7 +13,6 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "base/wait.hpp"
-#include "base/wake_up.hpp"
 #include "slip/error.hpp"
 
 namespace slip::base {

@@ -5,8 +5,8 @@
 // - Backoff: no thread wakes the waiting one, so it polls: it spins, then yields, then sleeps between polls. The phases
 //   end after a number of polls, so a spin does not read the clock.
 // - IdleWait: something wakes the thread once it sleeps, or a poll itself takes long (a system call, or driving a
-//   connection). The phases end after a time without progress. The caller sleeps, in a Parker (base/sync.hpp) or in
-//   poll with a WakeUp (base/wake_up.hpp).
+//   connection). The phases end after a time without progress. The caller sleeps, in a Parker or in poll with
+//   a WakeUp (base/sync.hpp).
 //
 // Each object belongs to one thread. There are no atomics here: the condition of the caller has the memory ordering.
 #pragma once

@@ -8,8 +8,8 @@
 
 #include "backend/support.hpp"
 #include "base/clock.hpp"
+#include "base/sync.hpp"
 #include "base/wait.hpp"
-#include "base/wake_up.hpp"
 #include "support/test_alarm.hpp"
 
 namespace slip::test_wake_up {

@@ -15,7 +15,6 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "base/wake_up.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/socket/socket.hpp"

@@ -21,7 +21,6 @@
 
 #include "base/sync.hpp"
 #include "base/thread.hpp"
-#include "base/wake_up.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net/registrations.hpp"
 #include "transport/socket/abort_flag.hpp"

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "base/sync.hpp"
-#include "base/wake_up.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
 #include "transport/net/proxy.hpp"

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <utility>
 
-#include "base/wake_up.hpp"
+#include "base/sync.hpp"
 
 namespace slip::transport {
 
