@@ -3,7 +3,7 @@
 
 #include "backend/cpu/cpu_backend.hpp"
 #if SLIP_HAS_CUDA
-#include "backend/cuda/cuda.hpp"
+#include "backend/cuda/cuda_backend.hpp"
 #endif
 #include "backend/sim/sim.hpp"
 

@@ -70,4 +70,6 @@ class CudaBackend final : public runtime::Backend {
   std::vector<CudaStream*> streams_ SLIP_GUARDED_BY(mutex_);  // also closed ones
 };
 
+runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores);
+
 }  // namespace slip::backend

@@ -1,4 +1,4 @@
-#include "backend/cuda/cuda.hpp"
+#include "backend/cuda/cuda_backend.hpp"
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "backend/cuda/check.hpp"
-#include "backend/cuda/cuda_backend.hpp"
 #include "backend/cuda/stream_setup.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
