@@ -5,7 +5,7 @@
 #if SLIP_HAS_CUDA
 #include "backend/cuda/cuda_backend.hpp"
 #endif
-#include "backend/sim/sim.hpp"
+#include "backend/sim/description.hpp"
 
 namespace slip::runtime {
 

@@ -4,7 +4,6 @@
 #include <random>
 
 #include "backend/sim/description.hpp"
-#include "backend/sim/sim.hpp"
 #include "sim/support.hpp"
 
 namespace slip::test::test_description {

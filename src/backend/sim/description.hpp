@@ -1,8 +1,10 @@
-// sim::Description: all that the sim device knows about the hardware it simulates. It is a plain value. A planner fills
-// it in and opens it with sim::open_devices (sim.hpp). A user writes the same fields as JSON ("sim:h200",
-// "sim:path.json", "sim:{...}"), where times, rates and sizes are strings with a unit ("3.9 us"; see
-// devices/h200.json). validate() checks the ranges of a value; parsing applies the same ranges. An error names the
-// field and its value.
+// The `sim` device: streams in virtual time, reproducible to the picosecond. sim::Description is all that it knows
+// about the hardware it simulates.
+//
+// A description is a plain value. A planner fills it in and opens it with open_devices(). A user writes the same fields
+// as JSON ("sim:h200", "sim:path.json", "sim:{...}") for Device::open. There, times, rates and sizes are strings with a
+// unit ("3.9 us"; see devices/h200.json). validate() checks the ranges of a value; parsing applies the same ranges. An
+// error names the field and its value.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,8 @@
 #include <vector>
 
 #include "base/embedded.hpp"
+#include "runtime/backend.hpp"
+#include "slip/device.hpp"
 #include "slip/op.hpp"
 
 namespace slip::sim {
@@ -109,5 +113,14 @@ inline bool is_description_text(std::string_view rest) { return rest.starts_with
 
 // The descriptions of devices/, compiled into the library: name without ".json" and text. Defined by cmake/embed.cmake.
 std::span<const base::EmbeddedFile> embedded_devices();
+
+// The entry of the backend table. The devices opened by one call share one virtual time and the links between them.
+runtime::Backends open_sim(std::string_view rest, runtime::Cores cores);
+
+// Like Device::open and Device::open_all, with a description. A device is called "sim:" plus the description's name.
+// Throws kInvalidValue if validate() refuses the description.
+Device open_device(const Description& description, const DeviceOptions& options = {}, Here here = Here::at());
+std::vector<Device> open_devices(const Description& description, int count, const DeviceOptions& options = {},
+                                 Here here = Here::at());
 
 }  // namespace slip::sim

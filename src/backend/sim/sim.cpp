@@ -1,11 +1,11 @@
-#include "backend/sim/sim.hpp"
-
+// SimBackend: one simulated device of a World. Opens the devices of the sim backend, see description.hpp.
 #include <sys/mman.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/sim/description.hpp"
 #include "backend/sim/world.hpp"
 #include "base/fail.hpp"
 

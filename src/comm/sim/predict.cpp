@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "backend/sim/sim.hpp"
+#include "backend/sim/description.hpp"
 #include "base/fail.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/sim/sim.hpp"
+#include "backend/sim/description.hpp"
 #include "base/fail.hpp"
 #include "comm/sim/cost_model.hpp"
 #include "comm/sim/predict.hpp"

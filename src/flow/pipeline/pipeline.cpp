@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/sim/sim.hpp"
+#include "backend/sim/description.hpp"
 #include "base/fail.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 #include "runtime/core.hpp"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "backend/sim/sim.hpp"
+#include "backend/sim/description.hpp"
 #include "base/fail.hpp"
 #include "flow/predicted_trace.hpp"
 #include "flow/weights/loader.hpp"
