@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "backend/sim/links.hpp"
-#include "backend/sim/ring.hpp"
-#include "backend/sim/timers.hpp"
+#include "backend/sim/queues.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 
