@@ -8,12 +8,13 @@
 #include <deque>
 #include <unordered_map>
 
-#include "backend/cuda/activity.hpp"
 #include "backend/cuda/cuda_stream.hpp"
 #include "base/sync.hpp"
 #include "slip/observer.hpp"
 
 namespace slip::backend {
+
+class Activity;  // CUPTI, see run_times.cpp
 
 class RunTimes {
  public:
