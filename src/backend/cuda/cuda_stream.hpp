@@ -66,6 +66,7 @@ class EventUse {
   }
   explicit operator bool() const { return event_ != nullptr; }
   cudaEvent_t native() const { return event_->native(); }
+  Picos since(const EventUse& start) const { return event_->since(*start.event_); }
 
  private:
   CudaEvent* event_ = nullptr;

@@ -311,12 +311,6 @@ RunTimes::Scope::~Scope() {
   }
 }
 
-Picos RunTimes::time_of(const EventUse& event) const {
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, base_.event.native(), event.native()), "cudaEventElapsedTime", gpu_);
-  return base_.at + static_cast<Picos>(static_cast<double>(milliseconds) * 1e9);
-}
-
 void RunTimes::collect() {
   const base::LockGuard lock(mutex_);
   if (Activity* activity = Activity::get()) {
@@ -354,8 +348,8 @@ void RunTimes::collect_events() {
       left.push_back(std::move(run));
       continue;
     }
-    run.record.started = time_of(run.begun);
-    run.record.ended = time_of(run.ended);
+    run.record.started = base_.at + run.begun.since(base_.event);
+    run.record.ended = base_.at + run.ended.since(base_.event);
     runtime::notify(run.record);
     // Measure later times from here, so that the float stays small and precise.
     if (run.record.ended - base_.at > kRebase) base_ = {std::move(run.ended), run.record.ended};

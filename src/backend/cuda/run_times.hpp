@@ -49,7 +49,6 @@ class RunTimes {
     Picos at = 0;
   };
   void take_base() SLIP_REQUIRES(mutex_);
-  Picos time_of(const EventUse& event) const SLIP_REQUIRES(mutex_);
   void collect_events() SLIP_REQUIRES(mutex_);
   void collect_activity() SLIP_REQUIRES(mutex_);
 
