@@ -5,7 +5,6 @@
 #include "base/fail.hpp"
 #include "base/slab.hpp"
 #include "base/stream_text.hpp"
-#include "base/terminal.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"

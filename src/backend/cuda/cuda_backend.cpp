@@ -3,7 +3,6 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -13,7 +12,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/slab.hpp"
-#include "runtime/observers.hpp"
 
 namespace slip::backend {
 namespace {

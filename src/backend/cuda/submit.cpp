@@ -4,7 +4,6 @@
 #include <optional>
 #include <typeinfo>
 
-#include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
