@@ -27,14 +27,12 @@ Engine engine_of(const Range& to, const Range& from) {
 }
 
 std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
-  const Range writes[] = {to};
-  const Range reads[] = {from};
   return issue(stream, {.kind = OpKind::kCopy,
                         .engine = engine_of(to, from),
                         .name = name ? name : kCopyName,
                         .here = here,
-                        .reads = std::span<const Range>(reads),
-                        .writes = std::span<const Range>(writes),
+                        .reads = std::span<const Range>(&from, 1),
+                        .writes = std::span<const Range>(&to, 1),
                         .cost = {.bytes = to.bytes}});
 }
 
@@ -162,13 +160,12 @@ void fill_async(StreamState& stream, Range to, unsigned char value, Name name, H
   require_range(to, "fill", here);
   if (pageable(to)) throw Error(ErrorCode::kInvalidValue, "fill of pageable memory: use memset instead", here);
   if (stream.core->options.legacy_implicit_sync) wait_for(*stream.core, nullptr, kEverything, 0, here);
-  const Range writes[] = {to};
   issue(stream, {.kind = OpKind::kFill,
                  .engine = Engine::kCompute,
                  .value = value,
                  .name = name ? name : kFillName,
                  .here = here,
-                 .writes = std::span<const Range>(writes),
+                 .writes = std::span<const Range>(&to, 1),
                  .cost = {.bytes = to.bytes}});
 }
 
