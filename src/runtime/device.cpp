@@ -86,11 +86,6 @@ void close_core(DeviceCore* core) {
       core->info.label));
 }
 
-PerThread& per_thread() {
-  thread_local PerThread t_streams;
-  return t_streams;
-}
-
 }  // namespace
 
 Device Device::open(std::string_view name, const DeviceOptions& options, Here here) {
@@ -179,11 +174,11 @@ StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->
 
 StreamRef Device::per_thread_stream() const {
   require_usable(*core_, {});
-  auto& streams = per_thread().streams;
-  auto found = streams.find(core_->id);
-  if (found == streams.end()) {
+  thread_local PerThread t_opened;
+  auto found = t_opened.streams.find(core_->id);
+  if (found == t_opened.streams.end()) {
     StreamState* const state = open_stream(*core_, {});  // may throw, so the entry is added afterwards
-    found = streams.emplace(core_->id, PerThread::Entry{core_, state, state->last_id}).first;
+    found = t_opened.streams.emplace(core_->id, PerThread::Entry{core_, state, state->last_id}).first;
   }
   return {found->second.state, found->second.id};
 }
