@@ -3,14 +3,15 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <charconv>
 #include <cstdlib>
+#include <limits>
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/stream_setup.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 #include "base/slab.hpp"
 
 namespace slip::backend {
@@ -377,10 +378,9 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
 Picos CudaBackend::now() { return base::now_ns() * 1000; }
 
 runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
-  int first = 0;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
-  if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
-    base::fail(ErrorCode::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
+  const std::optional<int> number = rest.empty() ? 0 : base::parse_number(rest, 0, std::numeric_limits<int>::max());
+  if (!number) base::fail(ErrorCode::kInvalidDevice, {}, "no device 'cuda:{}': write cuda or cuda:NUMBER", rest);
+  const int first = *number;
   const int wanted = cores.front()->options.max_connections;
   const int queues = process_queues(wanted);
   const int count = gpu_count();
