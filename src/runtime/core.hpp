@@ -3,7 +3,9 @@
 // docs/semantics.md.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "runtime/backend.hpp"
 #include "slip/device.hpp"
@@ -304,6 +307,10 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
               std::uint64_t id = 0);
 // The same without blocking.
 bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id = 0);
+// The deadline of a wait for at most `limit`. At least 1 ns after now, because 0 means that there is no deadline.
+inline std::int64_t deadline_of(std::chrono::nanoseconds limit) {
+  return base::deadline_after(std::max<std::int64_t>(limit.count(), 1));
+}
 
 [[noreturn]] void raise(const Failure& failure, Here here);
 namespace detail {

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/terminal.hpp"
@@ -231,7 +230,7 @@ void Device::fill(Range to, unsigned char value, Here here) const {
 void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
 
 bool Device::sync_for(std::chrono::nanoseconds limit, Here here) const {
-  return wait_for(*core_, nullptr, kEverything, base::deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
+  return wait_for(*core_, nullptr, kEverything, deadline_of(limit), here);
 }
 
 bool Device::can_access_peer(const Device& peer) const {

@@ -1,8 +1,5 @@
 #include "slip/event.hpp"
 
-#include <algorithm>
-
-#include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
@@ -51,8 +48,7 @@ void Event::sync(Here here) const {
 bool Event::sync_for(std::chrono::nanoseconds limit, Here here) const {
   require_uncaptured(capture_, here);
   runtime::DeviceCore* core = core_of(point_, device_);
-  return !core || runtime::wait_for(*core, point_.stream, point_.position,
-                                    base::deadline_after(std::max<std::int64_t>(limit.count(), 1)), here, stream_);
+  return !core || runtime::wait_for(*core, point_.stream, point_.position, runtime::deadline_of(limit), here, stream_);
 }
 
 std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {

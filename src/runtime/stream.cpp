@@ -1,8 +1,5 @@
 #include "slip/stream.hpp"
 
-#include <algorithm>
-
-#include "base/clock.hpp"
 #include "base/fail.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
@@ -261,8 +258,7 @@ void StreamRef::sync(Here here) const {
 
 bool StreamRef::sync_for(std::chrono::nanoseconds limit, Here here) const {
   runtime::StreamState& stream = *state(here);
-  return runtime::wait_for(*stream.core, &stream, runtime::kEverything,
-                           base::deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
+  return runtime::wait_for(*stream.core, &stream, runtime::kEverything, runtime::deadline_of(limit), here);
 }
 
 bool StreamRef::query(Here here) const {
