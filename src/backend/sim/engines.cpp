@@ -14,13 +14,13 @@ bool less_urgent(const WaitingKernel& a, const WaitingKernel& b) {
 
 // The share of the compute engine that the first command of the stream occupies.
 std::uint32_t width_of(const SimStream& stream) {
-  const Command& command = stream.commands[stream.commands.head()];
+  const Command& command = stream.commands.front();
   return command.kind == OpKind::kCopy && command.direction != CopyDirection::kNone ? kPpm : command.value;
 }
 
 // Whether the copy of the stream goes to a device now. A staged copy goes out first (hop 0), then in.
 bool goes_in(const SimStream& stream) {
-  return stream.commands[stream.commands.head()].direction == CopyDirection::kIn || stream.hop == 1;
+  return stream.commands.front().direction == CopyDirection::kIn || stream.hop == 1;
 }
 
 // The hardware queue of the stream, if it belongs to this device.
@@ -210,7 +210,7 @@ void Engines::end_copy(SimStream& stream) {
 }
 
 const Route& Engines::route_of(const SimStream& stream) const {
-  const Command& command = stream.commands[stream.commands.head()];
+  const Command& command = stream.commands.front();
   if (command.direction == CopyDirection::kPeer) return *command.route;
   const bool in = goes_in(stream);
   return topology_.host(in ? command.to : command.from, in, command.pageable);

@@ -27,6 +27,7 @@ class Ring {
   T& operator[](std::uint64_t number) { return data_[number & (data_.size() - 1)]; }
   const T& operator[](std::uint64_t number) const { return data_[number & (data_.size() - 1)]; }
   T& front() { return (*this)[head_]; }
+  const T& front() const { return (*this)[head_]; }
 
   T& push(const T& value) {
     if (size() == data_.size()) grow();
