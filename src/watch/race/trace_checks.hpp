@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "slip/check.hpp"
-#include "watch/race/needed_edges.hpp"
+#include "watch/race/program_order.hpp"
 #include "watch/trace/containers.hpp"
 
 namespace slip::watch {
