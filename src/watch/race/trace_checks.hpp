@@ -1,4 +1,4 @@
-// Finds the races, the deadlocks and the superfluous waits of a whole trace. Used by check_trace() and verify().
+// Finds the races and the deadlocks of a whole trace. Used by check_trace() and verify().
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,6 @@ RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed);
 
 // Fills in the names of the streams: the checks themselves only use ids.
 void name_streams(RaceReport& report, const StreamNames& names);
-void name_streams(CheckReport& report, const StreamNames& names);
 
 // Removes from a report the fixes that the others make unnecessary. A fix that was found late may also order accesses
 // for which an earlier fix was found. The work is limited to a few passes over the trace.
@@ -57,12 +56,6 @@ class FixReduction {
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out);
 // Maximum number of records checked, in total, to find out which waits can be left out: about a second.
 inline constexpr std::uint64_t kMaxTrialSteps = 1'000'000;
-
-// Finds the waits and the legacy barriers that no conflict needs, and the time that they cost. Adds them to the report,
-// the most expensive first. `needed` must have been filled by check_races() of the same trace; `spans` is
-// trace.spans().
-void find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed,
-                      CheckReport& report);
 
 // The ops that an op waits for, by index: every one of `all`, and, unless it is empty, at least one of `any`.
 struct OpWaits {

@@ -95,16 +95,6 @@ void name_streams(RaceReport& report, const StreamNames& names) {
   for (RaceFix& fix : report.fixes) name(fix.after), name(fix.before);
 }
 
-void name_streams(CheckReport& report, const StreamNames& names) {
-  const auto name = [&names](OpPlace& place) { place.stream_name = names.of(place.stream); };
-  name_streams(report.races, names);
-  for (SuperfluousWait& wait : report.superfluous) name(wait.after), name(wait.before);
-  for (FalseDependency& found : report.false_dependencies) name(found.held), name(found.by);
-  for (Deadlock& deadlock : report.deadlocks) {
-    for (Deadlock::Step& step : deadlock.cycle) name(step.op);
-  }
-}
-
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
   RaceCheck check;
   describe_buffers(check, trace);
