@@ -16,7 +16,7 @@
 #include "cli/text.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
-#include "watch/trace/containers.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip::cli {
 namespace {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/stream_text.hpp"
-#include "watch/trace/containers.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::test_names {

@@ -9,7 +9,7 @@
 
 #include "slip/check.hpp"
 #include "watch/race/program_order.hpp"
-#include "watch/trace/containers.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
 

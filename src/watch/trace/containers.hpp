@@ -2,6 +2,7 @@
 // and a radix sort by time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -10,13 +11,13 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/sync.hpp"
 #include "slip/op.hpp"
-#include "slip/trace.hpp"
 
 namespace slip::watch {
 
@@ -95,29 +96,35 @@ struct TimeKey {
 };
 
 // Stable and linear: a radix sort over the digits in which the times differ.
-void sort_by_time(std::vector<TimeKey>& keys);
-std::vector<std::uint32_t> indices_by_time(std::vector<TimeKey> keys);
-
-// StreamNames: the names that the program gave to its streams, for the texts of reports. Not thread-safe.
-class StreamNames {
- public:
-  StreamNames() = default;
-  explicit StreamNames(const TraceData& trace);  // of all streams of the trace, which must outlive this object
-
-  // The name must stay valid.
-  void open(std::uint64_t stream, std::string_view name);
-  // A report may name streams that were closed meanwhile, so the names of the last ones are kept.
-  void close(std::uint64_t stream);
-  std::string_view of(std::uint64_t stream) const {  // empty: the stream has no name
-    const auto found = names_.find(stream);
-    return found == names_.end() ? std::string_view() : found->second;
+inline void sort_by_time(std::vector<TimeKey>& keys) {
+  constexpr unsigned kDigitBits = 11;  // 2048 counters fit into the L1 cache
+  constexpr std::uint64_t kDigitMask = (std::uint64_t{1} << kDigitBits) - 1;
+  constexpr std::size_t kSmall = 2000;  // below this size, clearing the counters costs more than comparing
+  const auto earlier = [](const TimeKey& a, const TimeKey& b) { return a.at < b.at; };
+  if (std::is_sorted(keys.begin(), keys.end(), earlier)) return;
+  if (keys.size() < kSmall) return std::stable_sort(keys.begin(), keys.end(), earlier);
+  const auto [min, max] = std::minmax_element(keys.begin(), keys.end(), earlier);
+  const auto base = static_cast<std::uint64_t>(min->at);
+  const std::uint64_t range = static_cast<std::uint64_t>(max->at) - base;  // unsigned: the difference cannot overflow
+  std::vector<TimeKey> sorted(keys.size());
+  for (unsigned shift = 0; shift < 64 && (range >> shift) != 0; shift += kDigitBits) {
+    std::array<std::size_t, kDigitMask + 1> place{};
+    const auto digit = [&](const TimeKey& key) {
+      return ((static_cast<std::uint64_t>(key.at) - base) >> shift) & kDigitMask;
+    };
+    for (const TimeKey& key : keys) ++place[digit(key)];
+    std::size_t next = 0;
+    for (std::size_t& count : place) next += std::exchange(count, next);
+    for (const TimeKey& key : keys) sorted[place[digit(key)]++] = key;
+    keys.swap(sorted);
   }
+}
 
-  static constexpr std::size_t kMaxClosed = 4096;
-
- private:
-  std::unordered_map<std::uint64_t, std::string_view> names_;
-  std::deque<std::uint64_t> closed_;  // streams with names, in the order in which they were closed
-};
+inline std::vector<std::uint32_t> indices_by_time(std::vector<TimeKey> keys) {
+  sort_by_time(keys);
+  std::vector<std::uint32_t> result(keys.size());
+  std::ranges::transform(keys, result.begin(), &TimeKey::index);
+  return result;
+}
 
 }  // namespace slip::watch

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/stream_text.hpp"
 #include "watch/trace/containers.hpp"
 
 namespace slip::watch {
@@ -232,6 +233,25 @@ std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
   }
   for (auto& [device, origin] : origins) origin = origin >= kShiftFrom ? start : 0;
   return origins;
+}
+
+StreamNames::StreamNames(const TraceData& trace) {
+  for (const TraceRecord& record : trace.records) {
+    if (record.kind == RecordKind::kStreamOpen) open(record.stream, record.name);
+  }
+}
+
+void StreamNames::open(std::uint64_t stream, std::string_view name) {
+  const std::string_view given = base::given_stream_name(name);
+  if (!given.empty()) names_[stream] = given;
+}
+
+void StreamNames::close(std::uint64_t stream) {
+  if (!names_.contains(stream)) return;
+  closed_.push_back(stream);
+  if (closed_.size() <= kMaxClosed) return;
+  names_.erase(closed_.front());
+  closed_.pop_front();
 }
 
 OpsOfStreams::OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice) {

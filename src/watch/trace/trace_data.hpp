@@ -1,9 +1,10 @@
 // Functions shared by the code around TraceData: the normal form of records, and the names and limits of a trace file.
-// Also the origin of each device's clock, and the arrows that viewers draw between ops.
+// Also the origin of each device's clock, the names of streams, and the arrows that viewers draw between ops.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -52,6 +53,28 @@ bool times_fit(const TraceData& data);
 // machine are shifted to zero, because viewers compute in doubles. All such devices share one origin, so they stay
 // aligned. Virtual clocks start at zero and have origin 0.
 std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace);
+
+// StreamNames: the names that the program gave to its streams, for the texts of reports. Not thread-safe.
+class StreamNames {
+ public:
+  StreamNames() = default;
+  explicit StreamNames(const TraceData& trace);  // of all streams of the trace, which must outlive this object
+
+  // The name must stay valid.
+  void open(std::uint64_t stream, std::string_view name);
+  // A report may name streams that were closed meanwhile, so the names of the last ones are kept.
+  void close(std::uint64_t stream);
+  std::string_view of(std::uint64_t stream) const {  // empty: the stream has no name
+    const auto found = names_.find(stream);
+    return found == names_.end() ? std::string_view() : found->second;
+  }
+
+  static constexpr std::size_t kMaxClosed = 4096;
+
+ private:
+  std::unordered_map<std::uint64_t, std::string_view> names_;
+  std::deque<std::uint64_t> closed_;  // streams with names, in the order in which they were closed
+};
 
 // The submitted ops of each stream, to find the ops before and after a wait.
 enum class SpanChoice { kSubmitted, kSubmittedAndRun };

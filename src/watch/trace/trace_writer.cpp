@@ -20,7 +20,6 @@
 #include "base/output_file.hpp"
 #include "base/stream_text.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace/containers.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip {
