@@ -1,10 +1,10 @@
-#include "watch/trace/event_reader.hpp"
-
+// EventReader: one event of a trace that this library wrote.
 #include <fmt/format.h>
 
 #include <charconv>
 
 #include "watch/trace/trace_data.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip::watch {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <string>
 
-#include "watch/trace/event_reader.hpp"
 #include "watch/trace/trace_data.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip::watch {
 namespace {

@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "watch/trace/event_reader.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip::watch {
