@@ -165,7 +165,6 @@ struct EventObject {
 void wait_in_slices(std::optional<double> seconds, const char* what,
                     const std::function<bool(std::chrono::nanoseconds)>& attempt);
 
-Picos to_picos(const py::object& value, const char* what);
 const char* in_text(MemoryKind kind);
 
 void bind_callbacks(py::module_& module);
