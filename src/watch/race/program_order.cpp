@@ -56,11 +56,11 @@ void NeededEdges::add_opaque(Clocks::Point point, const Clocks::Clock& clock) {
   some_opaque_ = true;
 }
 
-void NeededEdges::host_waited(std::uint32_t host_slot, const Clocks::Clock& clock) {
+void NeededEdges::host_waited(const Clocks::Clock& host) {
   if (gave_up_) return;
-  slot(host_slot);
+  slot(Clocks::kHostSlot);
   for (std::uint32_t other = 0; other < slots_.size(); ++other) {
-    if (!slots_[other].host_visible.empty()) need_last(slots_[other].host_visible, other, clock, host_slot);
+    if (!slots_[other].host_visible.empty()) need_last(slots_[other].host_visible, other, host, Clocks::kHostSlot);
   }
 }
 
@@ -276,7 +276,7 @@ void ProgramOrder::host_sync(const TraceRecord& record) {
     host_wait(awaited_by(record));
   }
   if (!needed_) return;
-  needed_->host_waited(Clocks::kHostSlot, clocks_.host());
+  needed_->host_waited(clocks_.host());
   needed_->add_op({Clocks::kHostSlot, ++host_steps_}, clocks_.host());
 }
 

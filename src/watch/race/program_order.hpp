@@ -54,7 +54,7 @@ class NeededEdges {
   void add_host_visible(Clocks::Point point) {
     if (!gave_up_) slot(point.slot).host_visible.push_back(point.position);
   }
-  void host_waited(std::uint32_t host_slot, const Clocks::Clock& clock);  // call after the edges of the wait were added
+  void host_waited(const Clocks::Clock& host);  // call after the edges of the wait were added
 
   const std::vector<Edge>& edges() const { return edges_; }
 
