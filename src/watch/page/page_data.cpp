@@ -200,10 +200,8 @@ std::vector<std::uint32_t> PageSpans::places(std::span<const std::uint32_t> indi
 }
 
 Picos PageSpans::time(const TraceSpan& span, Picos time) const {
-  const auto found = origins_.find(span.device);
-  const Picos origin = found == origins_.end() ? 0 : found->second;
-  // Unsigned, because times of a damaged file must not overflow a signed number.
-  return static_cast<Picos>(static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(origin) -
+  // Unsigned, as in since_origin().
+  return static_cast<Picos>(static_cast<std::uint64_t>(since_origin(origins_, span.device, time)) -
                             static_cast<std::uint64_t>(first_));
 }
 

@@ -81,14 +81,12 @@ std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
   }
   order.resize(records.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(),
-                   [&records](std::uint32_t a, std::uint32_t b) { return records[a].sequence < records[b].sequence; });
+  std::ranges::stable_sort(order, {}, [&records](std::uint32_t i) { return records[i].sequence; });
   return order;
 }
 
 void sort_records(std::vector<TraceRecord>& records) {
-  const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
-  if (std::is_sorted(records.begin(), records.end(), before)) return;
+  if (std::ranges::is_sorted(records, {}, &TraceRecord::sequence)) return;
   // Records are large: a second list of them would cost more than the sort. So the records are permuted in place, cycle
   // by cycle of the permutation.
   std::vector<std::uint32_t> order = order_of(records);
@@ -200,9 +198,8 @@ std::optional<Enum> find(std::string_view name) {
 
 void normalise(TraceData& data, RunNames names) {
   sort_records(data.records);
-  const auto by_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id < b.id; };
+  std::ranges::stable_sort(data.buffers, {}, &TraceBuffer::id);
   const auto same_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id == b.id; };
-  std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
   data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
   if (names == RunNames::kFromOps) name_runs(data.records);
 }
@@ -233,6 +230,13 @@ std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
   }
   for (auto& [device, origin] : origins) origin = origin >= kShiftFrom ? start : 0;
   return origins;
+}
+
+// Unsigned, because times of a damaged file must not overflow a signed number.
+Picos since_origin(const std::map<std::uint32_t, Picos>& origins, std::uint32_t device, Picos time) {
+  const auto found = origins.find(device);
+  const Picos origin = found == origins.end() ? 0 : found->second;
+  return static_cast<Picos>(static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(origin));
 }
 
 StreamNames::StreamNames(const TraceData& trace) {
@@ -370,7 +374,7 @@ std::vector<TraceStream> TraceData::streams() const {
     if (fresh) result.push_back({record.stream, record.device, {}});
     if (record.kind == RecordKind::kStreamOpen) result[found->second].name = record.name;
   }
-  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  std::ranges::sort(result, {}, &TraceStream::id);
   return result;
 }
 

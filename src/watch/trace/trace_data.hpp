@@ -53,6 +53,7 @@ bool times_fit(const TraceData& data);
 // machine are shifted to zero, because viewers compute in doubles. All such devices share one origin, so they stay
 // aligned. Virtual clocks start at zero and have origin 0.
 std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace);
+Picos since_origin(const std::map<std::uint32_t, Picos>& origins, std::uint32_t device, Picos time);
 
 // StreamNames: the names that the program gave to its streams, for the texts of reports. Not thread-safe.
 class StreamNames {

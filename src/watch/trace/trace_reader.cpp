@@ -170,8 +170,7 @@ class TraceReader {
     shift_times();
     normalise(data_, runs_are_named_ ? RunNames::kKeep : RunNames::kFromOps);
     if (in_order) return;
-    const auto same = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence == b.sequence; };
-    const auto twice = std::adjacent_find(data_.records.begin(), data_.records.end(), same);
+    const auto twice = std::ranges::adjacent_find(data_.records, {}, &TraceRecord::sequence);
     if (twice != data_.records.end())
       json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", twice->sequence));
   }

@@ -77,12 +77,7 @@ class TraceWriter {
     first_ = false;
   }
 
-  // Unsigned, because times of a damaged file must not overflow a signed number.
-  Picos shifted(std::uint32_t device, Picos time) const {
-    const auto found = origins_.find(device);
-    const Picos origin = found == origins_.end() ? 0 : found->second;
-    return static_cast<Picos>(static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(origin));
-  }
+  Picos shifted(std::uint32_t device, Picos time) const { return watch::since_origin(origins_, device, time); }
 
   // Returns the time at which viewers show a record. If the record has no time, that is the last known time of its
   // thread.
