@@ -6,6 +6,7 @@
 // call.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -70,7 +71,14 @@ struct ChannelProgress {
 // State of the call whose ticket is `next_ticket`. Vectors and programs keep their memory from call to call, so that a
 // call allocates nothing. The programs of small calls and messages are kept and reused for equal calls.
 struct RunningState {
-  RunningState(int nranks, int channel_count);
+  RunningState(int nranks, int channel_count)
+      : targets(std::max<std::size_t>(static_cast<std::size_t>(nranks), 2)),
+        sources(static_cast<std::size_t>(nranks)),
+        scales(static_cast<std::size_t>(nranks)),
+        peers(static_cast<std::size_t>(nranks)),
+        channels(static_cast<std::size_t>(channel_count)),
+        sent(static_cast<std::size_t>(nranks) * channels.size()),
+        received(sent.size()) {}
 
   std::uint64_t phase = 0;  // the last phase of all earlier calls
   struct SmallProgram {
@@ -108,7 +116,7 @@ struct RunningState {
 };
 
 struct CallContext {
-  void throw_failure() const;  // throws if a rank has failed and reported the reason
+  void throw_failure() const;  // throws if a rank has failed and reported the reason; in failure_check.cpp
   // Whether this rank aborted, or a rank failed or was lost: three loads, so that each call can ask. relaxed: no other
   // data is published with it.
   bool has_failed() const {
@@ -139,6 +147,17 @@ inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
   return out ? links.to(rank, channel) : links.from(rank, channel);
 }
 // Whether a step of a channel can run without waiting.
-bool can_run(Links& links, const Primitive& step, int channel);
+inline bool can_run(Links& links, const Primitive& step, int channel) {
+  switch (step.kind) {
+    case Primitive::Kind::kSend:
+    case Primitive::Kind::kReceive: return !link_of(links, step, channel).full();
+    case Primitive::Kind::kSent:
+    case Primitive::Kind::kReceived: {
+      const LinkEnd& link = link_of(links, step, channel);
+      return link.begun() - link.done() <= step.value;
+    }
+    default: return true;
+  }
+}
 
 }  // namespace slip::comm

@@ -30,6 +30,13 @@ constexpr std::int64_t kLongPauseNs = 300'000'000, kMeasureNs = 500'000'000;
 
 }  // namespace
 
+void CallContext::throw_failure() const {
+  if (host && host->failed()) throw host->why();
+  if (!bootstrap.broken()) return;
+  if (const std::optional<transport::RankFailure> failure = bootstrap.failures().failure())
+    throw Error(failure->code, failure->text, {});
+}
+
 void FailureCheck::report(ErrorCode code, const std::string& text) const {
   context_.ledger_slot.fail(
       code == ErrorCode::kAborted ? transport::LedgerLife::kAborted : transport::LedgerLife::kFailed, text);
