@@ -17,8 +17,8 @@
 #include <atomic>
 #include <bit>
 
+#include "comm/host/copy_choice.hpp"
 #include "comm/link/link.hpp"
-#include "comm/link/trials.hpp"
 
 namespace slip::comm {
 
