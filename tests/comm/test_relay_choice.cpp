@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "comm/placement/exchange_loads.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
 #include "comm/sim/predict.hpp"
 #include "support/share.hpp"

@@ -1,9 +1,12 @@
 // CommGraph: the neighbours of each rank in the rings and trees of a communicator, and the ranks that relay messages to
-// other hosts. The algorithms (algorithm.hpp) use it. All functions here depend only on the placement of the ranks, so
-// all ranks compute the same graph.
+// other hosts. The algorithms (algorithm.hpp) use it. AllToAllLoads: how much the busiest link of a cluster carries in
+// an all_to_all, directly and through relays. The tuning model compares the two.
+//
+// All functions here depend only on the placement of the ranks, so all ranks compute the same graphs and loads.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -72,6 +75,9 @@ struct CommGraph {
   static CommGraph of(std::vector<int> order);
 };
 
+// The ranks of each host, by its number in `hosts`.
+std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts);
+
 // Graphs for ranks of which only the hosts are known. `hosts`: by rank, any number that identifies its host. The ring
 // of each channel visits one host after the other. Each channel begins with another rank of a host, so that all ranks
 // of the host take part in the traffic between hosts. On a single host every second ring runs backwards.
@@ -87,6 +93,24 @@ CommGraph switch_comm_graph(const CommChannel& channel);
 
 // The relays along the rails that rail_routes() finds.
 Relays relays_of(const Cluster& cluster);
+
+// Which nets of other machines a net reaches: all, or only those with its number (a rail). On rails, a message leaves
+// its machine through the net with the number of the receiver's.
+enum class NetReach { kAll, kSameNumber };
+
+// Loads in blocks per GB/s: how many blocks cross a link, divided by the rate of the link, for the link with the
+// largest quotient. A block of B bytes takes load * B / 1000 microseconds there. 0: no link is used, or no topology is
+// known.
+struct AllToAllLoads {
+  double direct = 0;  // each rank sends its blocks itself, over its nearest net
+  // Through relays. The three steps of the relay algorithm follow each other, so their times add up.
+  double handed_over = 0;  // from the ranks of a host to their relays
+  double between = 0;      // from the relays to the receiving ranks; also the blocks between ranks of one host
+  double handed_on = 0;    // from ranks that receive for others of their host
+
+  bool known() const { return direct > 0; }
+  static AllToAllLoads of(const Cluster& cluster, const Relays& relays, NetReach reach = NetReach::kAll);
+};
 
 // A hash of all rings, trees and relays, by which ranks check that they agree.
 std::uint64_t digest(const std::vector<CommGraph>& graphs);

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/env.hpp"
@@ -28,13 +27,6 @@ struct HostTopology {
 };
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
-// The ranks of each host; the key is its first rank.
-std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
-  std::map<int, std::vector<int>> members;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
-  return members;
-}
 
 std::string file_text(const RankLocation& one) {
   return one.file == 0 ? std::string("no topology file") : fmt::format("the topology file '{}'", one.file_name);

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "comm/placement/exchange_loads.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/algorithm.hpp"
 
 namespace slip::comm {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/placement/exchange_loads.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/algorithm.hpp"
 #include "comm/sim/gpu_costs.hpp"
 #include "topo/fold.hpp"
