@@ -108,7 +108,6 @@ struct AllToAllLoads {
   double between = 0;      // from the relays to the receiving ranks; also the blocks between ranks of one host
   double handed_on = 0;    // from ranks that receive for others of their host
 
-  bool known() const { return direct > 0; }
   static AllToAllLoads of(const Cluster& cluster, const Relays& relays, NetReach reach = NetReach::kAll);
 };
 

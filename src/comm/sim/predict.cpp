@@ -9,7 +9,7 @@
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
-#include "comm/sim/gpu_costs.hpp"
+#include "comm/sim/cost_model.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 #include "topo/fabric.hpp"
