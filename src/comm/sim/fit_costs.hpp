@@ -1,7 +1,8 @@
 // Fits the factors of the cost model to measured times of one machine, such as the rows of all_reduce_perf.
 //
 // The fit minimises the errors of the logarithms of the times, plus a small penalty for factors far from 1. So a
-// constant that no row depends on stays at its default. The search is deterministic.
+// constant that no row depends on stays at its default. The search is deterministic. parse_measurements() reads the
+// tables of measured times.
 #pragma once
 
 #include <span>
