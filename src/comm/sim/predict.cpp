@@ -75,14 +75,7 @@ double run(ProgramSimulation& simulation, const Device& device) {
 class ClusterLinks {
  public:
   ClusterLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
-      : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
-    for (const TopoSystem& system : cluster.nodes) {
-      const auto known = std::ranges::find_if(
-          paths_, [&](const auto& one) { return one.first->xml == system.xml && one.first->name == system.name; });
-      of_node_.push_back(static_cast<std::size_t>(known - paths_.begin()));
-      if (known == paths_.end()) paths_.emplace_back(&system, TopoPaths(system, !rails));
-    }
-  }
+      : fabric_(cluster, {}, !rails), costs_(costs), tracks_(tracks), rails_(rails) {}
 
   // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net. `ring`: the
   // channel's ring, which may leave a machine through another net than the trees.
@@ -97,11 +90,11 @@ class ClusterLinks {
     const RankPlace a = place_of(from), b = place_of(to);
     std::vector<std::string> names;
     const auto cross = [&](int node, int source, int target) {
-      for (const int link : paths(node).between(source, target).links) {
+      for (const int link : fabric_.paths(node).between(source, target).links) {
         const std::string name = fmt::format("{}.{}", node, link);
         if (std::ranges::find(names, name) != names.end()) continue;
         names.push_back(name);
-        rates_[name] = system(node).links[static_cast<std::size_t>(link)].gbps;
+        rates_[name] = fabric_.system(node).links[static_cast<std::size_t>(link)].gbps;
       }
     };
     const bool within = a.node == b.node;
@@ -139,45 +132,40 @@ class ClusterLinks {
  private:
   static constexpr int kInNetwork = -1;
   RankPlace place_of(int rank) const {
-    const auto index = static_cast<std::size_t>(rank);
-    return index < cluster_.ranks.size() ? cluster_.ranks[index] : RankPlace{kInNetwork, 0};
+    return rank < fabric_.ranks() ? fabric_.place_of(rank) : RankPlace{kInNetwork, 0};
   }
-  const TopoSystem& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
-  const TopoPaths& paths(int node) const { return paths_[of_node_[static_cast<std::size_t>(node)]].second; }
   int device(const RankPlace& place) const {
-    return system(place.node).devices[static_cast<std::size_t>(place.device)];
+    return fabric_.system(place.node).devices[static_cast<std::size_t>(place.device)];
   }
   int net(int node, std::size_t number) const {
-    const std::vector<int>& nets = system(node).nets;
+    const std::vector<int>& nets = fabric_.system(node).nets;
     if (nets.empty())
       base::fail(ErrorCode::kInvalidValue, {}, "prediction: machine {} ({}) has no net to reach others", node,
-                 system(node).name);
+                 fabric_.system(node).name);
     return nets[number % nets.size()];
   }
   // The net of its machine that a rank uses. `by_node`: a channel's. Otherwise the nearest; if several are equally
   // near, neighbouring ranks use different ones.
   std::size_t net_of(const RankPlace& place, const std::vector<int>* by_node) const {
-    const std::vector<int>& nets = system(place.node).nets;
+    const std::vector<int>& nets = fabric_.system(place.node).nets;
     if (nets.empty()) return 0;
     if (by_node && !by_node->empty()) return static_cast<std::size_t>((*by_node)[static_cast<std::size_t>(place.node)]);
     return topo::nearest(nets.size(), place.device, [&](std::size_t number) {
-      const TopoPaths& all = paths(place.node);
+      const TopoPaths& all = fabric_.paths(place.node);
       return std::pair(all.type(device(place), nets[number]), -all.gbps(device(place), nets[number]));
     });
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
-    const TopoSystem& first = cluster_.nodes.front();
+    const TopoSystem& first = fabric_.system(0);
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? gpu_costs(first).memory_gbps : 20;
   }
 
-  const Cluster& cluster_;
+  const topo::Fabric fabric_;
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // equal machines share one
-  std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::tuple<int, int, int>, std::string> notes_;  // by sender, receiver and track
   std::map<std::pair<int, int>, std::size_t> wires_;        // by rank and track: the number of wires on which it sends
@@ -230,8 +218,9 @@ std::uint64_t simulated_chunk(const PredictionRequest& request, int nranks, std:
 std::uint64_t largest_message(const RankPrograms& programs) {
   std::uint64_t largest = 0;
   for (const Program& program : programs.by_rank) {
-    for (const Primitive& step : program.steps)
-      largest = step.kind == Primitive::Kind::kSend ? std::max<std::uint64_t>(largest, step.bytes) : largest;
+    for (const Primitive& step : program.steps) {
+      if (step.kind == Primitive::Kind::kSend) largest = std::max(largest, step.bytes);
+    }
   }
   return largest;
 }
@@ -340,11 +329,11 @@ std::vector<Device> CallPredictor::open_ranks() const {
     const auto same = [&](const transport::Placement& one) {
       return transport::same_host(one, placements[static_cast<std::size_t>(rank)]);
     };
-    hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
+    hosts.push_back(static_cast<int>(std::ranges::find_if(placements, same) - placements.begin()));
     machine.add_link(fmt::format("out {}", rank), rates.gbps);
     machine.add_link(fmt::format("in {}", rank), rates.gbps);
     if (hosts.back() != rank) continue;
-    const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
+    const auto ranks_there = static_cast<double>(std::ranges::count_if(placements, same));
     machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
   }
   for (int from = 0; from < nranks; ++from) {
