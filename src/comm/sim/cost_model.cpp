@@ -138,17 +138,16 @@ void add_machine(const TopoSystem& system, const TopoPaths& paths, ModelInputs& 
 }
 
 // The loads grow by the same amount with each further copy, once there are several.
-double extended(double before, double last, int further) { return last + (last - before) * further; }
-
 AllToAllLoads loads_of(const topo::FoldedCluster& folded, NetReach reach) {
   const AllToAllLoads last = AllToAllLoads::of(folded.cluster, relays_of(folded.cluster), reach);
   if (folded.further == 0) return last;
   const Cluster fewer = topo::shortened(folded);
   const AllToAllLoads before = AllToAllLoads::of(fewer, relays_of(fewer), reach);
-  return {extended(before.direct, last.direct, folded.further),
-          extended(before.handed_over, last.handed_over, folded.further),
-          extended(before.between, last.between, folded.further),
-          extended(before.handed_on, last.handed_on, folded.further)};
+  const auto extended = [&](double AllToAllLoads::*load) {
+    return last.*load + (last.*load - before.*load) * folded.further;
+  };
+  return {extended(&AllToAllLoads::direct), extended(&AllToAllLoads::handed_over), extended(&AllToAllLoads::between),
+          extended(&AllToAllLoads::handed_on)};
 }
 
 }  // namespace

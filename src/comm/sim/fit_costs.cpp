@@ -85,15 +85,13 @@ class Simplex {
     }
   }
 
-  const Point& best() const { return std::ranges::min_element(corners_, {}, &Corner::loss)->point; }
-  double loss() const { return std::ranges::min_element(corners_, {}, &Corner::loss)->loss; }
-
- private:
   struct Corner {
     Point point{};
     double loss = 0;
   };
+  const Corner& best() const { return *std::ranges::min_element(corners_, {}, &Corner::loss); }
 
+ private:
   // From the middle of the other corners, `part` of the way to the worst one.
   Corner toward(const Corner& worst, double part) const {
     Corner result;
@@ -130,9 +128,9 @@ CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const M
     for (int round = 0; round < kRounds; ++round) {
       Simplex simplex(rows, at, round == 0 ? 0.5 : 0.3);
       for (int i = 0; i < kSteps; ++i) simplex.step();
-      at = simplex.best();
-      if (simplex.loss() < min_loss) {
-        min_loss = simplex.loss();
+      at = simplex.best().point;
+      if (simplex.best().loss < min_loss) {
+        min_loss = simplex.best().loss;
         best = at;
       }
     }
@@ -160,6 +158,7 @@ std::vector<Measurement> by_size(std::span<const Measurement> rows) {
 // --- Tables of measured times, as text of all_reduce_perf or as JSON ---
 
 constexpr std::size_t kMaxRows = 10'000;
+constexpr double kMaxBytesOfCall = 1e18, kMaxUs = 1e15;
 
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
@@ -215,8 +214,8 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
     if (column == 0 && !words.empty())
       column = words[4].find('.') == std::string_view::npos ? kTimeColumn : kTimeColumn - 1;
     if (words.size() < std::max(kMinColumns, column + 1)) continue;
-    const auto bytes = base::parse_number<double>(words[0], 0, 1e18);
-    const auto us = base::parse_number<double>(words[column], 0, 1e15);
+    const auto bytes = base::parse_number<double>(words[0], 0, kMaxBytesOfCall);
+    const auto us = base::parse_number<double>(words[column], 0, kMaxUs);
     if (!bytes || !us || *us <= 0)
       base::fail(ErrorCode::kParse, here, "'{}', line {}: column {} is '{}', but the time in us is expected there",
                  file, number, column + 1, words[column]);
@@ -228,8 +227,6 @@ std::vector<Measurement> parse_text(std::string_view text, const std::string& fi
 
 using base::Json;
 using base::JsonFields;
-
-constexpr double kMaxBytesOfCall = 1e18, kMaxUs = 1e15;
 
 // A row of numbers: the bytes and the time in us.
 Measurement measurement_of(const Json& bytes, const Json& us, const std::string& place, Here here) {

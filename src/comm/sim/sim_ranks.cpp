@@ -207,7 +207,7 @@ bool SimRun::advance(By) noexcept {
 
 bool SimRun::concerns(int rank) const {
   const auto same = [&](const SimCall::Message& message) { return message.rank == rank; };
-  return rank != rank_ && (!is_message() || std::any_of(call_.messages.begin(), call_.messages.end(), same));
+  return rank != rank_ && (!is_message() || std::ranges::any_of(call_.messages, same));
 }
 
 // Throws if peers cannot join any more. Until the bytes have moved, the CallRun checks this. Afterwards this function
@@ -237,7 +237,7 @@ bool SimRun::over() const {
   if (failed()) return true;
   if (!begun_) return false;
   if (!is_message()) return ranks_.wires_->played(rank_);
-  return std::all_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
+  return std::ranges::all_of(transfers_, [&](const Transfer& transfer) {
     return ranks_.wires_->carried(transfer.from, transfer.to, transfer.number);
   });
 }
@@ -265,7 +265,7 @@ std::shared_ptr<SimRanks> SimRanks::meet(transport::Bootstrap& bootstrap, const 
                                          Here here) {
   const std::vector<std::uint64_t> worlds = bootstrap.all_gather(device.info().world);
   const std::vector<transport::Placement>& places = bootstrap.placements();
-  if (std::all_of(worlds.begin(), worlds.end(), [](std::uint64_t world) { return world == 0; })) return nullptr;
+  if (std::ranges::all_of(worlds, [](std::uint64_t world) { return world == 0; })) return nullptr;
   for (std::size_t rank = 1; rank < worlds.size(); ++rank) {
     if (worlds[rank] == worlds[0] && transport::same_process(places[rank], places[0])) continue;
     base::fail(ErrorCode::kUnsupported, here,
@@ -324,14 +324,14 @@ bool SimRanks::move() {
 void SimRanks::try_begin(SimRun& run) {
   if (run.is_message()) return;  // match() begins it
   const auto waits = [](const RankSlot& one) { return one.here && !one.here->is_message() && !one.here->begun_; };
-  if (std::all_of(slots_.begin(), slots_.end(), waits)) begin_collective();
+  if (std::ranges::all_of(slots_, waits)) begin_collective();
 }
 
 // Compares the calls of all ranks, even of those that the CallRun does not wait for: all ranks have joined.
 bool SimRanks::ask_for_the_same() {
   const Signature& first = slots_.front().here->run_.signature();
-  const auto other = std::find_if(slots_.begin(), slots_.end(),
-                                  [&](const RankSlot& one) { return one.here->run_.signature() != first; });
+  const auto differs = [&](const RankSlot& one) { return one.here->run_.signature() != first; };
+  const auto other = std::ranges::find_if(slots_, differs);
   if (other == slots_.end()) return true;
   const CallMismatch mismatch(0, first, static_cast<int>(other - slots_.begin()), other->here->run_.signature());
   for (RankSlot& one : slots_) {
@@ -345,10 +345,10 @@ void SimRanks::begin_collective() {
   if (!ask_for_the_same()) return;
   const auto moved = [](const RankSlot& one) { return one.here->moved_; };
   // Ends, because the calls wait only for each other.
-  for (base::Backoff backoff(base::kYieldWait); !std::all_of(slots_.begin(), slots_.end(), moved);) {
+  for (base::Backoff backoff(base::kYieldWait); !std::ranges::all_of(slots_, moved);) {
     if (!move()) backoff.pause();
   }
-  if (std::any_of(slots_.begin(), slots_.end(), [](const RankSlot& one) { return one.here->failed(); })) return;
+  if (std::ranges::any_of(slots_, [](const RankSlot& one) { return one.here->failed(); })) return;
   const Call& call = slots_.front().here->call_.call;
   std::vector<RankBuffers> memory;
   for (const RankSlot& one : slots_) memory.push_back(one.here->call_.memory);
