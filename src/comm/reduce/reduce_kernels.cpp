@@ -4,6 +4,48 @@
 namespace slip::comm {
 namespace {
 
+// The kernel of one type for an op and an extra step.
+template <class Format, class MinLoop, class MaxLoop, class PowerOfTwo = Divide<Format>>
+ReduceKernel kernel_of(ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  using None = Undivided<Format>;
+  switch (op) {
+    case ReduceOp::kProd: return ReduceLoop<Format, Product, Unscaled<Format>, None>::with(set);
+    case ReduceOp::kMin: return MinLoop::with(set);
+    case ReduceOp::kMax: return MaxLoop::with(set);
+    default: break;
+  }
+  switch (extra) {
+    case ReduceExtra::kScales: return ReduceLoop<Format, Sum, Scaled<Format>, None>::with(set);
+    case ReduceExtra::kDivisor: return ReduceLoop<Format, Sum, Unscaled<Format>, Divide<Format>>::with(set);
+    case ReduceExtra::kPowerOfTwo: return ReduceLoop<Format, Sum, Unscaled<Format>, PowerOfTwo>::with(set);
+    default: return ReduceLoop<Format, Sum, Unscaled<Format>, None>::with(set);
+  }
+}
+
+template <class Format, class Op>
+using Compare = ReduceLoop<Format, Op, Unscaled<Format>, Undivided<Format>>;
+
+template <class T>
+ReduceKernel integer_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  return kernel_of<IntegerFormat<T>, Compare<PlainFormat<T>, Min>, Compare<PlainFormat<T>, Max>>(op, extra, set);
+}
+
+template <class T>
+ReduceKernel plain_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  using Format = PlainFormat<T>;
+  return kernel_of<Format, Compare<Format, MinOrMaxFloat<true>>, Compare<Format, MinOrMaxFloat<false>>,
+                   MultiplyByInverse<Format>>(op, extra, set);
+}
+
+// kInfinity: see OrderedFormat.
+template <class T, auto kInfinity>
+ReduceKernel small_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  using Format = SmallFormat<T>;
+  using Bits = decltype(T::bits);
+  return kernel_of<Format, Compare<OrderedFormat<Bits, kInfinity, true>, Min>,
+                   Compare<OrderedFormat<Bits, kInfinity, false>, Max>, MultiplyByInverse<Format>>(op, extra, set);
+}
+
 // kTop: the bits of infinity, or of the largest number if the type has no infinity. Larger magnitudes are NaN.
 template <class T>
 ReduceKernel small_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
