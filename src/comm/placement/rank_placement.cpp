@@ -50,6 +50,15 @@ bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>&
   return nodes.size() > 1 && !nodes.contains(-1);
 }
 
+// Returns `system` with its NUMA nodes as the devices.
+TopoSystem by_numa_nodes(TopoSystem system) {
+  system.devices.clear();
+  for (std::size_t node = 0; node < system.nodes.size(); ++node) {
+    if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));
+  }
+  return system;
+}
+
 constexpr std::uint64_t kTopologyTag = 0x7e873577;  // of the bootstrap messages with a topology document
 
 // All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
@@ -269,7 +278,7 @@ std::vector<CommGraph> agree_on_comm_graphs(transport::Bootstrap& bootstrap, con
 
 void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here) {
   const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
-  const auto other = std::find_if(digests.begin(), digests.end(), [&](std::uint64_t one) { return one != digests[0]; });
+  const auto other = std::ranges::find_if(digests, [&](std::uint64_t one) { return one != digests[0]; });
   if (other == digests.end()) return;
   struct RingsText {  // the beginning of the text
     char text[400] = {};
@@ -301,14 +310,6 @@ TopologyNics topology_nics(const RankPlacement& placement, const std::vector<Com
 }
 
 TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
-
-TopoSystem by_numa_nodes(TopoSystem system) {
-  system.devices.clear();
-  for (std::size_t node = 0; node < system.nodes.size(); ++node) {
-    if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));
-  }
-  return system;
-}
 
 std::string placement_text(const RankPlacement& placement, const std::vector<transport::Placement>& placements) {
   std::string text;

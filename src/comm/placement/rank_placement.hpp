@@ -60,8 +60,6 @@ TopologyNics topology_nics(const RankPlacement& placement, const std::vector<Com
 
 // The assumed topology of a host that has none: one CPU with one network interface.
 TopoSystem plain_machine();
-// Returns `system` with its NUMA nodes as the devices.
-TopoSystem by_numa_nodes(TopoSystem system);
 
 // Lines for SLIP_DEBUG=topo: the ranks of each host with RankPlacement::reasons, and the relays between hosts.
 std::string placement_text(const RankPlacement& placement, const std::vector<transport::Placement>& placements);
