@@ -33,17 +33,25 @@ ReduceExtra extra_of(const Reduction& how) {
   return ReduceExtra::kNone;
 }
 
+InstructionSet best_instructions() {
+  for (const InstructionSet some : {InstructionSet::kAvx512, InstructionSet::kAvx2, InstructionSet::kArmHalf}) {
+    if (has_instructions(some)) return some;
+  }
+  return InstructionSet::kBase;
+}
+
 // A table of the kernels for this processor, filled once, because choosing a kernel takes as long as adding a hundred
 // values.
 ReduceKernel kernel_of(DataType type, ReduceOp op, ReduceExtra extra) {
   constexpr std::size_t kTypes = static_cast<std::size_t>(DataType::kF64) + 1, kExtras = 4;
   static const auto kKernels = [] {
     std::array<ReduceKernel, kTypes * kOpNames.size()* kExtras> all = {};
+    const InstructionSet best = best_instructions();
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto of = static_cast<DataType>(i / kExtras / kOpNames.size());
       if (can_reduce(of))
         all[i] = reduce_kernel(of, static_cast<ReduceOp>(i / kExtras % kOpNames.size()),
-                               static_cast<ReduceExtra>(i % kExtras), best_instructions());
+                               static_cast<ReduceExtra>(i % kExtras), best);
     }
     return all;
   }();
@@ -183,16 +191,6 @@ bool has_instructions(InstructionSet set) {
   }
 }
 
-InstructionSet best_instructions() {
-  static const InstructionSet kBest = [] {
-    for (const InstructionSet some : {InstructionSet::kAvx512, InstructionSet::kAvx2, InstructionSet::kArmHalf}) {
-      if (has_instructions(some)) return some;
-    }
-    return InstructionSet::kBase;
-  }();
-  return kBest;
-}
-
 ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set) {
   if (set == InstructionSet::kArmHalf) {
     if (const ReduceKernel kernel = arm_half_kernel(type, op, extra)) return kernel;
@@ -233,7 +231,7 @@ const char* reduce_op_name(ReduceOp op) {
 }
 
 std::optional<ReduceOp> reduce_op_of(std::string_view name) {
-  const auto* const found = std::find(comm::kOpNames.begin(), comm::kOpNames.end(), name);
+  const auto* const found = std::ranges::find(comm::kOpNames, name);
   if (found == comm::kOpNames.end()) return std::nullopt;
   return static_cast<ReduceOp>(found - comm::kOpNames.begin());
 }

@@ -36,7 +36,6 @@ using ReduceKernel = void (*)(const KernelCall&);
 // kArmHalf: Arm's f16 arithmetic and bf16 conversion. Types that are not faster with them use kBase.
 enum class InstructionSet : std::uint8_t { kBase, kAvx2, kAvx512, kArmHalf };
 bool has_instructions(InstructionSet set);  // they are compiled in, and this processor has them
-InstructionSet best_instructions();
 
 // REQUIRES: has_instructions(set). `extra` is for sums only. Returns null if the type cannot be reduced.
 ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
