@@ -235,8 +235,8 @@ Relays relays_of(const Cluster& cluster) {
   for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
   const std::set<int> distinct_hosts(hosts.begin(), hosts.end());
   Relays relays(hosts);
+  if (distinct_hosts.size() < 2) return relays;
   for (const int node : distinct_hosts) {
-    if (distinct_hosts.size() < 2) break;
     for (const RailRoute& route : rail_routes(cluster, node)) {
       if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
       else relays.set(route.relay, route.to, route.relay);

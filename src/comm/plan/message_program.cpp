@@ -18,12 +18,13 @@ std::uint64_t parts_of(const UserMessage& message) {
   return std::max<std::uint64_t>((message.bytes + kPartBytes - 1) / kPartBytes, 1);
 }
 
+bool on_same_link(const UserMessage& a, const UserMessage& b) { return a.rank == b.rank && a.out == b.out; }
+
 // The number of parts of all messages before this one on the same link.
 std::uint64_t parts_before(std::span<const UserMessage> messages, std::size_t index) {
   std::uint64_t parts = 0;
-  for (std::size_t i = 0; i < index; ++i) {
-    if (messages[i].rank == messages[index].rank && messages[i].out == messages[index].out)
-      parts += parts_of(messages[i]);
+  for (const UserMessage& one : messages.first(index)) {
+    if (on_same_link(one, messages[index])) parts += parts_of(one);
   }
   return parts;
 }
@@ -81,9 +82,8 @@ void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program
   const bool last = piece + 1 == message_pieces_;
   for (std::size_t i = 0; i < messages_.size(); ++i) {
     const UserMessage& message = messages_[i];
-    const bool later =
-        std::any_of(messages_.begin() + static_cast<std::ptrdiff_t>(i) + 1, messages_.end(),
-                    [&](const UserMessage& one) { return one.rank == message.rank && one.out == message.out; });
+    const bool later = std::ranges::any_of(messages_.subspan(i + 1),
+                                           [&](const UserMessage& one) { return on_same_link(one, message); });
     const std::uint64_t parts = parts_before(messages_, i) + parts_of(message);
     if (later || (!last && parts <= begin)) continue;
     const std::uint64_t left = last ? 0 : std::min(parts, end) - begin;

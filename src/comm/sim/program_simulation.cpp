@@ -16,10 +16,9 @@ const Kernel& user_kernel() {
   return kKernel;
 }
 
-// `channel`: of a MessageProgramBuilder; a HostProgramBuilder has none.
-Program all_pieces(const auto& builder, auto... channel) {
+Program all_pieces(const MessageProgramBuilder& builder, int channel) {
   Program program;
-  for (std::uint64_t piece = 0; piece < builder.pieces(channel...); ++piece) builder.write(channel..., piece, program);
+  for (std::uint64_t piece = 0; piece < builder.pieces(channel); ++piece) builder.write(channel, piece, program);
   return program;
 }
 
