@@ -7,7 +7,6 @@ const CAUSES = {
   dependency: { word: "A dependency", colour: "#0072b2" },
   queue: { word: "The hardware queue", colour: "#e69f00" },
   engine: { word: "The engine was busy", colour: "#009e73" },
-  peer: { word: "A peer had not arrived", colour: "#d55e00" },
 };
 
 function make(tag, properties = {}, ...children) {
@@ -91,8 +90,6 @@ function whyParts(i) {
     case "host":
       return [cause, `It waited only for the host, which submitted it ${timeText(Math.max(0, start - queued))} before.`,
         ...(other ? [" The last op it follows, ", other, ", had ended before that."] : [])];
-    case "peer":
-      return [cause, "Another rank had not arrived.", ...(other ? [" It waited for ", other, `${where}.`] : [])];
     default:
       break;
   }

@@ -22,9 +22,8 @@ enum class StartCause : std::uint8_t {
   kDependency,  // an earlier op of its stream, or an op of another stream that its stream waits for
   kQueue,       // it was ready, but behind another stream's op in a shared hardware queue
   kEngine,      // it was ready, but its engine was busy
-  kPeer,        // another rank had not joined the call
 };
-inline constexpr std::size_t kStartCauses = 6;
+inline constexpr std::size_t kStartCauses = 5;
 const char* start_cause_name(StartCause cause);
 
 // Why a span started when it did.

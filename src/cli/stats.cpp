@@ -183,15 +183,13 @@ Table engine_table(const Studied& studied) {
   Table table("engines: busy, and idle by what the next op was waiting for",
               {"device", "engine", "ops", "sum", "busy", "=busy_percent", idle(StartCause::kHost, "idle_host"),
                idle(StartCause::kDependency, "idle_dependency"), idle(StartCause::kQueue, "idle_queue"),
-               idle(StartCause::kEngine, "idle_engine"), idle(StartCause::kPeer, "idle_peer"),
-               idle(StartCause::kUnknown, "idle_unknown"), "done"});
+               idle(StartCause::kEngine, "idle_engine"), idle(StartCause::kUnknown, "idle_unknown"), "done"});
   for (const EngineTime& engine : engines) {
     table.row({device_of(studied, engine.device), word(engine_name(engine.engine)), number(engine.ops),
                time(engine.sum), time(engine.busy), percent(share(engine.busy, studied.figures.total)),
                time(engine.idle_for(StartCause::kHost)), time(engine.idle_for(StartCause::kDependency)),
                time(engine.idle_for(StartCause::kQueue)), time(engine.idle_for(StartCause::kEngine)),
-               time(engine.idle_for(StartCause::kPeer)), time(engine.idle_for(StartCause::kUnknown)),
-               time(engine.done)});
+               time(engine.idle_for(StartCause::kUnknown)), time(engine.done)});
   }
   return table;
 }

@@ -184,7 +184,6 @@ const char* start_cause_name(StartCause cause) {
     case StartCause::kDependency: return "dependency";
     case StartCause::kQueue: return "queue";
     case StartCause::kEngine: return "engine";
-    case StartCause::kPeer: return "peer";
     default: return "unknown";
   }
 }
