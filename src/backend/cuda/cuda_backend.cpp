@@ -384,9 +384,10 @@ runtime::Backends open_cuda(std::string_view rest, runtime::Cores cores) {
   const int wanted = cores.front()->options.max_connections;
   const int queues = process_queues(wanted);
   const int count = gpu_count();
-  if (first + static_cast<int>(cores.size()) > count)
+  const std::int64_t last = std::int64_t{first} + static_cast<std::int64_t>(cores.size()) - 1;
+  if (last >= count)
     base::fail(ErrorCode::kInvalidDevice, {}, "cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
-               first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s");
+               last, count, count == 1 ? "" : "s");
   if (wanted > 0 && queues != wanted)
     base::fail(ErrorCode::kInvalidValue, {},
                "max_connections {}: this process has {} hardware queues; set CUDA_DEVICE_MAX_CONNECTIONS={} before its "
