@@ -1,7 +1,8 @@
 // Proxy: the thread that moves the bytes of this process's network connections while the ranks compute. Each connection
 // has a ring of operations. The posting thread increments the ring's head; the connection completes the operations in
 // order and counts them. While no bytes move, the proxy sleeps in poll. A thread that waits for a connection drives it
-// itself; meanwhile the proxy does not touch that connection.
+// itself; meanwhile the proxy does not touch that connection. The connection's Registrations keep the memory that its
+// operations have used registered.
 //
 // One thread posts to a connection, and one waits for it; they may be the same. The bytes must stay valid until their
 // operation is done or the ProxyConnection is destroyed. A forked child does not use its parent's proxy: of_process()
@@ -22,10 +23,34 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net/registrations.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip::transport {
+
+// Registrations: the memory that one connection has registered with its network. It stays registered, so that later
+// operations on the same bytes need not register them again. A registration ends when its memory is freed, because the
+// network would otherwise access the old pages for later memory with the same addresses. The caller ensures that one
+// thread at a time uses the object and its connection.
+class Registrations : base::NoCopy {
+ public:
+  explicit Registrations(NetConnection& connection) : connection_(connection) {}
+
+  // Returns registered memory that contains the bytes, for the operation with this number. Operations below `done` are
+  // done. Null: there are no bytes.
+  const NetMemory* find(std::span<std::byte> bytes, std::uint64_t operation, std::uint64_t done);
+  // These bytes are about to be freed. A registration that an operation still uses ends after this operation.
+  void end(std::span<const std::byte> bytes, std::uint64_t done);
+
+ private:
+  struct Registered {
+    std::unique_ptr<NetMemory> memory;
+    std::uint64_t last_used = 0;  // number of the last operation that used it
+    bool ended = false;           // the memory was freed while an operation used it
+  };
+
+  NetConnection& connection_;
+  std::vector<Registered> all_;
+};
 
 class Proxy;
 
