@@ -10,7 +10,7 @@
 #include "bars.hpp"
 #include "base/clock.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net_plugin/plugin_net.hpp"
+#include "transport/net/net_choice.hpp"
 
 namespace slip::bench {
 namespace {

@@ -19,7 +19,7 @@
 #include "base/clock.hpp"
 #include "support/process.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net_ucx/ucx_net.hpp"
+#include "transport/net/net_choice.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::bench {

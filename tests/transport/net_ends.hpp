@@ -10,7 +10,7 @@
 
 #include "base/clock.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net_ucx/ucx_net.hpp"
+#include "transport/net/net_choice.hpp"
 #include "transport/plugin_nets.hpp"
 
 namespace slip::test {

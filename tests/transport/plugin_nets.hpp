@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "transport/net_plugin/plugin_net.hpp"
+#include "transport/net/net_choice.hpp"
 
 namespace slip::test {
 

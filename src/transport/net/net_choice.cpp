@@ -13,8 +13,6 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
-#include "transport/net_plugin/plugin_net.hpp"
-#include "transport/net_ucx/ucx_net.hpp"
 
 namespace slip::transport {
 namespace {

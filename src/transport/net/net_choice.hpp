@@ -1,5 +1,5 @@
-// Chooses the network for messages between hosts: TCP, UCX or a plug-in. SLIP_NET names it; without SLIP_NET it is
-// chosen automatically. Each process makes one choice. The ranks of a communicator compare their choices with
+// Chooses the network for messages between hosts: TCP (net.hpp), UCX or a plug-in. SLIP_NET names it; without SLIP_NET
+// it is chosen automatically. Each process makes one choice. The ranks of a communicator compare their choices with
 // agree_on_net().
 #pragma once
 
@@ -7,10 +7,38 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "transport/net/net.hpp"
 
 namespace slip::transport {
+
+// The network over UCX (net_ucx/ucx.hpp). Throws if this build has no UCX, if UCX's library cannot be loaded, or if it
+// has no transport that it may use.
+const Net& net_ucx();
+
+// The version and the transports of UCX in this process, for the automatic choice.
+struct UcxReport {
+  std::string version;                  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"; "": UCX cannot be used
+  std::string problem;                  // why it cannot be used
+  std::vector<std::string> transports;  // "tcp/eth0"
+  bool reaches_cuda = false;            // UCX was built with CUDA
+};
+UcxReport ask_ucx();
+
+// The transports between hosts that are not plain TCP. The others move bytes within a host.
+std::vector<std::string> fast_networks(const std::vector<std::string>& transports);
+
+// The network of an NCCL plug-in (net_plugin/plugin.hpp).
+struct PluginNet {
+  const Net* net = nullptr;  // lives until the process ends
+  std::string name;          // the plug-in's own name
+  std::string text;          // the library, the version of its interface and its devices
+};
+
+// `name`: as in NCCL_NET_PLUGIN, see NetPlugin::load(). Throws if the plug-in cannot be loaded or used; the error names
+// the library.
+PluginNet net_plugin(const std::string& name);
 
 struct NetChoice {
   const Net* net = nullptr;  // lives as long as the process

@@ -1,10 +1,9 @@
-#include "transport/net_ucx/ucx_net.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
 #include "base/fail.hpp"
+#include "transport/net/net_choice.hpp"
 
 #if SLIP_HAS_UCX
 #include <unistd.h>

@@ -16,7 +16,7 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/wait.hpp"
-#include "transport/net_ucx/ucx_net.hpp"
+#include "transport/net/net_choice.hpp"
 
 namespace slip::transport {
 namespace {
