@@ -39,7 +39,7 @@ std::string ucx_text(const UcxReport& report) {
 }
 
 // UCX if it has a network that is not plain TCP. UCX is not loaded on a host without such a device: it would change the
-// process, see ucx_library.hpp.
+// process, see UcxLibrary in net_ucx/ucx_worker.hpp.
 NetChoice choose_automatically() {
   const auto tcp = [](const std::string& why) { return NetChoice{&net_tcp(), kTcp, why}; };
   if (base::env().ucx_library.empty() && !has_rdma_device())

@@ -1,6 +1,4 @@
 #if SLIP_HAS_UCX
-#include "transport/net_ucx/ucx_library.hpp"
-
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
@@ -12,6 +10,7 @@
 
 #include "base/env.hpp"
 #include "base/sync.hpp"
+#include "transport/net_ucx/ucx_worker.hpp"
 
 namespace slip::transport {
 namespace {
