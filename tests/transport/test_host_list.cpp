@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "slip/error.hpp"
-#include "transport/job/host_list.hpp"
+#include "transport/job/job.hpp"
 
 namespace slip::test::test_host_list {
 namespace {

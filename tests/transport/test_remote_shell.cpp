@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "slip/error.hpp"
-#include "transport/job/remote_shell.hpp"
+#include "transport/job/host_connection.hpp"
 
 namespace slip::test::test_remote_shell {
 namespace {

@@ -20,7 +20,6 @@
 #include "transport/bootstrap/rendezvous.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/host_connection.hpp"
-#include "transport/job/host_list.hpp"
 #include "transport/job/job.hpp"
 #include "transport/job/job_output.hpp"
 #include "transport/job/placement.hpp"

@@ -1,3 +1,5 @@
+// RemoteShell: the command that runs a program on another host, usually ssh, and explanations of its failures.
+//
 // HostConnection: the launcher's connection to the agent on one host. It owns the process of the remote shell,
 // exchanges frames with the agent, and keeps the shell's error output. One thread uses it. It does not block, except
 // give_up(), which waits for a killed process.
@@ -7,21 +9,49 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/sync.hpp"
 #include "transport/job/agent_channel.hpp"
-#include "transport/job/remote_shell.hpp"
 
 namespace slip::transport {
 
+// The words of a command line as a shell divides them: quotes and backslashes work, variables and patterns do not.
+// Throws kInvalidValue if a quote is not closed.
+std::vector<std::string> split_words(std::string_view line);
+
+class RemoteShell {
+ public:
+  // `command`: as in --ssh, for example "ssh -p 2222" or "kubectl exec -i {host} --". Throws kInvalidValue if it is
+  // empty.
+  RemoteShell(std::string_view command, std::chrono::milliseconds connect_timeout);
+
+  // The command line that runs `program agent` on the host. The host replaces {host}; without {host} it is appended.
+  // For ssh, options are added: never ask for a password, and stop after the timeout. They follow the options of the
+  // user, which therefore take precedence.
+  std::vector<std::string> agent_command(const std::string& host, const std::string& program) const;
+
+  // Why the agent did not run, and what to try. `status`: exit status of the shell; `output`: its error output.
+  std::string explain(const std::string& host, const std::string& program, int status, const std::string& output) const;
+  const std::string& name() const { return words_.front(); }
+
+ private:
+  std::string to_try(const std::string& host) const;  // "ssh -p 2222 b"
+
+  std::vector<std::string> words_;
+  bool is_ssh_ = false;
+  std::chrono::milliseconds connect_timeout_;
+};
+
 class HostConnection : base::NoCopy {
  public:
-  // `host`: a name of host_list.hpp. `program`: slip on that host; empty: tries the path of this program, then "slip"
+  // `host`: a name, see HostRanks. `program`: slip on that host; empty: tries the path of this program, then "slip"
   // in the PATH there. `host` and `shell` must outlive the connection.
   HostConnection(const std::string& host, const RemoteShell& shell, const std::string& program);
   ~HostConnection();  // kills the shell if it still runs

@@ -1,5 +1,3 @@
-#include "transport/job/host_list.hpp"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 
 #include "base/fail.hpp"
 #include "base/quantity_text.hpp"
+#include "transport/job/job.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip::transport {
