@@ -14,7 +14,7 @@
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
 #include "comm/diagnose/stalls.hpp"
-#include "transport/ledger/ledger_reader.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip::cli {
 namespace {

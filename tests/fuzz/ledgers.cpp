@@ -16,7 +16,7 @@
 #include "comm/diagnose/stalls.hpp"
 #include "fuzz/fuzz_loop.hpp"
 #include "support/ledger_image.hpp"
-#include "transport/ledger/ledger_reader.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 namespace {

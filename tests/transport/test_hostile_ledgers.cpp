@@ -10,7 +10,7 @@
 #include "base/terminal.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "support/ledger_image.hpp"
-#include "transport/ledger/ledger_reader.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip::test::test_hostile_ledgers {
 namespace {

@@ -5,7 +5,6 @@
 #include "support/ranks.hpp"
 #include "support/share.hpp"
 #include "transport/ledger/ledger.hpp"
-#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::test::test_ledger {
 namespace {

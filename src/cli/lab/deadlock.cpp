@@ -18,7 +18,7 @@
 #include "comm/diagnose/stalls.hpp"
 #include "slip/communicator.hpp"
 #include "slip/verify.hpp"
-#include "transport/ledger/ledger_reader.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip::cli {
 namespace {

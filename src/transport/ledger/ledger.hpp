@@ -1,8 +1,9 @@
 // The ledger of a process: the state of each of its ranks, in shared memory that other processes can read at any time.
-// It is a memfd named slip-ledger, which `slip ranks` finds under /proc, see ledger_reader.hpp.
+// It is a memfd named slip-ledger, which `slip ranks` finds under /proc.
 //
 // LedgerEntry: one rank of one communicator. LedgerView: a copy of an entry that is valid in any process and on any
-// host. LedgerSlot: the object through which a rank writes its entry.
+// host. LedgerSlot: the object through which a rank writes its entry. ProcessLedger: all entries of a process, as
+// another process reads them.
 //
 // A rank writes with a few plain stores per call, and reads no clock. Times are written only by a thread that has
 // waited long, and by the control thread, which reads the entry a few times per second. All fields are atomic 64-bit
@@ -14,10 +15,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/sync.hpp"
+#include "transport/job/placement.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip::transport {
 
@@ -97,10 +103,6 @@ struct LedgerView {
 
 inline bool in_call(const LedgerView& view) { return view.begun > view.ended; }
 
-// Reads a private copy of an entry that another process wrote, so its words may have any value. The view is safe, see
-// make_safe(). False: the words of a call do not belong together. The caller compares versions.
-bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
-
 // Makes a view from another process or host safe: afterwards texts are terminated, printable and valid UTF-8, ranks and
 // ages are not negative, and an unknown `life` becomes kFree. The rank may still be above `nranks`.
 void make_safe(LedgerView& view);
@@ -157,5 +159,42 @@ class LedgerSlot : base::NoCopy {
   LedgerEntry* entry_ = nullptr;
   const LedgerHeader* header_ = nullptr;
 };
+
+// The rest reads the ledgers of other processes of this host, for `slip ranks` and the diagnosis of stalls. It needs no
+// help from these processes, so it works even if they are stopped.
+//
+// A ledger is untrusted input: any user can make a memfd with that name. It is read only if the calling user owns it or
+// is root. It is never mapped, and no more bytes are read than a ledger has, so a huge or sparse file costs nothing.
+// The number of entries per user is limited, so no user can displace the entries of another.
+
+struct ProcessLedger {
+  int pid = 0;             // in the namespace of this process
+  std::uint32_t user = 0;  // owner of the ledger
+  ProcessState process;
+  std::vector<LedgerView> ranks;  // after make_safe()
+  int left_out = 0;               // entries beyond the limit of their user
+};
+
+// Limits the number of entries that are read, per user.
+class LedgerLimits {
+ public:
+  static constexpr int kOwn = 16384, kOfOtherUser = 512, kOfAllOthers = 4096;
+
+  // Returns how many of the `wanted` entries of this user may be read, and counts them as read.
+  int take(std::uint32_t user, int wanted);
+
+ private:
+  std::map<std::uint32_t, int> taken_;
+  int taken_by_others_ = 0;
+};
+
+// Reads the ledger in an open file. Nothing: it is not a ledger, this user may not read it, or it belongs to another
+// process than the one that started at `started`. A forked child also has its parent's ledger open.
+std::optional<ProcessLedger> read_ledger_file(int descriptor, std::uint64_t started, LedgerLimits& limits);
+
+// Nothing: the process has no ledger, or this user may not read it.
+std::optional<ProcessLedger> read_ledger(int pid);
+// The ledgers of all processes that this user may read, ordered by pid.
+std::vector<ProcessLedger> read_ledgers();
 
 }  // namespace slip::transport
