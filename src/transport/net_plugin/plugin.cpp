@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -60,6 +61,14 @@ int log_limit() {
   }
 }
 
+// Returns the last warning that the plug-in logged in this thread, and clears it.
+std::string take_warning() {
+  std::string text = base::single_line_text(t_warning);
+  t_warning[0] = '\0';
+  while (text.ends_with(' ')) text.pop_back();
+  return text;
+}
+
 net_result profile(void**, int, void*, std::int64_t, void*) { return NET_SUCCESS; }
 
 const char* result_name(net_result result) {
@@ -111,15 +120,6 @@ std::vector<std::string> split(const std::string& list) {
 
 }  // namespace
 
-net_logger plugin_logger() { return &log; }
-
-std::string take_plugin_warning() {
-  std::string text = base::single_line_text(t_warning);
-  t_warning[0] = '\0';
-  while (text.ends_with(' ')) text.pop_back();
-  return text;
-}
-
 const NetPlugin& NetPlugin::load(const std::string& name) {
   struct Loaded {
     base::Mutex mutex;
@@ -158,7 +158,7 @@ NetPlugin::NetPlugin(const std::string& name) {
                "plug-in",
                path_, version_, missing);
   name_ = base::single_line_text(own_name && own_name[0] != '\0' ? own_name : "unnamed");
-  static_cast<void>(take_plugin_warning());
+  static_cast<void>(take_warning());
   first_context_ = new PluginContext(*this, kNoCommunicator);
   find_devices();
   choose_devices();
@@ -167,8 +167,7 @@ NetPlugin::NetPlugin(const std::string& name) {
 PluginContext::PluginContext(const NetPlugin& plugin, std::uint64_t communicator)
     : plugin_(plugin), process_(::getpid()) {
   const PluginCalls& calls = plugin.calls();
-  if (const net_result result = calls.init(calls, communicator, &context_, plugin_logger(), &profile);
-      result != NET_SUCCESS)
+  if (const net_result result = calls.init(calls, communicator, &context_, &log, &profile); result != NET_SUCCESS)
     throw plugin.error("init", result, "");
 }
 
@@ -215,7 +214,7 @@ void NetPlugin::open(const std::string& name) {
 std::string NetPlugin::text() const { return fmt::format("{} ({}, interface version {})", file_, name_, version_); }
 
 Error NetPlugin::error(std::string_view function, net_result result, std::string_view peer) const {
-  const std::string warning = take_plugin_warning();
+  const std::string warning = take_warning();
   return base::make_error(code_of(result), {}, "{}{}the plug-in {} failed in {}: {} ({}){}{}", peer,
                           peer.empty() ? "" : ": ", text(), function, result_name(result), static_cast<int>(result),
                           warning.empty() ? "; NCCL_DEBUG=INFO prints the log of the plug-in" : ": ", warning);
@@ -262,17 +261,15 @@ void NetPlugin::choose_devices() {
       return one.name == word || std::to_string(&one - devices_.data()) == word;
     });
     if (named == devices_.end()) {
-      std::string all;
-      for (const PluginDevice& one : devices_) all += fmt::format("{}{}", all.empty() ? "" : ", ", one.name);
+      std::vector<std::string> all;
+      for (const PluginDevice& one : devices_) all.push_back(one.name);
       base::fail(ErrorCode::kInvalidValue, {}, "{}={}: the plug-in {} has no device '{}'; it has {}", kDeviceVariable,
-                 wanted, text(), word, all);
+                 wanted, text(), word, fmt::join(all, ", "));
     }
     used_.push_back(static_cast<int>(named - devices_.begin()));
   }
   if (!used_.empty()) return;
-  const int fastest = std::max_element(devices_.begin(), devices_.end(), [](const auto& one, const auto& other) {
-                        return one.speed_mbps < other.speed_mbps;
-                      })->speed_mbps;
+  const int fastest = std::ranges::max_element(devices_, {}, &PluginDevice::speed_mbps)->speed_mbps;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].speed_mbps == fastest) used_.push_back(static_cast<int>(i));
   }

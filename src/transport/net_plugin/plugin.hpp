@@ -163,8 +163,4 @@ class NetPlugin : base::NoCopy {
   mutable std::map<std::pair<Secret, int>, std::weak_ptr<const PluginContext>> contexts_ SLIP_GUARDED_BY(mutex_);
 };
 
-// Returns the last warning that the plug-in logged in this thread, and clears it.
-std::string take_plugin_warning();
-net_logger plugin_logger();
-
 }  // namespace slip::transport

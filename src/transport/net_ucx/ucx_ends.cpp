@@ -1,4 +1,7 @@
 #if SLIP_HAS_UCX
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -150,14 +153,13 @@ void UcxSender::connect() {
   ucs_status_t status = UCS_OK;
   port_.set_endpoint(port_.worker().connect(std::span(unread_).subspan(sizeof(UcxAnswer)), status));
   if (port_.endpoint()) return;
-  std::string own;
-  for (const std::string& one : context.transports()) own += (own.empty() ? "" : ", ") + one;
   const std::string limits = ucx_limits_text();
   fail(base::make_error(
       ErrorCode::kUnsupported, {},
       "{}: {} has no transport that reaches it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
       "host, set the variables of UCX alike, or set SLIP_NET=tcp",
-      peer_.text(), context.ucx().text, context.status_text(status), own, limits.empty() ? "" : " with " + limits));
+      peer_.text(), context.ucx().text, context.status_text(status), fmt::join(context.transports(), ", "),
+      limits.empty() ? "" : " with " + limits));
 }
 
 // A receiver whose receive is too small sends UcxTooLarge. If the receiver has closed, that is an error only for
