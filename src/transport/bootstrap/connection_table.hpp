@@ -103,10 +103,6 @@ class ConnectionTable {
   }
   void clear() SLIP_REQUIRES(control_mutex) { connections_.clear(); }
 
-  // A rank that connects must identify itself within this time. The limit is long, because a lossy network may deliver
-  // the frame late; the number of such connections is limited.
-  static constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-
  private:
   const ControlContext& context_;
   Socket listener_ SLIP_GUARDED_BY(control_mutex);

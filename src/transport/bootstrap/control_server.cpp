@@ -108,7 +108,7 @@ void ControlServer::wait_for_events() {
       const short events = one.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
       watched.push_back({one.channel.socket().descriptor(), events, 0});
       connections.push_back(&one);
-      if (one.role == Role::kUnknown) no_later_than(one.heard_ns + ConnectionTable::kGreetingLimitNs);
+      if (one.role == Role::kUnknown) no_later_than(one.heard_ns + kGreetingLimitNs);
       else if (one.must_be_heard()) no_later_than(detector_.lost_at_ns(one));
     }
   }

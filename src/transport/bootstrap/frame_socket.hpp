@@ -19,8 +19,6 @@ namespace slip::transport {
 // Time limit of one attempt to connect: it doubles up to the maximum. On a lossy network a new attempt is faster than
 // the kernel's retransmissions, whose intervals double from 1 s on.
 inline constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
-// Delay before the next accept when the process has no descriptors left.
-inline constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 // Handshake: both ends of a new connection prove that they know the same secret, before any frame is sent; frame.hpp
 // describes the protocol. It only consumes and produces bytes: FrameSocket sends and receives them. Afterwards there is

@@ -16,9 +16,6 @@
 namespace slip::transport {
 namespace {
 
-// A connected rank must send its proof and its hello within this time. The limit is long, because on a lossy network
-// retransmitted packets arrive many seconds later. The number of silent connections is limited.
-constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // time limit for a rank to read its answer
 constexpr std::int64_t kMaxTimeoutNs = std::int64_t{30} * 86'400 * 1'000'000'000;
 constexpr int kMaxRanks = 1 << 20;

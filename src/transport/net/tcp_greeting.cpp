@@ -15,12 +15,8 @@
 namespace slip::transport {
 namespace {
 
-// The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
-// network may deliver the greeting late.
-constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-// Delay before the next accept when the process has no descriptors left.
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
-// After this time it gives up: the program keeps the descriptors, and the other ranks would wait until their timeout.
+// After this time without a descriptor the listener gives up: the program keeps the descriptors, and the other ranks
+// would wait until their timeout.
 constexpr std::int64_t kNoDescriptorsLimitNs = 5'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;

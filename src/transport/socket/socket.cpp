@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-// Delay before the next attempt when the process has no descriptors left.
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;

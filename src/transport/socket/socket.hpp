@@ -131,6 +131,12 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
 using UnprovenToken = std::shared_ptr<void>;
 UnprovenToken take_unproven_token();
 
+// A listener closes a connection whose peer has not identified itself after this time. The limit is long, because on a
+// lossy network retransmitted packets arrive many seconds later.
+inline constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+// Delay before the next accept when the process has no descriptors left.
+inline constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+
 // True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
 
