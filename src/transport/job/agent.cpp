@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include "transport/job/agent_channel.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/job.hpp"
+#include "transport/job/job_output.hpp"
 #include "transport/job/rank_processes.hpp"
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
@@ -106,12 +109,6 @@ OwnedDescriptor take_standard(int number, int flags) {
   return taken;
 }
 
-// The read end of a pipe to which a rank writes.
-struct RankOutput {
-  int rank = 0, stream = STDOUT_FILENO;
-  OwnedDescriptor pipe;
-};
-
 class Agent : base::NoCopy {
  public:
   explicit Agent(const AgentOptions& options)
@@ -134,7 +131,7 @@ class Agent : base::NoCopy {
       wait();
       channel_.pump();
       while (std::optional<AgentFrame> frame = channel_.next()) handle(*frame);
-      for (RankOutput& output : outputs_) send_output(output, kPiece);
+      for (OutputPipe& output : outputs_) send_output(output, kPiece);
       while (const int number = signals_.next()) handle_signal(number);
       if (ranks_) ranks_->reap([this](const RankExit& exit) { report(exit); });
       check_time();
@@ -154,8 +151,8 @@ class Agent : base::NoCopy {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
     if (!channel_.ended()) watched.push_back({channel_.in(), POLLIN, 0});
     if (channel_.unsent() > 0) watched.push_back({channel_.out(), POLLOUT, 0});
-    for (const RankOutput& output : outputs_) {
-      if (channel_.unsent() < kMaxUnsent) watched.push_back({output.pipe.number(), POLLIN, 0});
+    for (const OutputPipe& output : outputs_) {
+      if (channel_.unsent() < kMaxUnsent) watched.push_back({output.from.number(), POLLIN, 0});
     }
     std::int64_t until = std::min(next_heartbeat_ns_, paused_ ? next_heartbeat_ns_ : heard_ns_ + silence_ns_);
     if (ranks_ && ranks_->kill_at_ns() != 0) until = std::min(until, ranks_->kill_at_ns());
@@ -235,7 +232,8 @@ class Agent : base::NoCopy {
       RankProgram program{.command = job_->command,
                           .variables = RankVariables{rank, job_->nranks, static_cast<int>(i), id}.with(job_->variables),
                           .directory = job_->directory};
-      const OwnedDescriptor out = add_output(rank, STDOUT_FILENO), err = add_output(rank, STDERR_FILENO);
+      const OwnedDescriptor out = OutputPipe::add(outputs_, rank, STDOUT_FILENO);
+      const OwnedDescriptor err = OutputPipe::add(outputs_, rank, STDERR_FILENO);
       program.out = out.number();
       program.err = err.number();
       if (const int error = ranks_->start(rank, program); error != 0) {
@@ -252,28 +250,16 @@ class Agent : base::NoCopy {
     if (!error) job_->variables["PATH"] = variable("PATH") + ":" + own.parent_path().string();
   }
 
-  // Makes a pipe for output of the rank. Returns the end to which the rank writes.
-  OwnedDescriptor add_output(int rank, int stream) {
-    Pipe pipe = make_pipe();
-    ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
-    outputs_.push_back({rank, stream, std::move(pipe.read)});
-    return std::move(pipe.write);
-  }
-
   // Sends up to `limit` bytes of output, and closes the pipe at its end. If the launcher takes no more bytes, the
   // output stays in the pipe, and the rank blocks when it writes more.
-  void send_output(RankOutput& output, std::size_t limit) {
+  void send_output(OutputPipe& output, std::size_t limit) {
     char bytes[kPiece];
-    for (std::size_t sent = 0; sent < limit && output.pipe.number() >= 0 && channel_.unsent() < kMaxUnsent;) {
-      const ssize_t count = ::read(output.pipe.number(), bytes, std::min(kPiece, limit - sent));
-      if (count < 0 && errno == EINTR) continue;
-      if (count == 0) output.pipe.reset();
-      if (count <= 0) return;
-      sent += static_cast<std::size_t>(count);
-      channel_.send({.kind = AgentFrameKind::kOutput,
-                     .rank = output.rank,
-                     .value = output.stream,
-                     .body = std::string(bytes, static_cast<std::size_t>(count))});
+    for (std::size_t sent = 0; sent < limit && channel_.unsent() < kMaxUnsent;) {
+      const std::string_view piece = output.read(std::span(bytes).first(std::min(kPiece, limit - sent)));
+      if (piece.empty()) return;
+      sent += piece.size();
+      channel_.send(
+          {.kind = AgentFrameKind::kOutput, .rank = output.rank, .value = output.stream, .body = std::string(piece)});
     }
   }
 
@@ -311,7 +297,7 @@ class Agent : base::NoCopy {
   // call continues, until the launcher is lost.
   void send_rest() {
     if (complete_ || running() || !(started_ || refused_)) return;
-    for (RankOutput& output : outputs_) send_output(output, kMaxUnsent);  // more than a pipe holds
+    for (OutputPipe& output : outputs_) send_output(output, kMaxUnsent);  // more than a pipe holds
     if (channel_.unsent() >= kMaxUnsent) return;
     complete_ = true;
     if (started_) channel_.send({.kind = AgentFrameKind::kDone});
@@ -323,7 +309,7 @@ class Agent : base::NoCopy {
   std::optional<AgentJob> job_;
   std::unique_ptr<RankProcesses> ranks_;  // null before the job is known
   std::optional<PortReservation> port_;
-  std::vector<RankOutput> outputs_;
+  std::vector<OutputPipe> outputs_;
   std::int64_t silence_ns_ = kFirstSilenceNs, heard_ns_ = 0, next_heartbeat_ns_ = 0;
   bool started_ = false, refused_ = false, paused_ = false, lost_ = false;
   bool complete_ = false;  // all ranks have ended, and the last frame is in the channel

@@ -1,13 +1,15 @@
 #include "transport/job/job_output.hpp"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
-#include "transport/socket/socket.hpp"
+#include "transport/job/job_guard.hpp"
 
 namespace slip::transport {
 namespace {
@@ -16,6 +18,20 @@ std::size_t index_of(int stream) { return stream == STDERR_FILENO ? 1 : 0; }
 int stream_of(std::size_t index) { return index == 1 ? STDERR_FILENO : STDOUT_FILENO; }
 
 }  // namespace
+
+OwnedDescriptor OutputPipe::add(std::vector<OutputPipe>& all, int rank, int stream) {
+  Pipe pipe = make_pipe();
+  ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
+  all.push_back({rank, stream, std::move(pipe.read)});
+  return std::move(pipe.write);
+}
+
+std::string_view OutputPipe::read(std::span<char> into) {
+  ssize_t count = -1;
+  while (from.number() >= 0 && (count = ::read(from.number(), into.data(), into.size())) < 0 && errno == EINTR) {}
+  if (count == 0) from.reset();
+  return {into.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
+}
 
 JobOutput::JobOutput() {
   struct stat out {

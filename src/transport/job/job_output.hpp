@@ -1,3 +1,5 @@
+// OutputPipe: receives the output of a rank on this host.
+//
 // JobOutput: writes the output of ranks on other hosts to the standard output and error of the launcher. If the reader
 // of that output stops reading, the launcher must still handle signals. So this class buffers the text and never
 // blocks. While is_full(), the launcher reads no more from its hosts.
@@ -8,12 +10,27 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "transport/socket/abort_flag.hpp"
+
 namespace slip::transport {
+
+// The read end of a pipe into which a rank writes its standard output or error.
+struct OutputPipe {
+  int rank = 0;
+  int stream = 0;        // STDOUT_FILENO or STDERR_FILENO
+  OwnedDescriptor from;  // non-blocking; none after the end of the pipe
+
+  // Makes a pipe and adds its read end to `all`. Returns the end to which the rank writes. Throws kIo.
+  static OwnedDescriptor add(std::vector<OutputPipe>& all, int rank, int stream);
+  // Reads bytes that have arrived into the buffer and returns them; none: no bytes have arrived, or the pipe has ended.
+  std::string_view read(std::span<char> into);
+};
 
 // LinePrefix: divides the output of a rank into lines and puts a prefix before each, so that lines of different ranks
 // do not mix. With an empty prefix the bytes pass unchanged and at once, because progress bars write parts of lines.

@@ -1,14 +1,12 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <utility>
+#include <string_view>
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
@@ -24,13 +22,6 @@ namespace slip::transport {
 namespace {
 
 constexpr std::size_t kPipeBytes = std::size_t{64} << 10;  // Linux's default capacity of a pipe
-
-// The read end of a pipe into which a rank writes its standard output or error.
-struct OutputPipe {
-  OwnedDescriptor from;  // non-blocking; none after the end of the pipe
-  int rank;
-  int stream;  // STDOUT_FILENO or STDERR_FILENO
-};
 
 class Job : base::NoCopy {
  public:
@@ -66,8 +57,8 @@ class Job : base::NoCopy {
                         .directory = job_.directory};
     OwnedDescriptor out, err;
     if (job_.tag_output) {
-      program.out = (out = pipe_of(rank, STDOUT_FILENO)).number();
-      program.err = (err = pipe_of(rank, STDERR_FILENO)).number();
+      program.out = (out = OutputPipe::add(pipes_, rank, STDOUT_FILENO)).number();
+      program.err = (err = OutputPipe::add(pipes_, rank, STDERR_FILENO)).number();
     }
     const int error = ranks_.start(rank, program);
     if (error == 0) return;
@@ -75,22 +66,11 @@ class Job : base::NoCopy {
     base::log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));
   }
 
-  OwnedDescriptor pipe_of(int rank, int to) {
-    Pipe pipe = make_pipe();
-    ::fcntl(pipe.read.number(), F_SETFL, O_NONBLOCK);
-    pipes_.push_back({std::move(pipe.read), rank, to});
-    return std::move(pipe.write);
-  }
-
   // Reads the bytes that have arrived, up to the capacity of a pipe.
   void read(OutputPipe& pipe) {
     char bytes[kPipeBytes];
-    ssize_t count = -1;
-    while (pipe.from.number() >= 0 && (count = ::read(pipe.from.number(), bytes, sizeof(bytes))) < 0 &&
-           errno == EINTR) {}
-    if (pipe.from.number() < 0 || count < 0) return;  // no bytes have arrived
-    if (count == 0) return pipe.from.reset();
-    output_.add(pipe.rank, pipe.stream, {bytes, static_cast<std::size_t>(count)}, fmt::format("[{}] ", pipe.rank));
+    const std::string_view arrived = pipe.read(bytes);
+    if (!arrived.empty()) output_.add(pipe.rank, pipe.stream, arrived, fmt::format("[{}] ", pipe.rank));
   }
 
   // All ranks have ended: writes the rest of their output, including unfinished lines. What a rank wrote before it
