@@ -15,37 +15,15 @@ namespace {
 // lengths as int.
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
 
-template <class Table>
-struct VersionOf;
-template <>
-struct VersionOf<net_table_v8> {
-  static constexpr int kVersion = 8;
-  using Properties = net_properties_v8;
-};
-template <>
-struct VersionOf<net_table_v9> {
-  static constexpr int kVersion = 9;
-  using Properties = net_properties_v9;
-};
-template <>
-struct VersionOf<net_table_v10> {
-  static constexpr int kVersion = 10;
-  using Properties = net_properties_v10;
-};
-template <>
-struct VersionOf<net_table_v11> {
-  static constexpr int kVersion = 11;
-  using Properties = net_properties_v11;
-};
-
 net_config& default_config() {
   static net_config config{NET_TRAFFIC_CLASS_UNDEF};
   return config;
 }
 
-template <class Table>
+template <class TableOf, class Properties, int Version>
 struct Translation {
-  static constexpr int kVersion = VersionOf<Table>::kVersion;
+  using Table = TableOf;
+  static constexpr int kVersion = Version;
   static const Table& table_of(const PluginCalls& calls) { return *static_cast<const Table*>(calls.table); }
 
   static net_result init(const PluginCalls& calls, std::uint64_t communicator, void** context, net_logger logger,
@@ -57,7 +35,7 @@ struct Translation {
   }
 
   static net_result get_properties(const PluginCalls& calls, int device, net_properties_v11& all) {
-    typename VersionOf<Table>::Properties own{};
+    Properties own{};
     const net_result result = table_of(calls).get_properties(device, &own);
     all.name = own.name;
     all.pci_path = own.pci_path;
@@ -85,9 +63,9 @@ struct Translation {
   }
 };
 
-template <class Table>
+template <class To>  // a Translation
 int fill(const void* found, PluginCalls& calls, const char*& name, std::string& missing) {
-  const auto& table = *static_cast<const Table*>(found);
+  const auto& table = *static_cast<const typename To::Table*>(found);
   const auto take = [&](auto& to, auto from, const char* function) {
     to = from;
     if (!from && missing.empty()) missing = function;
@@ -97,7 +75,6 @@ int fill(const void* found, PluginCalls& calls, const char*& name, std::string& 
     to = with;
     if (!from && missing.empty()) missing = function;
   };
-  using To = Translation<Table>;
   calls.table = found;
   name = table.name;
   translate(calls.init, &To::init, table.init, "init");
@@ -134,10 +111,14 @@ std::string symbol_of(int version) { return fmt::format("ncclNetPlugin_v{}", ver
 
 int find_plugin_calls(void* library, PluginCalls& calls, const char*& name, std::string& missing) {
   const auto find = [&](int version) { return ::dlsym(library, symbol_of(version).c_str()); };
-  if (const void* const table = find(11)) return fill<net_table_v11>(table, calls, name, missing);
-  if (const void* const table = find(10)) return fill<net_table_v10>(table, calls, name, missing);
-  if (const void* const table = find(9)) return fill<net_table_v9>(table, calls, name, missing);
-  if (const void* const table = find(8)) return fill<net_table_v8>(table, calls, name, missing);
+  if (const void* const table = find(11))
+    return fill<Translation<net_table_v11, net_properties_v11, 11>>(table, calls, name, missing);
+  if (const void* const table = find(10))
+    return fill<Translation<net_table_v10, net_properties_v10, 10>>(table, calls, name, missing);
+  if (const void* const table = find(9))
+    return fill<Translation<net_table_v9, net_properties_v9, 9>>(table, calls, name, missing);
+  if (const void* const table = find(8))
+    return fill<Translation<net_table_v8, net_properties_v8, 8>>(table, calls, name, missing);
   return 0;
 }
 
