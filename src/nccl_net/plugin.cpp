@@ -55,8 +55,8 @@ net_result result_of(ErrorCode code) {
   }
 }
 
-// Runs the body and turns an exception into a result code. Always inlined, as isend() and irecv() are: each message
-// passes through them, and takes only a few hundred instructions in all.
+// Runs the body and turns an exception into a result code. Always inlined, like isend() and irecv(): every message
+// calls them, and a whole message takes only a few hundred instructions.
 template <class Body>
 [[gnu::always_inline]] inline net_result guarded(const Body& body) noexcept {
   try {
@@ -68,7 +68,7 @@ template <class Body>
     } catch (const std::exception& error) {
       log(NET_LOG_WARN, error.what());
     }
-  } catch (...) {  // no memory for the text
+  } catch (...) {  // another type, or logging itself threw
   }
   return NET_INTERNAL_ERROR;
 }
@@ -124,8 +124,8 @@ transport::NetOptions connection_options(const NetDevice& device) {
   return options;
 }
 
-// The attempts to connect. The plug-in's connect() must not wait: NCCL calls it again, with the same handle, until it
-// returns a connection. So an attempt lasts for several calls.
+// The unfinished attempts to connect. The plug-in's connect() must not wait: NCCL calls it again, with the same handle,
+// until it returns a connection. So an attempt lasts for several calls.
 class Dialers {
  public:
   // Continues the attempt for the handle, or begins one. Null: not connected yet. Throws if the attempt failed.
@@ -152,7 +152,7 @@ std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevic
   std::shared_ptr<Dialer> one;
   {
     const base::LockGuard lock(mutex_);
-    // NCCL does not notify the plug-in when it gives up an attempt. Such an attempt stays here until NCCL connects
+    // NCCL does not notify the plug-in when it gives up an attempt. Such an attempt stays in `all_` until NCCL passes
     // another handle at the same address.
     std::erase_if(all_, [&](const auto& dialer) { return dialer->place == handle && dialer->handle != bytes; });
     const auto found =
@@ -176,7 +176,7 @@ std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevic
 
 struct Plugin {
   base::Mutex mutex;
-  bool found SLIP_GUARDED_BY(mutex) = false;
+  bool initialized SLIP_GUARDED_BY(mutex) = false;
   std::vector<NetDevice> devices;  // constant after init(): NCCL holds pointers into its strings
   Dialers dialers;
 };
@@ -190,9 +190,9 @@ net_result init(net_logger logger) {
     // release: a thread that sees the logger sees what NCCL prepared for it.
     g_logger.store(logger, std::memory_order_release);
     const base::LockGuard lock(plugin().mutex);
-    if (plugin().found) return NET_SUCCESS;
+    if (plugin().initialized) return NET_SUCCESS;
     plugin().devices = find_devices();
-    plugin().found = true;
+    plugin().initialized = true;
     std::string text;
     for (const NetDevice& one : plugin().devices) text += fmt::format(" {} ({})", one.name, one.host);
     log(NET_LOG_INFO, "TCP over" + text);
@@ -247,7 +247,8 @@ net_result listen(int index, void* handle, void** listener) {
   });
 }
 
-// NCCL keeps a pointer to a NetConnection, for both ends.
+// The void* that NCCL keeps points to a NetConnection, for senders and receivers: a void* may only be converted back to
+// the type that it was made from.
 void* pointer_to(std::unique_ptr<transport::NetConnection> connection) { return connection.release(); }
 transport::NetConnection& connection_of(void* comm) { return *static_cast<transport::NetConnection*>(comm); }
 

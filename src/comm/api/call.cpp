@@ -36,21 +36,21 @@ std::string Signature::text() const {
     return fmt::format("send or recv of {} bytes, number {} between the two ranks", elements, (rest & 0xffffffff) + 1);
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);
   const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
-  std::string said = collective_name(kind);
-  if (kind != Collective::kBarrier) said += fmt::format(" of {} {}", elements, data_type_name(type));
-  if (reduces(kind)) said += fmt::format(" by {}", reduce_op_name(op));
-  if (has_root(kind)) said += fmt::format(", root {}", rest >> 32 & 0xffff);
+  std::string result = collective_name(kind);
+  if (kind != Collective::kBarrier) result += fmt::format(" of {} {}", elements, data_type_name(type));
+  if (reduces(kind)) result += fmt::format(" by {}", reduce_op_name(op));
+  if (has_root(kind)) result += fmt::format(", root {}", rest >> 32 & 0xffff);
   const std::uint64_t number = rest & 0xffffffff;
-  return number == 0 ? said : said + fmt::format(", call {}", number);  // 0: not known
+  return number == 0 ? result : result + fmt::format(", call {}", number);  // 0: not known
 }
 
-CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
+CallMismatch::CallMismatch(int rank, const Signature& mine, int their_rank, const Signature& theirs)
     : Error(ErrorCode::kMismatch,
             fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
                         "the same order",
-                        rank, mine.text(), there, theirs.text()),
+                        rank, mine.text(), their_rank, theirs.text()),
             {}),
-      other_rank(there),
+      other_rank(their_rank),
       own(mine),
       other(theirs) {}
 

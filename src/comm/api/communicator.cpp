@@ -97,9 +97,9 @@ void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const
   parent.failures().on_trouble(nullptr, {});
 }
 
-// Allocates memory that only this rank can access. As with shared memory, all ranks synchronise before they allocate,
-// and return when all have their memory. If one rank gets none, all ranks throw kOutOfMemory; otherwise the others
-// would wait for that rank in a later call.
+// Allocates memory of this process, not shared memory. As with shared memory, all ranks synchronise before they
+// allocate, and return when all have their memory. If one rank gets none, all ranks throw kOutOfMemory; otherwise the
+// others would wait for that rank in a later call.
 Buffer allocate_ordinary(transport::Bootstrap& bootstrap, const transport::SetupCall& call, std::size_t bytes,
                          Here here, const std::function<Buffer()>& alloc) {
   const std::vector<std::uint64_t> wanted = bootstrap.all_gather(std::uint64_t{bytes}, call);
@@ -194,7 +194,7 @@ Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   state(here).require_not_finalized(here);
   std::shared_ptr<State> made;
   const auto make = [&](const transport::Membership& group, const std::shared_ptr<transport::AbortFlag>& abort) {
-    made.reset();
+    made.reset();  // recover() calls `make` again if another rank failed meanwhile
     made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   };
   transport::recover(state_->bootstrap, excluded, make);

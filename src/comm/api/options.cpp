@@ -20,7 +20,8 @@ void require_channels(int min, int max, Here here) {
              min, max, kMaxChannels);
 }
 
-// Sets an option that the program leaves open to the value that an environment variable names. `expected`: its values.
+// If the program left `option` at kAuto, reads its value from an environment variable. `name`: the variable's text.
+// `expected`: the valid names, for the error.
 template <class Option>
 void set_by_name(Option& option, std::optional<Option> (*find)(std::string_view), const char* variable,
                  const std::string& name, const char* expected, Here here) {

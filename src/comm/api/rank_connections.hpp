@@ -1,7 +1,7 @@
 // RankConnections: how one rank of a communicator reaches the others: bootstrap, shared memory, links, and the inputs
 // of the tuning model. Communicator::State derives from it.
 //
-// All ranks construct theirs together. Afterwards everything is constant, except state that the members guard
+// All ranks construct their RankConnections together. Afterwards the members are constant, except state that they guard
 // themselves.
 #pragma once
 
@@ -26,17 +26,17 @@
 namespace slip::comm {
 
 struct RankConnections {
-  // `inherited_topology_device`: this rank's device of the topology file in the communicator that this one is made
-  // from, or -1.
+  // `inherited_topology_device`: in split() and shrink(), this rank's `topology_device` of the parent; otherwise -1.
   RankConnections(const transport::Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                   std::shared_ptr<transport::AbortFlag> abort, int inherited_topology_device);
 
   std::int64_t timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
   std::uint64_t world() const { return device.info().world; }
-  // Whether the call runs through the memory that all ranks share. All other calls run by messages.
+  // True: the call runs through the memory that all ranks share. All other calls run by messages.
   bool is_shared(const Call& call) const;
-  // Whether the program of the call depends on nothing but the call, so that it can be kept for the next one.
+  // True: the program depends on the call alone, so an equal call may reuse it (KnownCalls).
   bool is_repeatable(const Call& call) const;
+  // False: a simulation of times only; the buffers are not written.
   bool moves_bytes() const { return !sim || device.options().run_functions; }
   // The algorithm of a call that runs by messages.
   ScheduleChoice choice_of(const Call& call, bool explain) const {
@@ -51,8 +51,10 @@ struct RankConnections {
   const RequestedOptions requested;
   transport::Bootstrap bootstrap;
   std::shared_ptr<transport::LedgerSlot> ledger_slot;
-  std::shared_ptr<CallMonitor> monitor;  // Communicator::State holds its mutex when it adds to the history
-  std::optional<SharedHost> host;
+  // One thread at a time adds to its history: Communicator::State under its mutex, or, with gpu->runs_on_host(), the
+  // StagedThread.
+  std::shared_ptr<CallMonitor> monitor;
+  std::optional<SharedHost> host;      // only if calls may use the memory that ranks of this host share
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
   int topology_device = -1;            // this rank's device of the host's topology file; -1: there is no file
   std::vector<CommGraph> graphs;       // by channel

@@ -1,6 +1,6 @@
-// CallHistory: the last collective calls that this rank has enqueued. A call's signature travels with its data, so only
-// ranks that receive compare signatures. To find mismatches between other ranks, FailureCheck (after a long wait) and
-// finalize() compare histories.
+// CallHistory: the last collective calls that this rank has enqueued. A rank sends the signature of a call with the
+// data, so only the receiver compares signatures. To find mismatches between other ranks, FailureCheck (after a long
+// wait) and finalize() compare histories.
 #pragma once
 
 #include <array>
@@ -31,9 +31,9 @@ class CallHistory {
     }
   };
 
-  // One thread at a time may call it. `number`: of the call, counted from 1. relaxed, here and in snapshot(): `check`
-  // does not match the fields of an entry that is being written, so readers ignore it, as in the ledger. Every call
-  // pays for this, so it costs only two multiplications and five stores.
+  // One thread at a time may call it. `number`: of the call, counted from 1. relaxed, here and in snapshot(): while an
+  // entry is being written, its `check` does not match its fields, so readers ignore the entry, as in the ledger. Every
+  // call executes this, so it takes only two multiplications and five stores.
   void add(const Signature& call, std::uint64_t number) {
     Entry& entry = entries_[number % kCalls];
     const std::uint64_t check = check_of(call);
@@ -61,7 +61,7 @@ class CallHistory {
   std::atomic<std::uint64_t> count_{0}, digest_{0};
 };
 
-// The first call number that both histories hold with different signatures: this rank's signature and the other's.
+// The first call number for which the two histories hold different signatures: returns this rank's and the other's.
 std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
                                                                 const CallHistory::Snapshot& other);
 

@@ -33,20 +33,21 @@ std::string doing_alive(const transport::LedgerView& view) {
   return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
 }
 
-// A node of the wait graph is a rank in one communicator. An edge leads to the node that it waits for: another rank of
-// the same communicator, or the rank of the same process in another communicator, whose call must end first.
+// A node of the wait graph is a rank in one communicator. An edge leads from a node to one that it waits for: another
+// rank of the same communicator, or a rank of the same process in another communicator, whose call must end first.
 struct Edge {
   std::size_t to = 0;
   enum class Kind {
-    kMissing,  // that rank has not joined the call
-    kLate,     // that rank has joined the call and makes no progress
-    kBehind,   // this rank's call is enqueued in the same stream behind a call of another communicator
-    kNotMade,  // this rank's call is not enqueued, and its process is in a call of another communicator
+    kMissing,  // `to` has not joined the call
+    kLate,     // `to` has joined the call or may have joined it
+    kBehind,   // the waiting rank's call is enqueued behind the call of `to`, in the same stream
+    kNotMade,  // the waiting rank's call is not enqueued, and its process is in the call of `to`
   } kind = Kind::kMissing;
 };
 
-// Waits shorter than kNoticeableNs are normal and not reported. If a process has waited for kLongNs in a call of one
-// communicator, this wait counts as the reason why the process has made no call of another communicator.
+// Waits shorter than kNoticeableNs are normal and not reported, except in cycles and for stopped processes. If a
+// process has waited for kLongNs in a call of one communicator, this wait counts as the reason why the process has made
+// no call of another communicator.
 constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
 
 class WaitGraph {
@@ -65,10 +66,10 @@ class WaitGraph {
   bool same_communicator(std::size_t a, std::size_t b) const {
     return ranks_[a].view.communicator == ranks_[b].view.communicator;
   }
-  // Whether `rank` is known not to have joined the call that `waiting` is in. The ledgers were read one after the
-  // other. If the ledger of `waiting` was read first, the result is exact: `waiting` cannot end the call before `rank`
-  // joins. If the ledger of `rank` was read first, `rank` may have joined since then. Sends and receives are not
-  // compared, because their numbers count the messages of one pair of ranks.
+  // True: by its ledger, `rank` has not joined the call that `waiting` is in. The ledgers were read one after the
+  // other. If the ledger of `waiting` was read first, the result is exact. If the ledger of `rank` was read first,
+  // `rank` may have joined since then. Sends and receives are not compared, because their numbers count the messages of
+  // one pair of ranks.
   bool missing(std::size_t rank, std::size_t waiting) const {
     const transport::LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
@@ -106,8 +107,8 @@ bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
          }) == 1;
 }
 
-// If a call is enqueued behind a waiting call of the same stream, it waits for that call. If it is not enqueued yet, it
-// may wait, too: the host thread may wait for the other call before it makes this one.
+// `rank` is outside a call. If its next call is enqueued in the stream of a waiting call of another communicator, the
+// next call waits for that call. If its next call is not enqueued, the host thread may wait for the other call first.
 void WaitGraph::add_own_calls_before(std::size_t rank) {
   const transport::LedgerView& view = ranks_[rank].view;
   const bool enqueued = view.enqueued > view.ended;
@@ -183,7 +184,7 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
     longest = std::max(longest, ranks_[one].view.waits_ns);
   }
   const RankState& first = ranks_[waiting.front()];
-  // Not a comparison of `begun`: it also counts sends and receives, of which the ranks make different numbers.
+  // Does not compare `begun`, which also counts sends and receives: their number differs between ranks.
   const bool joined = !missing(rank, waiting.front());
   const Stall::Kind kind = !state.alive()    ? Stall::Kind::kEnded
                            : state.stopped() ? Stall::Kind::kStopped
@@ -194,15 +195,15 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
                             seconds_text(longest))};
 }
 
-// The ranks that others wait for and that do not wait themselves, or whose process is stopped.
+// The ranks that others wait for and that wait for nothing themselves, or whose process is stopped.
 std::vector<Stall> WaitGraph::blockers() const {
-  std::map<std::size_t, std::vector<std::size_t>> waiting;
+  std::map<std::size_t, std::vector<std::size_t>> waiters_of;
   std::vector<Stall> result;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].waits()) continue;
     for (const Edge& edge : edges_[i]) {
       if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_cycle_.contains(edge.to))
-        waiting[edge.to].push_back(i);
+        waiters_of[edge.to].push_back(i);
     }
     const auto is_awaited = [&](const RankState& other) {
       return other.view.communicator == ranks_[i].view.communicator && other.view.rank == ranks_[i].view.waits_for;
@@ -215,9 +216,9 @@ std::vector<Stall> WaitGraph::blockers() const {
                        name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
                        seconds_text(ranks_[i].view.waits_ns))});
   }
-  for (const auto& [rank, by] : waiting) {
+  for (const auto& [rank, waiters] : waiters_of) {
     const auto noticeable = [&](std::size_t one) { return ranks_[one].view.waits_ns >= kNoticeableNs; };
-    if (ranks_[rank].stopped() || std::ranges::any_of(by, noticeable)) result.push_back(blocker(rank, by));
+    if (ranks_[rank].stopped() || std::ranges::any_of(waiters, noticeable)) result.push_back(blocker(rank, waiters));
   }
   return result;
 }
@@ -244,10 +245,10 @@ class MissingRanks {
     std::string text;
     for (const int rank : named_) {
       const auto found = states_.find(rank);
-      const std::string said = found == states_.end() ? fmt::format("process {} on host '{}' gave no answer",
-                                                                    place(rank).pid, place(rank).host)
-                                                      : "it " + doing(found->second);
-      text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, said);
+      const std::string state = found == states_.end() ? fmt::format("process {} on host '{}' gave no answer",
+                                                                     place(rank).pid, place(rank).host)
+                                                       : "it " + doing(found->second);
+      text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, state);
     }
     if (more_ > 0) text += fmt::format(" and {} more", more_);
     return text + cycle();

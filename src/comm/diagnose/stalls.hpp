@@ -1,6 +1,6 @@
-// Stalls: ranks that keep others waiting, in all communicators of all ranks whose ledgers this process can read. `slip
-// ranks`, deadlock reports and timeouts use it. Except for missing_ranks_text(), the functions are pure functions of
-// the ledgers that were read.
+// Finds stalls: ranks that keep others waiting, in all communicators of all ranks whose ledgers this process can read.
+// `slip ranks`, deadlock reports and the errors of timeouts use them. Only missing_ranks_text() reads ledgers; the
+// other functions depend on their arguments alone.
 #pragma once
 
 #include <cstdint>
@@ -53,12 +53,13 @@ struct Stall {
 
 const char* stall_name(Stall::Kind kind);
 
-// Finds all stalls; cycles come first. Does not report a rank that waits for another rank as the cause of a stall.
+// Finds all stalls; cycles come first. Outside cycles, a rank that waits itself is not a cause, unless its process is
+// stopped.
 std::vector<Stall> find_stalls(std::span<const RankState> ranks);
 
 // For the error text of a missed deadline: "rank 2 (it ended ...), rank 3 (...)", and the cycle of waits if this rank
-// is part of one. Reads the ledgers of processes of this host, even of stopped ones. Asks ranks of other hosts, and
-// waits up to a second for their answers.
+// is part of one. Reads the ledgers of processes of this host, even of stopped ones. Asks the ranks whose ledgers it
+// cannot read, for example on other hosts, and waits up to a second for their answers.
 std::string missing_ranks_text(const transport::Bootstrap& bootstrap, std::span<const int> ranks);
 
 }  // namespace slip::comm

@@ -26,12 +26,12 @@ std::uint64_t rows_of(const Call& call, int nranks) {
   return rows;
 }
 
-// The share of a slot that the messages to (or from) one other rank get in each part: `bytes` of the slot, in pieces of
-// at most `piece` bytes. The shares of all other ranks fit into a slot.
+// The share of a slot that a link gets in each part: `bytes` of the slot, in pieces of at most `piece` bytes. The
+// shares of all other ranks fit into a slot.
 //
-// Both ranks must put the same pieces into the same part, whatever else is in their groups, so both numbers depend on
-// `nranks` alone. Otherwise part i of one rank could wait for part i + 1 of its peer, which waits for part i + 1 of the
-// first rank: a deadlock.
+// Both ranks of a link must put the same pieces into the same part, whatever other messages are in their groups. So
+// `bytes` and `piece` depend on `nranks` alone. Otherwise part i of one rank could wait for part i + 1 of its peer,
+// which waits for part i + 1 of the first rank: a deadlock.
 struct LinkShare {
   explicit LinkShare(int nranks) {
     const std::uint64_t max = kStagingBytes / static_cast<std::uint64_t>(std::max(nranks - 1, 1));
@@ -41,7 +41,7 @@ struct LinkShare {
   std::uint64_t bytes = 0, piece = 0;
 };
 
-// Writes the steps in their order. Part p is awaited only before part p + kStagingSlots reuses its slot, so that
+// Writes the steps in their order. The stream awaits part p only before part p + kStagingSlots reuses its slot, so that
 // kStagingSlots parts are under way at the same time.
 template <class CopyIn, class CopyOut>
 void write(std::uint64_t parts, std::vector<StagedStep>& steps, const CopyIn& copy_in, const CopyOut& copy_out) {
@@ -89,17 +89,17 @@ bool StagedCollective::operator==(const StagedCollective& other) const {
 StagedMessages::StagedMessages(std::span<const UserMessage> messages, int nranks)
     : messages_(messages.begin(), messages.end()) {
   struct Link {
-    std::vector<std::uint32_t> messages;
-    std::size_t next = 0;      // the first of `messages` that is not divided completely
-    std::uint64_t offset = 0;  // the bytes of that message that already have pieces
-    std::uint64_t area = 0;    // the number of this link's share of the slot
+    std::vector<std::uint32_t> messages;  // indices into messages_
+    std::size_t next = 0;                 // the first of `messages` that is not divided completely
+    std::uint64_t offset = 0;             // the bytes of that message that already have pieces
+    std::uint64_t share_index = 0;        // of this link's share in the input or output of the slot
   };
   std::map<std::pair<bool, int>, Link> links;
-  std::uint64_t counts[2] = {};  // of links: receives, sends
+  std::uint64_t counts[2] = {};  // the number of links that receive, and of links that send
   for (std::uint32_t i = 0; i < messages_.size(); ++i) {
     messages_[i].data = nullptr;
     const auto [link, is_new] = links.try_emplace({messages_[i].out, messages_[i].rank});
-    if (is_new) link->second.area = counts[messages_[i].out ? 1 : 0]++;
+    if (is_new) link->second.share_index = counts[messages_[i].out ? 1 : 0]++;
     link->second.messages.push_back(i);
   }
   const LinkShare share(nranks);
@@ -111,7 +111,7 @@ StagedMessages::StagedMessages(std::span<const UserMessage> messages, int nranks
         const std::uint32_t index = link.messages[link.next];
         const std::uint64_t bytes = std::min(share.piece, messages_[index].bytes - link.offset);
         if (used + bytes > share.bytes) break;
-        pieces_.push_back({index, link.offset, bytes, link.area * share.bytes + used});
+        pieces_.push_back({index, link.offset, bytes, link.share_index * share.bytes + used});
         used += round_up(bytes, kCacheLine);
         link.offset += bytes;
         if (link.offset == messages_[index].bytes) {

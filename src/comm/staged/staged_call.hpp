@@ -20,12 +20,12 @@ namespace slip::comm {
 inline constexpr std::uint64_t kStagingSlots = 4;
 inline constexpr std::uint64_t kStagingBytes = 4 << 20;  // of the input of a slot, and of its output
 
-// The flags of a slot, in pinned memory. Each has one value per use and is reset by its reader, so a call that was
-// captured in a CUDA graph can be replayed.
+// The flags of a slot, in pinned memory. The reader of a flag resets it to 0, and no value depends on the number of the
+// launch. So a call that was captured in a CUDA graph can be replayed.
 struct alignas(64) StagingFlags {
-  std::uint32_t posted;  // the stream sets it to the id of the call, the thread to 0
+  std::uint32_t posted;  // the stream sets it to the id of the call, the thread resets it
   std::uint32_t unused0[15];
-  std::uint32_t done;  // the thread sets it to 1, the stream to 0
+  std::uint32_t done;  // the thread sets it to 1, the stream resets it
   std::uint32_t unused1[15];
 };
 static_assert(sizeof(StagingFlags) == 2 * 64);
@@ -59,7 +59,7 @@ class StagedCollective {
   const Call& call() const { return call_; }
   std::uint64_t parts() const { return parts_; }
   Call part(std::uint64_t index) const;  // the part as a call of its own
-  // The input and the output of a part are one block each: the part runs in place, in the input of its slot.
+  // True: input and output of a part are one block each, so the part runs in place, in the input of its slot.
   bool in_place() const { return blocks_.in == 1 && blocks_.out == 1; }
   const Blocks& blocks() const { return blocks_; }
   std::uint64_t offset(std::uint64_t index) const;  // of the part in each block, in bytes
@@ -71,14 +71,14 @@ class StagedCollective {
   std::uint64_t part_elements_ = 0, parts_ = 1;
 };
 
-// A group of sends and receives. Part i has the next bytes of every message, as far as they fit, so that no message
-// waits for another one. Messages of one direction with the same rank follow each other.
+// A group of sends and receives. A link is one direction to or from one rank. Messages of one link follow each other.
+// Every part has the next bytes of every link, as far as they fit, so that no link waits for another one.
 class StagedMessages {
  public:
   StagedMessages(std::span<const UserMessage> messages, int nranks);
 
   struct Piece {
-    std::uint32_t message = 0;            // its index
+    std::uint32_t message = 0;            // index of the message that it belongs to
     std::uint64_t offset = 0, bytes = 0;  // in the message
     std::uint64_t slot_offset = 0;        // in the input of the slot if it is sent, otherwise in the output
   };
@@ -91,7 +91,7 @@ class StagedMessages {
  private:
   std::vector<UserMessage> messages_;
   std::vector<Piece> pieces_;       // by part
-  std::vector<std::size_t> first_;  // of each part, and the end
+  std::vector<std::size_t> first_;  // index of each part's first piece; last: the number of pieces
 };
 
 using StagedCall = std::variant<StagedCollective, StagedMessages>;

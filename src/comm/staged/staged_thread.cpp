@@ -9,17 +9,18 @@
 namespace slip::comm {
 namespace {
 
-// The thread checks for an error at least this often, also while no part is posted.
+// While no part runs, the thread checks for an error of the communicator at least this often.
 constexpr std::int64_t kErrorCheckNs = 1'000'000;
-// After a part, and after a call was enqueued, the next part is likely to come soon: the thread polls for this long.
+// After a part ran, or a call was enqueued, the next part is likely to be posted soon. For this long the thread polls
+// and yields, and does not sleep.
 constexpr std::int64_t kBusyNs = 1'000'000;
-// Then it sleeps between polls. A sleep lasts 1/kSleepShare of the time since the thread last had work, so the delay of
-// a late part grows by that share at most. A launch of a CUDA graph does not announce its calls, so the thread must
-// poll for them all the time, and sleeps longer to use less of its core.
+// Then it sleeps between polls. A sleep lasts 1/kSleepShare of the time since the thread last had work, so a late part
+// is delayed by about that share. A launch of a CUDA graph does not call add(), so the thread must always poll for
+// captured calls. Meanwhile it sleeps longer, to use less of its core.
 constexpr std::int64_t kSleepShare = 32;
 constexpr std::int64_t kMinSleepNs = 20'000, kMaxSleepNs = 100'000, kMaxSleepCapturedNs = 500'000;
 constexpr int kPollsPerYield = 64;
-// While a part runs, the thread polls this often for a failure, which sends no notification.
+// While a part runs, the thread polls this often for a failure, because a failure sends no notification.
 constexpr std::int64_t kFailurePollNs = 2'000'000;
 
 // Access to flags in memory that the device also accesses. acquire: the data that the device wrote before is visible.
@@ -30,9 +31,9 @@ void store(std::uint32_t& flag, std::uint32_t value) { __atomic_store_n(&flag, v
 }  // namespace
 
 bool HostCalls::run(const StagedCall& call, std::uint64_t index, const StagingSlot& slot) {
-  if (index == 0) ++calls_;
+  if (index == 0) ++calls_begun_;
   std::visit([&](const auto& one) { prepare(one, index, slot); }, call);
-  run_.set_part({whole_, calls_, index + 1 == parts_of(call)});
+  run_.set_part({whole_, calls_begun_, index + 1 == parts_of(call)});
   while (!run_.advance(runtime::Exchange::By::kWaiter)) wait_until_it_can_advance();
   const bool failed = run_.failed();
   try {
@@ -49,7 +50,7 @@ void HostCalls::prepare(const StagedCollective& call, std::uint64_t index, const
   }
   const Call part = call.part(index);
   run_.plan().emplace<MessageProgramBuilder>(ranks_.plan_of(part, call.in_place(), explained_));
-  // relaxed: only this thread runs calls
+  // relaxed: only this thread changes next_ticket, because it runs all calls of the context
   run_.prepare(part, context_.next_ticket.load(std::memory_order_relaxed), number_,
                call.in_place() ? slot.input : slot.output, slot.input);
 }
@@ -79,7 +80,7 @@ void HostCalls::wait_until_it_can_advance() {
 
 void StagedThread::start(Setup setup) {
   setup_ = std::move(setup);
-  calls_.emplace(*setup_.ranks, *setup_.calls);
+  host_calls_.emplace(*setup_.ranks, *setup_.calls);
   constexpr bool kPrecise = true;  // its sleeps are short
   thread_.start(
       "slip-staged", [this] { run(); }, kPrecise);
@@ -112,7 +113,7 @@ std::uint32_t StagedThread::add(StagedCall call, Use use) {
     free_.pop_back();
     *entries_[id - 1] = {std::move(call), use};
   }
-  // If the thread saw 0 before, it may sleep in the parker. Otherwise it polls and needs no wake-up.
+  // Only while expected_ is 0 can the thread sleep in the parker. Otherwise it polls and needs no wake-up.
   if (use == Use::kOnce && expected_.fetch_add(1, std::memory_order_relaxed) == 0) parker_.unpark();
   return id;
 }
@@ -163,7 +164,7 @@ void StagedThread::run_call(std::uint32_t id) {
     const std::uint32_t posted = part == 0 ? id : await_part(slot);
     if (posted == 0) return;  // the communicator failed
     if (posted != id) break;
-    if (!calls_->run(*call, part, setup_.memory.slot(slot))) return;
+    if (!host_calls_->run(*call, part, setup_.memory.slot(slot))) return;
     StagingFlags& flags = setup_.memory.flags(slot);
     store(flags.posted, 0);
     busy_until_ns_ = base::now_ns() + kBusyNs;
@@ -179,8 +180,8 @@ void StagedThread::run_call(std::uint32_t id) {
                   setup_.ranks->bootstrap.rank()));
 }
 
-// Waits until the stream posts the next part of a call. Returns 0 if the communicator failed. The stream only has to do
-// copies before that, so the deadline for other ranks is long enough.
+// Waits until the stream posts the next part of a call. Returns 0 if the communicator failed or the thread must stop.
+// Before it posts, the stream only does copies, so the timeout for waits for other ranks is long enough.
 std::uint32_t StagedThread::await_part(std::uint64_t slot) {
   const std::int64_t timeout = setup_.calls->timeout_ns, began = base::now_ns();
   for (;;) {
@@ -194,8 +195,8 @@ std::uint32_t StagedThread::await_part(std::uint64_t slot) {
   }
 }
 
-// Waits for a part in the slot. Returns 0 after kErrorCheckNs. Has no policy of base/wait.hpp, because the sleeps grow
-// with the time without work, and work may be announced for later.
+// Waits for a part in the slot and returns the id of its call. Returns 0 after kErrorCheckNs, or if the thread must
+// stop. No wait policy of base/wait.hpp fits: the sleeps grow with the time without work, and depend on enqueued calls.
 std::uint32_t StagedThread::poll(std::uint64_t slot) {
   const std::int64_t until = base::now_ns() + kErrorCheckNs;
   const std::uint32_t& posted = setup_.memory.flags(slot).posted;
@@ -217,8 +218,8 @@ std::uint32_t StagedThread::poll(std::uint64_t slot) {
   }
 }
 
-// Ends the waits of the streams. The thread calls it again and again, because the stream waits once for each part that
-// is still enqueued or is replayed later.
+// Ends the waits of the streams. After a failure the thread calls it repeatedly, because the stream waits once for each
+// part that is still enqueued or is replayed later.
 void StagedThread::release() {
   for (std::uint64_t slot = 0; slot < kStagingSlots; ++slot) {
     store(setup_.memory.flags(slot).posted, 0);

@@ -2,9 +2,9 @@
 // each posted part with HostCalls, and sets the flag for which the stream waits. After an error of the communicator it
 // releases the streams.
 //
-// The calls of a communicator follow each other in the streams, so at most the parts of one call are posted. A call is
-// named by an id that the stream posts. A call that is captured in a CUDA graph keeps its id, because each launch of
-// the graph posts it again.
+// The calls of a communicator follow each other in the streams, so the parts that are posted at a time belong to one
+// call. The stream posts the id of the call. A call that is captured in a CUDA graph keeps its id, because each launch
+// of the graph posts it again.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ namespace slip::comm {
 // at a time may use it. It numbers the calls when they run and adds them to the history.
 class HostCalls {
  public:
-  // Both must outlive this object. No other call may use the context.
+  // `ranks` and `context` must outlive this object. Nothing else may run calls with the context.
   HostCalls(const RankConnections& ranks, CallContext& context) : ranks_(ranks), context_(context), run_(context) {}
 
   // Runs part `index` of the call; all earlier parts have run. Returns when the part has ended. Each wait for another
-  // rank has the deadline of the communicator. False: the part failed, and the communicator has the error.
+  // rank has the timeout of the communicator. False: the part failed, and the communicator has the error.
   bool run(const StagedCall& call, std::uint64_t index, const StagingSlot& slot);
 
  private:
@@ -50,7 +50,7 @@ class HostCalls {
   Wake wake_;
   Signature whole_;                  // of the running call, not of one part
   std::uint64_t number_ = 0;         // of the last collective, the same on all ranks
-  std::uint64_t calls_ = 0;          // the calls that this rank has begun, including sends and receives
+  std::uint64_t calls_begun_ = 0;    // the number of calls that this rank has begun, including sends and receives
   std::set<std::string> explained_;  // see RankConnections::plan_of
 };
 
@@ -74,7 +74,7 @@ class StagedThread {
 
   // Any thread may call add() and remove(). add() returns the id of the call, never 0; the caller then enqueues work
   // that posts it. kOnce: the entry is removed after the call has run. kCaptured: the call may run any number of times,
-  // or never; equal captured calls have the same id. remove(): the caller could not enqueue a kOnce call after all.
+  // or never; equal captured calls have the same id. The caller calls remove() if it could not enqueue a kOnce call.
   enum class Use : std::uint8_t { kOnce, kCaptured };
   std::uint32_t add(StagedCall call, Use use);
   void remove(std::uint32_t id);
@@ -92,10 +92,10 @@ class StagedThread {
   void release();
 
   Setup setup_;
-  std::optional<HostCalls> calls_;
+  std::optional<HostCalls> host_calls_;
   base::Thread thread_;
-  std::atomic<bool> ends_{false};  // relaxed: no other data is published with it
-  bool failed_ = false;
+  std::atomic<bool> ends_{false};   // relaxed: no other data is published with it
+  bool failed_ = false;             // only the thread uses it
   std::int64_t busy_until_ns_ = 0;  // until then the thread yields instead of sleeping
   base::Parker parker_;             // the thread sleeps here if no call is enqueued
   // relaxed: it only decides how long the thread sleeps.

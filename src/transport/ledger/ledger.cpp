@@ -56,7 +56,7 @@ struct ProcessMemory : base::NoCopy {
       if (used.test(at)) continue;
       used.set(at);
       next = at + 1;
-      // relaxed: readers see an entry that was not written yet as kFree.
+      // relaxed: readers see a new entry that was not written yet as kFree, and a reused one as kLeft.
       const std::int32_t known = header->entries.load(std::memory_order_relaxed);
       header->entries.store(std::max(known, static_cast<std::int32_t>(at) + 1), std::memory_order_relaxed);
       return entries + at;
@@ -78,8 +78,8 @@ struct ProcessMemory : base::NoCopy {
 
 base::SpinLock g_ledger_lock;
 std::shared_ptr<ProcessMemory>& process_memory() SLIP_REQUIRES(g_ledger_lock) {
-  static auto* const kPlace = new std::shared_ptr<ProcessMemory>;  // never destroyed: slots may outlive statics
-  return *kPlace;
+  static auto* const kMemory = new std::shared_ptr<ProcessMemory>;  // never destroyed: slots may outlive statics
+  return *kMemory;
 }
 
 std::shared_ptr<ProcessMemory> ledger_of_process() {
@@ -104,7 +104,7 @@ class Change : base::NoCopy {
  public:
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
-    // acquire: sees what the last writer wrote. If another thread of this process is writing, waits for it.
+    // acquire: this thread sees what the last writer wrote. While another thread writes, this thread waits.
     for (base::Backoff backoff;
          (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
                                                                     std::memory_order_relaxed);) {
@@ -130,8 +130,8 @@ void put_text(std::span<LedgerWord> words, std::string_view text) {
   }
 }
 
-// A relaxed load; LedgerSlot::view() calls acquire_fence() after all loads. With ThreadSanitizer, which does not
-// support fences, kAcquire is an acquire load.
+// base::kAcquire is relaxed: LedgerSlot::view() calls acquire_fence() after all loads. With ThreadSanitizer, which does
+// not support fences, it is an acquire load.
 std::uint64_t word(const LedgerWord& from) { return from.load(base::kAcquire); }
 
 void get_text(std::span<const LedgerWord> words, char* text) {
@@ -142,8 +142,8 @@ void get_text(std::span<const LedgerWord> words, char* text) {
   }
 }
 
-// The stream of a call. It is known if the call is one of the last kStreams calls, or if all of these use the same
-// stream; otherwise 0.
+// The stream of a call; 0: not known. It is known if the call is one of the last kStreams calls. If all of these use
+// the same stream, an older call is assumed to use it, too.
 std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uint64_t enqueued) {
   if (number == 0 || number > enqueued) return 0;
   if (enqueued - number < LedgerEntry::kStreams) return word(entry.streams[number % LedgerEntry::kStreams]);
@@ -166,15 +166,16 @@ bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
     view.call[0] = word(entry.call[0]);
     view.call[1] = word(entry.call[1]);
     view.enqueued = std::max(view.begun, word(entry.enqueued));
-    const bool tied = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
+    const bool matches = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
     // `ended` may be above `begun`: a call ends without having begun if its communicator or its stream failed before.
-    if (tied && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
+    if (matches && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
     backoff.pause();
   }
   return false;
 }
 
-// Reads all words of the entry. The caller compares versions. False: the words of a call do not belong together.
+// Reads all words of the entry except the version, which the caller compares before and after. False: read_call()
+// failed.
 bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attempts, LedgerView& view) {
   const std::int64_t now = base::host_ns();
   view = {};
@@ -188,7 +189,7 @@ bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attemp
   get_text(entry.device, view.device);
   get_text(entry.name, view.name);
   get_text(entry.text, view.text);
-  const bool whole = read_call(entry, attempts, view);
+  const bool is_consistent = read_call(entry, attempts, view);
   view.bytes = word(entry.bytes);
   view.stream = stream_of(entry, view.begun, view.enqueued);
   view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
@@ -198,7 +199,7 @@ bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attemp
   view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
   view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
   view.looked_ns = age(now, entry.looked_ns);
-  return whole;
+  return is_consistent;
 }
 
 void clean(std::span<char> text) {
@@ -284,10 +285,10 @@ LedgerView LedgerSlot::view() const {
   for (int attempt = 0; attempt < 1000; ++attempt) {
     // acquire: sees what was written before this version.
     const std::uint64_t version = entry_->version.load(std::memory_order_acquire);
-    const bool whole = read_words(*entry_, *header_, 1000, view);
+    const bool is_consistent = read_words(*entry_, *header_, 1000, view);
     base::acquire_fence();  // all words are read before the version is read again
     view.pid = header_->pid;
-    if ((version & 1) == 0 && whole && entry_->version.load(std::memory_order_relaxed) == version) return view;
+    if ((version & 1) == 0 && is_consistent && entry_->version.load(std::memory_order_relaxed) == version) return view;
     backoff.pause();
   }
   view.life = LedgerLife::kFree;

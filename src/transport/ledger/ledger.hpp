@@ -5,11 +5,11 @@
 // host. LedgerSlot: the object through which a rank writes its entry. ProcessLedger: all entries of a process, as
 // another process reads them.
 //
-// A rank writes with a few plain stores per call, and reads no clock. Times are written only by a thread that has
-// waited long, and by the control thread, which reads the entry a few times per second. All fields are atomic 64-bit
-// words, so no word is ever torn. The word `check`, a hash of the words of a call, detects a mix of two calls. So these
-// stores need no fence: they may become visible in any order. A version, odd during a change (a seqlock),
-// protects the rank's identity and its failure.
+// A rank writes with a few relaxed stores per call, and reads no clock. After the constructor, times are written only
+// by a thread that has waited long, and by the control thread, which reads the entry a few times per second. All fields
+// are atomic 64-bit words, so no word is ever torn. The word `check`, a hash of the words of a call, detects a mix of
+// two calls. So the stores of a call need no fence: they may become visible in any order. A version, odd during a
+// change (a seqlock), protects the rank's identity and its failure.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,6 @@
 
 #include "base/sync.hpp"
 #include "transport/job/placement.hpp"
-#include "transport/ledger/ledger.hpp"
 
 namespace slip::transport {
 
@@ -44,7 +43,7 @@ struct alignas(64) LedgerEntry {
   LedgerWord life;
   LedgerWord communicator;
   LedgerWord rank_and_count;  // the rank, and in the upper half the number of ranks
-  LedgerWord opened_ns;
+  LedgerWord opened_ns;       // when the rank joined the communicator
   LedgerWord device[kDeviceWords];
   LedgerWord name[kNameWords];  // of the communicator, as its program calls it; its first 64 bytes
 
@@ -57,10 +56,11 @@ struct alignas(64) LedgerEntry {
   LedgerWord begun, call[2], check;  // check: hash of the other three
   LedgerWord ended;
   LedgerWord waits_for;  // the rank + 1; 0: no rank
-  LedgerWord wait_ns;    // when that wait began
+  LedgerWord wait_ns;    // when wait() wrote that rank: later than the wait began, because only long waits are written
   LedgerWord unused;
 
-  // Written by the control thread: the last values of begun and ended that it observed, and when it first did.
+  // Written by the control thread: the last values of begun and ended that it observed, when it first observed them,
+  // and when it last read the entry.
   LedgerWord seen_begun, seen_begun_ns, seen_ended, seen_ended_ns, looked_ns;
   LedgerWord unused_too[3];
 
@@ -72,11 +72,11 @@ static_assert(sizeof(LedgerEntry) == 5 * 64 + LedgerEntry::kTextWords * 8);
 struct alignas(64) LedgerHeader {
   static constexpr std::uint64_t kMagic = 0x32524744454c5053;  // changes when the layout changes
   std::uint64_t magic = 0;
-  // Start time of the process, as in Placement. It tells a process's own ledger from its parent's, which a forked child
-  // also has open.
+  // Start time of the process, as in Placement. It distinguishes a forked child's own ledger from its parent's, which
+  // the child also has open.
   std::uint64_t started = 0;
   std::int32_t pid = 0;
-  std::atomic<std::int32_t> entries{0};  // number of entries that were ever used
+  std::atomic<std::int32_t> entries{0};  // all entries from this index on were never used
   char host[64] = {};
 };
 
@@ -91,10 +91,10 @@ struct LedgerView {
   std::uint64_t call[2] = {};               // the signature of the call begun last
   std::uint64_t stream = 0;                 // of the call begun last
   std::uint64_t next_stream = 0;            // of the first call that is enqueued and not begun; 0: none, or not known
-  std::int64_t waits_ns = 0;                // for how long it has waited
+  std::int64_t waits_ns = 0;                // for how long it has waited for `waits_for`; a lower bound
   std::int64_t begun_ns = 0, ended_ns = 0;  // age of the last begin and end; a lower bound
-  std::int64_t opened_ns = 0;
-  std::int64_t looked_ns = 0;  // since the process was last known to run
+  std::int64_t opened_ns = 0;               // since the rank joined the communicator
+  std::int64_t looked_ns = 0;               // since the process was last known to run
   char device[LedgerEntry::kDeviceWords * 8 + 1] = {};
   char name[LedgerEntry::kNameWords * 8 + 1] = {};
   char host[64] = {};
@@ -125,7 +125,7 @@ class LedgerSlot : base::NoCopy {
   };
   // If the ledger is full, or the process gets no memfd, the slot writes to private memory that no other process reads.
   explicit LedgerSlot(const Identity& identity);
-  ~LedgerSlot();  // the rank has left
+  ~LedgerSlot();  // writes that the rank has left, even if it failed before
 
   // Called by the enqueuing thread; one thread at a time. relaxed, here and below: readers check that the words belong
   // together.
@@ -149,7 +149,7 @@ class LedgerSlot : base::NoCopy {
   // Any thread may call it; only the first failure is kept. `life`: kFailed or kAborted.
   void fail(LedgerLife life, std::string_view text);
 
-  LedgerView view() const;  // kFree: the entry is free, or it changed during every attempt
+  LedgerView view() const;  // its life is kFree if the entry changed during every attempt
   // Called by the control thread a few times per second: notes when it first observed the present call's begin or end.
   void look();
 
@@ -163,9 +163,9 @@ class LedgerSlot : base::NoCopy {
 // The rest reads the ledgers of other processes of this host, for `slip ranks` and the diagnosis of stalls. It needs no
 // help from these processes, so it works even if they are stopped.
 //
-// A ledger is untrusted input: any user can make a memfd with that name. It is read only if the calling user owns it or
-// is root. It is never mapped, and no more bytes are read than a ledger has, so a huge or sparse file costs nothing.
-// The number of entries per user is limited, so no user can displace the entries of another.
+// A ledger is untrusted input: any user can make a memfd with that name. It is read only if the calling user owns it,
+// or if the calling user is root. It is never mapped, and no more bytes are read than a ledger has, so a huge or sparse
+// file costs nothing. The number of entries per user is limited, so one user cannot displace the entries of another.
 
 struct ProcessLedger {
   int pid = 0;             // in the namespace of this process

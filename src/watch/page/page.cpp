@@ -74,11 +74,11 @@ std::string side_text(const RaceSide& side) {
   return fmt::format("{} {} them.\n", side.text(), side.writes ? "writes" : "reads");
 }
 
-// The fixes of the report that are between the two streams of the race.
+// The fixes of the report that are between the two streams of the race. Stream 0 is the host.
 std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
   std::string result;
   for (const RaceFix& fix : fixes) {
-    // An open view is the second side of a race, but the host must end the view before the first side.
+    // An open HostView is the second side of a race, but the host must end the view before the first side is issued.
     if (fix.after.stream == 0 && race.second.stream == 0 && fix.before.stream == race.first.stream) {
       result += fmt::format("\nEnd the host's view before {} is issued.", fix.before.text());
       continue;
@@ -142,7 +142,7 @@ void add_false_dependencies(std::vector<Finding>& list, const std::vector<FalseD
         {"false dependency",
          fmt::format("'{}' waited for '{}' without need{}", found.held.name, found.by.name, times_text(found.times)),
          fmt::format("{} was blocked by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
-                     found.queue ? "only a hardware queue" : "no bytes: the legacy stream's rule put it before",
+                     found.queue ? "only a hardware queue" : "no bytes: the legacy stream ordered them",
                      cost_text(found.cost, found.cost_known)),
          {found.by, found.held},
          {}});
@@ -176,7 +176,7 @@ class PageText {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
   }
 
-  // Writes "key":[...], and calls `each` for each item.
+  // Writes "key":[...] and a comma, and calls `each` for each item.
   template <class Items, class Each>
   void put_list(const char* key, const Items& items, Each each) {
     put("\"{}\":[", key);
@@ -238,7 +238,7 @@ void put_tables(PageText& text, const TraceData& trace, const watch::PageTables&
   });
 }
 
-// The names of the enumerators by number: the columns contain the numbers.
+// Lists the names of engines, kinds and causes: the columns contain indices into these lists.
 void put_names(PageText& text) {
   const auto names = [&](const char* key, std::size_t count, auto name_of) {
     std::vector<std::string_view> list;
@@ -273,7 +273,7 @@ void write_blocks(base::OutputFile& out, const std::string& json, const watch::C
   out.write("</script>\n");
 }
 
-// Writes page.html and replaces each "<!--slip:...-->" by its content.
+// Writes page.html, with the content that each "<!--slip:...-->" names in its place.
 void write_html(base::OutputFile& out, const std::string& json, const watch::Columns& columns) {
   constexpr std::string_view kMark = "<!--slip:", kEnd = "-->";
   std::string_view html = page_file("page").text;
@@ -294,9 +294,10 @@ void write_html(base::OutputFile& out, const std::string& json, const watch::Col
   }
 }
 
-// Removes claims from the analysis that the trace cannot support. A trace of another program says when ops ran, not
-// what they waited for. Unless its launches are linked to ops, all causes are unknown and there is no critical path.
-Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan> spans) {
+// Analyses the trace without claims that the trace cannot support. A foreign trace, not written by Slipstream, says
+// when ops ran, not what they waited for. Unless its launches are linked to ops, all causes are unknown and there is no
+// critical path.
+Analysis supported_analysis(const TraceData& trace, std::span<const TraceSpan> spans) {
   Analysis result = analyse(trace, spans);
   const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });
   if (!trace.foreign || linked) return result;
@@ -315,7 +316,7 @@ Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan>
 
 void write_page(const TraceData& trace, const std::string& path, const PageOptions& options, Here here) {
   const std::vector<TraceSpan> all = trace.spans();
-  const Analysis analysis = explainable_analysis(trace, all);
+  const Analysis analysis = supported_analysis(trace, all);
   const watch::PageSpans spans(trace, all);
   watch::Columns columns;
   watch::PageTables texts;

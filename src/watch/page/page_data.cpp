@@ -15,7 +15,8 @@
 namespace slip::watch {
 namespace {
 
-// Little-endian: the page reads the bytes with typed arrays, and machines with browsers are little-endian.
+// Writes little-endian numbers: the page reads them with typed arrays, which use the byte order of the machine, and
+// machines with browsers are little-endian.
 template <class Stored>
 void append_all(std::string& bytes, const std::vector<std::uint64_t>& values) {
   static_assert(std::endian::native == std::endian::little);
@@ -37,6 +38,7 @@ std::vector<Value> column(const PageSpans& spans, Get get) {
   return values;
 }
 
+// Unsigned, because times of a damaged file must not overflow a signed number.
 Picos length(const PageSpans& spans, const TraceSpan& span) {
   const auto end = static_cast<std::uint64_t>(spans.time(span, span.ended));
   return std::max<Picos>(0, static_cast<Picos>(end - static_cast<std::uint64_t>(spans.time(span, span.started))));
@@ -200,7 +202,7 @@ std::vector<std::uint32_t> PageSpans::places(std::span<const std::uint32_t> indi
 }
 
 Picos PageSpans::time(const TraceSpan& span, Picos time) const {
-  // Unsigned, as in since_origin().
+  // Unsigned, as in length().
   return static_cast<Picos>(static_cast<std::uint64_t>(since_origin(origins_, span.device, time)) -
                             static_cast<std::uint64_t>(first_));
 }
@@ -210,21 +212,21 @@ std::string_view PageSpans::name(std::size_t place) const {
   return span.name.empty() ? std::string_view(op_kind_name(span.kind)) : span.name;
 }
 
-void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts) {
+void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& tables) {
   std::unordered_map<std::uint64_t, std::uint32_t> streams;
-  for (const TraceStream& stream : texts.streams)
+  for (const TraceStream& stream : tables.streams)
     streams.emplace(stream.id, static_cast<std::uint32_t>(streams.size()));
   const auto add = [&](const char* key, auto get) { columns.indices(key, column<std::uint32_t>(spans, get)); };
   add_times(columns, spans, analysis);
-  add("span.name", [&](const TraceSpan&, std::size_t place) { return texts.names.number_of(spans.name(place)); });
+  add("span.name", [&](const TraceSpan&, std::size_t place) { return tables.names.number_of(spans.name(place)); });
   add("span.stream", [&](const TraceSpan& span, std::size_t) {
     const auto [found, fresh] = streams.try_emplace(span.stream, static_cast<std::uint32_t>(streams.size()));
-    if (fresh) texts.streams.push_back({span.stream, span.device, {}});
+    if (fresh) tables.streams.push_back({span.stream, span.device, {}});
     return found->second;
   });
   add("span.engine", [](const TraceSpan& span, std::size_t) { return span.engine; });
   add("span.kind", [](const TraceSpan& span, std::size_t) { return span.kind; });
-  add("span.file", [&](const TraceSpan& span, std::size_t) { return texts.files.number_of(span.file); });
+  add("span.file", [&](const TraceSpan& span, std::size_t) { return tables.files.number_of(span.file); });
   add("span.line", [](const TraceSpan& span, std::size_t) { return std::max(0, span.line); });
   add("span.queue",
       [](const TraceSpan& span, std::size_t) { return static_cast<std::uint32_t>(span.queue) + 1; });  // 0: none
@@ -289,15 +291,15 @@ std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, 
     if (found != ops.end()) matches.emplace_back(place, found->second);
   });
   std::sort(matches.begin(), matches.end());  // by predicted start
-  std::vector<std::uint32_t> of;
+  std::vector<std::uint32_t> places;          // of the measured ops
   std::vector<std::int64_t> start, duration;
   for (const auto& [place, measured_place] : matches) {
     const TraceSpan& span = predicted[place];
-    of.push_back(measured_place);
+    places.push_back(measured_place);
     start.push_back(predicted.time(span, span.started));
     duration.push_back(length(predicted, span));
   }
-  columns.indices("prediction.span", of);
+  columns.indices("prediction.span", places);
   columns.integers("prediction.start", start);
   columns.integers("prediction.duration", duration);
   return matches.size();

@@ -22,12 +22,12 @@ std::span<const base::EmbeddedFile> embedded_page();
 
 std::string base64(std::string_view bytes);
 
-// Columns: the numeric data of the timeline page. Each column is stored in the narrowest type that loses nothing. All
-// columns are in one block of bytes, which the page contains as base64.
+// Columns: the numeric data of the timeline page. Each column is stored in the narrowest type that holds its values:
+// u8, u16, u32 or f64. All columns are in one block of bytes, which the page contains as base64.
 class Columns {
  public:
-  // Integers, stored as (value - base) / scale if that is narrower. The page has only doubles, so values above 2^53
-  // lose precision.
+  // Integers, stored as (value - base) / scale, so that they are narrow. The base is the smallest value, the scale the
+  // greatest common divisor. The page has only doubles, so values above 2^53 lose precision.
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
   // Indices, stored without base and scale, so that the page can use the bytes without a copy.
   void indices(std::string_view key, const std::vector<std::uint32_t>& values) {
@@ -48,7 +48,7 @@ class Columns {
   std::string bytes_;
 };
 
-// Numbers texts: each distinct text gets one number, in the order of first use.
+// Numbers texts: each distinct text gets one number, in the order of first use. The texts must outlive the table.
 class TextTable {
  public:
   std::uint32_t number_of(std::string_view text);
@@ -60,8 +60,8 @@ class TextTable {
 };
 
 // PageSpans: the ops of a trace in the order of the timeline page. It contains only ops that ran, sorted by start; of
-// ops with the same start, the longer comes first. Times count from the first start. It refers to the trace's spans,
-// which must outlive it.
+// ops with the same start, the longer comes first. A `place` is an index in this order. Times count from the first
+// start. The trace's spans must outlive this object.
 class PageSpans {
  public:
   PageSpans(const TraceData& trace, std::span<const TraceSpan> spans);
@@ -84,13 +84,15 @@ class PageSpans {
 // Tables that the columns refer to by number.
 struct PageTables {
   TextTable names, files;
-  std::vector<TraceStream> streams;  // by id
+  std::vector<TraceStream> streams;  // TraceData::streams(), then other streams that ops name
 };
 
-// Adds one value per op: times, names, source lines, causes. Stream numbers are indices into `texts.streams`.
-void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts);
+// Adds one value per op: times, names, source lines, causes. Also adds `critical`, the places of the critical path.
+// Stream numbers are indices into `tables.streams`.
+void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& tables);
 // Adds the bytes that each op reads and writes. Buffer numbers are indices into trace.buffers, plus 1.
 void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData& trace);
+// Adds the dependencies between ops that the page draws as arrows, as places. `all`: the trace's spans.
 void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData& trace,
                        std::span<const TraceSpan> all);
 // Matches the ops of a measured and a predicted run. The nth op of a name in a stream matches the nth op of that name
