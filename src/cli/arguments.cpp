@@ -36,6 +36,7 @@ CLI::Option* declare(CLI::App& command, const std::string& option, std::string& 
   return added;
 }
 
+// Several outputs may go to /dev/null or /dev/stderr, for example.
 bool may_be_shared(const std::string& path) { return path.starts_with("/dev/"); }
 
 std::string allowed_devices() {

@@ -73,7 +73,8 @@ CLI::Option* add_named_output(CLI::App& command, const std::string& option, std:
 // path. If an output goes to the standard output, other text is no longer printed there.
 void open_outputs();
 
-// The option that may have taken the command's argument as its FILE, for example "--json"; empty: none.
+// The option that may have taken the command's argument `value` as its FILE, for example "--json"; empty: none. An
+// empty `value` stands for any argument.
 std::string option_that_took(const std::string& value);
 
 // Replaces the file atomically, or throws kIo with the path and the reason.

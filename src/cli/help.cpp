@@ -11,7 +11,7 @@
 namespace slip::cli {
 namespace {
 
-// Case, hyphens and underscores do not count: all-reduce is all_reduce.
+// Ignores case, hyphens and underscores, so that all-reduce equals all_reduce.
 std::string letters_of(std::string_view word) {
   std::string letters;
   for (const char c : word) {
@@ -44,9 +44,9 @@ std::string did_you_mean(std::string_view typed, const std::vector<std::string>&
   std::size_t min_distance = 0;
   for (const std::string& word : words) {
     const std::string letters = letters_of(word);
-    // A third of the letters may be wrong, and a prefix counts as near: "ben" suggests bench.
-    const bool cut = given.size() >= 3 && letters.starts_with(given);
-    const std::size_t away = cut ? 1 : distance(given, letters);
+    // A third of the letters may be wrong. A prefix has distance 1: "ben" suggests bench.
+    const bool is_prefix = given.size() >= 3 && letters.starts_with(given);
+    const std::size_t away = is_prefix ? 1 : distance(given, letters);
     if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= min_distance)) continue;
     best = &word;
     min_distance = away;

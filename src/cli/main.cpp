@@ -46,10 +46,10 @@ std::string expected_number(const CLI::App& command, const std::string& text) {
 // An argument that the command does not know: an option, a subcommand, or one argument too many.
 std::string refused_argument(const CLI::App& command, const std::string& value) {
   if (value.starts_with('-')) return fmt::format("no option '{}'{}", value, allowed(value, all_option_names(command)));
-  const std::vector<std::string> below = command_names(command);
-  if (!below.empty())
+  const std::vector<std::string> subcommands = command_names(command);
+  if (!subcommands.empty())
     return fmt::format("no command '{}{}{}'{}", command.get_parent() ? command.get_name() : "",
-                       command.get_parent() ? " " : "", value, allowed(value, below));
+                       command.get_parent() ? " " : "", value, allowed(value, subcommands));
   return fmt::format("'{}' is one argument too many for {}; see {} --help", value, command.get_name(),
                      line_of(command));
 }
@@ -78,7 +78,7 @@ int complain(const std::string& text, int status) {
   return status;
 }
 
-// In the order of the help text.
+// In the order of the help text. Each function adds one subcommand, so run() finds the called one by its index.
 constexpr std::function<int()> (*kCommands[])(CLI::App& app) = {
     add_devices, add_lab,   add_check,  add_stats, add_view,  add_model, add_compress, add_decompress, add_plan,
     add_run,     add_bench, add_launch, add_topo,  add_ranks, add_help,  add_generate, add_one_queue,  add_agent};

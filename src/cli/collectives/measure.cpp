@@ -136,8 +136,9 @@ std::uint64_t count_wrong(const comm::Call& call, int rank, int nranks, std::spa
     const bool scattered = call.kind == comm::Collective::kReduceScatter || call.kind == comm::Collective::kScatter ||
                            call.kind == comm::Collective::kAllToAll;
     const std::size_t first = scattered ? static_cast<std::size_t>(rank) : 0;
-    const int before = (rank + nranks - 1) % nranks, one = call.kind == comm::Collective::kMessage ? before : call.root;
-    const int from = blocks.out > 1 ? static_cast<int>(block) : one;
+    const int previous = (rank + nranks - 1) % nranks;
+    const int only_source = call.kind == comm::Collective::kMessage ? previous : call.root;
+    const int from = blocks.out > 1 ? static_cast<int>(block) : only_source;
     const std::vector<std::byte> values =
         comm::reduces(call.kind) ? reduced(call, nranks, first) : values_of(call.type, from, first);
     wrong += differing(values, output.subspan(block * call.block_bytes(), call.block_bytes()), bytes_of(call.type));
@@ -161,6 +162,7 @@ class RankBench {
     if (work.root < 0 || work.root >= comm_.nranks())
       throw UsageError(fmt::format("-r {}: there are {} ranks", work.root, comm_.nranks()));
     if (!on_gpu_) return;
+    // Each block has at least one element, so small sizes become up to one element of each rank.
     const std::uint64_t bytes = work.end + static_cast<std::uint64_t>(comm_.nranks()) * sizeof(double);
     for (Buffer& buffer : kept_) buffer = device_.alloc(bytes, MemoryKind::kDevice, "data");
     host_ = device_.alloc(bytes, MemoryKind::kPinned, "host");
@@ -212,11 +214,11 @@ class RankBench {
     group.end();
   }
 
-  // Private memory, or memory shared with the other ranks (--registered).
+  // The memory of one buffer of a call: one of the three. It is freed with this object, except for `kept`.
   struct Memory {
-    Buffer own;
-    SharedBuffer shared;
-    Buffer* kept = nullptr;
+    Buffer own;              // private memory
+    SharedBuffer shared;     // memory that the other ranks can access (--registered)
+    Buffer* kept = nullptr;  // on a GPU: an element of kept_
     Buffer& buffer() { return kept ? *kept : own ? own : shared.buffer(); }
   };
   Memory allocate(std::uint64_t bytes, const char* name, Buffer& kept) {
@@ -255,7 +257,7 @@ class RankBench {
     }
     stream_.sync();
     result.us = static_cast<double>(base::now_ns() - begun) / 1e3 / work_.iterations;
-    result = of_all(result);
+    result = over_ranks(result);
     result.algorithm_gbs = static_cast<double>(row.bytes) / result.us / 1e3;
     result.bus_gbs = result.algorithm_gbs * bus_share(call.kind, comm_.nranks());
     return result;
@@ -279,8 +281,8 @@ class RankBench {
     return count_wrong(call, comm_.rank(), comm_.nranks(), view.span().subspan(to.offset, to.bytes));
   }
 
-  // The slowest rank's time, and the wrong elements of all ranks.
-  Measured of_all(const Measured& own) {
+  // The slowest rank's time, and the sum of the wrong elements of all ranks.
+  Measured over_ranks(const Measured& own) {
     *time_.host_write<double>().begin() = own.us;
     *wrong_.host_write<std::uint64_t>().begin() = own.wrong;
     comm_.all_reduce(time_, time_, DataType::kF64, ReduceOp::kMax, stream_);
@@ -293,7 +295,8 @@ class RankBench {
   const Device device_ = Device::open(work_.device);
   const bool on_gpu_ = work_.device.starts_with("cuda");
   // On a GPU all memory is allocated before the first call and freed after the last: freeing waits for running kernels,
-  // and the kernel of another rank of this process may wait for this rank. The legacy stream is avoided likewise.
+  // and the kernel of another rank of this process may wait for this rank. The legacy stream is not
+  // used, for the same reason: its work waits for kernels in other streams.
   Buffer time_ = device_.alloc(8, MemoryKind::kPinned), wrong_ = device_.alloc(8, MemoryKind::kPinned);
   Buffer kept_[2], host_;
   const Stream stream_ = device_.stream(StreamFlags::kNonBlocking);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kBlocksPerSm = 4;  // 2048 threads: the maximum of an SM of a data-centre GPU
 constexpr int kFlopsThreads = 256;
-constexpr int kSums = 16;
+constexpr int kSums = 16;  // independent sums of a thread: enough to hide the latency of a multiply-add
 
 __device__ std::uint64_t gpu_now_ns() {
   std::uint64_t now;
@@ -39,23 +39,23 @@ class BlockPace {
 __device__ std::size_t first_index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ std::size_t index_step() { return std::size_t{gridDim.x} * blockDim.x; }
 
-// out[i] = factor * x[i] + (y ? y[i] : more). In place is allowed: each thread reads only the elements that it writes.
+// out[i] = factor * x[i] + (y ? y[i] : addend). In place is allowed: each thread reads only the elements that it
+// writes.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    line(float* out, const float* x, const float* y, std::size_t count, float factor, float more, std::int64_t ns) {
+    affine(float* out, const float* x, const float* y, std::size_t count, float factor, float addend, std::int64_t ns) {
   const BlockPace pace(ns);
-  for (std::size_t i = first_index(); i < count; i += index_step()) out[i] = factor * x[i] + (y ? y[i] : more);
+  for (std::size_t i = first_index(); i < count; i += index_step()) out[i] = factor * x[i] + (y ? y[i] : addend);
   pace.finish();
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) spin(std::int64_t ns) { BlockPace(ns).finish(); }
 
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) add_one(float* out, const float* in, std::int64_t ns) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) add_element(float* out, const float* in, std::int64_t ns) {
   const BlockPace pace(ns);
   if (first_index() == 0) out[0] += in[0];
   pace.finish();
 }
 
-// Independent sums, enough of them to hide the latency.
 __global__ void __launch_bounds__(kFlopsThreads) add_up(std::uint64_t rounds, float* never) {
   float sums[kSums];
   for (int k = 0; k < kSums; ++k) sums[k] = static_cast<float>(threadIdx.x);
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kFlopsThreads) add_up(std::uint64_t rounds, fl
 
 __global__ void do_nothing() {}
 
+// An attribute of the current GPU; 1 if the query fails, so that a launch still has a block.
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&value, which, device) != cudaSuccess ||
@@ -86,7 +87,8 @@ int all_blocks() {
 
 int flops_blocks() { return attribute(cudaDevAttrMultiProcessorCount) * 8; }
 
-// A kernel with a time takes its share of blocks; one without takes as many as its elements need.
+// A kernel with a duration starts its share of all_blocks(). A kernel without a duration starts one thread for each
+// element, up to all_blocks().
 unsigned int blocks_for(std::int64_t pace, std::size_t count) {
   const int all = all_blocks();
   if (pace_nanoseconds(pace) > 0)
@@ -100,17 +102,17 @@ void check_launch(const char* kernel) {
     throw Error(ErrorCode::kLaunchFailed, std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
-struct Line {
+struct AffineOperands {
   const float* x;
   const float* y;
-  float factor, more;
+  float factor, addend;
 };
 
-void launch_line(const Args& args, const Line& of, CUstream_st* stream, const char* name) {
+void launch_affine(const Args& args, const AffineOperands& operands, CUstream_st* stream, const char* name) {
   const auto out = args.out<float>(0);
   const auto pace = args.scalar<std::int64_t>(0);
-  line<<<blocks_for(pace, out.size()), kThreads, 0, stream>>>(out.data(), of.x, of.y, out.size(), of.factor, of.more,
-                                                              pace_nanoseconds(pace));
+  affine<<<blocks_for(pace, out.size()), kThreads, 0, stream>>>(
+      out.data(), operands.x, operands.y, out.size(), operands.factor, operands.addend, pace_nanoseconds(pace));
   check_launch(name);
 }
 
@@ -118,12 +120,13 @@ void launch_line(const Args& args, const Line& of, CUstream_st* stream, const ch
 
 void load_kernels() {
   cudaFuncAttributes attributes{};
-  for (const void* kernel : {reinterpret_cast<const void*>(line), reinterpret_cast<const void*>(spin),
-                             reinterpret_cast<const void*>(add_one), reinterpret_cast<const void*>(add_up),
+  for (const void* kernel : {reinterpret_cast<const void*>(affine), reinterpret_cast<const void*>(spin),
+                             reinterpret_cast<const void*>(add_element), reinterpret_cast<const void*>(add_up),
                              reinterpret_cast<const void*>(do_nothing)}) {
     if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
-      throw Error(ErrorCode::kInvalidDevice, std::string("the kernels of the labs: ") + cudaGetErrorString(error));
+      throw Error(ErrorCode::kInvalidDevice,
+                  std::string("cannot load the kernels of the labs: ") + cudaGetErrorString(error));
     }
   }
 }
@@ -131,15 +134,17 @@ void load_kernels() {
 double flops_threads() { return static_cast<double>(flops_blocks()) * kFlopsThreads; }
 
 void vector_add(const Args& args, CUstream_st* stream) {
-  launch_line(args, {args.in<float>(0).data(), args.in<float>(1).data(), 1.0F, 0.0F}, stream, "vector_add");
+  launch_affine(args, {args.in<float>(0).data(), args.in<float>(1).data(), 1.0F, 0.0F}, stream, "vector_add");
 }
 
 void saxpy(const Args& args, CUstream_st* stream) {
-  launch_line(args, {args.in<float>(0).data(), args.in<float>(1).data(), args.scalar<float>(1), 0.0F}, stream, "saxpy");
+  launch_affine(args, {args.in<float>(0).data(), args.in<float>(1).data(), args.scalar<float>(1), 0.0F}, stream,
+                "saxpy");
 }
 
 void scale(const Args& args, CUstream_st* stream) {
-  launch_line(args, {args.in<float>(0).data(), nullptr, args.scalar<float>(1), args.scalar<float>(2)}, stream, "scale");
+  launch_affine(args, {args.in<float>(0).data(), nullptr, args.scalar<float>(1), args.scalar<float>(2)}, stream,
+                "scale");
 }
 
 void busy(const Args& args, CUstream_st* stream) {
@@ -150,8 +155,8 @@ void busy(const Args& args, CUstream_st* stream) {
 
 void add_first(const Args& args, CUstream_st* stream) {
   const auto pace = args.scalar<std::int64_t>(0);
-  add_one<<<blocks_for(pace, 1), kThreads, 0, stream>>>(args.out<float>(0).data(), args.in<float>(0).data(),
-                                                        pace_nanoseconds(pace));
+  add_element<<<blocks_for(pace, 1), kThreads, 0, stream>>>(args.out<float>(0).data(), args.in<float>(0).data(),
+                                                            pace_nanoseconds(pace));
   check_launch("layer");
 }
 

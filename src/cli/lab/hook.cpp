@@ -42,7 +42,7 @@ std::size_t hook_layers(const Bench& bench) { return static_cast<std::size_t>(be
 
 // Gradients start as 1; backward adds 1, the reduction doubles (the sum over two equal ranks), the hook halves and
 // adds 1.
-constexpr float kReduced = (1.0F + 1.0F) * 2.0F / 2.0F + 1.0F;
+constexpr float kExpected = (1.0F + 1.0F) * 2.0F / 2.0F + 1.0F;
 constexpr std::size_t kGradientBytes = 64 << 10;
 
 HookOutcome run_case(const Bench& bench, const HookCase& wanted, std::size_t layers, const Times& times) {
@@ -85,12 +85,13 @@ HookOutcome run_case(const Bench& bench, const HookCase& wanted, std::size_t lay
   outcome.ok = true;
   for (const Buffer& gradient : gradients) {
     device.copy(host, gradient);
-    outcome.ok &= std::ranges::all_of(host.host_read<float>(), [](float value) { return value == kReduced; });
+    outcome.ok &= std::ranges::all_of(host.host_read<float>(), [](float value) { return value == kExpected; });
   }
   return outcome;
 }
 
-// On a GPU the case with one hardware queue runs in another process.
+// On a GPU the case with one hardware queue runs in another process, because the driver reads the number of queues only
+// once in each process.
 HookOutcome run_anywhere(const Bench& bench, const HookCase& wanted, std::size_t layers, const Times& times) {
   if (wanted.queues == 0 || !bench.on_gpu()) return run_case(bench, wanted, layers, times);
   const base::Json json = run_with_one_queue(bench, "hook", 1);
@@ -141,8 +142,8 @@ void lab_hook(const Bench& bench, Report& report) {
   const bool blocked = seen[2].backward > seen[1].backward + times.reduce;
   const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
   report.conclude(fmt::format(
-      "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a stream of "
-      "its own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
+      "{}. Relative to its time alone, the backward pass took {} with the hook in its stream, {} with the hook in a "
+      "stream of its own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
       borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
                 held > 1.25 && own < 1.25),
       base::format_times(held), base::format_times(own), base::format_times(ratio(seen[2].backward, alone)),

@@ -6,7 +6,10 @@
 namespace slip::cli {
 namespace {
 
-enum class Order { kDepthFirst, kBreadthFirst };
+enum class Order {
+  kDepthFirst,    // all three stages of a piece, then the next piece
+  kBreadthFirst,  // one stage of all pieces, then the next stage
+};
 
 struct PipelineCase {
   const char* name;
@@ -29,7 +32,7 @@ struct PipelineOutcome {
   bool ok;
 };
 
-// The three stages of one chunk; `issue` calls them in depth-first or breadth-first order.
+// Uploads each piece of the data, runs a kernel on it, and downloads it. A piece is a chunk, or all of the data.
 class Pipeline {
  public:
   Pipeline(const Problem& problem, const PipelineCase& wanted, const Device& device)
@@ -80,6 +83,7 @@ class Pipeline {
 PipelineOutcome run_case(const Problem& problem, const PipelineCase& wanted) {
   const Device device = problem.bench.open({.compute_workers = 1});  // a kernel fills the device
   const Pipeline pipeline(problem, wanted, device);
+  // A pageable copy blocks the issuing thread. If measure() held back its stream, neither would go on.
   const bool asynchronous = wanted.memory == MemoryKind::kPinned;
   const std::vector<StreamRef> held = asynchronous ? pipeline.streams() : std::vector<StreamRef>();
   Run run = problem.bench.measure(device, held, [&] { pipeline.issue(); });
@@ -106,35 +110,35 @@ Table pipeline_table(const Problem& problem, std::span<const PipelineCase> cases
 // Two copies on two streams: alone, in the same direction, and in opposite directions.
 struct CopyCase {
   const char* name;
-  bool first_up, second, second_up;
+  bool first_up, has_second, second_up;  // up: from the host to the device
 };
 
 Table copy_table(const Problem& problem, std::vector<Picos>& total) {
-  static constexpr CopyCase kPipelineCases[] = {{"one copy up", true, false, false},
-                                                {"one copy down", false, false, false},
-                                                {"two up, in two streams", true, true, true},
-                                                {"one up beside one down", true, true, false}};
+  static constexpr CopyCase kCopyCases[] = {{"one copy up", true, false, false},
+                                            {"one copy down", false, false, false},
+                                            {"two up, in two streams", true, true, true},
+                                            {"one up beside one down", true, true, false}};
   Table table(fmt::format("two copies of {}", base::format_bytes(problem.bytes)),
               {"case", "time=time_ps", "first done=first_ps", "second done=second_ps", "side by side=together"});
   const Device device = problem.bench.open();
   const Stream streams[] = {device.stream(kNonBlocking), device.stream(kNonBlocking)};
   const CopyMemory memory(device, problem.bytes);
-  for (const CopyCase& each : kPipelineCases) {
+  for (const CopyCase& each : kCopyCases) {
     const auto issue = [&](int i, bool up, const char* name) {
       if (up) streams[i].copy(memory.device[i], memory.host[i], name);
       else streams[i].copy(memory.host[i], memory.device[i], name);
     };
     const Run run = problem.bench.measure(device, {streams[0], streams[1]}, [&] {
       issue(0, each.first_up, "first");
-      if (each.second) issue(1, each.second_up, "second");
+      if (each.has_second) issue(1, each.second_up, "second");
     });
     const TraceSpan& first = run.span("first");
-    const TraceSpan& second = each.second ? run.span("second") : first;
+    const TraceSpan& second = each.has_second ? run.span("second") : first;
     const Picos start = std::min(first.started, second.started);
     total.push_back(run.figures.total);
     table.row({word(each.name), time(run.figures.total), time(first.ended - start),
-               each.second ? time(second.ended - start) : none(),
-               each.second ? yes_no(together(first, second)) : none()});
+               each.has_second ? time(second.ended - start) : none(),
+               each.has_second ? yes_no(together(first, second)) : none()});
   }
   return table;
 }
