@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kFactors = 2 * kProtocols;
 using Point = std::array<double, kFactors>;  // logarithms of the factors: latencies first, then rates
 
-// The weight of the penalty: a factor of e, or 1/e, adds as much to the loss as this mean error of the rows. A larger
-// value gives worse fits. With a smaller value, constants that few rows depend on drift away from their defaults.
+// The weight of the penalty: a factor of e, or 1/e, adds this much to the loss, as an error of 2.7 % in every row
+// would. A larger value gives worse fits. With a smaller value, factors that few rows depend on drift away from 1.
 constexpr double kPenalty = 0.003;
 constexpr int kSteps = 600, kRounds = 2;
 
@@ -32,14 +32,15 @@ CostFactors factors_at(const Point& point) {
   return factors;
 }
 
-// The terms of each row, computed once: only the factors change during the search.
+// The terms of the cost model for each row, computed once: only the factors change during the search.
 class Rows {
  public:
   Rows(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows) {
     for (const Measurement& row : rows) rows_.push_back({row.us, model.choice_terms(kind, row.bytes)});
   }
 
-  // The square of small errors and the amount of large ones, so that a single outlier does not determine the fit.
+  // The mean over the rows, plus the penalty. Errors below 0.25 count by their square and larger ones by their amount,
+  // so that a single outlier does not determine the fit.
   double loss(const Point& point) const {
     const CostFactors factors = factors_at(point);
     double sum = 0, penalty = 0;
@@ -92,7 +93,7 @@ class Simplex {
   const Corner& best() const { return *std::ranges::min_element(corners_, {}, &Corner::loss); }
 
  private:
-  // From the middle of the other corners, `part` of the way to the worst one.
+  // The point on the line through the centroid of the other corners (`part` 0) and the worst corner (`part` 1).
   Corner toward(const Corner& worst, double part) const {
     Corner result;
     for (std::size_t axis = 0; axis < kFactors; ++axis) {
@@ -117,8 +118,8 @@ class Simplex {
 
 CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const Measurement> measured) {
   const Rows rows(model, kind, measured);
-  // The search ends in the nearest local minimum. So it starts from several points: the defaults, longer latencies, and
-  // a slow network on which LL128 is not used.
+  // The search ends in the nearest local minimum. So it starts from several points: all factors 1, longer latencies,
+  // and two slow networks on which LL128 is not used.
   constexpr Point kStarts[] = {
       {0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {0.3, 0.3, 1.5, 0, -1.5, 0}, {1, 1, 2, 0, -1.5, 0}};
   Point best{};
@@ -135,8 +136,8 @@ CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const M
       }
     }
   }
-  // The loss limits what outliers count, and the mean error does not. So a table of scattered times can have a larger
-  // mean error with the fitted factors. Then the defaults are kept.
+  // The loss limits the weight of outliers; the mean error does not. So with scattered times, the mean error can be
+  // larger with the fitted factors than without them. Then all factors stay 1.
   const CostFactors factors = factors_at(best);
   const double fitted = errors_of(CollectiveModel(model.inputs(), factors), kind, measured).mean;
   return fitted > errors_of(model, kind, measured).mean ? CostFactors{} : factors;
@@ -172,8 +173,8 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }
 
 // The columns of all_reduce_perf: size, count, type, redop, root, and the time out of place. Old versions have no root.
-// So the column of the time is found in the heading. Without a heading it is kTimeColumn, or the one before it if the
-// root would be a number with a point.
+// So the column of the time is found in the heading. Without a heading it is kTimeColumn, or the column before it
+// if the column of the root holds a number with a point: that is a time.
 constexpr std::size_t kTimeColumn = 5, kMinColumns = 7;
 
 // The column of the time, if the line is the heading; else `otherwise`.

@@ -1,8 +1,9 @@
-// Fits the factors of the cost model to measured times of one machine, such as the rows of all_reduce_perf.
+// Fits the factors of the cost model to measured times of one machine, such as the rows that all_reduce_perf of
+// nccl-tests prints.
 //
 // The fit minimises the errors of the logarithms of the times, plus a small penalty for factors far from 1. So a
-// constant that no row depends on stays at its default. The search is deterministic. parse_measurements() reads the
-// tables of measured times.
+// factor that no row depends on stays 1. The search is deterministic. parse_measurements() reads the tables of measured
+// times.
 #pragma once
 
 #include <span>
@@ -19,24 +20,25 @@ struct Measurement {
   double bytes = 0, us = 0;
 };
 
-// Errors are shares: 0.05 means that the predicted time is 5 % longer or shorter than the measured one.
+// Relative errors: 0.05 means that the predicted time is 5 % longer or shorter than the measured one.
 struct FitErrors {
   double mean = 0, worst = 0, worst_bytes = 0;
 };
 FitErrors errors_of(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows);
 
 struct Fit {
-  CostFactors factors;      // fitted to all rows
-  FitErrors before, after;  // on all rows, with the default constants and with the factors
-  FitErrors left_out;       // cross-validation: of each half of the rows, with factors fitted to the other half
-  std::size_t rows_left_out = 0;
+  CostFactors factors;            // fitted to all rows
+  FitErrors before, after;        // on all rows, with all factors 1, and with `factors`
+  FitErrors left_out;             // cross-validation: of each half of the rows, with factors fitted to the other half
+  std::size_t rows_left_out = 0;  // the number of all rows: each one is left out once
 };
 inline constexpr std::size_t kMinFitRows = 6;
-// Throws kInvalidValue for fewer than kMinFitRows rows, or for rows without bytes or time.
+// Rows of one size are replaced by one row with their mean time. Throws kInvalidValue for fewer than 2 ranks, for fewer
+// than kMinFitRows sizes, or for rows without bytes or time.
 Fit fit_costs(const ModelInputs& inputs, Collective kind, std::span<const Measurement> rows, Here here = Here::at());
 
-// Reads a table: the text that all_reduce_perf prints, the JSON that it writes, or other JSON. That is an array of
-// rows, or an object with "rows", or an array of objects with "name" and "rows"; `table` then chooses one. A row is
+// Reads a table: the text that all_reduce_perf prints, the JSON that it writes, or other JSON: an array of rows, an
+// object with "rows", or an array of objects with "name" and "rows", of which `table` names one. A row is
 // [bytes, microseconds], or an object with "bytes" and "time_us", as `slip topo --json` writes. Throws kParse with the
 // name of the file and the line or row.
 std::vector<Measurement> parse_measurements(std::string_view text, const std::string& file, std::string_view table,

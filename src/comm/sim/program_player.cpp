@@ -14,9 +14,10 @@ using Kind = Primitive::Kind;
 using Layout = StagingLayout;
 
 constexpr std::uint64_t kFlagBytes = sizeof(std::uint32_t);
-constexpr std::uint64_t kFlagsPerRank = Layout::kSlots + 1;  // one for each slot of posts, and the phase
+// The flags of a rank: one for each slot of its staging memory, in which it posts calls, then one for its phase.
+constexpr std::uint64_t kPhaseFlag = Layout::kSlots, kFlagsPerRank = kPhaseFlag + 1;
 
-struct Kernels {  // their functions do nothing: only the time and the accesses of the op count
+struct Kernels {  // their functions do nothing: only the time and the accesses of their ops matter
   Kernel reduce{"reduce", [](const Args&) {}}, copy{"copy", [](const Args&) {}};
   Kernel kept{"kept for retransmission", [](const Args&) {}}, latency{"latency of a flag", [](const Args&) {}};
 };
@@ -42,7 +43,8 @@ Range range_of(const BufferLocation& location, std::uint64_t bytes, const Progra
   return {};
 }
 
-// The number of messages that a stream carries among the first `count` messages of a pipelined wire.
+// How many of the first `count` messages of a pipelined wire the stream carries. Message i is on stream i % `streams`.
+// REQUIRES: stream < count.
 std::uint64_t on_stream(std::uint64_t count, std::uint64_t stream, std::uint64_t streams) {
   return (count - stream + streams - 1) / streams;
 }
@@ -50,7 +52,7 @@ std::uint64_t on_stream(std::uint64_t count, std::uint64_t stream, std::uint64_t
 }  // namespace
 
 void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
-  const std::uint64_t slot = part.number % Layout::kSlots;
+  const std::uint64_t post_flag = part.number % Layout::kSlots;
   for (const Primitive& step : part.program->steps) {
     switch (step.kind) {
       case Kind::kCopy:
@@ -60,22 +62,20 @@ void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
       case Kind::kSent:
       case Kind::kReceived: {
         const bool sends = step.kind == Kind::kSent;
-        const Wire& link = wire_of(step, part, sends);
-        if (link.begun(sends) > step.value) await_messages(link, sends, link.begun(sends) - step.value, stream);
+        const Wire& wire = wire_of(step, part, sends);
+        if (wire.begun(sends) > step.value) await_messages(wire, sends, wire.begun(sends) - step.value, stream);
         break;
       }
       case Kind::kRoom: {
-        const std::uint64_t needed = part.number < step.value ? 0 : part.number - step.value;
-        await_peers(part, step, stream, needed % Layout::kSlots, needed);
+        const std::uint64_t earlier = part.number < step.value ? 0 : part.number - step.value;
+        await_peers(part, step, stream, earlier % Layout::kSlots, earlier);
         break;
       }
-      case Kind::kPost: sink_.write_flag(stream, rank_flag(part.rank, slot), part.number); break;
-      case Kind::kMeet: await_peers(part, step, stream, slot, part.number); break;
+      case Kind::kPost: sink_.write_flag(stream, rank_flag(part.rank, post_flag), part.number); break;
+      case Kind::kMeet: await_peers(part, step, stream, post_flag, part.number); break;
       case Kind::kEnter:
-      case Kind::kSignal:
-        sink_.write_flag(stream, rank_flag(part.rank, Layout::kSlots), part.phase + step.value);
-        break;
-      case Kind::kWait: await_peers(part, step, stream, Layout::kSlots, part.phase + step.value); break;
+      case Kind::kSignal: sink_.write_flag(stream, rank_flag(part.rank, kPhaseFlag), part.phase + step.value); break;
+      case Kind::kWait: await_peers(part, step, stream, kPhaseFlag, part.phase + step.value); break;
     }
   }
 }
@@ -107,14 +107,14 @@ void ProgramPlayer::work(const ProgramPart& part, const Primitive& step, StreamI
 
 void ProgramPlayer::begin_message(const ProgramPart& part, const Primitive& step, StreamId stream) {
   const bool sends = step.kind == Kind::kSend;
-  Wire& link = wire_of(step, part, sends);
-  const std::uint64_t before = link.begun(sends);
-  if (before >= LinkEnd::kDepth) await_messages(link, sends, before - LinkEnd::kDepth + 1, stream);
-  (sends ? link.out : link.in).push_back(range_of(part.program->locations[step.first], step.bytes, part));
-  sink_.write_flag(stream, flag_at(link.flags, sends ? kSendBegun : kReceiveBegun), before + 1);
+  Wire& wire = wire_of(step, part, sends);
+  const std::uint64_t before = wire.begun(sends);
+  if (before >= LinkEnd::kDepth) await_messages(wire, sends, before - LinkEnd::kDepth + 1, stream);
+  (sends ? wire.out : wire.in).push_back(range_of(part.program->locations[step.first], step.bytes, part));
+  sink_.write_flag(stream, flag_at(wire.flags, sends ? kSendBegun : kReceiveBegun), before + 1);
 }
 
-// The stream waits until the first `count` messages of the wire are done.
+// The stream waits until the first `count` messages of the wire are done at the sender (`sends`) or at the receiver.
 void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream) {
   if (!is_pipelined()) return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
   for (std::uint64_t i = 0; i < std::min(wire_streams_, count); ++i)
@@ -122,11 +122,11 @@ void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t c
 }
 
 void ProgramPlayer::deliver() {
-  for (auto& [key, one] : wires_) {
-    require_matching(one);
-    if (one.out.empty()) continue;
-    if (kind_ == WireKind::kBuffered) deliver_buffered(one);
-    else deliver(one, true);
+  for (auto& [key, wire] : wires_) {
+    require_matching(wire);
+    if (wire.out.empty()) continue;
+    if (kind_ == WireKind::kBuffered) deliver_buffered(wire);
+    else deliver(wire, true);
   }
 }
 
@@ -198,19 +198,19 @@ void ProgramPlayer::deliver_buffered(Wire& wire) {
 }
 
 std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Range& in) {
-  Wire& link = wire(from, to, 0);
-  link.out.push_back(out);
-  link.in.push_back(in);
-  deliver(link, false);
-  return link.delivered;
+  Wire& wire = this->wire(from, to, 0);
+  wire.out.push_back(out);
+  wire.in.push_back(in);
+  deliver(wire, false);
+  return wire.delivered;
 }
 
 // relaxed: the thread that drives the sim world has written the flags, and the same thread calls this.
 bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
-  const Wire& link = wires_.at({0, from, to});
+  const Wire& wire = wires_.at({0, from, to});
   for (std::uint64_t i = 0; i < std::min(wire_streams_, number); ++i) {
     const auto* const done =
-        reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(link.flags, kStreamsDone + i)));
+        reinterpret_cast<const std::uint32_t*>(runtime::address(flag_at(wire.flags, kStreamsDone + i)));
     if (__atomic_load_n(done, __ATOMIC_RELAXED) < on_stream(number, i, wire_streams_)) return false;
   }
   return true;

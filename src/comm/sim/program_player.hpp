@@ -25,8 +25,8 @@
 namespace slip::comm {
 
 // How a wire carries messages. Proofs use kRendezvous and kBuffered: a program that is correct on both is correct on
-// every real link. Predictions use kEager for GPUs and kPipelined for communicators, or kRendezvous if a rank has many
-// wires.
+// every real link. Predictions use kEager for GPUs and kPipelined for communicators. If a rank has too many wires for
+// that, they use kPipelined or kRendezvous, which need fewer streams. SimWires uses kPipelined.
 //
 // kRendezvous: a message moves when both ranks have begun it, and both then see it done. Programs that deadlock on any
 // link deadlock on this one.
@@ -82,7 +82,7 @@ class ProgramPlayer {
 
   // The number of streams of a pipelined or eager wire, at most kSlots: as many messages may be under way at once.
   // Small messages need many, so that they do not wait for the latency of those before them. Large ones share the
-  // link's rate, so the first of many would be late.
+  // link's rate, so the first of many would be late. REQUIRES: no message was issued yet.
   void set_wire_streams(std::uint64_t count) { wire_streams_ = count; }
   static constexpr std::uint64_t kWireStreams = 4;  // unless set_wire_streams() is called
   static constexpr std::uint64_t kSlots = 8;        // of an eager wire: messages that the receiver has room for
@@ -96,7 +96,8 @@ class ProgramPlayer {
   // from those received.
   void deliver();
 
-  // Moves one message now, without waiting for programs of its ranks. Returns its number on the wire, from 1.
+  // Moves one message now, without waiting for programs of its ranks. Returns its number on the wire, from 1. The wire
+  // is that of track 0. REQUIRES: WireKind::kPipelined.
   std::uint64_t carry(int from, int to, const Range& out, const Range& in);
   bool carried(int from, int to, std::uint64_t number) const;  // this message and all before it have arrived
 
