@@ -25,8 +25,8 @@ Buffer::~Buffer() {
   if (range_.block) release();
 }
 
-// Ordinary memory is freed after waiting for all work of the device. Stream-ordered memory is freed in the stream that
-// allocated it, if that stream still exists.
+// Stream-ordered memory is freed in the stream that allocated it, if that stream still exists and can run the free.
+// Other memory is freed after waiting for all work of its device and of the other devices that used it.
 void Buffer::release() noexcept {
   runtime::Block* block = range_.block;
   if (core_->forked) return;  // memory of the parent: the child leaks its copy
@@ -51,7 +51,7 @@ void Buffer::release() noexcept {
   } catch (const std::exception& error) {
     base::log_line(fmt::format("freeing buffer '{}': {}", block->name.text(), error.what()));
   }
-  if (runtime::detail::cannot_wait != 0) return leak();
+  if (runtime::detail::cannot_wait != 0) return leak();  // this thread destroys a host function that owns the buffer
   runtime::drain(*core_);
   if (const std::uint64_t others = block->other_devices.load(std::memory_order_relaxed)) {
     for (const auto& core : runtime::open_devices()) {

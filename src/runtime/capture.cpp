@@ -32,7 +32,7 @@ void Capture::begin(StreamState& origin, Here here) {
   if (origin.legacy)
     throw Error(ErrorCode::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
   if (origin.capture.load(std::memory_order_acquire))
-    base::fail(ErrorCode::kInvalidValue, here, "{} captures already", stream_text(origin));
+    base::fail(ErrorCode::kInvalidValue, here, "{} is already capturing", stream_text(origin));
   Registry& all = registry();
   const base::LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
@@ -52,23 +52,23 @@ std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
 }
 
 Capture::Branch& Capture::branch(StreamState& stream) {
-  const auto [place, fresh] = branches_.try_emplace(&stream);
-  if (fresh) {
-    place->second.index = static_cast<std::uint32_t>(streams_.size());
+  const auto [entry, is_new] = branches_.try_emplace(&stream);
+  if (is_new) {
+    entry->second.index = static_cast<std::uint32_t>(streams_.size());
     streams_.push_back({stream.core, stream.label.name_of(stream.last_id)});
     stream.core->captures.all.fetch_add(1, std::memory_order_relaxed);
     if (stream.blocking()) stream.core->captures.blocking.fetch_add(1, std::memory_order_relaxed);
     // release: a thread that reads the pointer observes the constructed capture.
     stream.capture.store(this, std::memory_order_release);
   }
-  return place->second;
+  return entry->second;
 }
 
 void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange) {
   const base::LockGuard lock(mutex_);
   if (invalid_) throw Error(ErrorCode::kCaptureInvalidated, invalid_, op.here);
-  Branch& place = branch(stream);
-  PlanNode node{.stream = place.index,
+  Branch& own = branch(stream);
+  PlanNode node{.stream = own.index,
                 .kind = op.kind,
                 .engine = op.engine,
                 .opaque = op.opaque,
@@ -84,11 +84,11 @@ void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const Excha
                 .host = op.host ? std::move(*op.host) : std::function<void()>(),
                 .exchange = std::move(exchange),
                 .waits = {}};
-  for (const std::uint32_t before : place.last) {
-    if (nodes_[before].stream != place.index) node.waits.push_back(before);  // ops of its own stream are ordered anyway
+  for (const std::uint32_t before : own.last) {
+    if (nodes_[before].stream != own.index) node.waits.push_back(before);  // ops of its own stream are ordered anyway
   }
   nodes_.push_back(std::move(node));
-  place.last = {static_cast<std::uint32_t>(nodes_.size() - 1)};
+  own.last = {static_cast<std::uint32_t>(nodes_.size() - 1)};
 }
 
 void Capture::wait(StreamState& stream, std::uint64_t mark_number) {

@@ -27,7 +27,8 @@ class Capture {
   };
 
   static void begin(StreamState& origin, Here here);
-  // Ends the capture that began on `origin` and releases all its streams, even if it throws.
+  // Ends the capture that began on `origin` and releases all its streams, even if the capture is invalid or unjoined.
+  // Has no effect if it throws because the stream or the thread is not the one that began the capture.
   static Result end(StreamState& origin, Here here);
   // The stream is being destroyed: invalidates its capture, and ends it if it began on this stream.
   static void forget(StreamState& stream) noexcept;

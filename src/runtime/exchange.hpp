@@ -20,10 +20,9 @@ class Exchange {
   }
   // Whether put() has other threads enqueue the work. A profiler then cannot tell which op the work belongs to.
   virtual bool uses_other_threads() const noexcept { return false; }
-  // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) returns
-  // soon, because it has other work. A thread that waits for this op (kWaiter) has no other work, so it spins longer.
-  // Returns true if the exchange is done, with or without success. One thread at a time calls it, but not always the
-  // same thread.
+  // Advances as far as it can. It may spin briefly for the other ranks. In a worker thread (kWorker) it returns soon,
+  // because the thread has other work. In a thread that waits for this op (kWaiter) it spins longer. Returns true if
+  // the exchange is done, with or without success. One thread at a time calls it, but not always the same thread.
   enum class By : std::uint8_t { kWorker, kWaiter };
   virtual bool advance(By thread) noexcept = 0;
   // The submitting thread calls it at most once, before the first advance(), and only if no op is before it in its
@@ -40,7 +39,7 @@ class Exchange {
   // Returns whether all ranks have joined, so that data moves. Until then a device that models hardware queues keeps
   // the exchange's queue blocked.
   virtual bool moves() noexcept { return true; }
-  // When its first step began, in now_ns(); 0: there was no observer then.
+  // When its first step began, in now_ns(); 0: unknown, for example because no observer was attached then.
   virtual std::int64_t began_ns() const noexcept = 0;
   // Called once, at the end of the op. `cause`: the failure of its stream or device that prevented it; null: it ran to
   // its end. Throws its own failure. The object may delete itself: the caller does not use it afterwards.

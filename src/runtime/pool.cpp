@@ -9,7 +9,7 @@
 namespace slip::runtime {
 namespace {
 constexpr std::size_t kGranularity = 512;
-constexpr std::size_t kWaitsKept = 64;  // per stream; a dropped wait only prevents a reuse
+constexpr std::size_t kWaitsKept = 64;  // per stream; if a wait is dropped, some memory is not reused
 constexpr int kDepth = 8;               // recursion limit of ordered_after()
 }  // namespace
 
@@ -64,7 +64,8 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   block.capacity = memory.bytes;
 }
 
-// Finds the best allowed block by size. Sets `wait_for` if the stream must wait for its free first.
+// Finds the free block of the best size that the stream may use. Sets `wait_for` if the stream must first wait until
+// the block is unused.
 bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, StreamPoint& wait_for) {
   const PoolOptions& rules = core_.options.pool;
   std::size_t best = free_.size();

@@ -125,7 +125,7 @@ void StreamRef::take_record(Event& event, runtime::EventState* native, Here here
   if (event.device_ != 0 && event.device_ != stream.core->id)
     base::fail(ErrorCode::kInvalidHandle, here, "an event of device {} cannot be recorded in {} of device {} (rule 67)",
                event.device_, runtime::stream_text(stream, id_), stream.core->id);
-  runtime::Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  runtime::Capture* capture = stream.capture.load(std::memory_order_relaxed);  // relaxed: as in issue()
   const std::uint64_t position = capture ? capture->mark(stream)
                                  : native
                                      ? runtime::issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})
@@ -168,7 +168,7 @@ void StreamRef::wait(const Event& event, Here here) const {
     runtime::refuse_implicit_capture(stream, here);
     return;
   }
-  runtime::Capture* current = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  runtime::Capture* current = stream.capture.load(std::memory_order_relaxed);  // relaxed: as in issue()
   if (event.capture_ != 0) {
     const std::shared_ptr<runtime::Capture> capture = runtime::Capture::find(event.capture_);
     if (!capture)
