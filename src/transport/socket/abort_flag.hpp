@@ -35,7 +35,7 @@ class AbortFlag {
  public:
   void set() noexcept {
     set_.store(true, std::memory_order_release);  // release: pairs with the acquire in is_set()
-    wake_up_.signal();
+    wake_up_.signal();                            // after the store: a thread that it wakes finds the flag set
   }
   // acquire: a thread that sees the flag sees what was written before it was set.
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }

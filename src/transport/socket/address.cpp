@@ -236,8 +236,8 @@ InterfaceHardware hardware_of(const std::string& interface) {
 }
 
 InterfaceFilter::InterfaceFilter(std::string_view rule) : rule_(rule) {
-  unwanted_ = rule.starts_with('^');
-  if (unwanted_) rule.remove_prefix(1);
+  excludes_ = rule.starts_with('^');
+  if (excludes_) rule.remove_prefix(1);
   exact_ = rule.starts_with('=');
   if (exact_) rule.remove_prefix(1);
   while (!rule.empty()) {
@@ -256,7 +256,7 @@ bool InterfaceFilter::accepts(std::string_view name) const {
   if (names_.empty()) return true;
   const bool named = std::any_of(names_.begin(), names_.end(),
                                  [&](const std::string& one) { return exact_ ? name == one : name.starts_with(one); });
-  return named != unwanted_;
+  return named != excludes_;
 }
 
 std::vector<Interface> usable_interfaces(const InterfaceFilter& filter) {
@@ -272,9 +272,9 @@ std::vector<Interface> usable_interfaces(const InterfaceFilter& filter) {
     if (known == result.end()) result.push_back(one);
     else if (preference(one.address) < preference(known->address)) *known = one;
   }
-  // An interface without a configured address has a link-local IPv6 address all the same, which no other host can use.
-  const auto is_local = [](const Interface& one) { return one.address.is_link_local(); };
-  if (!std::ranges::all_of(result, is_local)) std::erase_if(result, is_local);
+  // Linux gives a link-local IPv6 address even to an interface that nobody has configured. Other hosts cannot use it.
+  const auto is_link_local = [](const Interface& one) { return one.address.is_link_local(); };
+  if (!std::ranges::all_of(result, is_link_local)) std::erase_if(result, is_link_local);
   if (result.empty() && !filter.empty()) fail_none(filter, all, "");
   if (result.empty()) result.push_back({"lo", own_loopback(all)});
   return result;

@@ -68,8 +68,8 @@ struct InterfaceHardware {
 };
 InterfaceHardware hardware_of(const std::string& interface);
 
-// The rule of SLIP_SOCKET_IFNAME, with the syntax of NCCL_SOCKET_IFNAME: "eth,ib" are prefixes of names, "=eth0" is one
-// name. After a '^' they are excluded: "^docker,lo" excludes prefixes, "^=eth0" one name.
+// The rule of SLIP_SOCKET_IFNAME, with the syntax of NCCL_SOCKET_IFNAME: "eth,ib" are prefixes of names, "=eth0" is a
+// whole name. After a '^' the names are excluded: "^docker,lo" excludes prefixes, "^=eth0" a whole name.
 class InterfaceFilter {
  public:
   InterfaceFilter() = default;  // accepts all
@@ -81,14 +81,15 @@ class InterfaceFilter {
  private:
   std::string rule_;
   std::vector<std::string> names_;
-  bool exact_ = false, unwanted_ = false;
+  bool exact_ = false, excludes_ = false;
 };
 
-// The address at which other hosts reach this one: the first interface that the rule accepts. Without a rule: an
-// interface that is neither the loopback nor a container's; the loopback if there is no other.
+// The address at which other hosts reach this one: the first IPv4 address of the interfaces that the rule accepts; if
+// there is none, the first IPv6 address. An empty rule accepts all interfaces except the loopback and the bridges of
+// containers and virtual machines; the result is the loopback if there is no other.
 SocketAddress own_address(const InterfaceFilter& filter);
-// All interfaces that own_address() chooses among, each with its best address; those with link-local addresses only if
-// there are no others. Throws if the rule accepts none.
+// All interfaces that own_address() chooses among, each with its best address. Interfaces that only have a link-local
+// address are left out unless there are no others. Throws if the rule accepts none.
 std::vector<Interface> usable_interfaces(const InterfaceFilter& filter);
 // The address that other ranks should use, inferred from the local end of a connection. With a rule: the address of an
 // accepted interface, of the same family.

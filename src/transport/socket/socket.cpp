@@ -45,11 +45,11 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
 // The process or the system has no descriptors or memory left right now. The connection stays in the kernel's queue.
 bool is_temporary(int error) { return base::is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM; }
 
-bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 Socket::Moved sent(ssize_t count) {
   if (count >= 0) return {static_cast<std::size_t>(count), false, 0};
-  if (again(errno) || errno == EINTR) return {};
+  if (would_block(errno) || errno == EINTR) return {};
   return {0, true, errno};
 }
 
@@ -73,17 +73,18 @@ void set_low_delay(int descriptor, int family) {
   set_option(descriptor, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS);
 }
 
-// Returns errno. Older kernels (before 5.7) let only the superuser name the interface; then the address must do.
+// Returns 0 or an errno. Before Linux 5.7 only a privileged process may do this. Otherwise the routing table chooses
+// the interface, and that is not an error here.
 int bind_to_interface(int descriptor, const std::string& interface) {
   const auto bytes = static_cast<socklen_t>(interface.size() + 1);
   const bool bound = ::setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(), bytes) == 0;
   return bound || errno == EPERM ? 0 : errno;
 }
 
-// Returns errno. The address alone does not choose the interface: if two interfaces have a route to the peer, the
-// kernel uses the first.
+// Returns 0 or an errno. The address alone does not choose the interface: if two interfaces have a route to the peer,
+// the kernel uses the first.
 int bind_to(int descriptor, const LocalEnd& from) {
-  // Lets connect() choose the port. Otherwise the port would be reserved for all peers.
+  // Lets connect() choose the port. Otherwise bind() would reserve one for all peers.
   set_option(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
   const SocketAddress address = from.address.with_port(0);
   // ENODEV: the interface has lost the address. connect() uses EADDRNOTAVAIL for a temporary lack of ports.
@@ -91,8 +92,8 @@ int bind_to(int descriptor, const LocalEnd& from) {
   return bind_to_interface(descriptor, from.interface);
 }
 
-constexpr std::size_t kMinPerListener = 8;
-constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
+constexpr std::size_t kMinPerListener = 8;  // unproven connections that each listener may always keep
+constexpr std::size_t kShare = 8;           // unproven connections use at most 1/8 of the descriptors of the process
 constexpr std::size_t kMaxUnproven = 256;
 
 // relaxed everywhere: it is only a counter, and exceeding the limit by a few for a moment does no harm.
@@ -201,7 +202,6 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error, const LocalE
   error = from ? bind_to(socket.descriptor(), *from) : 0;
   if (error != 0) return {};
   if (::connect(socket.descriptor(), peer.data(), peer.bytes()) == 0) return socket;
-  // EAGAIN: the queue of a Unix listener is full.
   error = errno == EINTR ? EINPROGRESS : errno;
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
@@ -226,6 +226,7 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
     if (error == 0) return socket;
     socket.close();
     const std::string what = "cannot connect to " + peer.text();
+    // EAGAIN: the queue of a Unix listener is full. EADDRNOTAVAIL: no local port is free.
     if (error != EAGAIN && error != EADDRNOTAVAIL) base::fail_errno(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
@@ -243,7 +244,7 @@ std::optional<Socket> Socket::try_accept(int& error) const {
       set_low_delay(accepted, local().family());
       return Socket(accepted);
     }
-    if (again(error)) error = 0;
+    if (would_block(error)) error = 0;
     // ECONNABORTED: that peer has closed its connection already; try the next one.
     if (error != ECONNABORTED && error != EINTR) return std::nullopt;
   }

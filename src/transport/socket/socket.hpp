@@ -121,7 +121,7 @@ struct Reached {
 };
 
 // Connects to several peers concurrently, so that all peers that do not answer together cost one timeout. The results
-// have the order of the addresses. Throws only if it is aborted.
+// have the order of the addresses. Throws if it is aborted, or if a socket cannot be created.
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
 // While a token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
