@@ -13,10 +13,11 @@
 //     gradients.step_end();
 //   }
 //
-// Gradients are views into one buffer, in the order of arrival. So a bucket is a range of the buffer, and nothing is
-// copied. Buckets are reduced in a separate stream, ordered by events, so no call of a step blocks the host. The first
-// step is an exception: step_end() waits for it and plans the buckets from its times. Then views may move, so call
-// view() in each step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
+// Gradients are views into one buffer, in the order in which they become ready. So a bucket is a range of the buffer,
+// and nothing is copied. Buckets are reduced in a separate stream, ordered by events, so no call of a step blocks the
+// host. The first step is an exception: step_end() waits for it and plans the buckets from its times. Then views may
+// move, so call view() in each step. From the third step on nothing moves and nothing is allocated, except when a new
+// plan is made.
 //
 // All ranks make the same calls in the same order; only the order of ready() may differ. An error in a step (ready()
 // twice, a missing gradient, a hook that throws) becomes an error on every rank. It names the rank, the parameter and
@@ -60,7 +61,7 @@ struct GradientOptions {
   DdpLimits ddp = {};  // for kDdp, and for kPlanned until a step was measured
   Compression compression = Compression::kNone;
   GradientHook hook = {};  // used instead of all_reduce; buckets then hold whole gradients
-  ReduceCost cost = {};    // of a call while nothing else runs; if it is not given, seal() measures it
+  ReduceCost cost = {};    // of reducing a bucket while nothing else runs; if not given, seal() measures it
   int check_every = 64;    // steps between checks: if times have changed, a new plan is made. 0: never
   bool measure = false;    // records every step, for report()
   bool norm = false;       // clip_norm() will be called in every step
@@ -85,7 +86,7 @@ class Gradients {
   Range view(ParameterId parameter, Here here = Here::at()) const;
 
   // The work in `stream` so far writes the gradient. The stream must stay open, and must not begin a capture, until all
-  // gradients of its bucket are ready. The reason: its event may be recorded only then.
+  // gradients of the same bucket are ready: the event that the reduction waits for may be recorded only then.
   void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
   // This rank has no gradient for the parameter in this step. The call writes zeros in `stream`, and they are reduced
   // instead.
@@ -120,7 +121,7 @@ class Gradients {
   std::uint64_t steps() const;  // number of reduced steps
   const BucketPlan& plan() const;
   std::uint64_t plans() const;     // number of plans so far
-  const ReduceCost& cost() const;  // of a call while compute runs, which may slow it
+  const ReduceCost& cost() const;  // of reducing a bucket while compute ops run, which may slow the reduction
   // The last recorded step that is done. Never waits.
   std::optional<GradientReport> report() const;
   // The times that the last plan was made from; empty before the first one.

@@ -24,7 +24,7 @@ class Scalar {
   constexpr Scalar() = default;
   template <class T>
   requires std::is_arithmetic_v<T> || std::is_pointer_v<T> Scalar(
-      T value) {  // NOLINT(google-explicit-constructor): written as the value itself
+      T value) {  // NOLINT(google-explicit-constructor): callers pass the value itself
     if constexpr (std::is_floating_point_v<T>) {
       kind_ = Kind::kReal, bits_ = std::bit_cast<std::uint64_t>(static_cast<double>(value));
     } else if constexpr (std::is_pointer_v<T>) {

@@ -3,8 +3,8 @@
 //
 // It is pinned memory of the communicator's device. Freeing it waits for this device, like Buffer, but not for other
 // ranks: once this rank's calls have ended, no other rank accesses it. The memory returns to the system at once. The
-// address range returns when all ranks have freed theirs or the communicator ends. A SharedBuffer may outlive the
-// communicator; for another communicator it is ordinary memory.
+// address range is unmapped when all ranks have freed their parts or the communicator ends. A SharedBuffer may outlive
+// the communicator; for another communicator it is ordinary memory.
 #pragma once
 
 #include <memory>

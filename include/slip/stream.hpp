@@ -2,8 +2,8 @@
 // run in issue order. Ops of different streams may overlap unless an event or the legacy stream orders them
 // (docs/semantics.md).
 //
-// Calls return once the work is queued, and block only while the queue is full. Exceptions are sync() and copies of
-// pageable memory. Several threads may use a stream concurrently.
+// Calls return once the work is queued, and block only while the queue is full. Exceptions are sync(), sync_for() and
+// copies of pageable memory. Several threads may use a stream concurrently.
 #pragma once
 
 #include <chrono>
@@ -28,10 +28,11 @@ enum class StreamFlags : unsigned char {
   kNonBlocking = 1,  // independent of the legacy stream
 };
 
-// Of a native stream that Device::adopt() wraps.
+// How long a native stream that Device::adopt() wraps exists.
 enum class NativeLifetime : unsigned char {
-  kOutlives,  // it outlives the Stream
-  // Its owner may destroy it at any time; then nothing more is issued through the Stream. Each op records an event.
+  kOutlives,  // longer than the Stream
+  // Its owner may destroy it at any time. REQUIRES: after that the program issues nothing through the Stream. The
+  // runtime records an event after each op, because it may use the native stream only while it issues an op.
   kMayEnd,
 };
 
@@ -45,7 +46,7 @@ class StreamRef {
   // Runs a host function in stream order. It must not call the runtime (kNotPermitted). `touches` declares its ranges
   // for the race checker; scalars are not allowed. Of its cost only Cost::time is used: its duration on the sim device.
   // Do not let the function own the last handle of a buffer or of the device. On cpu and cuda the thread that destroys
-  // the function cannot wait for the device's work, so it leaks them and logs that.
+  // the function cannot wait for the device's work. So it leaks the buffer or the device and logs that.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
   void host(std::function<void()> function, const Operands& touches, const Cost& cost = {},
             Here here = Here::at()) const;
@@ -62,8 +63,8 @@ class StreamRef {
   void wait_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
   void write_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
 
-  // Stream-ordered memory (rules 84-88). The address is valid at once. Only work ordered after alloc() and before
-  // free() may use the memory.
+  // Stream-ordered memory (rules 84-88 in docs/semantics.md). The address is valid at once. Only work ordered after
+  // alloc() and before free() may use the memory.
   Buffer alloc(std::size_t bytes, Name name = {}, Here here = Here::at()) const;
   void free(Buffer&& buffer, Here here = Here::at()) const;
 

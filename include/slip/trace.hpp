@@ -35,7 +35,8 @@ struct TraceRange {
   friend bool operator==(const TraceRange&, const TraceRange&) = default;
 };
 
-// A Record without pointers into the runtime. A kRun has the name and source position of its op.
+// A Record without pointers into the runtime; see Record for the fields that have no comment. A kRun has the name and
+// source position of its op.
 struct TraceRecord {
   RecordKind kind = RecordKind::kSubmit;
   Engine engine = Engine::kNone;
@@ -47,16 +48,16 @@ struct TraceRecord {
   std::int32_t queue = -1;  // kRun
   std::int32_t line = 0;
   std::uint32_t value = 0;  // kSubmit of a fill or of a stream memory operation
-  std::uint32_t reads = 0;  // kSubmit: number of ranges; TraceData::reads() returns them
+  std::uint32_t reads = 0;  // kSubmit: number of ranges that the op reads; TraceData::reads() returns them
   std::uint32_t writes = 0;
   std::uint64_t sequence = 0;  // from 1; an earlier record of the process has a lower number
   std::uint64_t stream = 0;
   std::uint64_t position = 0;
-  std::uint64_t other_stream = 0;  // kSubmit of a foreign trace: the host call that launched the op
+  std::uint64_t other_stream = 0;  // as in Record; kSubmit of a foreign trace: the host call that launched the op
   std::uint64_t other_position = 0;
   std::uint64_t thread = 0;
-  std::uint64_t first_range = 0;
-  std::uint64_t bytes = 0;  // kSubmit of an alloc or free
+  std::uint64_t first_range = 0;  // kSubmit: index in TraceData::ranges of the first range read; writes follow reads
+  std::uint64_t bytes = 0;        // kSubmit of an alloc or free
   Picos queued = 0;
   Picos started = 0, ended = 0;  // kRun, and other records with a duration
   Cost cost = {};                // kSubmit
@@ -111,7 +112,7 @@ struct TraceBuffer {
 struct TraceProcess {
   int rank = 0;
   int ranks = 0;  // 0: not a rank of a job
-  // Origin of the device clocks: since the host booted, and since 1970.
+  // The instant when the device clocks were 0, as the time since the host booted and since 1970.
   std::int64_t since_boot_ns = 0, since_1970_ns = 0;
   std::string_view boot = {};  // identifies the host and its boot: processes of one boot share an exact clock
 };

@@ -41,9 +41,11 @@ void require_same_buckets(const GradientReport& predicted, const GradientReport&
   const bool same = std::ranges::equal(predicted.buckets, measured.buckets,
                                        [](const auto& one, const auto& other) { return one.bucket == other.bucket; });
   if (!same)
-    base::fail(ErrorCode::kMismatch, here,
-               "steps with different buckets cannot be compared: the predicted step has {}, the measured one {}",
-               predicted.buckets.size(), measured.buckets.size());
+    base::fail(
+        ErrorCode::kMismatch, here,
+        "steps with different buckets cannot be compared: the predicted step has {} buckets, the measured one has "
+        "{}; both must use the same bucket plan",
+        predicted.buckets.size(), measured.buckets.size());
 }
 
 std::string name_of(const GradientReport& measured, std::size_t bucket) {

@@ -136,7 +136,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   if (nranks == 1 || (requested.transport == Transport::kAuto && members.size() > 1))
     host.emplace(bootstrap, members, tuning.max_channels, may_read);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
-  if (memory && nranks > 1) memory->meet_readers(may_read && device.info().name.starts_with("cpu"));
+  if (memory && nranks > 1) memory->probe_reads(may_read && device.info().name.starts_with("cpu"));
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   if (places.cluster && tuning.hosts > 1 && tuning.hosts < nranks)
     tuning.loads = AllToAllLoads::of(*places.cluster, graphs.front().relays);

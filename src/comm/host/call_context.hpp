@@ -36,8 +36,8 @@ struct ActiveCall {
   std::uint64_t ticket = 0;  // its position among all calls of this rank
   // Its number in the ledger: the ticket, unless the call is a part of a larger one (CallRun::set_part).
   std::uint64_t ledger_number = 0;
-  bool ends_in_ledger = true;  // it is not followed by another part
-  std::uint64_t slot = 0;      // its number among the calls through shared memory (HostProgramBuilder)
+  bool ends_in_ledger = true;     // no other part of the larger call follows
+  std::uint64_t host_number = 0;  // its number among the calls through shared memory (HostProgramBuilder::number)
   std::byte* output = nullptr;
   const std::byte* input = nullptr;
 
@@ -92,33 +92,34 @@ struct RunningState {
   };
   MessageProgram messages;  // of the user's last sends and receives that were one piece
   Program program;          // of a piece of a larger call
-  // Operands of the current reduction.
+  // Operands of the current reduction. It has at most two targets (output and staging memory), or one in each rank.
   std::vector<void*> targets;
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
-  // Another rank's buffers, as addresses of this process, and its factor.
+  // Another rank's buffers and its factor. The buffers are mapped into this process, unless `input_process` is set.
   struct Peer {
     std::byte *input = nullptr, *output = nullptr;
     ReduceScale scale = {};
-    std::int32_t input_process = 0;  // not 0: `input` is an address of this process, and the kernel reads there
+    // Not 0: pid of the other rank. `input` is an address in that process, and only read_process() can read it.
+    std::int32_t input_process = 0;
   };
   std::vector<Peer> peers;
   std::vector<std::byte, base::NotifyingAllocator<std::byte>> scratch;
   std::vector<ChannelProgress> channels;
   struct MessageCount {
     std::uint64_t ticket = 0;    // of the last call that sent its signature
-    std::uint64_t messages = 0;  // of the user
+    std::uint64_t messages = 0;  // number of the user's messages so far
     std::uint64_t bytes = 0;     // of the user's last message
   };
   std::vector<MessageCount> sent, received;  // by channel and rank
-  int slow_waits = 0;       // > 0: network waits return at once, because a recent one took long (see CallWaiter)
-  int contended_waits = 0;  // > 0: the next waits avoid yields, because one lost the core (see CallWaiter)
+  int slow_waits = 0;       // > 0: network waits return at once, because a recent wait took long (see CallWaiter)
+  int contended_waits = 0;  // > 0: the next waits avoid yields, because a yield lost the core (see CallWaiter)
 };
 
 struct CallContext {
   void throw_failure() const;  // throws if a rank has failed and reported the reason; in failure_check.cpp
-  // Whether this rank aborted, or a rank failed or was lost: three loads, so that each call can ask. relaxed: no other
-  // data is published with it.
+  // Whether this rank aborted, or a rank failed or was lost. Three loads, cheap enough for every call. relaxed:
+  // `aborted` publishes no other data.
   bool has_failed() const {
     return aborted.load(std::memory_order_relaxed) || (host && host->failed()) || bootstrap.broken();
   }
@@ -131,7 +132,7 @@ struct CallContext {
   const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
   const std::int64_t timeout_ns;
   const CallHistory* const history = nullptr;  // of this rank
-  const bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
+  const bool one_thread = false;  // one thread advances all ranks: a rank that must wait polls once and returns
 
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   CopyChoice copy_choice{};
@@ -140,7 +141,7 @@ struct CallContext {
   std::atomic<bool> aborted{false};
 };
 
-// The end of the link that a send or receive step uses.
+// This rank's end of the link that a send or receive step uses.
 inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
   const auto rank = static_cast<int>(step.peer);

@@ -56,8 +56,8 @@ bool CallRun::advance(By thread) noexcept {
       if (waiter.may_spin() && begun_) context_.links.set_driven(false);
       return false;
     }
-  } catch (const Error& met) {
-    const Error error = waiter.failures().with_cause(met);
+  } catch (const Error& caught) {
+    const Error error = waiter.failures().with_cause(caught);
     fail(error.code(), base::bare_text(error));
     error_ = std::make_exception_ptr(error);
   } catch (const std::exception& error) {
@@ -93,14 +93,14 @@ void CallRun::give_up() noexcept {
     runner_.peers().leave(*plan);
 }
 
-// Lets the next call of this rank run. A failed call may leave a wrong phase, but no rank relies on it: all ranks have
-// the failure.
+// Lets the next call of this rank run. A failed call may leave a wrong phase, but no rank uses the phase after a
+// failure: start() throws.
 void CallRun::end() {
   const ActiveCall& call = runner_.call();
   if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
-  runner_.waiter().end_wait();  // it may have failed in a wait
-  for (const std::span<const std::byte> one : unowned_) base::notify_memory_end(one.data(), one.size());
+  runner_.waiter().end_wait();  // the call may have failed in a wait
+  for (const std::span<const std::byte> memory : unowned_) base::notify_memory_end(memory.data(), memory.size());
   if (call.ends_in_ledger || error_) context_.ledger_slot.end(call.ledger_number);
   // release: the next call sees `running` as this call left it.
   context_.next_ticket.store(call.ticket + 1, std::memory_order_release);
@@ -116,7 +116,8 @@ void CallRun::finish(const runtime::Failure* cause) {
                      cause->text));
     error_ = nullptr;  // the stream keeps its own error
     if (!begun_) {
-      context_.next_ticket.store(runner_.call().ticket + 1, std::memory_order_release);  // the next call fails, too
+      // Even if earlier calls still run: the next call throws in start() because of the failure, and uses no state.
+      context_.next_ticket.store(runner_.call().ticket + 1, std::memory_order_release);
     } else if (!ended_) {  // begin() or advance() ran part of the call
       give_up();
       end();

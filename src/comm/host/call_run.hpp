@@ -33,8 +33,8 @@ class CallRun final : public runtime::Exchange {
     bool is_last = true;
   };
   void set_part(const Part& part);
-  // After prepare(): this memory of the call may be freed when the call is done, and no Buffer ends then. So the call
-  // itself notifies of its end, see base/memory_end.hpp.
+  // After prepare(): the call uses memory that no Buffer owns. The program may free it when the call is done, and the
+  // runtime does not observe that. So the call notifies of the memory's end when it is done (base/memory_end.hpp).
   void add_unowned(std::span<const std::byte> memory) { unowned_.push_back(memory); }
 
   bool begin() noexcept override;
@@ -65,7 +65,7 @@ class CallRun final : public runtime::Exchange {
   ProgramRunner runner_;
   std::vector<std::span<const std::byte>> unowned_;
   bool begun_ = false;  // all earlier calls of this rank have ended, and this one runs
-  bool ended_ = false;  // the call ended within begin()
+  bool ended_ = false;  // the call ended in begin(): advance() has nothing left to do
   std::int64_t began_ns_ = 0;
   std::exception_ptr error_;
 };

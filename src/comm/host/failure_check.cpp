@@ -48,7 +48,8 @@ void FailureCheck::report(ErrorCode code, const std::string& text) const {
 void FailureCheck::compare_with_posted() {
   if (condition_.kind() != Kind::kMeet && condition_.kind() != Kind::kPhase) return;  // this rank has not posted it
   for (int rank = 0; rank < context_.nranks; ++rank) {
-    if (rank != context_.rank && context_.host->has_posted(rank, call_.slot)) context_.host->compare(rank, call_.slot);
+    if (rank != context_.rank && context_.host->has_posted(rank, call_.host_number))
+      context_.host->compare(rank, call_.host_number);
   }
 }
 

@@ -54,7 +54,8 @@ PublishedBuffers PeerBuffers::find_own(bool hidden, bool is_small) const {
 }
 
 bool PeerBuffers::is_in_this_call(int rank) const {
-  return context_.host->has_posted(rank, call_.slot) && context_.host->posted(rank, call_.slot) == call_.signature;
+  return context_.host->has_posted(rank, call_.host_number) &&
+         context_.host->posted(rank, call_.host_number) == call_.signature;
 }
 
 // Whether all ranks that the choice of the path depends on have posted this call.
@@ -80,13 +81,13 @@ void PeerBuffers::choose_path(HostProgramBuilder& plan) {
   const SharedHost& host = *context_.host;
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (!plan.depends_on(rank)) continue;
-    offers.add(rank == context_.rank ? own_.access : host.published(rank, call_.slot).access);
+    offers.add(rank == context_.rank ? own_.access : host.published(rank, call_.host_number).access);
   }
   plan.choose(offers);
   if (!plan.is_direct()) return;
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (rank == context_.rank || !plan.depends_on(rank)) continue;
-    const PublishedBuffers theirs = host.published(rank, call_.slot);
+    const PublishedBuffers theirs = host.published(rank, call_.host_number);
     const Blocks blocks = blocks_of(call_.call, rank, context_.nranks);
     context_.running.peers[static_cast<std::size_t>(rank)] = {
         resolve(rank, {theirs.input, theirs.input_segment}, blocks.in),

@@ -12,7 +12,7 @@ namespace slip::comm {
 
 void ProgramRunner::prepare(bool hidden) {
   if (auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan)) {
-    call_.slot = shared->number();
+    call_.host_number = shared->number();
     staging_shift_ = shared->asks() ? 0 : shared->box_shift();  // HostProgramBuilder::write() has added it
     if (shared->asks()) shared->take(peers_.publish(hidden, shared->is_small()));
   }
@@ -63,7 +63,8 @@ bool ProgramRunner::end_piece() {
     return false;
   }
   if (shared->path() == HostPath::kOpen) peers_.choose_path(*shared);
-  if (piece_ == 1 && shared->path() == HostPath::kRead && context_.host->reads().refused(call_.slot)) shared->refuse();
+  if (piece_ == 1 && shared->path() == HostPath::kRead && context_.host->reads().refused(call_.host_number))
+    shared->refuse();
   if (++piece_ < call_.pieces()) return true;
   if (shared->is_direct()) peers_.require_unfailed();
   if (began_ != 0 && (shared->path() == HostPath::kRead || shared->path() == HostPath::kStaged))
@@ -113,17 +114,17 @@ void ProgramRunner::write_messages() {
 // Inline, as are at() and copy(), because a function call would take longer than their work.
 [[gnu::always_inline]] inline bool ProgramRunner::run_step(const Primitive& step) {
   using Kind = WaitCondition::Kind;
-  const std::uint64_t slot = call_.slot;
+  const std::uint64_t number = call_.host_number;
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
     case Primitive::Kind::kRoom:
-      return step.value >= slot || context_.host->all_have_posted(slot - step.value) ||
-             waiter_.await(Kind::kRoom, slot - step.value);
+      return step.value >= number || context_.host->all_have_posted(number - step.value) ||
+             waiter_.await(Kind::kRoom, number - step.value);
     case Primitive::Kind::kPost:
-      context_.host->post(slot, call_.signature, call_.publishes_buffers() ? &peers_.own() : nullptr);
+      context_.host->post(number, call_.signature, call_.publishes_buffers() ? &peers_.own() : nullptr);
       return true;
-    case Primitive::Kind::kMeet: return waiter_.await(Kind::kMeet, slot, step.peer);
+    case Primitive::Kind::kMeet: return waiter_.await(Kind::kMeet, number, step.peer);
     case Primitive::Kind::kSignal: context_.host->signal(context_.running.phase + step.value); return true;
     case Primitive::Kind::kEnter: peers_.enter(context_.running.phase + step.value); return true;
     case Primitive::Kind::kWait: return waiter_.await(Kind::kPhase, context_.running.phase + step.value, step.peer);
@@ -157,7 +158,7 @@ void ProgramRunner::read(void* to, const BufferLocation& from, std::uint64_t byt
   if (process == 0) return comm::copy(to, at(from), bytes);
   if (refused_ || transport::read_process(process, reinterpret_cast<std::uintptr_t>(at(from)), to, bytes)) return;
   refused_ = true;
-  context_.host->reads().refuse(call_.slot);
+  context_.host->reads().refuse(call_.host_number);
 }
 
 [[gnu::always_inline]] inline void ProgramRunner::copy(const Primitive& step) {

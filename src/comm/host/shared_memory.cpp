@@ -35,7 +35,7 @@ void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
   const base::LockGuard lock(lock_);
   by_id_[mapping->id] = mapping;
   if (mapping->bytes > 0) by_address_[mapping->segment.data() + mapping->begin] = mapping;
-  else mapping->freed().fetch_add(1, std::memory_order_release);  // see remove()
+  else mapping->freed().fetch_add(1, std::memory_order_release);  // nothing to free: remove() is never called
 }
 
 void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexcept {
@@ -89,14 +89,14 @@ SharedMemory::SharedMemory(transport::Bootstrap& bootstrap, bool direct) : boots
     one_process_ = one_process_ && transport::same_process(other, bootstrap.placements().front());
 }
 
-void SharedMemory::meet_readers(bool wanted) {
+void SharedMemory::probe_reads(bool wanted) {
   if (one_process_) return;
   struct Probe {
     std::uint64_t address = 0, value = 0;
     std::uint8_t wanted = 0;
     std::array<std::uint8_t, 7> unused{};
   };
-  // The value tells this process from another one with the same number in another container.
+  // The value distinguishes this process from a process with the same pid in another container.
   const auto value = static_cast<std::uint64_t>(base::now_ns()) ^ (static_cast<std::uint64_t>(::getpid()) << 40);
   volatile std::uint64_t own = value;
   const std::vector<Probe> all = bootstrap_.all_gather(
@@ -106,10 +106,10 @@ void SharedMemory::meet_readers(bool wanted) {
   if (!reads) return;
   for (int rank = 0; reads && rank < bootstrap_.nranks(); ++rank) {
     const Probe& probe = all[static_cast<std::size_t>(rank)];
-    std::uint64_t seen = 0;
-    reads = transport::read_process(process_of(rank), probe.address, &seen, sizeof(seen)) && seen == probe.value;
+    std::uint64_t found = 0;
+    reads = transport::read_process(process_of(rank), probe.address, &found, sizeof(found)) && found == probe.value;
   }
-  // Until all ranks have answered, `own` exists.
+  // The other ranks read `own` until this all-gather returns.
   const std::vector<std::uint8_t> can = bootstrap_.all_gather(static_cast<std::uint8_t>(reads ? 1 : 0));
   can_read_ = std::ranges::all_of(can, [](std::uint8_t one) { return one == 1; });
 }

@@ -75,7 +75,7 @@ class SharedMemory : base::NoCopy {
   bool one_process() const { return one_process_; }
   // Finds out whether the kernel lets each rank read the memory of all others. All ranks call it together; `wanted`:
   // this rank allows it.
-  void meet_readers(bool wanted);
+  void probe_reads(bool wanted);
   bool can_read() const { return can_read_; }  // the same on all ranks
   std::int32_t process_of(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)].pid; }
   // All ranks call it, in the same order, each with the size of its own part. Null: this rank asked for 0 bytes.

@@ -125,7 +125,7 @@ inline bool WaitCondition::is_missing(int rank) const {
   if (on_link()) return true;
   const std::uint64_t last = context_.host->last_posted(rank);
   if (kind_ == Kind::kRoom) return last < value_;
-  return last < call_.slot || (last == call_.slot && kind_ == Kind::kPhase);
+  return last < call_.host_number || (last == call_.host_number && kind_ == Kind::kPhase);
 }
 
 }  // namespace slip::comm

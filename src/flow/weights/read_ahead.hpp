@@ -1,5 +1,5 @@
 // ReadAhead: reads weight groups from files in the order of their loads. While one load is read, it begins to read the
-// next ones if their places are free, so that the disk always has work. The loader uses it.
+// next loads if their places are free, so that the disk always has work. The loader uses it.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace slip::flow {
 
-// Some bytes of a weight group that are next to each other in a file.
+// A part of a weight group that is contiguous in a file.
 struct FilePart {
   const store::File* file = nullptr;
   std::uint64_t offset = 0;  // in the file
   std::uint64_t bytes = 0;
   std::uint64_t at = 0;          // in the group
-  std::uint64_t room_bytes = 0;  // from `at` on, that no other part uses
+  std::uint64_t room_bytes = 0;  // bytes from `at` on that no other part uses
 
   // Where a read of this part may write, if its planned place is `place`. A direct read writes whole pages, at the same
   // offset in a page as in the file. If the part has room for these pages, it is read there, unless `exact`; otherwise
@@ -39,12 +39,12 @@ struct ReadTarget {
 class ReadAhead {
  public:
   struct Options {
-    Name stream;                // a stream of this name counts the free places
+    Name stream;                // name of the stream that counts the free places
     Range memory;               // loads are read into parts of it
     bool exact_places = false;  // every part is read to its planned place
   };
-  // `parts` by group; they must live as long as this object, and so must the reader. The reader may be null if no host
-  // function will run.
+  // `parts`: by group. `parts` and `reader` must outlive this object. `reader` may be null if the host functions that
+  // call read() never run.
   ReadAhead(const Device& device, const std::vector<std::vector<FilePart>>& parts, store::BlockReader* reader,
             Options options, Here here);
 
@@ -93,7 +93,7 @@ class ReadAhead {
   const std::vector<std::vector<FilePart>>& parts_;
   store::BlockReader* const reader_;
   const Options options_;
-  Stream stream_;             // waits for no load
+  Stream stream_;             // a separate stream, so that counting free places waits for no load
   Buffer free_places_;        // pinned, a 32-bit counter: loads whose place is free
   std::uint64_t issued_ = 0;  // issued loads: the counter has this value when all their places are free
   IssuedLoads loads_;

@@ -8,7 +8,7 @@ namespace slip::flow {
 namespace {
 
 constexpr std::uint64_t kNoUse = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t kWaitingStreams = 16;  // a stream beyond these waits for some loads twice
+constexpr std::size_t kWaitingStreams = 16;  // if more streams use the ring, some wait for a load more than once
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::span<const RingContents::Interval> RingContents::intervals_in(std::uint64_t
   return {first, last};
 }
 
-// The first planned use of any entry in [begin, end), from `position` on; 0 if a use there has not ended.
+// The first planned use of any entry in [begin, end), from `position` on. kNoUse: none; 0: a use there has not ended.
 std::uint64_t RingContents::next_use_in(std::uint64_t begin, std::uint64_t end, std::uint64_t position) const {
   std::uint64_t next = kNoUse;
   for (const Interval& interval : intervals_in(begin, end)) {
@@ -167,7 +167,7 @@ void RingLoads::begin(PassTable& pass, PassTable& after) {
 void RingLoads::issue_ahead() {
   for (;;) {
     if (cursor_.load == table().loads.size()) {
-      // Steps has one event for each load of a step, so it goes no further than this step.
+      // Steps has one event for each load of a step, so its loads are issued for this step only.
       if (!contents_ || cursor_.ahead) return;
       cursor_ = {.load = 0, .ahead = true};
       continue;
@@ -209,8 +209,9 @@ void RingLoads::issue_planned(PlannedLoad& load) {
   stream_.record(load.loaded);
 }
 
-// Loads a group to `to` and erases the entries there. If a call throws, no entry is left that is not loaded. The stream
-// of loads waits for the uses of an entry before the entry is erased. So later loads need not wait for these uses.
+// Loads a group to `to` and erases the entries there. The new entry is added last: if issuing the load throws, no entry
+// is left without a load. stream_ waits for the uses of an entry before the entry is erased. So later loads need not
+// wait for these uses.
 RingEntry& RingLoads::replace(Range to, std::uint32_t group, LoadCounts::Loads& counted) {
   const auto make_free = [this](std::uint64_t begin, std::uint64_t end) {
     for (const RingEntry::Used& used : contents_->uses_in(begin, end)) {

@@ -1,9 +1,9 @@
-// RingLoads: the loads of weight groups into the ring, in the order of a plan and on demand. It is the one engine below
-// Runner, verify_weights, predict_weights and WeightStreamer.
+// RingLoads: the loads of weight groups into the ring, in the order of a plan and on demand. Runner, verify_weights,
+// predict_weights and WeightStreamer all use it.
 //
 // Planned loads are issued in the order of the plan, by a cursor. There are two kinds of users:
-// - Steps (step.hpp) makes every use in the order of the plan, at addresses that never change. The loads wait for the
-//   ops that the plan names, so a proof is about the plan.
+// - Steps (step.hpp) makes every use in the order of the plan, at addresses that never change. The loads wait for
+//   exactly the ops that the plan names. So if verify_weights finds no race, the plan itself is correct.
 // - StreamedGroups (streamed_groups.hpp) makes uses in any order. RingContents knows what lies in the ring. A load
 //   waits for the uses of whatever it overwrites. A group that is absent when it is used is loaded on demand.
 //
@@ -65,7 +65,8 @@ struct RingEntry {
 // wait for.
 class RingContents {
  public:
-  // `bytes` of the ring; `groups`: number of weight groups; `max_open`: entries with uses that have not ended.
+  // `bytes`: size of the ring; `groups`: number of weight groups; `max_open`: the maximum number of entries with uses
+  // that have not ended.
   RingContents(std::uint64_t bytes, std::size_t groups, std::size_t max_open);
 
   RingEntry* find(std::uint32_t group) {  // the newest entry of the group; null: none
@@ -120,7 +121,7 @@ class RingContents {
 // The uses and loads of one step of a plan, as RingLoads issues them.
 struct PlannedUse {
   std::uint32_t group = 0;  // StreamedGroups: the group that is used
-  std::uint32_t loads = 0;  // loads of a step that this use and the uses before it need
+  std::uint32_t loads = 0;  // number of loads of a step that this use and the uses before it need
   bool is_awaited = false;  // Steps: some load waits for `used`
   Event used = {};          // Steps: recorded after this use
 };
@@ -184,8 +185,8 @@ class RingLoads {
   // Loads the group of `use`, unless it is in the ring or on its way there. If uses that have not ended occupy every
   // place, use.entry stays null.
   void load(Use& use, std::uint32_t group, std::uint64_t bytes, StreamRef stream);
-  // `stream` waits for the load. From here to end_use() the entry keeps its place. use.entry is null if the group is
-  // resident.
+  // From here to end_use() the entry keeps its place. If use.must_wait, the caller must have issued the wait of
+  // `stream` for entry->loaded. use.entry is null if the group is resident.
   void begin_use(const Use& use, StreamRef stream);
   void end_use(RingEntry& entry, StreamRef stream);
 
@@ -213,9 +214,9 @@ class RingLoads {
   bool is_there(const PlannedLoad& load);
   void issue_planned(PlannedLoad& load);
   RingEntry& replace(Range to, std::uint32_t group, LoadCounts::Loads& counted);
-  // The load on demand has replaced groups that the plan still has uses for. The cursor goes back to the first load
-  // with a use that is still to come, so that they are loaded again in the order of the plan. Loads that are in their
-  // place are omitted.
+  // Call it after a load replaced groups that the plan still has uses for. The cursor goes back to the first load with
+  // a use that is still to come, so that these groups are loaded again in the order of the plan. is_there() skips
+  // groups that are still in their place.
   void go_back() {
     cursor_ = {};
     while (cursor_.load < pass_->loads.size() && base_ + pass_->loads[cursor_.load].last_use < position_)

@@ -38,15 +38,16 @@ void StreamedPass::change_order(const UseOrder& order, const GroupCatalog& catal
   make_graph(catalog);
 }
 
-// The flops of an op are a number that identifies its time, so that Costs finds its sample.
+// Costs finds the sample of an op by the op's weight bytes and flops. So ops with different times get different numbers
+// as flops.
 void StreamedPass::make_graph(const GroupCatalog& catalog) {
   graph_ = Graph({.join_bytes = 0});
   groups_.clear();
   costs_.samples.clear();
   std::map<std::uint32_t, Value> values;  // by group
   std::map<std::uint32_t, int> uses;      // by group
-  std::map<Picos, std::uint64_t> number;  // by time
-  std::vector<std::uint32_t> open;        // uses
+  std::map<Picos, std::uint64_t> flops;   // by time
+  std::vector<std::uint32_t> open;        // uses that have not ended
   for (std::uint32_t i = 0; i < order_.size(); ++i) {
     const std::uint32_t group = order_[i].group;
     if (!values.contains(group)) {
@@ -58,7 +59,7 @@ void StreamedPass::make_graph(const GroupCatalog& catalog) {
     const Picos time = std::max<Picos>(times_[i], 1);
     GraphOp op{.name = catalog.name(group), .kernel = &kUse};
     if (const int before = uses[group]++; before > 0) op.name += fmt::format(" (use {})", before + 1);
-    op.cost.flops = number.emplace(time, number.size() + 1).first->second;
+    op.cost.flops = flops.emplace(time, flops.size() + 1).first->second;
     std::vector<std::uint32_t> read;
     for (const std::uint32_t use : open) read.push_back(order_[use].group);
     std::ranges::sort(read);
@@ -127,7 +128,7 @@ void PassHistory::measure(std::size_t uses, StreamRef stream) {
     for (const Span& span : spans_) {
       if (!span.begin.query() || !span.end.query()) return;
     }
-  } catch (const Error&) {  // a stream that recorded some of them has failed: make new ones in the next step
+  } catch (const Error&) {  // a stream that recorded some events has failed: make new events in the next step
     spans_.clear();
     return;
   }

@@ -47,7 +47,8 @@ struct SetupCall {
   std::int64_t deadline_ns = 0;  // shared by all exchanges of the call; 0: each exchange has the default timeout
 };
 
-static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
+static_assert(std::endian::native == std::endian::little,
+              "frames are sent in the byte order of the host, which must be little-endian");
 
 inline constexpr std::uint16_t kProtocolVersion = 3;
 
@@ -95,15 +96,15 @@ struct Reply {
   Secret proof{};
 };
 
-inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
-inline constexpr std::size_t kMaxFailureText = 2000;
-inline constexpr std::size_t kMaxFirstBody = 512;  // limit for a peer that has not identified itself
+inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;  // bytes
+inline constexpr std::size_t kMaxFailureText = 2000;             // bytes
+inline constexpr std::size_t kMaxFirstBody = 512;                // bytes, for a peer that has not identified itself
 
 struct HelloBody {
   SocketAddress::WireFormat address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
-  std::int64_t timeout_ns = 0;  // from the sending of this frame, the rank waits for the others for this time
+  std::int64_t timeout_ns = 0;  // how long the rank waits for the others after it sent this frame
   char host[64] = {};
 };
 

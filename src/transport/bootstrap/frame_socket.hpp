@@ -29,7 +29,8 @@ class Handshake {
   Handshake(const Secret& secret, Side side);
 
   Side side() const { return side_; }
-  bool over() const { return state_ == State::kOver; }  // both proofs are sent or checked: the keys are valid
+  // This end has sent its proof and checked the peer's: key_of() is valid.
+  bool over() const { return state_ == State::kOver; }
   // Takes one step if the received bytes allow it, and appends the reply to `out`. Returns the number of bytes taken;
   // 0: more bytes are needed, it is over, or it failed.
   std::size_t advance(std::span<const std::byte> received, std::vector<std::byte>& out);
@@ -41,8 +42,8 @@ class Handshake {
 
   // Why the peer is not a rank of this job; empty: no failure so far.
   const std::string& failure() const { return failure_; }
-  bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
-  base::Hmac key_of(Side sender) const {       // of the frames that this side sends
+  bool has_spoken() const { return spoken_; }  // the peer has sent at least sizeof(kMark) bytes
+  base::Hmac key_of(Side sender) const {       // of the frames that `sender` sends
     return base::Hmac(derived(sender == Side::kConnects ? "key to the accepting end" : "key to the connecting end"));
   }
 
@@ -70,10 +71,11 @@ class FrameSocket {
 
   // Makes one attempt to connect, and returns when both ends have proven the secret. Throws kIo if no process listens
   // there, the peer is foreign, or it closed the connection; kTimeout if there was no answer before the deadline.
-  // `refused`, if not null: set to true if the connection itself was refused.
+  // `refused`, if not null: set to whether no connection was made.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
                            bool* refused = nullptr);
-  // Repeats attempts until the deadline. If the connection is refused, throws kIo at once: the peer's process is gone.
+  // Repeats attempts until the deadline. If the connection is refused, throws kIo at once: the peer's process has
+  // ended.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
 
   void trust() { max_body_ = kMaxBody; }  // the peer has identified itself
@@ -82,7 +84,7 @@ class FrameSocket {
   void queue(FrameHeader header, std::span<const std::byte> body = {});
   void flush();
   bool unsent() const { return wants_to_write() || !held_.empty(); }
-  // Whether to poll for POLLOUT: held frames wait for the peer's proof.
+  // Whether to poll for POLLOUT. Held frames do not count: they wait for the peer's proof, not for the socket.
   bool wants_to_write() const { return sent_ < out_.size(); }
 
   void pump();  // reads the bytes that have arrived
@@ -95,7 +97,7 @@ class FrameSocket {
   // Why the peer is foreign; empty: it is not, so far.
   const std::string& reason() const { return reason_.empty() ? handshake_.failure() : reason_; }
   bool is_proven() const { return proven_; }
-  bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer has begun the handshake correctly
+  bool has_spoken() const { return handshake_.has_spoken(); }
   const Socket& socket() const { return socket_; }
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
 constexpr int kMaxFailedRounds = 3;
-// Never the number of gone ranks, so next_message() returns at once.
+// As `known_gone` of next_message(): it is never the number of gone ranks, so next_message() returns at once.
 constexpr auto kNoWait = static_cast<std::size_t>(-1);
 
 struct JoinHead {
@@ -36,7 +36,7 @@ struct VerdictHead {
   std::int32_t code = 0;  // for kFailed; the error text follows
 };
 
-struct RendezvousBody {
+struct RendezvousBody {  // the members follow, as ranks of the old communicator
   UniqueId id;
   std::int32_t nranks = 0, rank = 0;
 };
@@ -56,7 +56,8 @@ std::set<int> checked(std::span<const int> excluded, const Bootstrap& bootstrap)
       base::fail(ErrorCode::kInvalidValue, {}, "rank {} of {} cannot be left out: ranks are 0 to {}", rank,
                  bootstrap.nranks(), bootstrap.nranks() - 1);
     if (rank == bootstrap.rank())
-      base::fail(ErrorCode::kInvalidValue, {}, "rank {} leaves itself out: only the others may call", rank);
+      base::fail(ErrorCode::kInvalidValue, {},
+                 "rank {} leaves itself out of shrink: only the remaining ranks may call it", rank);
   }
   return {excluded.begin(), excluded.end()};
 }
@@ -81,7 +82,7 @@ class Recovery {
       require_not_given_up();
       if (others_went_on()) break;
       require_not_left_behind();
-      // The number must increase over all recoveries of this rank, so it starts at the time.
+      // The number must increase over all recoveries of this rank, so it is at least the current time.
       attempt_ = std::max(attempt_ + 1, static_cast<std::uint64_t>(base::now_ns()));
       const int leader = candidates().front();
       done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
@@ -126,8 +127,8 @@ class Recovery {
     const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
     if (silence == 0 || others == 0 || candidates().size() > 1) return;
     base::fail(ErrorCode::kRankLost, {},
-               "{} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
-               "of them is left; it was stopped, or had no time to run",
+               "{} was given up by the others: it sent nothing for {:.1f} s, and now none of them is left; its "
+               "process was stopped, or got no CPU time",
                bootstrap_.self().text(), static_cast<double>(silence) / 1e9);
   }
 
@@ -149,8 +150,8 @@ class Recovery {
     for (const int rank : ranks) addresses.emplace_back(rank, bootstrap_.address(rank));
     server_.detector().watch_all(addresses, deadline_ns_);
     for (const Loss& loss : failures_.losses()) {
-      const bool asked = std::ranges::find(ranks, loss.rank) != ranks.end();
-      if (asked && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
+      const bool is_watched = std::ranges::find(ranks, loss.rank) != ranks.end();
+      if (is_watched && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
     }
   }
 
@@ -195,8 +196,8 @@ class Recovery {
   bool follow(int leader, const MakeCommunicator& make) {  // false: start another round
     watch(std::span(&leader, 1));
     if (failures_.gone().contains(leader)) {
-      // If one rank is cut off, more may be. Watching all at once finds them within one timeout. In other cases,
-      // connections to most ranks are not needed.
+      // If one rank is cut off from the network, more ranks may be. Watching all candidates at once finds them within
+      // one timeout. In other cases, a follower needs no connections to the other followers.
       if (was_silent(leader)) watch_candidates();
       return false;
     }
@@ -371,12 +372,12 @@ class Recovery {
   FailureTable& failures_;
   const std::set<int> excluded_;
   const std::int64_t deadline_ns_;
-  std::uint64_t attempt_ = 0;            // number of this rank's attempt: its joins, votes and decisions carry it
+  std::uint64_t attempt_ = 0;            // number of the round, in this rank's joins and votes and in the answers
   std::map<int, std::uint64_t> joined_;  // leader only: the attempt of each rank that has joined
   std::vector<int> members_;             // ranks of the communicator that this round makes
-  bool made_ = false;                    // `make` succeeded on this rank in this round
+  bool made_ = false;                    // the last `make` on this rank succeeded, in this round or an earlier one
   std::vector<int> maybe_notified_;      // ranks that may have got "done" from a leader that died
-  std::set<int> closed_;                 // ranks that refuse connections and were not known to be lost
+  std::set<int> closed_;                 // ranks that watch() found closed and that were not known to be lost
   std::string mismatch_;                 // leader only: how the lists of excluded ranks differ
   int failed_rounds_ = 0;                // rounds that failed although no rank was lost
 };

@@ -10,10 +10,10 @@
 namespace slip::watch {
 namespace {
 
-constexpr std::int32_t kWhole = 1'000'000;
+constexpr std::int32_t kWhole = 1'000'000;  // the width of a whole engine
 
-// The share of its engine that an op takes, in millionths. An integer, so that sums do not depend on the order. Only
-// kernels take less than the whole engine.
+// The share of its engine that an op takes, in millionths. It is an integer, so that sums do not depend on the order.
+// Only kernels take less than the whole engine.
 std::int32_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
@@ -43,8 +43,9 @@ std::vector<TimeKey> ends_of(std::span<const TraceSpan> spans, const EngineUse& 
 void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
                 std::vector<std::uint32_t>& result) {
   const std::vector<TimeKey> ends = ends_of(spans, use);
-  // By index in use.ops: the total width that ran just before the last end of an op before this op's start.
-  std::vector<std::int64_t> full(use.ops.size());
+  // By index in use.ops: the total width that ran just before the last end of an op before this op's start. If that end
+  // and this start are the same instant, a width to which no op could be added.
+  std::vector<std::int64_t> width_before(use.ops.size());
   std::int64_t max_running = kWhole, running = 0, before = 0;
   std::size_t end = 0;
   for (std::size_t i = 0; i < use.ops.size(); ++i) {
@@ -57,12 +58,12 @@ void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const st
     }
     // An op that starts at the instant of an end has waited for that op.
     if (end > 0) result[op] = ends[end - 1].index;
-    full[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
+    width_before[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
     running += widths[op];
     max_running = std::max(max_running, running);
   }
   for (std::size_t i = 0; i < use.ops.size(); ++i) {
-    if (full[i] + widths[use.ops[i]] <= max_running) result[use.ops[i]] = kNoSpan;
+    if (width_before[i] + widths[use.ops[i]] <= max_running) result[use.ops[i]] = kNoSpan;
   }
 }
 
@@ -138,7 +139,7 @@ Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
     max_running = std::max(max_running, running);
     work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
   }
-  // Rounding must not raise the result above the time in which the engine actually ran them.
+  // Rounding must not raise the result above the time in which the engine actually ran its ops.
   return std::min(static_cast<Picos>(work / static_cast<double>(max_running)), total_time(use.busy));
 }
 
@@ -148,7 +149,7 @@ std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans,
   for (const EngineUse& use : engines) {
     if (use.engine == Engine::kNone) continue;  // an op without an engine does not wait for one
     if (!use.serial) {
-      // In the order of the spans, because their submissions are in memory in this order.
+      // Computed for all spans in order: their submissions lie in memory in this order, which the cache favours.
       if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
       find_freed(spans, use, widths, result);
       continue;
@@ -165,7 +166,7 @@ std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans,
 }
 
 std::vector<Interval> union_of(std::vector<std::vector<Interval>> lists) {
-  // Joins pairs of lists, so that many short lists cost no more than a few long ones.
+  // Merges the lists in pairs, so that each interval is copied only log2(number of lists) times.
   while (lists.size() > 1) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < lists.size(); i += 2) {
@@ -206,6 +207,7 @@ struct DeviceUse {
   Picos bound = 0;
 };
 
+// Figures::bound is the longest minimum time of these engines.
 bool is_bounding(Engine engine) {
   return engine == Engine::kCompute || engine == Engine::kCopyIn || engine == Engine::kCopyOut;
 }

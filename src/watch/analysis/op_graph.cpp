@@ -19,7 +19,7 @@ struct StreamNodes {
   std::vector<Item> items;
   std::uint64_t known = 0;  // the highest position in a record so far
   std::uint32_t device = 0;
-  bool touched = false;  // it has new nodes since the host last waited for its whole device
+  bool touched = false;  // the stream got nodes after the host last waited for its whole device
 
   std::uint32_t last() const { return items.empty() ? kNoNode : items.back().node; }
   std::uint32_t at(std::uint64_t position) const {
@@ -65,12 +65,12 @@ class GraphBuilder {
  private:
   struct HostThread {
     bool known = false;
-    std::uint32_t slot = 0;
-    std::uint32_t sync = kNoNode;
+    std::uint32_t slot = 0;        // index into OpGraph::thread_last
+    std::uint32_t sync = kNoNode;  // its last wait
   };
   struct DeviceJoin {
-    std::vector<StreamNodes*> touched;
-    std::uint32_t join = kNoNode;
+    std::vector<StreamNodes*> touched;  // the streams whose `touched` is set
+    std::uint32_t join = kNoNode;       // the last node of the chain of joins
   };
 
   std::uint32_t add(const OpNode& node) {
@@ -89,7 +89,7 @@ class GraphBuilder {
     devices_[device].touched.push_back(&stream);
   }
   // Returns the node before the op in its stream. In traces of other programs, one host call may be nested in another.
-  // Then it follows the node that the outer call followed.
+  // The nested call then follows the node that the outer call followed.
   std::uint32_t before(const StreamNodes& stream, const TraceSpan& op) const {
     const std::uint32_t last = stream.last();
     if (!foreign_ || last == kNoNode || spans_[graph_.nodes[last].span].ended <= op.started) return last;
@@ -195,32 +195,33 @@ class GraphBuilder {
         add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
   }
 
-  // Values count up. A lower value begins a new count; a write of an earlier count does not end a wait that was
-  // submitted later.
+  // Finds the write that ends each wait for a flag. A program writes increasing values; a lower value begins a new
+  // count. Writes of an earlier count do not end a wait that was submitted in a later count.
   void find_flag_writers() {
     for (const auto& [address, flag] : flags_) {
-      std::size_t passed = 0, count = 0;  // writes submitted before the wait; the first one of the present count
+      std::size_t submitted = 0;    // number of writes submitted before the wait
+      std::size_t count_begin = 0;  // the first write of the current count
       for (const FlagUse& wait : flag.waits) {
-        for (; passed < flag.writes.size() && flag.writes[passed].node < wait.node; ++passed) {
-          if (passed > 0 && !runtime::ends_wait(flag.writes[passed].value, flag.writes[passed - 1].value))
-            count = passed;
+        for (; submitted < flag.writes.size() && flag.writes[submitted].node < wait.node; ++submitted) {
+          if (submitted > 0 && !runtime::ends_wait(flag.writes[submitted].value, flag.writes[submitted - 1].value))
+            count_begin = submitted;
         }
         // The values of a count increase, so binary search finds the first write that ends the wait.
         const auto reaches = [&](const FlagUse& write) { return runtime::ends_wait(write.value, wait.value); };
-        const auto first = flag.writes.begin() + static_cast<std::ptrdiff_t>(count),
-                   now = flag.writes.begin() + static_cast<std::ptrdiff_t>(passed);
-        auto found = std::partition_point(first, now, [&](const FlagUse& write) { return !reaches(write); });
-        if (found == now) found = std::find_if(now, flag.writes.end(), reaches);
+        const auto first = flag.writes.begin() + static_cast<std::ptrdiff_t>(count_begin),
+                   later = flag.writes.begin() + static_cast<std::ptrdiff_t>(submitted);
+        auto found = std::partition_point(first, later, [&](const FlagUse& write) { return !reaches(write); });
+        if (found == later) found = std::find_if(later, flag.writes.end(), reaches);
         if (found != flag.writes.end()) graph_.nodes[wait.node].other = found->node;
       }
     }
   }
 
-  // Visits the nodes in the order of the records, and the predecessors of each before it. If a damaged file, or a
-  // program that never ended, contains a cycle, the edge of a flag in the cycle is removed.
+  // Fills `order`: the nodes in the order of the records, but the predecessors of a node before the node. The trace of
+  // a deadlocked program, or a damaged file, may contain a cycle. Then the edge of a flag in the cycle is removed.
   void sort() {
     std::vector<Visit> visits(graph_.nodes.size(), Visit::kNew);
-    std::vector<std::uint32_t> open;  // each is a predecessor of the one before it
+    std::vector<std::uint32_t> open;  // a stack: each node is a predecessor of the node below it
     graph_.order.reserve(graph_.nodes.size());
     for (std::uint32_t n = 0; n < visits.size(); ++n) {
       if (visits[n] == Visit::kNew) open.push_back(n);
@@ -247,8 +248,8 @@ class GraphBuilder {
     }
     return kNoNode;
   }
-  // The open nodes from `first` to the last one form a cycle. Removes the edge of a flag in it. There is one, because
-  // all other edges lead to earlier records.
+  // The nodes in `open` from `first` to the last one form a cycle. Removes the `other` edge of a flag in the cycle.
+  // There is such an edge, because all other edges lead to earlier records.
   void cut_cycle(std::uint32_t first, std::vector<std::uint32_t>& open, std::vector<Visit>& visits) {
     std::uint32_t behind = first;
     while (!open.empty()) {

@@ -1,9 +1,10 @@
 // OpGraph: the ops of a trace and all waits between them. The analysis of starts, the replay and the deadlock search
 // traverse it.
 //
-// Nodes are ops and waits, in the order of the records. A node has at most two predecessors. They come before it in the
-// list, with one exception: the write of a flag may be submitted after the wait for it. In OpGraph::order every node
-// comes after its predecessors, so one pass forward or backward over it is enough. The predecessors, by kind of node:
+// Nodes are ops and waits, in the order of the records; ops submitted before the trace come first. A node has at
+// most two predecessors. They come before it in the list, with one exception: the write of a flag may be submitted
+// after the wait for it. In OpGraph::order every node comes after its predecessors, so one pass forward or backward
+// over it is enough. The predecessors, by kind of node:
 //
 //   op               prev: the node before it in its stream;  other: the host's last wait before the submission
 //   event, barrier   prev: the node before it in its stream;  other: the point that it waits for

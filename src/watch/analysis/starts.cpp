@@ -9,13 +9,13 @@ namespace {
 
 // The maximum time between the reason of a start and the start. Beyond it, the reason does not explain the start. A
 // launch takes a few microseconds on a GPU. An idle thread of the cpu device sleeps for 50 us at a time.
-constexpr Picos kMaxLatency = 50'000'000;
+constexpr Picos kMaxLatency = 50'000'000;  // 50 us
 // The same for ops whose submission is not in the trace. For them, only a start that directly follows an end proves
 // that the host was not late.
-constexpr Picos kMaxLatencyUnsubmitted = 2'000'000;
+constexpr Picos kMaxLatencyUnsubmitted = 2'000'000;  // 2 us
 
-// Ops of one engine leave a hardware queue in order, so each queue has a sub-queue for each engine. On the cpu device
-// all ops of a queue leave in order; sub-queue kWholeQueue models that.
+// Ops of one engine leave a hardware queue in order, so each queue has a sub-queue for each engine: 0 compute, 1 copy
+// in, 2 copy out. On the cpu device all ops of a queue leave in order; sub-queue kWholeQueue models that.
 constexpr std::uint64_t kSubQueues = 4, kWholeQueue = 3;
 
 class StartFinder {
@@ -25,12 +25,12 @@ class StartFinder {
 
   void find() {
     follow_dependencies();
-    const std::vector<std::uint32_t> room = engine_predecessors(spans_, run_.engines);
-    for (std::size_t i = 0; i < spans_.size(); ++i) run_.facts[i].engine_after = room[i];
+    const std::vector<std::uint32_t> predecessors = engine_predecessors(spans_, run_.engines);
+    for (std::size_t i = 0; i < spans_.size(); ++i) run_.facts[i].engine_after = predecessors[i];
     const bool queues = std::ranges::any_of(spans_, [](const TraceSpan& span) { return span.queue >= 0; });
     if (queues) follow_queues();
     add_call_times();
-    if (queues) follow_queues();
+    if (queues) follow_queues();  // again, because add_call_times() has changed the times of submission
     for (std::uint32_t i = 0; i < spans_.size(); ++i) {
       if (spans_[i].run) decide(i);
     }
@@ -38,8 +38,8 @@ class StartFinder {
 
  private:
   struct SubQueue {
-    Picos open = kBeforeEverything;  // when the last op left it
-    std::uint32_t last = kNoSpan;
+    Picos open = kBeforeEverything;  // when the last op left the sub-queue
+    std::uint32_t last = kNoSpan;    // that op
     void pass(const StartFacts& facts, const TraceSpan& span, std::uint32_t index) {
       const Picos own = std::max(facts.host, facts.dependency);
       // If the op started before the op ahead had left, this queue is not in order: restart from this op.
@@ -78,6 +78,7 @@ class StartFinder {
       if (node.kind != NodeKind::kOp || !spans_[node.span].run || spans_[node.span].queue < 0) continue;
       const TraceSpan& span = spans_[node.span];
       StartFacts& facts = run_.facts[node.span];
+      // An op on no such engine, such as a host function, uses the sub-queue of the op before it in its stream.
       std::uint64_t& own_queue = sub_queue_of_stream[span.stream];
       if (span.engine == Engine::kCompute) own_queue = 0;
       else if (span.engine == Engine::kCopyIn) own_queue = 1;
@@ -95,9 +96,9 @@ class StartFinder {
     }
   }
 
-  // A submission takes effect only after some time, because the call takes time. The minimum, by device and kind of op,
-  // is measured on ops that nothing else delayed. Without it, an op that the host submitted late would count as delayed
-  // by any op that ended during the call.
+  // Adds the duration of the submitting call to each time of submission: the op cannot start earlier. The minimum
+  // duration, by device and kind of op, is measured on ops that nothing else delayed. Without it, an op that the host
+  // submitted late would count as delayed by any op that ended during the call.
   void add_call_times() {
     CachedMap<Picos> min_call_time;
     for (std::size_t i = 0; i < spans_.size(); ++i) {
@@ -105,14 +106,14 @@ class StartFinder {
       const StartFacts& facts = run_.facts[i];
       if (!span.run || !span.submit || facts.dependency > span.queued || facts.queue > span.queued) continue;
       if (facts.engine_after != kNoSpan && spans_[facts.engine_after].ended > span.queued) continue;
-      Picos& known = min_call_time[call(span)];  // stored plus 1; 0: not measured yet
+      Picos& known = min_call_time[call_key(span)];  // stored plus 1; 0: not measured yet
       const Picos took = std::clamp<Picos>(span.started - span.queued, 0, kMaxLatency) + 1;
       known = known == 0 ? took : std::min(known, took);
     }
     for (std::size_t i = 0; i < spans_.size(); ++i) {
       const TraceSpan& span = spans_[i];
       if (!span.run || !span.submit) continue;
-      const Picos takes = std::max<Picos>(min_call_time[call(span)] - 1, 0);
+      const Picos takes = std::max<Picos>(min_call_time[call_key(span)] - 1, 0);
       run_.facts[i].host = std::max(span.queued, std::min(span.queued + takes, span.started));
     }
   }
@@ -134,8 +135,8 @@ class StartFinder {
       later(facts.dependency, StartCause::kDependency, facts.dependency_on);
     if (facts.queue > facts.reason) later(facts.queue, StartCause::kQueue, facts.ahead);
     if (facts.engine_after != kNoSpan) {
-      const Picos room = spans_[facts.engine_after].ended;
-      if (room > facts.reason && room <= span.started) later(room, StartCause::kEngine, facts.engine_after);
+      const Picos freed = spans_[facts.engine_after].ended;
+      if (freed > facts.reason && freed <= span.started) later(freed, StartCause::kEngine, facts.engine_after);
       else facts.engine_after = kNoSpan;
     }
     if (facts.reason < span.started && !whole_queue_.empty()) {
@@ -162,7 +163,7 @@ class StartFinder {
     return end > before && end <= spans_[node.span].queued ? node_last_[node.other] : kNoSpan;
   }
 
-  std::uint64_t call(const TraceSpan& span) const {
+  std::uint64_t call_key(const TraceSpan& span) const {
     return std::uint64_t{span.device} * 16 + static_cast<std::uint64_t>(span.kind);
   }
 
@@ -174,8 +175,8 @@ class StartFinder {
   std::vector<std::pair<Picos, std::uint32_t>> whole_queue_;
 };
 
-// On an engine that never ran two ops at once, each op waits for the previous one. On other engines, only the ops that
-// waited in the trace do.
+// On an engine that never ran two ops at once, each op waits for the previous one. On other engines, only those ops
+// wait that waited in the trace.
 void find_engine_waits(RunModel& run) {
   run.engine_before.resize(run.spans.size(), kNoSpan);
   for (const EngineUse& use : run.engines) {
@@ -241,7 +242,7 @@ class Rerun {
 
  private:
   Picos end_of(std::uint32_t node) const { return node == kNoNode ? kBeforeEverything : end_[node]; }
-  // Returns when the op is submitted and its predecessors have ended.
+  // Returns the time at which the op is submitted and its predecessors have ended.
   Picos ready_of(std::uint32_t n) {
     const OpNode& node = run_.graph.nodes[n];
     const TraceSpan& span = run_.spans[node.span];
@@ -278,8 +279,8 @@ class Rerun {
 
   const RunModel& run_;
   std::vector<Picos> end_;
-  std::vector<Picos> queued_;  // submission times by node; kBeforeEverything: not computed yet
-  std::vector<std::uint32_t> chain_;
+  std::vector<Picos> queued_;         // submission times by node; kBeforeEverything: not computed yet
+  std::vector<std::uint32_t> chain_;  // submission_of(): submissions of the thread to compute, the last one first
 };
 
 }  // namespace
