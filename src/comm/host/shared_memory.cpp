@@ -146,9 +146,10 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const tran
   }
   const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const bool is_own = static_cast<int>(rank) == bootstrap_.rank();  // `why` is the reason of this rank only
     if (all[rank] != 1)
       base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of shared memory{}{}", rank,
-                 wanted[rank], why.empty() ? "" : ": ", why);
+                 wanted[rank], is_own ? ": " : "", is_own ? why : "");
   }
   registry_->add(mapping);
   if (bytes == 0) return nullptr;

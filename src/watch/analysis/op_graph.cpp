@@ -92,8 +92,10 @@ class GraphBuilder {
   // The nested call then follows the node that the outer call followed.
   std::uint32_t before(const StreamNodes& stream, const TraceSpan& op) const {
     const std::uint32_t last = stream.last();
-    if (!foreign_ || last == kNoNode || spans_[graph_.nodes[last].span].ended <= op.started) return last;
-    return graph_.nodes[last].prev;
+    // Only a damaged file is foreign and has waits, which have no span.
+    if (!foreign_ || last == kNoNode || graph_.nodes[last].kind != NodeKind::kOp) return last;
+    const OpNode& node = graph_.nodes[last];
+    return spans_[node.span].ended <= op.started ? last : node.prev;
   }
   void add_op(std::uint32_t span, std::uint32_t record, HostThread* thread) {
     const TraceSpan& op = spans_[span];
