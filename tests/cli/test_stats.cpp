@@ -62,7 +62,7 @@ TEST(CliStats, TheSameAsData) {
   ASSERT_EQ(trace["engines"].size(), 2U);
   for (const nlohmann::json& engine : trace["engines"]) {
     Picos sum = engine["busy"].get<Picos>() + engine["done"].get<Picos>();
-    for (const char* cause : {"host", "dependency", "queue", "engine", "peer", "unknown"})
+    for (const char* cause : {"host", "dependency", "queue", "engine", "unknown"})
       sum += engine[std::string("idle_") + cause].get<Picos>();
     EXPECT_EQ(sum, total) << engine;
   }
