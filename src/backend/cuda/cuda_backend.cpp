@@ -57,13 +57,13 @@ bool has_context(int gpus) {
   return found;
 }
 
-constexpr int kMaxQueues = 32;  // of any GPU
+constexpr int kMaxQueues = 32;  // the maximum of CUDA_DEVICE_MAX_CONNECTIONS
 
-// Sets the number of hardware queues of this process and returns it. The default is the maximum, because with CUDA's
-// default of 8 two of ten streams share a queue. If one of the two waits for another rank, the other waits behind it.
+// Sets the number of hardware queues of this process and returns it. `wanted` 0: the maximum. With CUDA's default of 8,
+// ten streams would share queues. If a stream waits for another rank, the streams in its queue wait behind it.
 //
-// The driver reads the variable once, when it is initialized. So only the first call can set it, before it calls the
-// driver. If a context exists already, the driver has read the earlier value.
+// The driver reads CUDA_DEVICE_MAX_CONNECTIONS once, when it is initialized. So only the first call can set it, before
+// it calls the driver. If a context exists already, the driver has read the earlier value.
 int process_queues(int wanted) {
   static const int kQueues = [wanted] {
     const int before = base::cuda_connections();
@@ -73,7 +73,7 @@ int process_queues(int wanted) {
   return kQueues;
 }
 
-// While it exists, this thread may call CUDA functions that are otherwise forbidden while a stream captures.
+// While an object of this class exists, this thread may call CUDA functions that a capture otherwise forbids.
 class RelaxedCapture : base::NoCopy {
  public:
   RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -88,7 +88,8 @@ class RelaxedCapture : base::NoCopy {
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const bool known = cudaStreamIsCapturing(stream, &status) == cudaSuccess;
-  if (!known) static_cast<void>(cudaGetLastError());  // the legacy stream, while another stream captures
+  // The query fails for the legacy stream while another stream captures. Then the legacy stream counts as capturing.
+  if (!known) static_cast<void>(cudaGetLastError());
   return !known || status != cudaStreamCaptureStatusNone;
 }
 
@@ -116,7 +117,8 @@ void CudaBackend::fill_info() {
         gpu_);
 }
 
-// Enables CUDA peer access to all GPUs once. The runtime, not CUDA, decides which device may access which memory.
+// Enables CUDA peer access to every GPU that supports it, for the whole process. Slipstream's runtime checks which
+// device may access which memory.
 void CudaBackend::reach_peers() {
   std::vector<std::uint32_t>& reachable = core_.native->reachable;
   reachable.push_back(core_.native->ordinal);
@@ -202,7 +204,8 @@ runtime::StreamState* CudaBackend::open_stream(const runtime::StreamSpec& spec) 
     const unsigned wanted = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
     check(cudaStreamCreateWithPriority(&handle, wanted, spec.priority), "cudaStreamCreateWithPriority", gpu_);
   }
-  // A capturing stream runs no kernel, CUDA does not return its flags, and it cannot be ordered with the legacy stream.
+  // While a stream captures, it cannot run the kernel of set_up_stream(), and CUDA does not return its flags. It counts
+  // as non-blocking, because it cannot be ordered with the legacy stream.
   unsigned flags = cudaStreamNonBlocking;
   if (!spec.legacy && !is_capturing(handle)) {
     cudaError_t status = set_up_stream(handle);
@@ -233,7 +236,7 @@ void CudaBackend::close_stream(runtime::StreamState& state) noexcept {
   static_cast<void>(cudaSetDevice(gpu_));
   {
     const base::LockGuard lock(stream.submitting);
-    try {  // record an event at the end of the stream's work: when it is reached, the state can be reused
+    try {  // record an event at the end of the stream's work: once it is reached, find_drained() may reuse the state
       if (stream.has_handle()) {
         const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
         enqueuer_.record(stream, {.kind = OpKind::kRecord}, end);
@@ -275,7 +278,7 @@ bool CudaBackend::done(cudaError_t status, const char* call) {
     static_cast<void>(cudaGetLastError());
     return false;
   }
-  // The program captures the stream: the work cannot be queried, but the device is not lost.
+  // A capture forbids the query, but the device is not lost.
   if (status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread)
     raise_cuda(status, call, gpu_, {}, {});
   if (status != cudaSuccess) lose(status, call);

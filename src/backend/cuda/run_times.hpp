@@ -31,12 +31,13 @@ class RunTimes {
     const CudaStream& stream_;
     Record record_;
     Activity* const activity_;
-    std::uint64_t number_ = 0;
-    EventUse begun_;
+    std::uint64_t number_ = 0;  // of the op, for CUPTI; 0: the op is timed by events
+    EventUse begun_;            // recorded before the op; empty: the op is timed by CUPTI
   };
 
+  // True from the first timed op until collect() finds no observer.
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  // Reports finished ops to observers; the others stay for the next call. If no observer is left, it becomes inactive.
+  // Reports finished ops to observers. Unfinished ops stay for the next call.
   void collect();
 
  private:

@@ -34,8 +34,8 @@ void require_open(const CudaStream& stream, Here here) SLIP_REQUIRES(stream.subm
     runtime::raise_destroyed(&stream, stream.last_id, here);
 }
 
-// Throws if no event marks the point and its stream captures now. An event recorded now would belong to the capture,
-// and a stream that waits for it would become part of the capture.
+// Throws if no event marks the point and `target` captures now, unless `waiting` captures too. An event recorded now
+// would belong to the capture, and a stream that waits for it would become part of the capture.
 void require_point(CudaStream& target, std::uint64_t position, const CudaStream& waiting, Here here) {
   if (target.known_done(position) || target.mark_at(position)) return;
   {
@@ -49,13 +49,13 @@ void require_point(CudaStream& target, std::uint64_t position, const CudaStream&
              runtime::stream_text(waiting), runtime::stream_text(target));
 }
 
-// Ops that run on the GPU and can be timed; host functions time themselves.
+// Whether RunTimes measures the op. Host functions read the clock themselves.
 bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan || kind == OpKind::kExchange; }
 
 }  // namespace
 
-// Kernels have a short path, whose machine code is contiguous. Each launch by the driver evicts this code from the
-// instruction cache, so each of its cache lines costs a miss.
+// Kernels have a short path, whose machine code is contiguous. The driver evicts this code from the instruction cache
+// at each launch, so each of its cache lines costs a miss.
 [[gnu::hot]] std::uint64_t CudaBackend::submit(runtime::StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
@@ -67,26 +67,27 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   enqueuer_.launch_kernel(stream.handle, op);
-  stream.submitted.store(position, std::memory_order_release);  // as in submit_any(); no mark belongs to it
+  stream.submitted.store(position, std::memory_order_release);  // as in submit_any(), but the position has no mark
   return position;
 }
 
 [[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
   if (op.kind == OpKind::kWait) {
     wait_for_point(stream, op);
-    // In the legacy stream a wait or a record is a barrier for blocking streams (rule 9), even if its point is reached.
+    // A wait in the legacy stream is a barrier for blocking streams (docs/semantics.md, rule 9), even if its point is
+    // reached. A record is such a barrier, too, so submit one.
     return stream.legacy ? submit_any(stream, {.kind = OpKind::kRecord, .here = op.here})
                          : stream.submitted.load(std::memory_order_relaxed);
   }
   const NvtxRange range(op);
   if (stream.legacy && op.kind == OpKind::kAlloc) {
-    // An allocation is no barrier for blocking streams (rule 8), so it gets neither an event nor a position that they
-    // would wait for.
+    // An allocation is no barrier for blocking streams (rule 8). It gets no event and no position, because blocking
+    // streams would wait for these.
     const base::LockGuard lock(stream.submitting);
     if (op.address) enqueuer_.put(stream.handle, op);  // null: only observers see the allocation
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  // If the runtime itself records the end of a blocking stream, this record does not wait for legacy work.
+  // In a blocking stream, a record that the runtime issues for itself does not wait for legacy work.
   const bool skips_barriers = runtime::is_bookkeeping(op) && !stream.legacy;
   const std::vector<Barrier> barriers = skips_barriers ? std::vector<Barrier>() : barriers_before(stream, op.here);
   const base::LockGuard lock(stream.submitting);
@@ -125,7 +126,7 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
 }
 
 // Returns an event at the current end of the stream. A closed stream has no handle, but close_stream() recorded such an
-// event. A stream that may end has a mark after each op.
+// event. If the stream's owner may destroy it (may_end), each op has a mark already.
 EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   const base::LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
@@ -135,9 +136,9 @@ EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
 
 // The legacy stream and the blocking streams are barriers for each other (docs/semantics.md, rules 3-10). CUDA
 // implements that, but not for everything. On an H200 it did not cover host functions. Also, a copy in one stream could
-// read old bytes of pinned memory that a kernel in the other stream had written. Events cover both cases. So if both
-// sides have work, the next op also waits for an event. The caller must not hold stream.submitting, because recording
-// the event may take the lock of the other stream.
+// read stale bytes of pinned memory that a kernel in the other stream had written. Events cover both cases. So the next
+// op also waits for an event of each such stream that has new work. The caller must not hold stream.submitting, because
+// recording the event may take the lock of the other stream.
 std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& stream, Here here) {
   std::vector<Barrier> barriers;
   const auto add = [&](CudaStream& other, std::atomic<std::uint64_t>& seen) {
@@ -161,7 +162,7 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   if (op.point.stream == &stream) return;  // the stream's own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // A point of another kind of device: no CUDA stream can wait for it, so the host thread waits here. No core: that
+    // No CUDA stream can wait for a point of another kind of device, so the host thread waits here. Null core: that
     // device finished its work and was closed.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     return;
