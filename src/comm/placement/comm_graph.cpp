@@ -28,12 +28,12 @@ CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position
   return tree;
 }
 
-// "0>2 2>3": each rank and its parent.
+// " 0>2 2>3 3 is the root": each rank and its parent.
 std::string tree_text(const CommGraph& graph, const CommTree& tree) {
   std::string text;
   for (std::size_t own = 0; own < tree.parent.size(); ++own) {
     const int parent = tree.parent[own];
-    text += parent == kNoRank ? fmt::format(" {} on top", graph.order[own])
+    text += parent == kNoRank ? fmt::format(" {} is the root", graph.order[own])
                               : fmt::format(" {}>{}", graph.order[own], graph.order[static_cast<std::size_t>(parent)]);
   }
   return text;
@@ -44,16 +44,15 @@ std::string tree_text(const CommGraph& graph, const CommTree& tree) {
 using topo::Fabric;
 using topo::LinkLoads;
 
-// The nearest net of each rank, and the number of the rank among those of its machine. Looked up once for each rank,
-// because an all_to_all has a message for each pair of ranks.
+// The nearest net of each rank, and the index of the rank among the ranks of its machine. The constructor looks them
+// up, because an all_to_all needs them for each pair of ranks.
 class RankNets {
  public:
   RankNets(const Fabric& fabric, NetReach reach) : fabric_(fabric), reach_(reach) {
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
       const int node = fabric.node_of(rank);
       const std::vector<int>& ranks = fabric.ranks_of(node);
-      const auto place = std::ranges::find(ranks, rank) - ranks.begin();
-      number_.push_back(static_cast<std::size_t>(place));
+      number_.push_back(static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin()));
       max_ranks_ = std::max(max_ranks_, ranks.size());
       max_nets_ = std::max(max_nets_, fabric.system(node).nets.size());
       net_.push_back(topo::nearest_net(fabric.system(node), fabric.paths(node), fabric.device_of(rank),
@@ -62,7 +61,7 @@ class RankNets {
   }
 
   const Fabric& fabric() const { return fabric_; }
-  std::size_t number(int rank) const { return number_[static_cast<std::size_t>(rank)]; }  // on its machine
+  std::size_t number(int rank) const { return number_[static_cast<std::size_t>(rank)]; }  // its index on its machine
   int in_net(int rank) const { return net_[static_cast<std::size_t>(rank)]; }
   int out_net(int from, int to) const {
     if (reach_ == NetReach::kAll) return in_net(from);
@@ -75,11 +74,11 @@ class RankNets {
   const Fabric& fabric_;
   const NetReach reach_;
   std::vector<std::size_t> number_;
-  std::vector<int> net_;  // the nearest one
+  std::vector<int> net_;  // by rank: the nearest net, an index into TopoSystem::nets
   std::size_t max_ranks_ = 0, max_nets_ = 0;
 };
 
-// Counts the blocks that one step of the algorithm sends.
+// Counts the blocks that the ranks send in one step of an all_to_all.
 class Step {
  public:
   explicit Step(const RankNets& nets)
@@ -115,7 +114,7 @@ class Step {
       }
     }
     constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-    const double gbps = loads.gbps(kNoLimit);  // the rate of one block
+    const double gbps = loads.gbps(kNoLimit);  // the minimum of bandwidth / blocks over all links
     return gbps == kNoLimit ? 0 : 1 / gbps;
   }
 
@@ -126,8 +125,9 @@ class Step {
   }
 
   const RankNets& nets_;
-  std::vector<double> within_;    // by sender, and number of the receiver on its machine
-  std::vector<double> out_, in_;  // by rank and net
+  // Numbers of blocks.
+  std::vector<double> within_;    // on one machine: by sender, and by number() of the receiver
+  std::vector<double> out_, in_;  // to and from other machines: by rank and net
 };
 
 }  // namespace
@@ -143,7 +143,7 @@ Relays::Relays(const std::vector<int>& hosts) {
     members_[host->second].push_back(static_cast<int>(rank));
   }
   for (const std::vector<int>& own : members_) {
-    for (const std::size_t rail : number) by_.push_back(own[rail % own.size()]);
+    for (const std::size_t receiver : number) by_.push_back(own[receiver % own.size()]);
   }
 }
 
@@ -192,7 +192,7 @@ std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels) 
     if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
     result.push_back(CommGraph::of(std::move(order)));
   }
-  result.front().relays = Relays(hosts);  // the relay algorithm has one channel
+  result.front().relays = Relays(hosts);  // the relay algorithm uses only channel 0
   return result;
 }
 

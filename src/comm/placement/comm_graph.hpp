@@ -1,6 +1,6 @@
 // CommGraph: the neighbours of each rank in the rings and trees of a communicator, and the ranks that relay messages to
-// other hosts. The algorithms (algorithm.hpp) use it. AllToAllLoads: how much the busiest link of a cluster carries in
-// an all_to_all, directly and through relays. The tuning model compares the two.
+// other hosts. The algorithms (algorithm.hpp) use it. AllToAllLoads: the load of the busiest link of a cluster in an
+// all_to_all, without relays and with relays. The tuning model compares the two.
 //
 // All functions here depend only on the placement of the ranks, so all ranks compute the same graphs and loads.
 #pragma once
@@ -22,8 +22,9 @@ namespace slip::comm {
 class Relays {
  public:
   Relays() = default;  // no rank relays
-  // Along the rails: the relay for the j-th rank of a host is the j-th rank of the sender's host, modulo the number of
-  // ranks there. `hosts`: by rank, any number that identifies its host.
+  // The relay for the j-th rank of a host is the j-th rank of the sender's host, modulo the number of ranks there. If
+  // the j-th rank of each host uses the j-th net, each message stays on one rail (see NetReach). `hosts`: by rank, any
+  // number that identifies its host.
   explicit Relays(const std::vector<int>& hosts);
 
   // The rank of its host that sends the messages of `from` for `to`; `from` if it sends them itself.
@@ -49,14 +50,14 @@ class Relays {
   std::size_t host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
   std::size_t index(std::size_t host, int to) const { return host * host_.size() + static_cast<std::size_t>(to); }
 
-  std::vector<std::size_t> host_;          // by rank, counted from 0
-  std::vector<std::vector<int>> members_;  // by host, in order
+  std::vector<std::size_t> host_;          // by rank; hosts are numbered from 0 in the order of their first ranks
+  std::vector<std::vector<int>> members_;  // by host: its ranks, ascending
   std::vector<int> by_;                    // the relay, by host and receiver
   std::set<std::pair<int, int>> alone_;    // sender and receiver
   std::vector<int> arrival_;               // by receiver; empty: each rank itself
 };
 
-// A tree of positions with the level of each; the steps of the tree algorithm depend on it.
+// A tree whose nodes are positions on the ring, not ranks. The steps of the tree algorithm depend on the levels.
 struct LeveledTree : CommTree {
   LeveledTree() = default;
   explicit LeveledTree(CommTree tree);
@@ -88,14 +89,14 @@ std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& pl
 
 // The ring and the trees of one channel. CommChannel's trees are of ranks, those of CommGraph of positions.
 CommGraph comm_graph(const CommChannel& channel);
-// The same with the switch in the network as one more rank, the root of the tree.
+// The same with the reducing switch of the network as one more rank: it is the root of the only tree.
 CommGraph switch_comm_graph(const CommChannel& channel);
 
-// The relays along the rails that rail_routes() finds.
+// The relays of the routes that rail_routes() finds.
 Relays relays_of(const Cluster& cluster);
 
 // Which nets of other machines a net reaches: all, or only those with its number (a rail). On rails, a message leaves
-// its machine through the net with the number of the receiver's.
+// its machine through the net that has the same number as the receiver's net.
 enum class NetReach { kAll, kSameNumber };
 
 // Loads in blocks per GB/s: how many blocks cross a link, divided by the rate of the link, for the link with the
@@ -111,7 +112,7 @@ struct AllToAllLoads {
   static AllToAllLoads of(const Cluster& cluster, const Relays& relays, NetReach reach = NetReach::kAll);
 };
 
-// A hash of all rings, trees and relays, by which ranks check that they agree.
+// A hash of all rings, nets, trees and relays. Ranks compare it to check that they agree.
 std::uint64_t digest(const std::vector<CommGraph>& graphs);
 
 // One line for each ring and each tree.

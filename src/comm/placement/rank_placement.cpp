@@ -43,7 +43,7 @@ void require_same_file(const std::vector<int>& members, const std::vector<RankLo
   }
 }
 
-// Whether each rank of the host is bound to one NUMA node, and not all to the same.
+// Whether each rank of the host is bound to one NUMA node, and the ranks are bound to at least two nodes.
 bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>& ranks) {
   std::set<int> nodes;
   for (const int rank : members) nodes.insert(ranks[at(rank)].numa);
@@ -61,12 +61,12 @@ TopoSystem by_numa_nodes(TopoSystem system) {
 
 constexpr std::uint64_t kTopologyTag = 0x7e873577;  // of the bootstrap messages with a topology document
 
-// All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
-// that no rank sends it more than ceil(log2(nranks)) times. Let r be the number of a rank relative to the owner. The
-// rank receives the text from r minus its lowest set bit, and sends it to r plus each smaller power of two.
+// Collective: all ranks pass the same `owner`, and each gets the text of that rank. The text travels along a binomial
+// tree, so that no rank sends it more than ceil(log2(nranks)) times. Let r be the number of a rank relative to the
+// owner. The rank receives the text from r minus its lowest set bit, and sends it to r plus each smaller power of two.
 std::string broadcast_text(transport::Bootstrap& bootstrap, int owner, const std::string& text) {
   const int nranks = bootstrap.nranks();
-  const auto rank_at = [&](int place) { return (place + owner) % nranks; };
+  const auto rank_at = [&](int relative) { return (relative + owner) % nranks; };
   const int own = (bootstrap.rank() - owner + nranks) % nranks;
   std::string received = text;
   int bit = 1;
@@ -87,8 +87,8 @@ class PlacementFinder {
       : bootstrap_(bootstrap), placement_(placement), here_(here), members_(members_of(placement.hosts)) {}
 
   void run(const std::string& file) {
-    if (placement_.hosts.size() == 1) {  // there is no other rank
-      placement_.reasons.emplace_back("alone");
+    if (placement_.hosts.size() == 1) {
+      placement_.reasons.emplace_back("no topology: there is only one rank");
       return;
     }
     bool any = false;
@@ -96,10 +96,11 @@ class PlacementFinder {
       require_same_file(members, placement_.ranks, here_);
       const bool has_file = placement_.ranks[at(host)].file != 0, apart = are_apart(members, placement_.ranks);
       any = any || has_file || apart;
-      placement_.reasons.push_back(has_file ? fmt::format("as '{}' says", placement_.ranks[at(host)].file_name)
-                                   : apart  ? "as probed: its ranks are bound to several NUMA nodes"
-                                           : "one place: no file is given, and its ranks are not bound to several NUMA "
-                                             "nodes");
+      placement_.reasons.push_back(has_file ? fmt::format("topology of file '{}'", placement_.ranks[at(host)].file_name)
+                                   : apart
+                                       ? "probed topology: its ranks are bound to several NUMA nodes"
+                                       : "no topology: no file is given, and its ranks are not bound to several NUMA "
+                                         "nodes");
     }
     if (!any) return;
     const std::vector<HostTopology> found = bootstrap_.all_gather(read_or_probe(file));
@@ -147,11 +148,11 @@ class PlacementFinder {
     for (const auto& [host, members] : members_) {
       const std::uint64_t document = found[at(host)].document;
       if (document == 0 || known_.contains(document)) continue;
-      known_[document] = parse_topology(broadcast_text(bootstrap_, host, document_), reason_of(host), here_);
+      known_[document] = parse_topology(broadcast_text(bootstrap_, host, document_), document_name(host), here_);
     }
   }
 
-  std::string reason_of(int host) const {
+  std::string document_name(int host) const {  // for parse errors
     const RankLocation& one = placement_.ranks[at(host)];
     return one.file == 0 ? fmt::format("host {}", bootstrap_.placements()[at(host)].host) : std::string(one.file_name);
   }
@@ -185,11 +186,11 @@ class PlacementFinder {
   void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
     base::fail(ErrorCode::kInvalidValue, here_,
-               "rank {} has topology device {} of '{}' ({}), which has {} devices: give a file with more, name one "
-               "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
+               "rank {} has topology device {} ({}), but '{}' has {} devices: give a file with more devices, choose a "
+               "device with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
                "fewer ranks on the host",
-               rank, device, system.name,
-               asked ? "as SLIP_TOPO_DEVICE or topo_device says" : "by its number on the host", system.devices.size());
+               rank, device, asked ? "set by SLIP_TOPO_DEVICE or topo_device" : "its index among the ranks of the host",
+               system.name, system.devices.size());
   }
 
   transport::Bootstrap& bootstrap_;
@@ -206,13 +207,14 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
   const TopoSystem& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
   const TopoSystem& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
   std::string text;
-  if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
+  if (route.senders == std::vector{route.relay})
+    text = fmt::format("    to {}: {} sends directly", route.to, route.relay);
   else
-    text = fmt::format("    to {}: {} through {}, handed over by {}", route.to, fmt::join(route.senders, " "),
-                       route.relay, topo_path_name(route.gather));
+    text = fmt::format("    to {}: {} through relay {} (path {})", route.to, fmt::join(route.senders, " "), route.relay,
+                       topo_path_name(route.gather));
   text += fmt::format(", {} to {}", net_name(here, route.out_net), net_name(there, route.in_net));
-  text += route.spares_out ? ", not through the switch of that net" : "";
-  if (route.spares_in) text += fmt::format(", received by {} to spare the switch there", route.arrival);
+  text += route.spares_out ? ", relay not below the PCI switch of the net" : "";
+  if (route.spares_in) text += fmt::format(", received by {}, not below the PCI switch of its net", route.arrival);
   return text + fmt::format(", {:.3g} GB/s\n", route.gbps);
 }
 
@@ -280,7 +282,7 @@ void require_agreement(transport::Bootstrap& bootstrap, const std::vector<CommGr
   const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
   const auto other = std::ranges::find_if(digests, [&](std::uint64_t one) { return one != digests[0]; });
   if (other == digests.end()) return;
-  struct RingsText {  // the beginning of the text
+  struct RingsText {  // the beginning of rings_text()
     char text[400] = {};
   } own_text;
   rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
@@ -298,7 +300,7 @@ TopologyNics topology_nics(const RankPlacement& placement, const std::vector<Com
   const int node = placement.cluster->ranks[at(rank)].node;
   const TopoSystem& system = placement.cluster->nodes[at(node)];
   for (const int net : system.nets) {
-    constexpr std::string_view kPrefix = "net ";  // TopoNode::name has it
+    constexpr std::string_view kPrefix = "net ";  // of TopoNode::name
     const TopoNode& port = system.nodes[at(net)];
     result.nics.push_back({port.name.substr(kPrefix.size()), system.nodes[at(port.parent)].bus_id});
   }
