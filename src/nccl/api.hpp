@@ -26,7 +26,7 @@
 
 namespace slip::nccl {
 
-// An error of the caller, with the result code that the function returns.
+// An error, with the result code that the API function returns.
 class ApiError : public std::runtime_error {
  public:
   ApiError(ncclResult_t result, const std::string& text) : std::runtime_error(text), result_(result) {}
@@ -64,8 +64,8 @@ struct Outcome {
 // REQUIRES: called in a catch block.
 Outcome outcome_of_exception();
 
-// Stores the text for ncclGetLastError, notifies the open group of this thread, and prints the text if NCCL_DEBUG asks
-// for it. Returns the result. `comm` may be null or stale.
+// Stores the text for ncclGetLastError, stores the result in the open group of this thread, and prints the text if
+// NCCL_DEBUG is WARN or higher. Returns the result. `comm` may be null or already destroyed.
 ncclResult_t report(const char* function, ncclComm_t comm, const Outcome& outcome);
 
 // Runs the body of an API function. The body returns ncclSuccess or ncclInProgress, or throws.

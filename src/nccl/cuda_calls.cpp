@@ -31,13 +31,14 @@ int cuda_current_gpu() {
 }
 
 void cuda_set_current_gpu(int gpu) noexcept {
-  if (cudaSetDevice(gpu) != cudaSuccess) static_cast<void>(cudaGetLastError());  // it was current before: a lost GPU
+  // The GPU was current before, so this fails only if the GPU is lost. The program's next CUDA call reports that.
+  if (cudaSetDevice(gpu) != cudaSuccess) static_cast<void>(cudaGetLastError());
 }
 
 std::uint64_t cuda_stream_id(CUstream_st* stream) {
   unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-  // While a stream captures, CUDA refuses calls such as cudaStreamGetFlags, and a refused call invalidates the capture.
+  // While a stream captures, CUDA refuses some queries of it, and a refused query invalidates the capture.
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone ||
       cudaStreamGetId(stream, &id) != cudaSuccess) {

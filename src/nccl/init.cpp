@@ -13,23 +13,24 @@
 namespace slip::nccl {
 namespace {
 
-struct RankOfGroup {
+// One rank of a new communicator, and the GPU that it uses.
+struct NewRank {
   UniqueId id;
   int nranks = 0, rank = 0, gpu = 0;
 };
 
-// The ranks that this process has joined by each id. An id serves one communicator: a rank that joins a second time
+// Throws if this process has used the id for this rank before. An id serves one communicator: a rank that uses it again
 // would wait for a root that has ended.
-void require_new_id(const RankOfGroup& group) {
+void require_new_id(const NewRank& self) {
   using Bytes = std::array<std::byte, UniqueId::kBytes>;
   static base::Mutex mutex;
   static auto* const kUsed SLIP_PT_GUARDED_BY(mutex) = new std::set<std::pair<Bytes, int>>;
-  std::pair<Bytes, int> entry{{}, group.rank};
-  std::memcpy(entry.first.data(), group.id.bytes().data(), UniqueId::kBytes);
+  std::pair<Bytes, int> entry{{}, self.rank};
+  std::memcpy(entry.first.data(), self.id.bytes().data(), UniqueId::kBytes);
   const base::LockGuard lock(mutex);
   if (!kUsed->insert(entry).second)
     invalid_usage("the ncclUniqueId was already used by rank {} of this process: make a new one with ncclGetUniqueId",
-                  group.rank);
+                  self.rank);
 }
 
 UniqueId id_of(const ncclUniqueId& id) {
@@ -38,8 +39,7 @@ UniqueId id_of(const ncclUniqueId& id) {
   } catch (const Error&) {
     invalid_argument(
         "commId is not an id of this library: pass the bytes of ncclGetUniqueId to all ranks unchanged, and use the "
-        "same "
-        "libnccl.so.2 in all processes");
+        "same libnccl.so.2 in all processes");
   }
 }
 
@@ -54,16 +54,16 @@ void require_membership(int nranks, int rank) {
   if (rank < 0 || rank >= nranks) invalid_argument("rank is {}: it must be 0 to {}", rank, nranks - 1);
 }
 
-ncclResult_t init_rank(const char* function, ncclComm_t* out, const RankOfGroup& group, CommConfig config) {
+ncclResult_t init_rank(const char* function, ncclComm_t* out, const NewRank& self, CommConfig config) {
   print_version_once();
   const bool blocking = config.blocking;
-  auto device = std::make_shared<RankDevice>(group.gpu);
-  Pin made = Pin::open(new Comm(std::move(device), group.rank, group.nranks, std::move(config)));
+  auto device = std::make_shared<RankDevice>(self.gpu);
+  Pin made = Pin::open(new Comm(std::move(device), self.rank, self.nranks, std::move(config)));
   *out = made.handle();
   Comm* const comm = &*made;
   return submit(Job{.function = function, .target = std::move(made), .out = out, .blocking = blocking, .body = [=] {
-                      require_new_id(group);  // not before: a group that is refused uses no id
-                      comm->set(Communicator::init(group.id, group.nranks, group.rank, comm->device().device(),
+                      require_new_id(self);  // not earlier: if ncclGroupEnd refuses the group, the id stays unused
+                      comm->set(Communicator::init(self.id, self.nranks, self.rank, comm->device().device(),
                                                    comm->config().options, kNoPlace));
                       print_made(function, *comm);
                     }});
@@ -80,7 +80,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* out, int nranks, const 
   });
 }
 
-// A communicator that is made of `parent` by `make`. As in NCCL the parent decides whether this call blocks; the config
+// Makes a communicator from `parent` with `make`. As in NCCL the parent decides whether this call blocks; the config
 // decides it for the calls of the new communicator.
 ncclResult_t derive(const char* function, Pin parent, ncclComm_t* out, CommConfig config,
                     const std::function<Communicator(Communicator&)>& make) {
@@ -115,8 +115,8 @@ std::vector<int> excluded_ranks(const int* list, int count, const Comm& comm) {
   return result;
 }
 
-// A revoked communicator has failed, so it cannot be split. A communicator of the same ranks takes its place: all ranks
-// call this, as they call split.
+// Splits the communicator. A revoked communicator has failed and cannot be split, so shrink() first makes a new
+// communicator of the same ranks. It is collective: all ranks call it here, because all ranks call ncclCommSplit.
 std::optional<Communicator> split(Comm& parent, int color, int key) {
   Communicator& from = parent.communicator();
   if (!parent.is_revoked()) return from.split(color, key, kNoPlace);
@@ -163,7 +163,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks
   return init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config);
 }
 
-// Several ids shorten NCCL's init. Slipstream's root serves all ranks, so the first id is enough.
+// Several ids make NCCL's init faster. Slipstream has one root for all ranks, so it uses only the first id.
 SLIP_NCCL_API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
               ncclUniqueId* commIds, ncclConfig_t* config) {
   const ncclResult_t checked = run_api("ncclCommInitRankScalable", nullptr, [&] {
@@ -187,7 +187,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const i
     for (int i = 0; i < ndev; ++i) {
       const int gpu = devlist ? devlist[i] : i;
       if (gpu < 0 || (uses_gpus() && gpu >= gpu_count()))
-        invalid_argument("rank {} on GPU {}: there are {}", i, gpu, gpu_count());
+        invalid_argument("rank {} cannot be on GPU {}: this process sees {} GPUs", i, gpu, gpu_count());
     }
     const KeepCurrentGpu keep;
     const slip::UniqueId id = slip::UniqueId::create({.host = "127.0.0.1", .lifetime = init_timeout()});
@@ -207,7 +207,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, 
     *newcomm = nullptr;
     parent->require_ready();
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-      invalid_argument("color is {}: it must not be negative, or NCCL_SPLIT_NOCOLOR ({})", color, NCCL_SPLIT_NOCOLOR);
+      invalid_argument("color is {}: it must be 0 or more, or NCCL_SPLIT_NOCOLOR ({})", color, NCCL_SPLIT_NOCOLOR);
     const KeepCurrentGpu keep;
     CommConfig own = read_config(config, parent->config());
     Comm* const from = &*parent;
@@ -229,7 +229,7 @@ SLIP_NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksLi
     *newcomm = nullptr;
     parent->require_ready();
     if (shrinkFlags != NCCL_SHRINK_DEFAULT && shrinkFlags != NCCL_SHRINK_ABORT)
-      invalid_argument("shrinkFlags is {}: NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", shrinkFlags);
+      invalid_argument("shrinkFlags is {}: it must be NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", shrinkFlags);
     const std::vector<int> excluded = excluded_ranks(excludeRanksList, excludeRanksCount, *parent);
     const KeepCurrentGpu keep;
     CommConfig own = read_config(config, parent->config());
@@ -262,7 +262,9 @@ SLIP_NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
   return run_api("ncclCommDestroy", comm, [&] {
     const KeepCurrentGpu keep;
     const Pin pin = Pin::of(comm);
-    if (pin->is_making()) invalid_usage("comm is not ready: ncclCommAbort ends an init that is in progress");
+    if (pin->is_making())
+      invalid_usage(
+          "comm is not ready: wait until ncclCommGetAsyncError returns no ncclInProgress, or call ncclCommAbort");
     if (!pin.close()) invalid_argument("comm {} was destroyed or aborted by another thread", fmt::ptr(comm));
     return ncclSuccess;
   });
