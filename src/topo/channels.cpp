@@ -33,15 +33,15 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   }
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
-    base::fail(ErrorCode::kInvalidValue, here, "no ring joins the {} ranks: no path joins some of their devices",
-               fabric.ranks());
+    base::fail(ErrorCode::kInvalidValue, here,
+               "no ring connects the {} ranks: some of their devices have no path to each other", fabric.ranks());
   // Ranks that all share one device use no link, so more channels are not faster.
   const bool local = rings.within == TopoPathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);
   return rings;
 }
 
-// The ranks of each machine with ranks, in the order of the channel's ring.
+// By machine (Fabric::used_nodes): its ranks, in the order of the channel's ring.
 using Orders = std::vector<std::vector<int>>;
 
 Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t channel) {
@@ -72,6 +72,8 @@ std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, Tree
   return parent;
 }
 
+// One machine: a chain, or a double binary tree. Several machines: a double binary tree of the machines, whose nodes
+// are the trees within the machines.
 std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeShape shape) {
   const std::vector<int> within = parents_within(fabric, orders, shape);
   if (orders.size() == 1 && shape == TreeShape::kChain) return {topo::tree_of(within)};

@@ -1,5 +1,6 @@
-// Topology documents in NCCL's XML format: of this machine, of several hosts, and changed ones. parse_topology() builds
-// the graph of a machine from its document. Predictions for a changed machine show the effect of the change.
+// Topology documents in NCCL's XML format: functions that probe a machine, separate the hosts of a document, and change
+// a machine. parse_topology() builds the graph of a machine from its document. Predictions for a changed machine show
+// the effect of the change.
 #pragma once
 
 #include <functional>
@@ -22,19 +23,19 @@ struct ProbeSource {
 // Describes a machine as a document: NUMA nodes, shared caches, cores, and the PCI tree with GPUs and NICs (probe.cpp).
 std::string probe_xml(const ProbeSource& source, Here here);
 
-// One document for each host: the CPUs with the same host_hash. They lose it, so that equal hosts have equal documents.
-// A document of one host is returned as it is.
+// Returns one document for each host: the CPUs with the same host_hash. This attribute is removed, so that equal hosts
+// have equal documents. A document of one host is returned unchanged.
 std::vector<XmlElement> hosts_of(const XmlElement& root);
 
-// A large PCI switch of Broadcom reports several switches inside itself. The links between these are no bottleneck, so
-// this function moves their devices to the outermost switch, as NCCL does.
+// A large PCI switch of Broadcom appears as several nested switches. The links between them are no bottleneck, so this
+// function moves their devices to the outermost switch, as NCCL does.
 XmlElement flattened(const XmlElement& root);
 
-// A document may describe several hosts: one machine for each, in the order of the document.
+// Returns one machine for each host that the document describes, in the order of the document.
 std::vector<TopoSystem> parse_topologies(std::string_view xml, const std::string& name, Here here = Here::at());
 
-// Adds this number of NVLinks to an NVSwitch to each GPU that has no NVLink. Also adds the compute capability, and the
-// element <gpu> itself, where the document leaves them out. Returns the number of GPUs that were changed.
+// Connects each GPU that has no NVLink to an NVSwitch, with `links` NVLinks. Where the document leaves out the element
+// <gpu> or its compute capability, adds the element or `sm`. Returns the number of GPUs that were changed.
 int add_nvswitch(XmlElement& root, int links, int sm);
 
 // The machine after add_nvswitch(). Throws kInvalidValue if no GPU is changed.
@@ -43,7 +44,7 @@ TopoSystem with_nvswitch(const TopoSystem& system, int links, int sm, Here here 
 // Changes of a machine: one of its parts is broken or slow.
 //
 // A part is "nic:2" (a NIC by the number that `slip topo` shows), "net:3" (a port by its device number), or a link:
-// "link:PCI0" is the link from PCI switch 0 towards its CPU, "link:GPU0-NVS" the one between GPU 0 and the NVSwitch.
+// "link:PCI0" is the link from PCI switch 0 towards its CPU, "link:GPU0-NVS" the link between GPU 0 and the NVSwitch.
 
 // The machine without the part. Throws kInvalidValue if it has no such part; the error lists the parts that it has.
 TopoSystem without_part(TopoSystem system, std::string_view part, Here here = Here::at());
@@ -55,12 +56,12 @@ TopoSystem with_slow_part(TopoSystem system, std::string_view part, double share
 
 struct MachineFacts {
   std::vector<std::string> gpu_archs;  // of AMD's GPUs: "gfx942"
-  std::vector<int> nic_vendors;        // PCI vendors; without those that the document leaves out
-  double net_latency_us = 0;           // the maximum of those that a <net> states; 0: none states one
+  std::vector<int> nic_vendors;        // PCI vendor ids of the NICs whose vendor the document gives
+  double net_latency_us = 0;           // the maximum latency of all <net>; 0: no <net> gives one
 };
 MachineFacts facts_of(const TopoSystem& system, Here here = Here::at());
 
-// Warnings about parts that the reader ignores or assumes: in a document, with its lines, and in a machine.
+// Warnings about what the reader ignores or assumes: in a document, with line numbers, and in a machine.
 std::vector<std::string> document_warnings(std::string_view xml, const std::string& name, Here here = Here::at());
 std::vector<std::string> machine_warnings(const TopoSystem& system);
 

@@ -1,6 +1,6 @@
 // parse_topology(): builds the graph that a topology document describes. A probed machine is written as a document
-// first, so documents are the only input. Unknown elements are kept in the document, and ignored in the graph;
-// document.cpp warns of them.
+// first, so documents are the only input. Unknown elements stay in the document; the graph ignores them, and
+// document_warnings() reports them.
 
 #include <algorithm>
 #include <map>
@@ -27,7 +27,7 @@ constexpr int kMaxIndex = 1 << 20;
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
 constexpr std::int64_t kNvCpuClass = 0x068001;  // the CPU's end of an NVLink, on POWER9
 
-// The elements that may contain `child`. Both sides of each name have a space, for the search.
+// `parents`: the elements that may contain `child`. Each name has a space on both sides, for the search.
 struct Nesting {
   const char *child, *parents;
 };
@@ -99,7 +99,8 @@ class GraphBuilder {
     if (!cpus_.empty() && host != host_)
       values.refuse("host_hash", fmt::format("another host than '{}': give each host its own file", host_));
     host_ = host;
-    claim(cpu, "numaid", std::to_string(numa));  // after the host: each host has its own numbers
+    // After the check of the host, because the CPUs of another host may have the same numbers.
+    claim(cpu, "numaid", std::to_string(numa));
     const std::string affinity = values.text_or("affinity", "");
     if (affinity.find_first_not_of("0123456789abcdefABCDEF,") != std::string::npos)
       values.refuse("affinity", "must be hexadecimal digits and commas");
@@ -162,7 +163,8 @@ class GraphBuilder {
     if (gpu) add_gpu(pci, parent, *gbps, bus_id);
     if (nic) add_nics(pci, parent, *gbps, bus_id);
     if (gpu || nic) {
-      if (!leaf) fail(pci, fmt::format("<pci> {} holds a device and other <pci>: it can be one of both", bus_id));
+      if (!leaf)
+        fail(pci, fmt::format("<pci> {} holds a device and other <pci>: it may hold only one of the two", bus_id));
       return;
     }
     if (leaf) return;  // a device that collectives do not use
@@ -199,7 +201,7 @@ class GraphBuilder {
         const XmlAttributes values = of(*gpu);
         node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
         node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
-        values.number_or("rank", -1, -1, kMaxIndex);
+        values.number_or("rank", -1, -1, kMaxIndex);  // only checked, like "gdr"
         values.number_or("gdr", 0, 0, 1);
         claim(*gpu, "dev", std::to_string(node.index));
       }
@@ -237,7 +239,7 @@ class GraphBuilder {
       claim(net, "dev", std::to_string(dev));
       auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
       if (mbps <= 0) mbps = topo::kAssumedNetMbps;
-      values.number_or("port", 0, 0, kMaxIndex);
+      values.number_or("port", 0, 0, kMaxIndex);  // only checked, like the next two
       values.number_or("maxconn", 1, 0, INT64_MAX);
       values.real_or("latency", 0, 0, 1e9);
       TopoNode node{.kind = TopoKind::kNet, .index = dev, .parent = nic, .name = {}};
@@ -280,7 +282,7 @@ class GraphBuilder {
     if (known) values.number_or("tclass", 0, 0, 0xFFFFFF);
     else if (const std::int64_t target_class = values.number("tclass", 0, 0xFFFFFF); target_class == kNvCpuClass)
       return connect_to_memory(gpu, count * topo::nvlink_gbps(node_of(gpu).sm));
-    // An unknown GPU is not in the file: a file lists only the GPUs that its program may use.
+    // The target is a GPU that the file does not list: a file lists only the GPUs that its program may use.
     else if (target_class >> 8 != kNvSwitchClass) return;
     if (known && found->second == gpu) return;  // published files have links of a GPU to itself
     LinkCount& links = into[{gpu, known ? found->second : kHub}];
@@ -340,7 +342,7 @@ class GraphBuilder {
   }
   const TopoNode& node_of(int id) const { return topo::node_at(system_, id); }
 
-  // Names the GPUs or nets. Those without an index get the free numbers, in the order of the file.
+  // Names the GPUs or nets. Those without an index get the lowest unused numbers, in the order of the file.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
     for (const int id : nodes) taken.push_back(node_of(id).index);
@@ -371,7 +373,7 @@ class GraphBuilder {
   TopoSystem system_;
   std::map<std::string, int> claimed_;  // "element attribute value", and the line of the element
   std::set<std::string> buses_;         // of all <pci>
-  std::set<std::string> shared_;        // bus ids of several GPUs
+  std::set<std::string> shared_;        // bus ids that several GPUs or <pci> elements have
   std::vector<int> cpus_, cores_;
   std::vector<std::pair<int, const XmlElement*>> gpus_;  // the node, and the element: null if the file leaves it out
   std::string host_;

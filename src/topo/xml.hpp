@@ -1,5 +1,5 @@
-// The part of XML that topology files use: elements, attributes and comments. There is no text between elements and
-// no DOCTYPE. The topology reader and the hwloc probe use it.
+// A reader and a writer for the part of XML that topology files use: elements, attributes and comments. Text between
+// elements and a DOCTYPE are errors. The topology reader and the hwloc probe use it.
 //
 // For any input, parse_xml() returns a document or throws an Error of code kParse that names the file and the line.
 #pragma once
@@ -21,6 +21,7 @@ struct XmlElement {
   int line = 0;
 
   const std::string* find(std::string_view attribute) const;
+  // REQUIRES: the element does not have the attribute yet.
   void set(std::string_view attribute, std::string value) { attributes.emplace_back(attribute, std::move(value)); }
 };
 
@@ -31,14 +32,14 @@ inline constexpr std::size_t kMaxElements = 1 << 16;
 XmlElement parse_xml(std::string_view text, const std::string& file, Here here);
 std::string write_xml(const XmlElement& root);
 
-// Typed access to the attributes of one element. A value that is missing or out of range throws kParse with the file,
-// the line, the element and the attribute.
+// Typed access to the attributes of one element. Errors have code kParse and name the file, the line, the element and
+// the attribute. text() and number() throw if the attribute is missing. A number out of range throws.
 class XmlAttributes {
  public:
   XmlAttributes(const XmlElement& element, const std::string& file, Here here)
       : element_(element), file_(file), here_(here) {}
 
-  const std::string& text(std::string_view attribute) const {  // throws if the attribute is missing
+  const std::string& text(std::string_view attribute) const {
     const std::string* value = element_.find(attribute);
     if (!value) refuse(attribute, "is missing");
     return *value;
@@ -47,7 +48,6 @@ class XmlAttributes {
     const std::string* value = element_.find(attribute);
     return value ? *value : otherwise;
   }
-  // Throws if the attribute is missing.
   std::int64_t number(std::string_view attribute, std::int64_t low, std::int64_t high) const;
   std::int64_t number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low,
                          std::int64_t high) const {

@@ -17,12 +17,12 @@
 namespace slip::runtime {
 namespace {
 
-constexpr int kRaceStatus = 66;  // exit status of a program with a race; a thread sanitizer uses the same
+constexpr int kRaceStatus = 66;  // exit status of a program with a race, as with ThreadSanitizer
 
-// Never destroyed: streams of static lifetime may still notify them while the process exits.
+// Never destroyed: streams of static lifetime may still notify the observers while the process exits.
 Trace* g_trace = nullptr;
 RaceChecker* g_check = nullptr;
-pid_t g_process = 0;  // the process that started them
+pid_t g_process = 0;  // the process that started the observers
 
 void write_process_trace() {
   if (::getpid() != g_process) return;  // a forked child must not overwrite its parent's file
@@ -31,14 +31,14 @@ void write_process_trace() {
     const TraceData data = g_trace->data();
     write_trace(data, watch::trace_path(base::env().trace, base::job_rank(), ::getpid()), {});
     if (data.dropped > 0)
-      base::log_line(fmt::format("SLIP_TRACE: memory was full, {} records are missing", data.dropped));
+      base::log_line(fmt::format("SLIP_TRACE: the trace memory was full, {} records are missing", data.dropped));
   } catch (const std::exception& error) {
     base::log_line(fmt::format("SLIP_TRACE: {}", error.what()));
   }
 }
 
-// Runs as the last exit handler of this library. A race changes the exit status, and in a handler only _exit can do
-// that.
+// A race changes the exit status. An exit handler can do that only with _exit(), which skips all later handlers. So
+// this handler runs after write_process_trace().
 void report_process_races() {
   if (::getpid() != g_process) return;
   g_check->stop();
@@ -69,7 +69,7 @@ void start(Observing*& observer, void (*at_exit)(), const char* variable, const 
 void start_observers() {
   [[maybe_unused]] static const bool kStarted = [] {
     g_process = ::getpid();
-    // The check first, so that its exit handler runs last.
+    // The check first: exit handlers run in reverse order, and this one must be the last.
     if (base::env().check) start(g_check, report_process_races, "SLIP_CHECK", "races will be reported");
     if (!base::env().trace.empty()) start(g_trace, write_process_trace, "SLIP_TRACE", "trace will be written");
     return true;

@@ -24,7 +24,7 @@ namespace slip::watch {
 // Interned strings: equal strings are stored once, so strings are equal if and only if their addresses are equal.
 class StringPool {
  public:
-  static constexpr std::size_t kCacheEntries = 256;
+  static constexpr std::size_t kCacheEntries = 256;  // cache_slot() returns 8 bits
 
   // Returns the interned string, valid while owner() lives. Bytes that are not UTF-8 become U+FFFD.
   std::string_view keep(std::string_view text) {
@@ -60,8 +60,9 @@ class StringPool {
   std::array<std::string_view, kCacheEntries> cache_;
 };
 
-// A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers. Except in
-// damaged files, these are small numbers, and a hash for every op would be measurable. References stay valid.
+// A hash map with a small direct-mapped cache, for ids of streams, threads, devices and buffers. A hash lookup for each
+// op would cost measurable time. Ids are small numbers, except in damaged files, so the cache uses their low bits.
+// References stay valid until erase().
 template <class Value>
 class CachedMap : base::NoCopy {
  public:
@@ -95,7 +96,7 @@ struct TimeKey {
   std::uint32_t index = 0;
 };
 
-// Stable and linear: a radix sort over the digits in which the times differ.
+// A stable radix sort over the digits in which the times differ. It takes linear time.
 inline void sort_by_time(std::vector<TimeKey>& keys) {
   constexpr unsigned kDigitBits = 11;  // 2048 counters fit into the L1 cache
   constexpr std::uint64_t kDigitMask = (std::uint64_t{1} << kDigitBits) - 1;
@@ -108,7 +109,7 @@ inline void sort_by_time(std::vector<TimeKey>& keys) {
   const std::uint64_t range = static_cast<std::uint64_t>(max->at) - base;  // unsigned: the difference cannot overflow
   std::vector<TimeKey> sorted(keys.size());
   for (unsigned shift = 0; shift < 64 && (range >> shift) != 0; shift += kDigitBits) {
-    std::array<std::size_t, kDigitMask + 1> place{};
+    std::array<std::size_t, kDigitMask + 1> place{};  // by digit: first the count, then the next index in `sorted`
     const auto digit = [&](const TimeKey& key) {
       return ((static_cast<std::uint64_t>(key.at) - base) >> shift) & kDigitMask;
     };

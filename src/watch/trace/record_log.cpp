@@ -15,14 +15,14 @@
 namespace slip::watch {
 namespace {
 
-// The parts that follow an Entry, in this order. Most records have few parts: an op with two ranges takes about 220
-// bytes.
+// Bits of Entry::parts: the optional parts that follow an Entry, in this order. Then follow the ranges of an operation.
+// Most records have few parts: an op with two ranges takes about 220 bytes.
 enum Part : std::uint16_t {
   kTimes = 1,
-  kPoint = 2,
+  kPoint = 2,  // AwaitedPoint
   kNamed = 4,
-  kPlaced = 8,
-  kRanged = 16,
+  kPlaced = 8,   // SourceLine
+  kRanged = 16,  // Record::range
   kOperation = 32,
   kCosted = 64,
 };
@@ -169,9 +169,9 @@ std::byte* RecordLog::allocate(Shard& shard, std::size_t bytes) noexcept {
   return std::exchange(shard.at, shard.at + bytes);
 }
 
-// Adds the name and size of a buffer when a record of the shard first refers to it. The buffer may be older than the
-// trace. If another buffer has overwritten its entry in `described`, it is described again; normalise() removes
-// duplicates.
+// Adds the name and size of a buffer when a record of the shard first refers to it. Its allocation may be older than
+// the trace, so no record describes it. If another buffer has overwritten its entry in `described`, it is described
+// again; normalise() removes duplicates.
 void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   const runtime::Block* block = range.block;
   std::uint64_t& described = shard.described[range.id % kDescribed];
@@ -234,18 +234,19 @@ namespace {
 
 // Iterates over the records of one shard, from first to last.
 struct Cursor {
-  struct Part {
+  struct Unread {  // of one chunk
     const std::byte* at;
     const std::byte* end;
   };
-  std::vector<Part> parts;
-  std::size_t part = 0;
+  std::vector<Unread> chunks;
+  std::size_t current = 0;
 
-  bool next() {  // moves to a part that has records left; false: there is none
-    while (part < parts.size() && parts[part].at == parts[part].end) ++part;
-    return part < parts.size();
+  bool next() {  // moves to a chunk that has records left; false: there is none
+    while (current < chunks.size() && chunks[current].at == chunks[current].end) ++current;
+    return current < chunks.size();
   }
-  Entry peek() const { return Unpacker(parts[part].at).take<Entry>(); }
+  const std::byte*& at() { return chunks[current].at; }
+  Entry peek() const { return Unpacker(chunks[current].at).take<Entry>(); }
 };
 
 void unpack_operation(Unpacker& from, unsigned parts, TraceRecord& record, std::vector<TraceRange>& ranges) {
@@ -330,14 +331,15 @@ TraceData RecordLog::collect() const {
       const base::LockGuard lock(shard.lock);  // held briefly: bytes below `at` do not change any more
       for (const Chunk& chunk : shard.chunks) {
         const bool last = &chunk == &shard.chunks.back();
-        cursor.parts.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
+        cursor.chunks.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
       }
     }
     if (cursor.next()) cursors.push_back(std::move(cursor));
   }
 
-  // Merge the shards, each of which is in order. Descriptions of buffers have sequence 0, so they come first.
-  using Head = std::pair<std::uint64_t, std::size_t>;
+  // Merge the shards. The records of a shard are in order. A description of a buffer has sequence 0, so it is taken as
+  // soon as it is the next entry of its shard.
+  using Head = std::pair<std::uint64_t, std::size_t>;  // the sequence of a shard's next entry, and the cursor's index
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
   for (std::size_t i = 0; i < cursors.size(); ++i) heads.emplace(cursors[i].peek().sequence, i);
   TraceData data;
@@ -345,10 +347,10 @@ TraceData RecordLog::collect() const {
     const std::size_t i = heads.top().second;
     heads.pop();
     Cursor& cursor = cursors[i];
-    Unpacker from(cursor.parts[cursor.part].at);
+    Unpacker from(cursor.at());
     if (cursor.peek().kind == kBufferInfo) data.buffers.push_back(unpack_buffer(from));
     else data.records.push_back(unpack_record(from, data.ranges));
-    cursor.parts[cursor.part].at = from.at();
+    cursor.at() = from.at();
     if (cursor.next()) heads.emplace(cursor.peek().sequence, i);
   }
   data.dropped = dropped_.load(std::memory_order_relaxed);

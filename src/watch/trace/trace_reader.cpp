@@ -12,13 +12,14 @@
 namespace slip::watch {
 namespace {
 
-// One record or range is reserved for so many bytes of the file, so that a long list is not copied as it grows.
-// Reserved memory costs nothing until it is used, so a large file with few records does no harm.
+// Memory for one record, or one range, is reserved per this many bytes of the file. So a long list is not copied as it
+// grows. Reserved memory costs nothing until it is used, so a large file with few records does no harm.
 constexpr std::size_t kBytesPerRecord = 160;
 constexpr std::size_t kBytesPerRange = 192;
 constexpr std::size_t kMaxReserved = std::size_t{1} << 22;
 
-// Requests huge pages: page faults on small pages would take a tenth of the time of reading a trace.
+// Reserves memory and requests huge pages for it. Page faults on small pages take a tenth of the time of reading a
+// trace.
 template <class Item>
 void reserve(std::vector<Item>& items, std::size_t count) {
   items.reserve(count);
@@ -36,7 +37,8 @@ class OrderedRecords {
   std::size_t size() const { return records_.size() + rest_.size(); }
 
   // Returns the storage for the record with this sequence number, which starts at 1. The caller must fill it. It is
-  // valid until the next call. Null: there already is such a record.
+  // valid until the next call. Null: a record with this number is stored already. finish_own() finds duplicates in
+  // rest_.
   TraceRecord* add(std::uint64_t sequence) {
     const std::uint64_t index = sequence - 1;
     const std::size_t end = records_.size();
@@ -54,7 +56,7 @@ class OrderedRecords {
   // True: every record was stored at its index, so the list is in order without duplicates.
   bool in_order() const { return rest_.empty(); }
 
-  // Returns all records. The records that have no index of their own are at the end.
+  // Returns all records. The records of rest_ are at the end.
   std::vector<TraceRecord> take() {
     if (holes_ > 0) std::erase_if(records_, [](const TraceRecord& record) { return record.sequence == 0; });
     records_.insert(records_.end(), rest_.begin(), rest_.end());
@@ -63,9 +65,11 @@ class OrderedRecords {
   }
 
  private:
-  // Maximum number of skipped indices: so many ops may be submitted before the first of them runs.
+  // Maximum number of indices without a record. One event has an op's submission and its run, so the indices between
+  // the two are empty until their records are read.
   static constexpr std::size_t kMaxHoles = 16'384;
-  std::vector<TraceRecord> records_, rest_;
+  std::vector<TraceRecord> records_;  // by index; sequence 0: a hole
+  std::vector<TraceRecord> rest_;     // records whose index would make too many holes
   std::size_t holes_ = 0;
 };
 
@@ -94,7 +98,8 @@ class TraceReader {
   }
 
  private:
-  // The program that wrote the file. Known from the first event with a time, or from the section "slip".
+  // The program that wrote the file: this library or another. Known from the section "slip", or from the first event
+  // that look_ahead() recognizes.
   enum class Writer { kUnknown, kOwn, kForeign };
 
   void read_sections() {
@@ -123,11 +128,11 @@ class TraceReader {
     reserve(data_.ranges, std::min(file_bytes_ / kBytesPerRange, kMaxReserved));
   }
 
-  // A bare array may end without its bracket. The format allows that, for programs that crash.
+  // A bare array may end without its bracket: the format allows that, because a program may crash while it writes.
   bool next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
 
-  // Reads the next event without consuming it. Events of this library have a "seq", except events that are only for
-  // viewers.
+  // Reads the next event without consuming it. Events of this library have a "seq". Events that are only for viewers
+  // show nothing about the writer.
   Writer look_ahead() {
     static constexpr std::string_view kForViewers = "MstfC";
     char phase = 0;
@@ -172,7 +177,7 @@ class TraceReader {
     if (in_order) return;
     const auto twice = std::ranges::adjacent_find(data_.records, {}, &TraceRecord::sequence);
     if (twice != data_.records.end())
-      json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", twice->sequence));
+      json_.fail(fmt::format("two records with the same sequence number (\"seq\" {})", twice->sequence));
   }
 
   Picos end_of(const TraceEvent& event) const {
@@ -185,7 +190,7 @@ class TraceReader {
     if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
     if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
     TraceRecord* record = records_.add(sequence);
-    if (!record) json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", sequence));
+    if (!record) json_.fail(fmt::format("two records with the same sequence number (\"seq\" {})", sequence));
     return *record;
   }
 
@@ -244,7 +249,7 @@ class TraceReader {
                                .file = op.file};
   }
 
-  // As long as positions increase in each stream, no op occurs twice.
+  // If positions increase in each stream, no op has two submissions. Then each run keeps the name in its own event.
   void follow_positions(const TraceRecord& submit) {
     constexpr std::size_t kMaxStreams = std::size_t{1} << 16;
     if (submit.stream >= last_positions_.size()) {
@@ -363,7 +368,7 @@ class TraceReader {
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
   std::vector<std::uint64_t> last_positions_;  // by stream
-  bool runs_are_named_ = true;                 // every run came with its op, and no op occurs twice
+  bool runs_are_named_ = true;                 // each run's event has its submission, and no op is submitted twice
 };
 
 }  // namespace

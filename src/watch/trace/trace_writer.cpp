@@ -5,8 +5,8 @@
 // - process 0 is the host, with a track for each thread: "i" or "X" for every other record
 // - the section "slip" contains the version, the origin of each device's clock, and the buffers
 //
-// traceEvents comes first, because Perfetto stops at a key that it does not know. Numbers are exact integers, times are
-// decimals made from integers, and `args` contain the rest that read_trace needs to restore the records.
+// traceEvents comes first, because Perfetto stops at a key that it does not know. Numbers are exact integers, and times
+// are decimals made from integers. `args` contains everything else that read_trace() needs to restore the records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,8 +79,7 @@ class TraceWriter {
 
   Picos shifted(std::uint32_t device, Picos time) const { return watch::since_origin(origins_, device, time); }
 
-  // Returns the time at which viewers show a record. If the record has no time, that is the last known time of its
-  // thread.
+  // Returns the time at which viewers show a record: the last known time of its thread, including this record.
   Picos note_time(const TraceRecord& record) {
     Picos& last = thread_time_.try_emplace(record.thread, 0).first->second;
     const Picos time = record.kind == RecordKind::kRun ? 0 : std::max(record.queued, record.ended);
@@ -109,7 +108,8 @@ class TraceWriter {
            stream.name.empty() ? fmt::format("stream {}", stream.id) : std::string(stream.name));
   }
 
-  // Writes the records in order of sequence, and an op at its submission, so that the reader has little to sort.
+  // Writes the records in order of sequence. The event of an op that ran stands in the place of its submission, so that
+  // the reader has little to sort. spans_ has one span for each submission, in the same order.
   void put_records() {
     auto span = spans_.begin();
     for (const TraceRecord& record : data_.records) {
@@ -149,7 +149,8 @@ class TraceWriter {
     put("\"thread\":[{},{}],\"seq\":[{},{}]}}}}", submit.thread, run.thread, submit.sequence, run.sequence);
   }
 
-  // Writes an instant on the host's track or, if the record has a duration, an interval.
+  // Writes an event on the track of the record's thread: an interval if the record has a duration, otherwise an
+  // instant.
   void put_host(const TraceRecord& record) {
     const Picos at = note_time(record);
     begin();
