@@ -80,9 +80,10 @@ class Backend {
   // position; kWait makes the stream wait for a point of a stream of any device.
   virtual std::uint64_t submit(StreamState& stream, const Op& op) = 0;
 
-  // Returns whether everything up to `position` is done. Never blocks. Null stream: all streams of the device.
-  virtual bool reached(StreamState* stream, std::uint64_t position) = 0;
-  // Blocks until it is done. False: `deadline_ns` of now_ns() (0: none) has passed.
+  // Returns whether everything up to `position` is done. Never blocks.
+  virtual bool reached(StreamState& stream, std::uint64_t position) = 0;
+  // Blocks until it is done. Null stream: all streams of the device. False: `deadline_ns` of now_ns() (0: none) has
+  // passed.
   virtual bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) = 0;
 
   virtual Picos now() = 0;

@@ -48,7 +48,7 @@ std::byte* Staging::take(std::size_t bytes) {
   const base::LockGuard lock(mutex_);
   Piece found;
   std::erase_if(pieces_, [&](const Piece& piece) {
-    if (!backend_.reached(piece.until.stream, piece.until.position)) return false;
+    if (!backend_.reached(*piece.until.stream, piece.until.position)) return false;
     if (!found.data && piece.bytes == bytes) found = piece;  // uploads of one size often follow each other
     else backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
     return true;

@@ -306,7 +306,7 @@ std::uint64_t enqueue(StreamState& stream, const Op& op);
 bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here,
               std::uint64_t id = 0);
 // The same without blocking.
-bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id = 0);
+bool is_reached(DeviceCore& core, StreamState& stream, std::uint64_t position, Here here, std::uint64_t id = 0);
 // The deadline of a wait for at most `limit`. At least 1 ns after now, because 0 means that there is no deadline.
 inline std::int64_t deadline_of(std::chrono::nanoseconds limit) {
   return base::deadline_after(std::max<std::int64_t>(limit.count(), 1));

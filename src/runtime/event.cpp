@@ -36,7 +36,7 @@ Event::Event(const Device& device) : device_(device.id()) {}
 bool Event::query(Here here) const {
   require_uncaptured(capture_, here);
   runtime::DeviceCore* core = core_of(point_, device_);
-  return !core || runtime::is_reached(*core, point_.stream, point_.position, here, stream_);  // rule 51
+  return !core || runtime::is_reached(*core, *point_.stream, point_.position, here, stream_);  // rule 51
 }
 
 void Event::sync(Here here) const {

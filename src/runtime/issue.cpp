@@ -209,19 +209,19 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   return true;
 }
 
-bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id) {
+bool is_reached(DeviceCore& core, StreamState& stream, std::uint64_t position, Here here, std::uint64_t id) {
   require_usable(core, here);
-  require_no_capture(core, stream, position, here);
-  if (stream && position == kEverything && observed_by(stream->audience)) {
+  require_no_capture(core, &stream, position, here);
+  if (position == kEverything && observed_by(stream.audience)) {
     // As in wait_for(), but the query comes before the record: the record itself need not be reached.
-    const base::LockGuard lock(stream->observed);
+    const base::LockGuard lock(stream.observed);
     if (!core.backend->reached(stream, kEverything)) return false;
-    position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
+    position = core.backend->submit(stream, {.kind = OpKind::kRecord});
   } else if (!core.backend->reached(stream, position)) {
     return false;
   }
-  notify_reached(RecordKind::kQuery, core, id, stream, position, here);
-  raise_failure(core, stream, position, here);
+  notify_reached(RecordKind::kQuery, core, id, &stream, position, here);
+  raise_failure(core, &stream, position, here);
   return true;
 }
 

@@ -55,6 +55,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
     if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
   } catch (...) {
     const base::LockGuard lock(mutex_);
+    watching_.store(true, std::memory_order_relaxed);
     free_.push_back({memory.data, memory.bytes, wait_for});
     free_bytes_ += memory.bytes;
     throw;
@@ -76,7 +77,7 @@ bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, 
     bool waits = false;
     const bool allowed =
         block.freed.stream == &stream ||
-        (rules.opportunistic && core_.backend->reached(block.freed.stream, block.freed.position)) ||
+        (rules.opportunistic && core_.backend->reached(*block.freed.stream, block.freed.position)) ||
         (rules.follow_event_dependencies && ordered_after(&stream, kEverything, block.freed, kDepth)) ||
         (rules.internal_dependencies && (waits = true));
     if (!allowed) continue;
@@ -99,6 +100,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
   watching_.store(true, std::memory_order_relaxed);
   const std::uint64_t position = issue(stream, {.kind = OpKind::kRecord, .here = here});
   const base::LockGuard lock(mutex_);
+  watching_.store(true, std::memory_order_relaxed);  // release_reached() of another thread may have cleared it
   free_.push_back({block.data, block.capacity, {&stream, position}});
   free_bytes_ += block.capacity;
   core_.memory.use(-static_cast<std::ptrdiff_t>(block.capacity));
@@ -129,7 +131,7 @@ bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position
 bool StreamPool::release_reached(std::size_t keep) {
   std::size_t left = free_bytes_;
   std::erase_if(free_, [&](const FreeBlock& block) {
-    if (left <= keep || !core_.backend->reached(block.freed.stream, block.freed.position)) return false;
+    if (left <= keep || !core_.backend->reached(*block.freed.stream, block.freed.position)) return false;
     base::notify_memory_end(block.data, block.bytes);
     core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
     core_.memory.release(block.bytes);

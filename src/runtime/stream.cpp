@@ -263,7 +263,7 @@ bool StreamRef::sync_for(std::chrono::nanoseconds limit, Here here) const {
 
 bool StreamRef::query(Here here) const {
   runtime::StreamState& stream = *state(here);
-  return runtime::is_reached(*stream.core, &stream, runtime::kEverything, here);
+  return runtime::is_reached(*stream.core, stream, runtime::kEverything, here);
 }
 
 void StreamRef::begin_capture(Here here) const {

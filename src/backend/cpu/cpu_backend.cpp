@@ -197,11 +197,11 @@ std::vector<Lane*> CpuBackend::covered_by(runtime::StreamState* stream) {
   return result;
 }
 
-bool CpuBackend::reached(runtime::StreamState* stream, std::uint64_t position) {
+bool CpuBackend::reached(runtime::StreamState& stream, std::uint64_t position) {
   executor_->hurry();
-  if (stream && position != runtime::kEverything)
-    return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
-  for (Lane* lane : covered_by(stream)) {
+  if (position != runtime::kEverything)
+    return static_cast<Lane&>(stream).done.load(std::memory_order_acquire) >= position;
+  for (Lane* lane : covered_by(&stream)) {
     settle_pending(*lane);
     if (lane->done.load(std::memory_order_acquire) < lane->published.load(std::memory_order_acquire)) return false;
   }

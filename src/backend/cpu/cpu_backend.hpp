@@ -23,7 +23,7 @@ class CpuBackend final : public runtime::Backend {
   runtime::StreamState* open_stream(const runtime::StreamSpec& spec) override SLIP_NO_THREAD_SAFETY_ANALYSIS;
   void close_stream(runtime::StreamState& stream) noexcept override;
   std::uint64_t submit(runtime::StreamState& stream, const Op& op) override;
-  bool reached(runtime::StreamState* stream, std::uint64_t position) override;
+  bool reached(runtime::StreamState& stream, std::uint64_t position) override;
   bool wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
   Picos now() override { return base::now_ns() * 1000; }
 

@@ -240,7 +240,7 @@ void CudaBackend::close_stream(runtime::StreamState& state) noexcept {
       if (stream.has_handle()) {
         const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
         enqueuer_.record(stream, {.kind = OpKind::kRecord}, end);
-        stream.submitted.store(end, std::memory_order_relaxed);
+        stream.submitted.store(end, std::memory_order_release);  // as in submit_any()
       }
     } catch (const Error&) {
       // The device is lost: nothing will run any more.
@@ -285,18 +285,9 @@ bool CudaBackend::done(cudaError_t status, const char* call) {
   return true;
 }
 
-bool CudaBackend::reached(runtime::StreamState* state, std::uint64_t position) {
+bool CudaBackend::reached(runtime::StreamState& state, std::uint64_t position) {
   static_cast<void>(cudaSetDevice(gpu_));  // if the device is lost, the query below reports it
-  if (!state) {
-    const base::LockGuard lock(mutex_);
-    for (CudaStream* stream : streams_) {
-      if (stream->has_handle() ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained())
-        return false;
-    }
-    if (times_.active()) times_.collect();
-    return true;
-  }
-  CudaStream& stream = static_cast<CudaStream&>(*state);
+  CudaStream& stream = static_cast<CudaStream&>(state);
   if (position != runtime::kEverything && stream.known_done(position)) return true;
   const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
   bool is_done = false;
@@ -367,7 +358,8 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
           stream->has_handle() && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
       if (event) ends.push_back({stream, position, std::move(event)});
     }
-  } catch (const Error&) {  // the device is lost, and its fault is set
+  } catch (const Error&) {  // the device is lost, or the program captures a stream
+    if (!core_.fault.set()) throw;
     return true;
   }
   for (const End& end : ends) {

@@ -28,7 +28,7 @@ class CudaBackend final : public runtime::Backend {
   runtime::StreamState* open_stream(const runtime::StreamSpec& spec) override;
   void close_stream(runtime::StreamState& stream) noexcept override;
   std::uint64_t submit(runtime::StreamState& stream, const Op& op) override;
-  bool reached(runtime::StreamState* stream, std::uint64_t position) override;
+  bool reached(runtime::StreamState& stream, std::uint64_t position) override;
   bool wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
   Picos now() override;
 

@@ -57,8 +57,8 @@ class SimBackend : public runtime::Backend {
   std::uint64_t submit(runtime::StreamState& stream, const Op& op) override {
     return world_->submit(static_cast<SimStream&>(stream), op);
   }
-  bool reached(runtime::StreamState* stream, std::uint64_t position) override {
-    return world_->reached(index_, static_cast<SimStream*>(stream), position);
+  bool reached(runtime::StreamState& stream, std::uint64_t position) override {
+    return world_->reached(index_, static_cast<SimStream*>(&stream), position);
   }
   bool wait(runtime::StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override {
     return world_->wait(index_, static_cast<SimStream*>(stream), position, deadline_ns);
