@@ -51,6 +51,18 @@ std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
   return found == all.captures.end() ? nullptr : found->second;
 }
 
+// Another thread may end the capture, and destroy it, at any time. It first removes the capture from the registry.
+std::shared_ptr<Capture> Capture::of(const StreamState& stream) {
+  if (!stream.capture.load(std::memory_order_relaxed)) return nullptr;  // relaxed: the pointer is not followed
+  Registry& all = registry();
+  const base::LockGuard lock(all.mutex);
+  const Capture* const current = stream.capture.load(std::memory_order_relaxed);  // as above
+  for (const auto& [id, capture] : all.captures) {
+    if (capture.get() == current) return capture;
+  }
+  return nullptr;
+}
+
 Capture::Branch& Capture::branch(StreamState& stream) {
   const auto [entry, is_new] = branches_.try_emplace(&stream);
   if (is_new) {
@@ -134,14 +146,14 @@ void Capture::release(StreamState& stream) {
 }
 
 void Capture::forget(StreamState& stream) noexcept {
-  Capture* current = stream.capture.load(std::memory_order_acquire);
-  const std::shared_ptr<Capture> capture = current ? find(current->id_) : nullptr;
+  const std::shared_ptr<Capture> capture = of(stream);
   if (!capture) return;
   if (&capture->origin_ == &stream) {
     const base::LockGuard lock(registry().mutex);
     registry().captures.erase(capture->id_);
   }
   const base::LockGuard lock(capture->mutex_);
+  if (stream.capture.load(std::memory_order_relaxed) != capture.get()) return;  // ended meanwhile, and released
   if (&capture->origin_ == &stream) return capture->release_streams();
   if (!capture->invalid_) capture->invalid_ = "a stream of it was destroyed";
   capture->branches_.erase(&stream);
@@ -172,9 +184,8 @@ void Capture::forget_all(const DeviceCore& core) noexcept {
 }
 
 Capture::Result Capture::end(StreamState& origin, Here here) {
-  Capture* current = origin.capture.load(std::memory_order_acquire);
-  if (!current) base::fail(ErrorCode::kInvalidValue, here, "{} is not capturing", stream_text(origin));
-  const std::shared_ptr<Capture> capture = find(current->id_);
+  const std::shared_ptr<Capture> capture = of(origin);
+  if (!capture) base::fail(ErrorCode::kInvalidValue, here, "{} is not capturing", stream_text(origin));
   if (&capture->origin_ != &origin)
     base::fail(ErrorCode::kCaptureUnmatched, here, "{} joined a capture that began on {}: end it there",
                stream_text(origin), stream_text(capture->origin_));

@@ -37,6 +37,7 @@ class Capture {
   static void forget_all(const DeviceCore& core) noexcept;
   // The capture with this id; null: it has ended.
   static std::shared_ptr<Capture> find(std::uint64_t id);
+  static std::shared_ptr<Capture> of(const StreamState& stream);  // null: it does not capture, or the capture ends
   // Which captures a call invalidates.
   enum class Reach {
     kDevice,    // those with a stream of the device
