@@ -32,16 +32,18 @@ Blocks blocks_of(const Call& call, int rank, int nranks) {
 
 std::string Signature::text() const {
   const Collective kind = this->kind();
-  if (kind == Collective::kMessage)
-    return fmt::format("send or recv of {} bytes, number {} between the two ranks", elements, (rest & 0xffffffff) + 1);
+  const std::uint64_t number = rest & 0xffffffff;  // 0: not known, or several messages
+  if (kind == Collective::kMessage) {
+    const std::string text = fmt::format("send or recv of {} bytes", elements);
+    return number == 0 ? text : fmt::format("{}, number {} between the two ranks", text, number);
+  }
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);
   const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
   std::string result = collective_name(kind);
   if (kind != Collective::kBarrier) result += fmt::format(" of {} {}", elements, data_type_name(type));
   if (reduces(kind)) result += fmt::format(" by {}", reduce_op_name(op));
   if (has_root(kind)) result += fmt::format(", root {}", rest >> 32 & 0xffff);
-  const std::uint64_t number = rest & 0xffffffff;
-  return number == 0 ? result : result + fmt::format(", call {}", number);  // 0: not known
+  return number == 0 ? result : result + fmt::format(", call {}", number);
 }
 
 CallMismatch::CallMismatch(int rank, const Signature& mine, int their_rank, const Signature& theirs)

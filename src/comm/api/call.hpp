@@ -65,6 +65,7 @@ struct Signature {
     const auto root = has_root(call.kind) ? static_cast<std::uint64_t>(call.root) : 0;
     return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
   }
+  // `number`: of the message between the two ranks, from 1. 0: not known, or `bytes` are those of several messages.
   static Signature of_message(std::uint64_t bytes, std::uint64_t number) {
     return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
   }

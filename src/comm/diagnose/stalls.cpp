@@ -101,9 +101,15 @@ void WaitGraph::add_waits_of(std::size_t waiting) {
   }
 }
 
+// Containers of several hosts often have processes with equal pids. A rank without a ledger of its own has pid 0.
+bool same_process(const transport::LedgerView& a, const transport::LedgerView& b) {
+  return a.pid != 0 && a.pid == b.pid && std::string_view(a.host) == b.host;
+}
+
 bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
   return std::ranges::count_if(ranks_, [&](const RankState& other) {
-           return other.view.pid == ranks_[rank].view.pid && other.view.communicator == ranks_[rank].view.communicator;
+           return same_process(other.view, ranks_[rank].view) &&
+                  other.view.communicator == ranks_[rank].view.communicator;
          }) == 1;
 }
 
@@ -114,7 +120,7 @@ void WaitGraph::add_own_calls_before(std::size_t rank) {
   const bool enqueued = view.enqueued > view.ended;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const RankState& other = ranks_[i];
-    if (!other.waits() || other.view.pid != view.pid || same_communicator(i, rank)) continue;
+    if (!other.waits() || !same_process(other.view, view) || same_communicator(i, rank)) continue;
     if (enqueued && view.next_stream != 0 && view.next_stream == other.view.stream)
       edges_[rank].push_back({i, Edge::Kind::kBehind});
     else if (!enqueued && other.view.waits_ns >= kLongNs && only_one_of_its_process(rank) && only_one_of_its_process(i))

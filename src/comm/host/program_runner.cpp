@@ -202,7 +202,7 @@ bool ProgramRunner::begin_message(const Primitive& step) {
   RunningState::MessageCount& count = all[before + step.peer];
   std::byte* const place = at(program_->locations[step.first]);
   if (call_.call.kind == Collective::kMessage) {
-    const Signature message = Signature::of_message(step.value, count.messages);
+    const Signature message = Signature::of_message(step.value, count.messages + 1);
     if (step.begins) {
       ++count.messages;
       count.bytes = step.value;
