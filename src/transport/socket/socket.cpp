@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/fail.hpp"
@@ -206,6 +208,9 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error, const LocalE
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
 
+// EAGAIN: the queue of a Unix listener is full. EADDRNOTAVAIL: no local port is free.
+static bool is_temporary(int error) { return error == EAGAIN || error == EADDRNOTAVAIL; }
+
 int connect_error(const Socket& socket) {
   int error = 0;
   socklen_t bytes = sizeof(error);
@@ -226,8 +231,7 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
     if (error == 0) return socket;
     socket.close();
     const std::string what = "cannot connect to " + peer.text();
-    // EAGAIN: the queue of a Unix listener is full. EADDRNOTAVAIL: no local port is free.
-    if (error != EAGAIN && error != EADDRNOTAVAIL) base::fail_errno(what, error);
+    if (!is_temporary(error)) base::fail_errno(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
@@ -340,19 +344,25 @@ bool Socket::same_user() const {
 
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline) {
   std::vector<Reached> result(peers.size());
-  std::vector<std::size_t> pending;
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    int error = 0;
-    result[i].socket = Socket::begin_connect(peers[i], error);
-    if (error == EINPROGRESS) pending.push_back(i);
-  }
-  while (!pending.empty()) {
+  std::vector<std::size_t> pending, not_begun(peers.size());
+  std::iota(not_begun.begin(), not_begun.end(), std::size_t{0});
+  for (;;) {
+    std::erase_if(not_begun, [&](std::size_t i) {
+      int error = 0;
+      result[i].socket = Socket::begin_connect(peers[i], error);
+      if (error == EINPROGRESS) pending.push_back(i);
+      return !is_temporary(error);
+    });
+    if (pending.empty() && not_begun.empty()) return result;
     std::vector<pollfd> watched;
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
-    wait_for_any(watched, deadline);
+    wait_for_any(watched, not_begun.empty() ? deadline : deadline.within(kMaxPauseNs));
     if (deadline.abort && deadline.abort->is_set())
       base::fail(ErrorCode::kAborted, {}, "connecting to others was aborted");
     const bool late = deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns;
+    if (late) {
+      for (const std::size_t i : std::exchange(not_begun, {})) result[i].silent = true;
+    }
     std::erase_if(pending, [&](std::size_t i) {
       const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {base::now_ns(), nullptr});
       if (waited != Waited::kReady && !late) return false;
@@ -361,7 +371,6 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
       return true;
     });
   }
-  return result;
 }
 
 UnprovenToken take_unproven_token() {
