@@ -285,8 +285,11 @@ Picos JsonScalars::any_micros() {
   JsonNumber found = number();
   found.exponent += 6;
   found.exact = true;  // lost digits are less than a picosecond, or the number is too large anyway
-  for (; found.exponent < 0 && found.digits != 0; ++found.exponent)
-    found.digits = (found.digits + (found.exponent == -1 ? 5 : 0)) / 10;
+  for (; found.exponent < 0 && found.digits != 0; ++found.exponent) {
+    // Rounds at the last digit. Adding 5 before the division could overflow.
+    const bool rounds_up = found.exponent == -1 && found.digits % 10 >= 5;
+    found.digits = found.digits / 10 + (rounds_up ? 1 : 0);
+  }
   const std::uint64_t value = scaled(found, "time in microseconds");
   if (value > kMaxSigned) fail("time in microseconds: too large");
   return found.negative ? -static_cast<Picos>(value) : static_cast<Picos>(value);
